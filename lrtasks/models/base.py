@@ -1,0 +1,163 @@
+"""What a model is: a frozen dataclass of hyper-parameters that builds encoder, blocks and decoder.
+
+A new model is one file next to the others with a presets file of the same name: it subclasses :class:`ModelConfig`
+and writes :meth:`ModelConfig.mixer` (or :meth:`ModelConfig.blocks`, if it is more than a mixer in a residual block).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lrtasks.models.ops.norms import NORMS, make_norm
+from lrtasks.parameters import Parametrised, parameter
+from lrtasks.registry import Registry
+from lrtasks.specs import Spec
+
+registry: Registry[ModelConfig] = Registry("model", "lrtasks.models", "lrtasks.models")
+
+
+class Block(nn.Module):
+    """A map ``(batch, length, d_model) -> (batch, length, d_model)``, its residual and normalisation included.
+
+    ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``. What else a block may offer, all optional and
+    found by name, on itself or on any module inside it:
+
+    * ``parameter_options() -> {parameter name: {"lr": ..., "weight_decay": ...}}`` for its own parameters
+      (not those of modules inside it);
+    * ``extra_losses() -> {name: scalar}``, valid after a forward pass, added to the training loss;
+    * ``diagnostics() -> {name: value}``, valid after a forward pass: numbers or lists for the run record;
+    * ``initial_state(batch) -> state`` and ``step(x, state) -> (y, state)``, the streaming form on ``(batch, d_model)``.
+    """
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        raise NotImplementedError
+
+
+class ResidualBlock(Block):
+    """A mixer with its residual: ``norm(x + mixer(x))``, or ``x + mixer(norm(x))`` with ``prenorm``.
+
+    Args:
+        mixer: module on ``(batch, length, d_model)``.
+        norm: normalisation over features, one of :data:`NORMS`.
+        dropout: rate on the mixer's output.
+    """
+
+    def __init__(self, mixer: nn.Module, d_model: int, norm: str, prenorm: bool, dropout: float) -> None:
+        super().__init__()
+        self.mixer = mixer
+        self.norm = make_norm(norm, d_model)
+        self.prenorm = prenorm
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.prenorm:
+            return x + self.dropout(self.mixer(self.norm(x)))
+        return self.norm(x + self.dropout(self.mixer(x)))
+
+    def initial_state(self, batch: int) -> Any:
+        return self.mixer.initial_state(batch)  # type: ignore[operator]
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One position ``(batch, d_model)``; equals :meth:`forward` in evaluation mode."""
+        mixed, state = self.mixer.step(self.norm(x) if self.prenorm else x, state)  # type: ignore[operator]
+        return (x + mixed, state) if self.prenorm else (self.norm(x + mixed), state)
+
+
+class Backbone(nn.Module):
+    """Encoder (linear for signals, embedding for tokens), blocks, decoder (linear).
+
+    Maps ``x``, shaped as ``input`` says, to ``(batch, target.length, target.width)``: real values or logits.
+    """
+
+    def __init__(self, input: Spec, target: Spec, d_model: int, blocks: list[nn.Module], *, causal: bool) -> None:
+        super().__init__()
+        self.input, self.target, self.causal = input, target, causal
+        self.encoder: nn.Module
+        if input.kind == "real":
+            self.encoder = nn.Linear(input.width, d_model)
+        else:
+            self.encoder = nn.Embedding(input.width, d_model)
+        self.blocks = nn.ModuleList(blocks)
+        self.final_norm: nn.Module = nn.Identity()
+        self.decoder = nn.Linear(d_model, target.width)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        hidden = self.encoder(x)
+        for block in self.blocks:
+            hidden = block(hidden, mask)
+        hidden = self.final_norm(hidden)
+        return self.decoder(self._read(hidden, mask))
+
+    def _read(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """Select what the decoder reads, ``(batch, target.length, d_model)``."""
+        if not self.target.pooled:
+            return hidden[:, -self.target.length :]
+        if self.causal:
+            last = torch.full((len(hidden),), -1) if mask is None else mask.sum(1) - 1
+            return hidden[torch.arange(len(hidden), device=hidden.device), last.to(hidden.device)].unsqueeze(1)
+        if mask is None:
+            return hidden.mean(1, keepdim=True)
+        weight = mask.to(hidden.dtype).unsqueeze(-1)
+        return (hidden * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True).clamp_min(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(Parametrised):
+    """Hyper-parameters that every model has; subclasses add their own.
+
+    Class attributes:
+        name: the model's name, set by registration.
+    """
+
+    name: ClassVar[str]
+
+    layers: int = parameter(1, "number of blocks", at_least=1, at_most=256)
+    d_model: int = parameter(64, "width of the residual stream", at_least=1, at_most=65536)
+    norm: Literal["layer", "scalar", "scale", "rms", "batch", "none"] = parameter("layer", "normalisation of each block")
+    prenorm: bool = parameter(False, "normalise before the mixer instead of after the residual")
+    dropout: float = parameter(0.0, "dropout rate on each mixer's output", at_least=0, at_most=0.99)
+
+    def mixer(self, length: int, causal: bool) -> nn.Module:
+        """One mixer on ``(batch, length, d_model)``."""
+        raise NotImplementedError
+
+    def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
+        """The blocks of one model; override for anything but equal mixers in residual blocks."""
+        return [
+            ResidualBlock(self.mixer(input.length, causal), self.d_model, self.norm, self.prenorm, self.dropout)
+            for _ in range(self.layers)
+        ]
+
+    def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
+        """The whole model."""
+        model = Backbone(input, target, self.d_model, self.blocks(input, causal), causal=causal)
+        if self.prenorm:
+            model.final_norm = make_norm(self.norm, self.d_model)
+        return model
+
+
+def build(name: str, input: Spec, target: Spec, *, causal: bool = True, **hyper: Any) -> Backbone:
+    """Build the model called ``name`` for the given specs; parameters are drawn from torch's global generator.
+
+    Raises:
+        UsageError: for an unknown name or hyper-parameter (the close ones are suggested) or a value out of range.
+    """
+    return registry.get(name).make(**hyper).build(input, target, causal=causal)
+
+
+def names() -> list[str]:
+    """Names of all models, built in and installed; imports none of them."""
+    return registry.names()
+
+
+def offered(model: nn.Module, method: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Qualified name and bound method of each module inside ``model`` that offers ``method``."""
+    for name, module in model.named_modules():
+        function = getattr(module, method, None)
+        if callable(function):
+            yield name, function

@@ -1,0 +1,1 @@
+"""Shared numerics: each a small function or module with its formula in the docstring."""

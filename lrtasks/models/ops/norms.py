@@ -1,0 +1,56 @@
+"""Normalisations over features of ``(batch, length, d_model)``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lrtasks.errors import unknown
+
+
+class ScalarNorm(nn.Module):
+    """``(s / std) (x - mean + m)`` per position with two learned scalars, population std and no epsilon (DLR code)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.m = nn.Parameter(torch.zeros(1))
+        self.s = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        std, mean = torch.std_mean(x, dim=-1, correction=0, keepdim=True)
+        return (self.s / std) * (x - mean + self.m)
+
+
+class ScaleNorm(nn.Module):
+    """``g x / sqrt(mean(x^2) + 1e-5)`` with one learned scalar g (SeqBoat code; ``models_hybrids`` section 2.8)."""
+
+    def __init__(self, gains: int = 1) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(gains))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gain * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation per channel over batch and time; not causal in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(0, -2)).view_as(x)
+
+
+NORMS = {
+    "layer": lambda d_model: nn.LayerNorm(d_model, eps=1e-5),
+    "scalar": lambda d_model: ScalarNorm(),
+    "scale": lambda d_model: ScaleNorm(),
+    "rms": lambda d_model: ScaleNorm(d_model),
+    "batch": lambda d_model: BatchNorm(d_model, eps=1e-5, momentum=0.1),
+    "none": lambda d_model: nn.Identity(),
+}
+
+
+def make_norm(kind: str, d_model: int) -> nn.Module:
+    """Build the normalisation called ``kind``, one of :data:`NORMS`."""
+    if kind not in NORMS:
+        raise unknown("norm", kind, NORMS)
+    return NORMS[kind](d_model)
