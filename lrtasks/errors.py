@@ -11,15 +11,16 @@ class UsageError(ValueError):
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest of ``known``, or an empty string.
+    """Return ``"; did you mean 'x'?"`` for the closest of ``known``, whatever the case, or an empty string.
 
-    >>> suggestion("shfit", ["shift", "sort"])
+    >>> suggestion("SHFIT", ["shift", "sort"])
     "; did you mean 'shift'?"
     """
-    close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
+    spelt = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), spelt, n=2, cutoff=0.6)
     if not close:
         return ""
-    return "; did you mean " + " or ".join(repr(name) for name in close) + "?"
+    return "; did you mean " + " or ".join(repr(spelt[name]) for name in close) + "?"
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> UsageError:

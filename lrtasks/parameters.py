@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import numbers
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -79,9 +80,7 @@ class Parametrised:
 
     def parameters(self) -> dict[str, Any]:
         """The parameters as a plain, JSON-ready dictionary."""
-        return {
-            field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)
-        }
+        return {name: _plain(getattr(self, name)) for name in self.parameter_names()}
 
     @classmethod
     def describe_parameters(cls) -> list[dict[str, Any]]:
@@ -100,17 +99,17 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     ('shifts', 4)
     >>> parse_assignment("variant=clean")
     ('variant', 'clean')
+
+    Dashes and underscores are the same in the name; Python's spellings of true and false are understood.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise UsageError(f"--set takes NAME=VALUE, found {text!r}")
-    # argparse habit: dashes and underscores are the same in names
     name = name.strip().replace("-", "_")
     try:
         return name, json.loads(value)
-    except json.JSONDecodeError:
-        lowered = {"true": True, "false": False, "none": None}
-        return name, lowered.get(value.strip().lower(), value)
+    except ValueError:
+        return name, {"true": True, "false": False}.get(value.strip().lower(), value)
 
 
 def _fields(cls: type[Parametrised]) -> list[tuple[dataclasses.Field[Any], Any]]:
@@ -134,7 +133,8 @@ def _convert(title: str, field: dataclasses.Field[Any], hint: Any, value: Any) -
     """Return ``value`` as the field's type: int, float, bool, str, a tuple of those, or an optional of those."""
     converted = _converted(hint, value)
     if converted is _NO:
-        raise UsageError(f"{title}: {field.name} must be {_type_phrase(hint)}, found {value!r}")
+        close = suggestion(value, _literals(hint)) if isinstance(value, str) else ""
+        raise UsageError(f"{title}: {field.name} must be {_type_phrase(hint)}, found {value!r}{close}")
     return converted
 
 
@@ -149,32 +149,30 @@ def _converted(hint: Any, value: Any) -> Any:
             if converted is not _NO:
                 return converted
         return _NO
-    if hint is type(None):
-        return None if value is None else _NO
+    if hint is type(None):  # the text is what ``--set max_kernel=none`` gives; in ``str | None`` it stays a text
+        return None if value is None or (isinstance(value, str) and value.lower() == "none") else _NO
     if hint is bool:
         return value if isinstance(value, bool) else _NO
     if isinstance(value, bool):
         return _NO
     if hint is int:
-        if isinstance(value, float) and not value.is_integer():
-            return _NO
-        try:
-            return int(value) if not isinstance(value, str) else _NO
-        except (TypeError, ValueError, OverflowError):
-            return _NO
+        if isinstance(value, numbers.Integral):
+            return int(value)
+        number = _converted(float, value)
+        return int(number) if number is not _NO and number.is_integer() else _NO
     if hint is float:
         try:
-            number = float(value) if not isinstance(value, str) else math.nan
-        except (TypeError, ValueError, OverflowError):
+            number = float(value) if isinstance(value, numbers.Real) else math.nan
+        except OverflowError:
             return _NO
-        return _NO if math.isnan(number) else number
+        return number if math.isfinite(number) else _NO
     if hint is str:
         return value if isinstance(value, str) else _NO
     if origin is typing.Literal:
-        return value if value in get_args(hint) else _NO
+        return next((choice for choice in get_args(hint) if type(choice) is type(value) and choice == value), _NO)
     if origin is tuple:
         return _converted_tuple(get_args(hint), value)
-    return value
+    raise TypeError(f"a parameter cannot be declared as {_type_name(hint)}")
 
 
 def _converted_tuple(items: tuple[Any, ...], value: Any) -> Any:
@@ -188,6 +186,13 @@ def _converted_tuple(items: tuple[Any, ...], value: Any) -> Any:
     return _NO if any(entry is _NO for entry in converted) else converted
 
 
+def _literals(hint: Any) -> list[str]:
+    """All texts that ``hint`` allows by name."""
+    if get_origin(hint) is typing.Literal:
+        return [choice for choice in get_args(hint) if isinstance(choice, str)]
+    return [text for option in get_args(hint) for text in _literals(option)]
+
+
 def _type_phrase(hint: Any) -> str:
     origin = get_origin(hint)
     if origin in (typing.Union, types.UnionType):
@@ -195,7 +200,10 @@ def _type_phrase(hint: Any) -> str:
     if origin is typing.Literal:
         return "one of " + ", ".join(repr(choice) for choice in get_args(hint))
     if origin is tuple:
-        return f"a list like {_type_name(hint)}"
+        items = get_args(hint)
+        if len(items) == 2 and items[1] is Ellipsis:
+            return f"a list whose entries are each {_type_phrase(items[0])}"
+        return f"a list of {len(items)}: " + ", ".join(_type_phrase(item) for item in items)
     phrases = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none"}
     return phrases.get(hint, str(hint))
 
@@ -204,14 +212,14 @@ def _check_bounds(title: str, field: dataclasses.Field[Any], value: Any) -> None
     rules = field.metadata
     allowed = []
     if rules.get("at_least") is not None:
-        allowed.append(f"at least {rules['at_least']:g}")
+        allowed.append(f"at least {rules['at_least']:_}")
     if rules.get("above") is not None:
-        allowed.append(f"above {rules['above']:g}")
+        allowed.append(f"above {rules['above']:_}")
     if rules.get("at_most") is not None:
-        allowed.append(f"at most {rules['at_most']:,}".replace(",", "_"))
+        allowed.append(f"at most {rules['at_most']:_}")
     choices = rules.get("choices")
     for number in value if isinstance(value, tuple) else (value,):
-        if choices is not None and number not in choices:
+        if choices is not None and number is not None and number not in choices:
             listed = ", ".join(str(choice) for choice in choices)
             raise UsageError(
                 f"{title}: {field.name} must be one of {listed}, found {number!r}"

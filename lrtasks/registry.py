@@ -1,4 +1,4 @@
-"""One registry for tasks and one for models: names come from presets files and entry points, nothing is imported to list.
+"""One registry for tasks and one for models: names come from presets files and entry points; listing imports nothing.
 
 A built-in entry is a pair of files in one folder: ``context_shift.py``, which registers a class, and
 ``context_shift.toml``, its presets. A package from outside names its class under the entry-point group
@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 import tomllib
 from collections.abc import Callable
 from importlib import metadata, resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from lrtasks.errors import UsageError, unknown
@@ -37,12 +40,17 @@ class Registry(Generic[T]):
         self._classes: dict[str, type[T]] = {}
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Class decorator: make the class known as ``name``."""
+        """Class decorator: make the class known as ``name``, which no other class may have."""
 
         def add(cls: type[T]) -> type[T]:
-            known = self._classes.get(name)
-            if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise UsageError(f"two {self.kind}s are called {name!r}: {known.__module__} and {cls.__module__}")
+            if not (isinstance(cls, type) and issubclass(cls, Parametrised)):
+                raise UsageError(f"{self.kind} {name!r} must be a class with parameters, found {cls!r}")
+            owner = self._classes.get(name)
+            taken = owner is not None and (owner.__module__, owner.__qualname__) != (cls.__module__, cls.__qualname__)
+            built_in = self._built_in_module(name)
+            if taken or (built_in is not None and built_in != cls.__module__):
+                other = owner.__module__ if owner is not None else built_in
+                raise UsageError(f"two {self.kind}s are called {name!r}: {other} and {cls.__module__}")
             cls.name = name  # type: ignore[attr-defined]
             self._classes[name] = cls
             return cls
@@ -51,42 +59,68 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All names, sorted: built-in ones, entry points, and what was registered by hand."""
-        return sorted({*self._built_in(), *self._entry_points(), *self._classes})
+        return sorted({*self.built_in(), *self._entry_points(), *self._classes})
+
+    def built_in(self) -> list[str]:
+        """Names of what this package itself brings, sorted."""
+        return sorted(self._built_in())
 
     def get(self, name: str) -> type[T]:
-        """The class called ``name``; raises :class:`UsageError` with the close names if there is none."""
+        """The class called ``name``, imported if need be.
+
+        Raises:
+            UsageError: if there is none (the close names are suggested), if two packages bring one of this name, or if
+                the package that brings it cannot be imported.
+        """
+        if not isinstance(name, str):
+            raise UsageError(f"the name of a {self.kind} must be a text, found {name!r}")
+        points = self._entry_points().get(name, [])
+        built_in = self._built_in_module(name)
+        origins = [*([built_in] if built_in else []), *(point.value for point in points)]
+        if len(origins) > 1:
+            raise UsageError(f"two {self.kind}s are called {name!r}: {' and '.join(origins)}")
         if name not in self._classes:
-            if name in self._built_in():
-                importlib.import_module(f"{self._package}.{self._built_in()[name]}")
-            elif name in self._entry_points():
-                self._load_entry_point(name)
+            if built_in is not None:
+                importlib.import_module(built_in)
+            elif points:
+                self._load(name, points[0])
             else:
                 raise unknown(self.kind, name, self.names())
         return self._classes[name]
 
     def presets(self, name: str) -> Presets:
-        """The presets of ``name`` (an empty dictionary if its module has no presets file)."""
+        """The presets of ``name``, by preset; empty if no presets file stands next to the class's module.
+
+        Raises:
+            UsageError: for an unknown name, or a file that is not TOML made of tables.
+        """
         built_in = self._built_in().get(name)
         if built_in is not None:
-            text = (resources.files(self._package) / f"{built_in}.toml").read_text()
+            file: Traversable = resources.files(self._package) / f"{built_in}.toml"
         else:
-            package, _, module = self.get(name).__module__.rpartition(".")
-            if not package:
+            module = sys.modules[self.get(name).__module__]
+            source = getattr(module, "__file__", None)
+            if source is None:  # a class made in an interactive session
                 return {}
-            file = resources.files(package) / f"{module}.toml"
-            if not file.is_file():
-                return {}
-            text = file.read_text()
+            file = Path(source).with_suffix(".toml")
         try:
-            return tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            presets = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        except ValueError as error:
             raise UsageError(f"presets of {self.kind} {name!r} are not valid TOML: {error}") from None
+        for preset, entries in presets.items():
+            if not isinstance(entries, dict):
+                raise UsageError(f"presets of {self.kind} {name!r} must be tables, found {preset} = {entries!r}")
+        return presets
 
     @functools.cache  # noqa: B019 - a registry lives as long as the process
     def _built_in(self) -> dict[str, str]:
         files = resources.files(self._package).iterdir()
         stems = [file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")]
         return {stem.replace("_", "-"): stem for stem in stems}
+
+    def _built_in_module(self, name: str) -> str | None:
+        stem = self._built_in().get(name)
+        return None if stem is None else f"{self._package}.{stem}"
 
     @functools.cache  # noqa: B019
     def _entry_points(self) -> dict[str, list[metadata.EntryPoint]]:
@@ -95,13 +129,12 @@ class Registry(Generic[T]):
             found.setdefault(point.name, []).append(point)
         return found
 
-    def _load_entry_point(self, name: str) -> None:
-        points = self._entry_points()[name]
-        if len(points) > 1:
-            origins = " and ".join(point.value for point in points)
-            raise UsageError(f"two {self.kind}s are called {name!r}: {origins}")
+    def _load(self, name: str, point: metadata.EntryPoint) -> None:
         try:
-            cls = points[0].load()
+            cls = point.load()
         except Exception as error:
-            raise UsageError(f"{self.kind} {name!r} from {points[0].value} cannot be imported: {error}") from error
+            raise UsageError(f"{self.kind} {name!r} from {point.value} cannot be imported: {error}") from error
+        registered = [known for known, owner in self._classes.items() if owner is cls and known != name]
+        if registered:
+            raise UsageError(f"entry point {name!r} = {point.value} brings the {self.kind} called {registered[0]!r}")
         self.register(name)(cls)

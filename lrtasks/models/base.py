@@ -13,12 +13,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from lrtasks.errors import UsageError
 from lrtasks.models.ops.norms import NORMS, make_norm
+from lrtasks.models.registration import registry
 from lrtasks.parameters import Parametrised, parameter
-from lrtasks.registry import Registry
 from lrtasks.specs import Spec
-
-registry: Registry[ModelConfig] = Registry("model", "lrtasks.models", "lrtasks.models")
 
 
 class Block(nn.Module):
@@ -60,7 +59,8 @@ class ResidualBlock(Block):
         return self.norm(x + self.dropout(self.mixer(x)))
 
     def initial_state(self, batch: int) -> Any:
-        return self.mixer.initial_state(batch)  # type: ignore[operator]
+        """The mixer's state; raises :class:`UsageError` if it has no streaming form."""
+        return _streaming(self.mixer).initial_state(batch)
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One position ``(batch, d_model)``; equals :meth:`forward` in evaluation mode."""
@@ -92,6 +92,25 @@ class Backbone(nn.Module):
             hidden = block(hidden, mask)
         hidden = self.final_norm(hidden)
         return self.decoder(self._read(hidden, mask))
+
+    def initial_state(self, batch: int) -> list[Any]:
+        """One state per block for :meth:`step`; raises :class:`UsageError` if the model has no streaming form."""
+        if not self.causal:
+            raise UsageError("a bidirectional model has no streaming form; build it with causal=True")
+        return [_streaming(block).initial_state(batch) for block in self.blocks]
+
+    def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
+        """One position: ``(batch, width)`` signals or ``(batch,)`` tokens to ``(batch, target.width)``.
+
+        In evaluation mode the outputs, one after the other, equal those of :meth:`forward` at the same positions
+        (or, for a pooled target, what it gives for the sequence so far).
+        """
+        hidden = self.encoder(x)
+        following = []
+        for block, before in zip(self.blocks, state, strict=True):
+            hidden, after = _streaming(block).step(hidden, before)
+            following.append(after)
+        return self.decoder(self.final_norm(hidden)), following
 
     def _read(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """Select what the decoder reads, ``(batch, target.length, d_model)``."""
@@ -150,14 +169,50 @@ def build(name: str, input: Spec, target: Spec, *, causal: bool = True, **hyper:
     return registry.get(name).make(**hyper).build(input, target, causal=causal)
 
 
-def names() -> list[str]:
-    """Names of all models, built in and installed; imports none of them."""
-    return registry.names()
-
-
 def offered(model: nn.Module, method: str) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Qualified name and bound method of each module inside ``model`` that offers ``method``."""
     for name, module in model.named_modules():
         function = getattr(module, method, None)
         if callable(function):
             yield name, function
+
+
+def _streaming(module: nn.Module) -> Any:
+    if not callable(getattr(module, "step", None)):
+        raise UsageError(f"{type(module).__name__} has no streaming form")
+    return module
+
+
+@torch.no_grad()
+def state_bytes(model: Backbone) -> int | None:
+    """Measured bytes that the streaming form keeps per sequence at the end of the input; None if it has no such form.
+
+    What does not grow with the batch (coefficients computed once) is not counted.
+    """
+    try:
+        return _bytes_at_end(model, 2) - _bytes_at_end(model, 1)
+    except UsageError:
+        return None
+
+
+def _bytes_at_end(model: Backbone, batch: int) -> int:
+    width = (model.input.width,) if model.input.kind == "real" else ()
+    parameter = next(model.parameters())
+    x = torch.zeros(batch, *width, device=parameter.device, dtype=parameter.dtype if width else torch.int64)
+    state = model.initial_state(batch)
+    start = _bytes(state)
+    for position in range(model.input.length):
+        _, state = model.step(x, state)
+        if position == 1 and _bytes(state) == start:  # a state of constant size
+            break
+    return _bytes(state)
+
+
+def _bytes(state: Any) -> int:
+    if isinstance(state, Tensor):
+        return state.numel() * state.element_size()
+    if dataclasses.is_dataclass(state):
+        return sum(_bytes(getattr(state, field.name)) for field in dataclasses.fields(state))
+    if isinstance(state, dict):
+        return sum(_bytes(part) for part in state.values())
+    return sum(_bytes(part) for part in state) if isinstance(state, (list, tuple)) else 0

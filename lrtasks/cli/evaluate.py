@@ -1,0 +1,105 @@
+"""``lrtasks eval``: train a model on a task and print its scores."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lrtasks.cli.options import parse_settings, print_json
+from lrtasks.errors import UsageError
+
+if TYPE_CHECKING:
+    from lrtasks.results import RunRecord
+
+
+def evaluate(
+    context: typer.Context,
+    model: Annotated[str, typer.Option(help="A model's name (lrtasks list models) or package.module:factory.")],
+    task: Annotated[str, typer.Option(help="A task's name (lrtasks list tasks).")],
+    preset: Annotated[str, typer.Option(help="small (minutes on two CPU cores) or paper.")] = "small",
+    length: Annotated[int | None, typer.Option(help="Task length L.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per step.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Number of blocks.")] = None,
+    d_model: Annotated[int | None, typer.Option(help="Width of the residual stream.")] = None,
+    d_state: Annotated[int | None, typer.Option(help="Number of states, of models that have them.")] = None,
+    precision: Annotated[str | None, typer.Option(help="32 or bf16.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="NAME=VALUE: any parameter of task, model or budget (lrtasks describe NAME)."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="First seed.")] = 0,
+    seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 1,
+    data: Annotated[str | None, typer.Option(help="Train and test on this stored dataset.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    workers: Annotated[str, typer.Option(help="Background processes that make batches, or auto.")] = "auto",
+    out: Annotated[Path, typer.Option(help="Results folder.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of run records, one per seed.")] = False,
+) -> int:
+    """Train a model on a task, score it, and print the score beside floor and paper.
+
+    Any parameter of the task, the model or the budget is also an option of its own: --shifts 4.
+    """
+    if seeds < 1:
+        raise UsageError(f"--seeds must be at least 1, found {seeds}")
+    named = {
+        "length": length,
+        "steps": steps,
+        "lr": lr,
+        "batch_size": batch_size,
+        "layers": layers,
+        "d_model": d_model,
+        "d_state": d_state,
+        "precision": precision,
+    }
+    given = {name: value for name, value in named.items() if value is not None}
+    given |= parse_settings(context.args, settings or [])
+
+    from lrtasks.evaluation.presets import assign
+    from lrtasks.evaluation.run import evaluate as run
+    from lrtasks.evaluation.subject import registered_name
+
+    owned = assign(task, registered_name(model), given)
+    records = [
+        run(
+            model,
+            task,
+            preset=preset,
+            seed=number,
+            data=data,
+            device=device,
+            workers=int(workers) if workers.isdigit() else workers,
+            out=out,
+            parameters=owned["parameters"],
+            hyper=owned["hyper"],
+            budget=owned["budget"],
+        )
+        for number in range(seed, seed + seeds)
+    ]
+    if as_json:
+        import json
+
+        print_json([json.loads(record.to_json()) for record in records])
+    else:
+        _print_summary(records)
+    diverged = [record for record in records if record.status != "done"]
+    for record in diverged:
+        sys.stderr.write(f"lrtasks: {record.command}: {record.status}: {'; '.join(record.notes)}\n")
+    return 1 if diverged else 0
+
+
+def _print_summary(records: list[RunRecord]) -> None:
+    from lrtasks.results.table import make_table
+
+    print(make_table(records).text())
+    for record in records:
+        cost: dict[str, Any] = record.cost
+        if record.status == "done":
+            print(
+                f"seed {record.seed}: {cost['seconds_per_step'] * 1e3:.1f} ms per step, {cost['seconds']:.0f} s training, "
+                f"{record.model['count']:,} parameters, {cost['device']}"
+            )

@@ -1,0 +1,135 @@
+"""``lrtasks list``, ``describe`` and ``preview``: what there is, and what it looks like."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lrtasks.cli.options import parse_settings, print_json
+from lrtasks.errors import unknown
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+
+def list_names(
+    kind: Annotated[str | None, typer.Argument(help="tasks or models; both if left out.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List tasks and models."""
+    from lrtasks import generators, models
+
+    sources = {"tasks": generators.names, "models": models.names}
+    if kind is not None and kind not in sources:
+        raise unknown("kind", kind, sources)
+    found = {title: names() for title, names in sources.items() if kind in (None, title)}
+    if as_json:
+        print_json(found)
+        return
+    for title, names in found.items():
+        print(title)
+        for name in names:
+            print(f"  {name}")
+
+
+def describe(
+    name: Annotated[str, typer.Argument(help="A task or a model.")],
+    as_json: AsJson = False,
+) -> None:
+    """Describe a task or a model: what it is, its parameters, its presets."""
+    from lrtasks import generators
+
+    if name in generators.names():
+        described = _describe(generators.registry, name)
+        described["version"] = generators.registry.get(name).version
+    else:
+        from lrtasks import models
+
+        if name not in models.names():
+            raise unknown("task or model", name, [*generators.names(), *models.names()])
+        described = _describe(models.registry, name)
+        described["small"] = _size_at_small(name)
+    if as_json:
+        print_json(described)
+    else:
+        _print_description(described)
+
+
+def preview(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(help="A task's name.")],
+    out: Annotated[Path | None, typer.Option(help="Picture to write, .png, .svg or .pdf (default: TASK.png).")] = None,
+    samples: Annotated[int, typer.Option(help="Number of samples to draw.")] = 2,
+    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
+    preset: Annotated[str, typer.Option(help="Preset that fills in parameters: small or paper.")] = "small",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE: a task parameter.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw inputs and targets of a task. Task parameters are options: --length 64."""
+    from lrtasks import generators
+    from lrtasks.generators.preview import save_preview
+
+    presets = generators.registry.presets(task)
+    if preset not in presets:
+        raise unknown("preset", preset, presets)
+    given = {**presets[preset].get("parameters", {}), **parse_settings(context.args, settings or [])}
+    made = generators.make(task, **given)
+    path = out or Path(f"{task}.png")
+    save_preview(made, path, samples=samples, seed=seed)
+    text = made.text(made.batch(range(samples), seed), 0)
+    if as_json:
+        print_json({"task": made.identity(), "picture": str(path), "text": text})
+        return
+    if text:
+        print(text)
+    print(f"wrote {path}")
+
+
+def _describe(registry: Any, name: str) -> dict[str, Any]:
+    cls = registry.get(name)
+    return {
+        "kind": registry.kind,
+        "name": name,
+        "summary": inspect.cleandoc(cls.__doc__ or ""),
+        "parameters": cls.describe_parameters(),
+        "presets": registry.presets(name),
+    }
+
+
+def _size_at_small(name: str) -> dict[str, Any]:
+    """Parameters and streaming state of a model at its ``small`` preset on shift."""
+    from lrtasks import generators, models
+    from lrtasks.models.base import state_bytes
+
+    preset = models.registry.presets(name).get("small", {})
+    task = generators.make("shift", **generators.registry.presets("shift")["small"]["parameters"])
+    built = models.build(name, task.input, task.target, causal=True, **preset.get("hyper", {}))
+    return {
+        "task": task.identity(),
+        "parameters": sum(value.numel() for value in built.parameters()),
+        "state_bytes": state_bytes(built),
+    }
+
+
+def _print_description(described: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    print(f"{described['kind']} {described['name']}\n\n{described['summary']}\n")
+    grid = Table("parameter", "type", "default", "meaning", title=None, box=None, pad_edge=False)
+    for entry in described["parameters"]:
+        limits = [f"{key.replace('_', ' ')} {entry[key]}" for key in ("at_least", "above", "at_most") if key in entry]
+        meaning = entry["doc"] + (f" ({', '.join(limits)})" if limits else "")
+        grid.add_row(entry["name"], entry["type"], str(entry["default"]), meaning)
+    Console().print(grid, markup=False)
+    for preset, content in described["presets"].items():
+        print(f"\npreset {preset}: {content}")
+    if "small" in described:
+        small = described["small"]
+        state = small["state_bytes"]
+        print(
+            f"\nat preset small on shift: {small['parameters']:,} parameters, "
+            + (f"{state:,} bytes of streaming state" if state is not None else "no streaming form")
+        )

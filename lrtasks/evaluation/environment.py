@@ -1,0 +1,92 @@
+"""What a run ran on: device, versions, commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+
+from lrtasks import __version__
+from lrtasks.errors import UsageError, unknown
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def make_fabric(device: str, precision: str) -> Fabric:
+    """Lightning Fabric for one device, or for the processes that ``torchrun`` started.
+
+    Raises:
+        UsageError: for an unknown device, or ``cuda`` where there is none.
+    """
+    if device not in DEVICES:
+        raise unknown("device", device, DEVICES)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device 'cuda' was asked for, but torch finds no GPU here; use --device cpu or auto")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    fabric = Fabric(
+        accelerator=device,
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        num_nodes=world // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        strategy="ddp" if world > 1 else "auto",
+        precision="bf16-mixed" if precision == "bf16" else "32-true",
+    )
+    fabric.launch()
+    return fabric
+
+
+def describe_environment() -> dict[str, Any]:
+    """Versions, commit of the source tree (``None`` outside a checkout) and platform."""
+    packages = ("torch", "numpy", "scipy", "lightning", "torchmetrics")
+    return {
+        "lrtasks": __version__,
+        "python": platform.python_version(),
+        **{package: metadata.version(package) for package in packages},
+        "commit": _commit(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device_name(device: torch.device) -> str:
+    """A readable name of the device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu ({cores()} cores)"
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Largest allocation on a GPU, or largest resident size of this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    # Linux counts kibibytes, macOS bytes
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _commit() -> str | None:
+    source = Path(__file__).parent
+    try:
+        tracked = subprocess.run(
+            ["git", "ls-files", "--error-unmatch", __file__], cwd=source, capture_output=True, check=False
+        )
+        if tracked.returncode:
+            return None
+        describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        return subprocess.run(describe, cwd=source, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,52 @@
+"""AdamW over the parameter groups that modules declare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from lrtasks.errors import UsageError
+from lrtasks.evaluation.budget import Budget
+from lrtasks.models.base import offered
+
+_OPTIONS = {"lr", "weight_decay"}
+
+
+def make_optimiser(model: nn.Module, budget: Budget) -> torch.optim.AdamW:
+    """Group parameters by what ``parameter_options()`` of the modules that own them declares.
+
+    Each group keeps its starting rate under ``base_lr``; :func:`set_rate` multiplies it by the schedule.
+    """
+    declared = _declared_options(model)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, value in model.named_parameters():
+        if value.requires_grad:
+            options = declared.get(name, {})
+            key = (options.get("lr", budget.lr), options.get("weight_decay", budget.weight_decay))
+            groups.setdefault(key, []).append(value)
+    parameters = [
+        {"params": values, "lr": lr, "base_lr": lr, "weight_decay": decay} for (lr, decay), values in groups.items()
+    ]
+    if not parameters:
+        raise UsageError("the model has no parameters to train")
+    return torch.optim.AdamW(parameters, lr=budget.lr, betas=budget.betas)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, factor: float) -> None:
+    """Set each group's learning rate to its starting rate times ``factor``."""
+    for group in optimiser.param_groups:
+        group["lr"] = group["base_lr"] * factor
+
+
+def _declared_options(model: nn.Module) -> dict[str, dict[str, Any]]:
+    declared: dict[str, dict[str, Any]] = {}
+    for prefix, parameter_options in offered(model, "parameter_options"):
+        for name, options in parameter_options().items():
+            if not options.keys() <= _OPTIONS:
+                raise UsageError(
+                    f"parameter_options of {prefix or 'the model'} may set {sorted(_OPTIONS)}, found {sorted(options)}"
+                )
+            declared[f"{prefix}.{name}" if prefix else name] = options
+    return declared

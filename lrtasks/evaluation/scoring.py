@@ -1,0 +1,161 @@
+"""Scores over a whole evaluation stream, and their breakdowns.
+
+The headline is pooled: one figure from all elements of the stream. The average over batches, which the papers print,
+stands beside it. A scorer takes predictions (real values, or class labels), so floors are scored like models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+from torchmetrics.regression import R2Score
+
+from lrtasks.errors import unknown
+from lrtasks.generators.base import Batch, Task
+
+VARIANCE_FLOOR = 1e-5
+"""Smallest denominator of a batch's R² (DLR code)."""
+
+Slices = dict[str, list[dict[str, Any]]]
+
+
+class Scorer(Protocol):
+    """Accumulates predictions batch by batch."""
+
+    def update(self, prediction: np.ndarray, batch: Batch) -> None:
+        """Add one batch; ``prediction`` has the shape of ``batch.y``."""
+
+    def scores(self) -> dict[str, float]:
+        """All scores of what was added, the headline among them."""
+
+    def slices(self) -> Slices:
+        """The score within each group of elements, by the breakdowns that the task declares."""
+
+
+class RealScorer:
+    """R² = 1 - mean((prediction - target)²) / mean((target - mean(target))²) over every element."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        # float64 sums: float32 ones lose the fourth digit over a long stream
+        self._r2 = R2Score().set_dtype(torch.float64)
+        self._by_batch: list[float] = []
+        self._groups = _Groups(task, width=4)
+
+    def update(self, prediction: np.ndarray, batch: Batch) -> None:
+        guess, target = prediction.astype(np.float64), batch.y.astype(np.float64)
+        self._r2.update(torch.from_numpy(guess.ravel()), torch.from_numpy(target.ravel()))
+        error = np.square(guess - target)
+        self._by_batch.append(1 - error.mean() / max(target.var(), VARIANCE_FLOOR))
+        self._groups.add(batch, np.stack([np.ones_like(target), target, target**2, error], axis=-1))
+
+    def scores(self) -> dict[str, float]:
+        return {
+            "r2": float(self._r2.compute()),
+            "r2_batch_mean": float(np.mean(self._by_batch)),
+            "r2_batch_std": float(np.std(self._by_batch)),
+        }
+
+    def slices(self) -> Slices:
+        def r2(sums: np.ndarray) -> dict[str, Any]:
+            count, total, squares, error = sums
+            variance = squares / count - (total / count) ** 2
+            return {"r2": float(1 - (error / count) / variance) if variance > 0 else None, "elements": int(count)}
+
+        return self._groups.rows(r2)
+
+
+class ClassScorer:
+    """Accuracy over labelled positions, and the share of sequences with every labelled position right."""
+
+    def __init__(self, task: Task) -> None:
+        self._accuracy = MulticlassAccuracy(task.target.width, average="micro", ignore_index=-100)
+        self._sequences: list[bool] = []
+        self._groups = _Groups(task, width=2)
+
+    def update(self, prediction: np.ndarray, batch: Batch) -> None:
+        labelled = batch.y >= 0
+        right = (prediction == batch.y) & labelled
+        self._accuracy.update(torch.from_numpy(prediction.copy()), torch.from_numpy(batch.y))
+        self._sequences += (right.sum(axis=1) == labelled.sum(axis=1)).tolist()
+        self._groups.add(batch, np.stack([labelled, right], axis=-1).astype(np.float64))
+
+    def scores(self) -> dict[str, float]:
+        return {"accuracy": float(self._accuracy.compute()), "sequence_accuracy": float(np.mean(self._sequences))}
+
+    def slices(self) -> Slices:
+        return self._groups.rows(lambda sums: {"accuracy": float(sums[1] / sums[0]), "elements": int(sums[0])})
+
+
+class SegmentationScorer:
+    """Macro F1 and macro (balanced) accuracy over classes, from all labelled positions."""
+
+    def __init__(self, task: Task) -> None:
+        classes = task.target.width
+        self._macro = MetricCollection(
+            {
+                "macro_f1": MulticlassF1Score(classes, average="macro", ignore_index=-100),
+                "macro_accuracy": MulticlassAccuracy(classes, average="macro", ignore_index=-100),
+            }
+        )
+        self._by_class = MulticlassF1Score(classes, average="none", ignore_index=-100)
+        self._by_batch: list[dict[str, float]] = []
+
+    def update(self, prediction: np.ndarray, batch: Batch) -> None:
+        guess, target = torch.from_numpy(prediction.copy()), torch.from_numpy(batch.y)
+        # calling a metric returns the batch's own value and adds the batch to the whole
+        self._by_batch.append({name: float(value) for name, value in self._macro(guess, target).items()})
+        self._by_class.update(guess, target)
+
+    def scores(self) -> dict[str, float]:
+        pooled = {name: float(value) for name, value in self._macro.compute().items()}
+        averaged = {f"{name}_batch_mean": float(np.mean([row[name] for row in self._by_batch])) for name in pooled}
+        return {**pooled, **averaged}
+
+    def slices(self) -> Slices:
+        return {"class": [{"label": label, "f1": f1} for label, f1 in enumerate(self._by_class.compute().tolist())]}
+
+
+SCORERS: dict[str, type[RealScorer] | type[ClassScorer] | type[SegmentationScorer]] = {
+    "r2": RealScorer,
+    "accuracy": ClassScorer,
+    "macro_f1": SegmentationScorer,
+}
+
+
+def make_scorer(task: Task) -> Scorer:
+    """The scorer for the metric that ``task`` declares, one of :data:`SCORERS`."""
+    if task.metric not in SCORERS:
+        raise unknown("metric", task.metric, SCORERS)
+    return SCORERS[task.metric](task)
+
+
+class _Groups:
+    """Streaming sums per label of each breakdown that a task declares."""
+
+    def __init__(self, task: Task, width: int) -> None:
+        self._task, self._width = task, width
+        self._sums: dict[str, dict[Any, np.ndarray]] = {}
+
+    def add(self, batch: Batch, values: np.ndarray) -> None:
+        """Add ``values``, ``(*batch.y.shape, width)``, to the sums of their labels."""
+        for name, labels in self._task.slices(batch).items():
+            unique, inverse = np.unique(np.broadcast_to(labels, batch.y.shape), return_inverse=True)
+            flat = values.reshape(-1, self._width)
+            columns = [np.bincount(inverse.ravel(), flat[:, i], len(unique)) for i in range(self._width)]
+            table = self._sums.setdefault(name, {})
+            for label, sums in zip(unique.tolist(), np.stack(columns, axis=1), strict=True):
+                table[label] = table.get(label, 0) + sums
+
+    def rows(self, score: Any) -> Slices:
+        """One row per label with elements: its label, its score and the number of elements."""
+        tables: Mapping[str, Mapping[Any, np.ndarray]] = self._sums
+        return {
+            name: [{"label": label, **score(table[label])} for label in sorted(table) if table[label][0] > 0]
+            for name, table in tables.items()
+        }

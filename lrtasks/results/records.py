@@ -1,0 +1,122 @@
+"""The record of one run: plain JSON, written atomically, with all that is needed to repeat it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from lrtasks.errors import UsageError
+from lrtasks.files import write_atomically
+
+SCHEMA = 1
+FILE = "record.json"
+STATUSES = ("running", "done", "diverged", "failed")
+
+
+@dataclasses.dataclass
+class RunRecord:
+    """What one run was and what came out.
+
+    Attributes:
+        schema: version of this layout.
+        status: ``running``, ``done``, ``diverged`` (the loss stopped being a number) or ``failed``.
+        command: the command that repeats the run.
+        task: ``{name, version, parameters}``.
+        model: ``{name, parameters, count, state_bytes}``: hyper-parameters, trained values, bytes of streaming state.
+        preset: the preset that filled in what the user left open.
+        budget: fields of :class:`lrtasks.evaluation.Budget`.
+        seed: seeds initialisation and training stream.
+        scores: by split (``val``, ``test``, ...), by name.
+        floors: scores of the trivial predictors on the test stream.
+        curve: one entry per evaluation: ``step``, ``loss`` and the validation scores.
+        slices: the test score by group, for each breakdown that the task declares.
+        diagnostics: what the model's modules report after training, by module.
+        cost: ``seconds_per_step``, ``seconds``, ``peak_memory_bytes``, ``device``.
+        environment: versions, commit, platform.
+        notes: what a reader should know, such as a slow path taken.
+    """
+
+    command: str
+    task: dict[str, Any]
+    model: dict[str, Any]
+    preset: str
+    budget: dict[str, Any]
+    seed: int
+    environment: dict[str, Any]
+    status: str = "running"
+    scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    floors: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    curve: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    slices: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    diagnostics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    cost: dict[str, Any] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    schema: int = SCHEMA
+
+    def to_json(self) -> str:
+        """The record as strict JSON; a score that is not a finite number becomes null."""
+        return json.dumps(_finite(dataclasses.asdict(self)), indent=1, allow_nan=False)
+
+    def write(self, folder: Path) -> None:
+        """Write ``record.json`` into ``folder`` atomically."""
+        write_atomically(folder / FILE, (self.to_json() + "\n").encode())
+
+    def headline(self, split: str = "test") -> float | None:
+        """The score that the task's metric names, or ``None`` if the run has none."""
+        value = self.scores.get(split, {}).get(self.task["metric"])
+        return None if value is None else float(value)
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read ``record.json``, or the one in the folder ``path``.
+
+    Raises:
+        UsageError: if it is missing, damaged or of another schema.
+    """
+    file = path / FILE if path.is_dir() else path
+    try:
+        content = json.loads(file.read_text())
+    except OSError as error:
+        raise UsageError(f"no run record at {file} ({error.strerror})") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is damaged and cannot be read as JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{file} is not a run record")
+    if content.get("schema") != SCHEMA:
+        raise UsageError(f"{file} has schema {content.get('schema')!r}; this version of lrtasks reads schema {SCHEMA}")
+    names = {field.name for field in dataclasses.fields(RunRecord)}
+    required = {"command", "task", "model", "preset", "budget", "seed", "environment", "status"}
+    wrong = sorted(required - content.keys()) or sorted(content.keys() - names)
+    if wrong or content["status"] not in STATUSES:
+        raise UsageError(f"{file} is not a run record: check {', '.join(wrong) or 'status'}")
+    return RunRecord(**content)
+
+
+def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
+    """Read all records below ``folder``, sorted by path.
+
+    Returns:
+        ``(path, record)`` pairs, and one line for each file that could not be read: one damaged record hides no other.
+    """
+    if not folder.exists():
+        raise UsageError(f"no results folder at {folder}")
+    found, problems = [], []
+    for file in sorted(folder.rglob(FILE)):
+        try:
+            found.append((file.parent, read_record(file)))
+        except UsageError as error:
+            problems.append(str(error))
+    return found, problems
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
