@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 import typer
 
+from lrtasks.cli.analyze import analyze
+from lrtasks.cli.data import app as data
 from lrtasks.cli.evaluate import evaluate
+from lrtasks.cli.generate import generate
 from lrtasks.cli.inspect import describe, list_names, preview
+from lrtasks.cli.suite import suite, sweep
 from lrtasks.cli.table import table
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, suggestion
 
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 # The base of typer's own errors; newer versions of typer carry their own click, older ones import it.
 _CommandLineError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+
+INTERRUPTED = 130
+"""What newer versions of typer return in place of raising KeyboardInterrupt."""
 
 app = typer.Typer(
     name="lrtasks",
@@ -28,26 +36,44 @@ app.command("list")(list_names)
 app.command("describe")(describe)
 app.command("preview", context_settings=EXTRA)(preview)
 app.command("eval", context_settings=EXTRA)(evaluate)
+app.command("suite", context_settings=EXTRA)(suite)
+app.command("sweep", context_settings=EXTRA)(sweep)
 app.command("table")(table)
+app.command("analyze")(analyze)
+app.command("generate", context_settings=EXTRA)(generate)
+app.add_typer(data, name="data")
 
 
 def main() -> None:
     """Run the command line: exit code 0 done, 2 a user's mistake (one line on standard error), 1 anything else."""
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
     except UsageError as error:
         _fail(str(error), 2)
     except _CommandLineError as error:
-        _fail(error.format_message(), 2)
+        _fail(error.format_message() + _misspelt(error), 2)
     except (typer.Abort, KeyboardInterrupt):
-        _fail("interrupted; the same command goes on where it was", 1)
+        _fail("interrupted; what was cut off goes on when the same command is given again", 1)
     except BrokenPipeError:
-        # the reader went away (as `| head` does)
-        sys.stderr.close()
+        # the reader went away, as `| head` does: nobody is left to write to, not at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _misspelt(error: Any) -> str:
+    """A hint for a required option that is missing because it was written otherwise."""
+    missing = getattr(error, "param", None)
+    if type(error).__name__ != "MissingParameter" or missing is None:
+        return ""
+    words = [word for word in sys.argv[1:] if word.startswith("--") and word not in missing.opts]
+    return next((f" Found {word}{hint}" for word in words if (hint := suggestion(word, missing.opts))), "")
+
+
 def _fail(message: str, code: int) -> None:
-    sys.stderr.write(f"lrtasks: {' '.join(message.split())}\n")
+    if message:  # there is none where the help was shown instead
+        sys.stderr.write(f"lrtasks: {' '.join(message.split())}\n")
     sys.exit(code)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import parse_settings, print_json
+from lrtasks.cli.options import option_names, parse_settings, print_json
 from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,14 +58,20 @@ def evaluate(
         "d_state": d_state,
         "precision": precision,
     }
-    given = {name: value for name, value in named.items() if value is not None}
-    given |= parse_settings(context.args, settings or [])
+    options = option_names(context)
+    given = parse_settings(context.args, settings or [], options=options)
+    for name, value in named.items():
+        if value is not None and given.setdefault(name, value) != value:
+            raise UsageError(f"{name} is given twice: {value!r} and {given[name]!r}")
+    if ":" in model:
+        # where `python script.py` would look, a command that pip installed does not
+        sys.path.insert(0, "")
 
     from lrtasks.evaluation.presets import assign
     from lrtasks.evaluation.run import evaluate as run
     from lrtasks.evaluation.subject import registered_name
 
-    owned = assign(task, registered_name(model), given)
+    owned = assign(task, registered_name(model), given, options=options)
     records = [
         run(
             model,
@@ -80,9 +88,9 @@ def evaluate(
         )
         for number in range(seed, seed + seeds)
     ]
-    if as_json:
-        import json
-
+    if os.environ.get("RANK", "0") != "0":
+        pass  # one of several processes that torchrun started: the first one speaks for all
+    elif as_json:
         print_json([json.loads(record.to_json()) for record in records])
     else:
         _print_summary(records)
@@ -99,7 +107,5 @@ def _print_summary(records: list[RunRecord]) -> None:
     for record in records:
         cost: dict[str, Any] = record.cost
         if record.status == "done":
-            print(
-                f"seed {record.seed}: {cost['seconds_per_step'] * 1e3:.1f} ms per step, {cost['seconds']:.0f} s training, "
-                f"{record.model['count']:,} parameters, {cost['device']}"
-            )
+            time = f"{cost['seconds_per_step'] * 1e3:.1f} ms per step, {cost['seconds']:.0f} s training"
+            print(f"seed {record.seed}: {time}, {record.model['count']:,} parameters, {cost['device']}")

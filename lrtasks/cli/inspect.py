@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import parse_settings, print_json
+from lrtasks.cli.options import option_names, parse_settings, print_json
 from lrtasks.errors import unknown
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
@@ -74,8 +74,12 @@ def preview(
     presets = generators.registry.presets(task)
     if preset not in presets:
         raise unknown("preset", preset, presets)
-    given = {**presets[preset].get("parameters", {}), **parse_settings(context.args, settings or [])}
-    made = generators.make(task, **given)
+    options, parameters = option_names(context), generators.registry.get(task).parameter_names()
+    given = parse_settings(context.args, settings or [], options=options)
+    for name in given:
+        if name not in parameters:
+            raise unknown(f"option or parameter of {task}", name, [*options, *parameters])
+    made = generators.make(task, **{**presets[preset].get("parameters", {}), **given})
     path = out or Path(f"{task}.png")
     save_preview(made, path, samples=samples, seed=seed)
     text = made.text(made.batch(range(samples), seed), 0)

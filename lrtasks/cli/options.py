@@ -6,12 +6,29 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from lrtasks.errors import UsageError
+import typer
+
+from lrtasks.errors import UsageError, suggestion
 from lrtasks.parameters import parse_assignment
 
 
-def parse_settings(arguments: list[str], assignments: Iterable[str] = ()) -> dict[str, Any]:
+def option_names(context: typer.Context) -> list[str]:
+    """Names of the options that the command itself declares, without dashes."""
+    return [name.lstrip("-") for option in context.command.params for name in option.opts if name.startswith("-")]
+
+
+def parse_settings(
+    arguments: list[str], assignments: Iterable[str] = (), *, options: Iterable[str] = ()
+) -> dict[str, Any]:
     """Read ``--name value`` and ``--name=value`` pairs, then ``NAME=VALUE`` assignments.
+
+    Args:
+        arguments: words that the command has no option for.
+        assignments: what was given by ``--set``.
+        options: names of the command's own options, for a hint where one was misspelt.
+
+    Raises:
+        UsageError: for a word that is neither, a missing value, or a name that has two values.
 
     >>> parse_settings(["--res", "256", "--variant=clean"], ["shifts=4"])
     {'res': 256, 'variant': 'clean', 'shifts': 4}
@@ -25,7 +42,7 @@ def parse_settings(arguments: list[str], assignments: Iterable[str] = ()) -> dic
         if not equals:
             value = next(remaining, "--")
             if value.startswith("--"):
-                raise UsageError(f"option --{name} needs a value: --{name} VALUE")
+                raise UsageError(f"option --{name} needs a value{suggestion(name, options) or f': --{name} VALUE'}")
         _add(settings, f"{name}={value}")
     for assignment in assignments:
         _add(settings, assignment)

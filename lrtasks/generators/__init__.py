@@ -1,7 +1,9 @@
 """Procedural generators of the tasks, on NumPy alone: usable from JAX, TensorFlow or plain Python.
 
-    task = lrtasks.generators.make("shift", length=4096)
-    batch = task.batch(range(16), seed=0, split="train")
+>>> task = make("shift", length=4096)
+>>> batch = task.batch(range(16), seed=0, split="train")
+>>> batch.x.shape, batch.y.shape
+((16, 4096, 3), (16, 4096, 8))
 """
 
 from lrtasks.generators.base import Batch, Sample, Task, make, names, registry

@@ -7,6 +7,7 @@ A new task is one file next to the others in ``generators/tasks/`` with a preset
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -15,14 +16,16 @@ import numpy as np
 from lrtasks.errors import UsageError
 from lrtasks.generators import rng as random
 from lrtasks.generators.floors import Floor, MajorityClass, PositionMean
+from lrtasks.generators.signals import bin_starts
 from lrtasks.parameters import Parametrised
 from lrtasks.registry import Registry
 from lrtasks.specs import Spec
 
-SPLITS = ("train", "val", "test")
 Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
 IGNORED = -100
 MAX_LENGTH = 2**24
+MAX_SEED = 2**63 - 1
 
 registry: Registry[Task] = Registry("task", "lrtasks.generators.tasks", "lrtasks.tasks")
 
@@ -61,7 +64,7 @@ class Task(Parametrised):
         version: raised whenever the samples of the same parameters and seed change.
         causal: whether models are to be causal (the papers run the atomic tasks so).
         loss: ``"mse"``, ``"cross-entropy"`` or ``"balanced-cross-entropy"`` (weighted by inverse class counts).
-        metric: ``"r2"``, ``"accuracy"`` or ``"macro-f1"``; the headline score.
+        metric: ``"r2"``, ``"accuracy"`` or ``"macro_f1"``; the headline score.
     """
 
     name: ClassVar[str]
@@ -92,7 +95,7 @@ class Task(Parametrised):
         return stack([self.sample(rng) for rng in rngs])
 
     def batch(
-        self, indices: Sequence[int] | range, seed: int = 0, split: Split = "train", *, attempt: int = 0
+        self, indices: Sequence[int] | np.ndarray, seed: int = 0, split: Split = "train", *, attempt: int = 0
     ) -> Batch:
         """Samples ``indices`` of ``split``: sample i depends on task, parameters, version, seed, split and i alone.
 
@@ -107,27 +110,28 @@ class Task(Parametrised):
         """
         if len(indices) == 0:
             raise UsageError("batch needs at least one index")
-        if min(indices) < 0:
-            raise UsageError(f"sample indices must be at least 0, found {min(indices)}")
+        for index in indices:
+            _check_whole("sample index", index)
+        _check_whole("attempt", attempt)
         return self.samples(random.generators(self.key(seed, split), indices, attempt))
 
-    def stream(
-        self, batch_size: int, seed: int = 0, split: Split = "train", *, start: int = 0
-    ) -> Iterator[Batch]:
-        """Endless batches of samples 0, 1, 2, ...; ``start`` is the number of the first batch."""
-        if batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, found {batch_size}")
-        step = start
-        while True:
-            yield self.batch(range(step * batch_size, (step + 1) * batch_size), seed, split)
-            step += 1
+    def stream(self, batch_size: int, seed: int = 0, split: Split = "train", *, start: int = 0) -> Iterator[Batch]:
+        """Endless batches of samples 0, 1, 2, ...; ``start`` is the number of the first batch.
+
+        Raises:
+            UsageError: if an argument is outside its range.
+        """
+        _check_whole("batch_size", batch_size, at_least=1)
+        _check_whole("start", start)
+        self.key(seed, split)  # an error now rather than at the first batch
+        first = (step * batch_size for step in itertools.count(start))
+        return (self.batch(range(index, index + batch_size), seed, split) for index in first)
 
     def key(self, seed: int, split: str) -> np.ndarray:
         """Philox key of one stream of samples."""
         if split not in SPLITS:
             raise UsageError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
-            raise UsageError(f"seed must be a whole number in 0..2^63-1, found {seed!r}")
+        _check_whole("seed", seed)
         return random.derive_key(**self.identity(), seed=int(seed), split=split)
 
     def layout_rng(self, **parts: Any) -> np.random.Generator:
@@ -138,6 +142,10 @@ class Task(Parametrised):
         """Name, version and parameters: what identifies the task's data, JSON-ready."""
         return {"task": self.name, "version": self.version, "parameters": self.parameters()}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as class, name and parameters: without what is cached, and with a name that an entry point gave."""
+        return _restore, (type(self), self.name, self.parameters())
+
     def floors(self) -> Mapping[str, Floor]:
         """Predictors that need no learning, by name; their scores stand beside every model's."""
         if self.target.kind == "real":
@@ -145,7 +153,13 @@ class Task(Parametrised):
         return {"majority": MajorityClass(self.target.width)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Breakdowns for error analysis: by name, a label for each element of ``y`` (or broadcastable to it)."""
+        """Breakdowns for error analysis: by name, a label for each element of ``y`` (or broadcastable to it).
+
+        Signals are broken down by position: eight equal parts of the target, each labelled with its first position.
+        """
+        if self.target.kind == "real":
+            length = self.target.length
+            return {"position": bin_starts(np.arange(length), length)[:, None]}
         return {}
 
     def text(self, batch: Batch, index: int) -> str | None:
@@ -155,6 +169,22 @@ class Task(Parametrised):
     def image_shape(self) -> tuple[int, int] | None:
         """Rows and columns of the picture whose pixels are the positions, for image tasks."""
         return None
+
+    def fingerprint(self, batch: Batch, index: int) -> bytes | None:
+        """What no two samples of a stored set may share, for sample ``index``; ``None`` allows duplicates."""
+        return None
+
+
+def _restore(cls: type[Task], name: str, parameters: dict[str, Any]) -> Task:
+    if "name" not in vars(cls):
+        registry.register(name)(cls)
+    return cls.make(**parameters)
+
+
+def _check_whole(what: str, value: Any, at_least: int = 0) -> None:
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not at_least <= value <= MAX_SEED:
+        raise UsageError(f"{what} must be a whole number in {at_least}..2^63-1, found {value!r}")
 
 
 def stack(samples: Sequence[Sample]) -> Batch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,15 +28,14 @@ def generator(key: np.ndarray, index: int = 0, attempt: int = 0) -> np.random.Ge
 
 
 def generators(key: np.ndarray, indices: Iterable[int], attempt: int = 0) -> Iterator[np.random.Generator]:
-    """Yield :func:`generator` for each index, re-using one object (7 times faster).
+    """Yield :func:`generator` for each index, re-using one object, which costs less than making each anew.
 
     Each yielded generator is valid until the next one is asked for.
     """
     bit_generator = np.random.Philox(key=key)
     shared = np.random.Generator(bit_generator)
-    state: Mapping[str, Any] = bit_generator.state
-    fresh = {**state, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+    fresh: Any = bit_generator.state  # nothing drawn yet, nothing buffered
     for index in indices:
-        counter = np.array([0, 0, index, attempt], dtype=np.uint64)
-        bit_generator.state = {**fresh, "state": {"counter": counter, "key": key}}
+        fresh["state"]["counter"] = np.array([0, 0, index, attempt], dtype=np.uint64)
+        bit_generator.state = fresh
         yield shared

@@ -1,4 +1,4 @@
-"""What the atomic tasks share: normalised noise and the two positional channels (DLR paper, section 3.1)."""
+"""What the atomic tasks share: normalised noise, the two positional channels, bins (DLR paper, section 3.1)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,32 @@ import functools
 import numpy as np
 
 
-def inf_normalised(signal: np.ndarray) -> np.ndarray:
-    """Divide a signal by its largest absolute value; float32."""
-    return (signal / np.abs(signal).max()).astype(np.float32)
+def noise(rng: np.random.Generator, length: int) -> np.ndarray:
+    """White Gaussian noise divided by its largest absolute value; ``(length,)`` float32."""
+    signal = rng.standard_normal(length)
+    signal /= np.abs(signal).max()
+    return signal.astype(np.float32)
+
+
+def unit_vectors(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Vectors drawn uniformly from the unit sphere of the last axis; float64."""
+    vectors = rng.standard_normal(shape)
+    vectors /= np.sqrt(np.einsum("...d,...d->...", vectors, vectors))[..., None]
+    return vectors
+
+
+def padded(signal: np.ndarray, length: int) -> np.ndarray:
+    """``signal`` followed by zeros up to ``length``; float32."""
+    longer = np.zeros(length, np.float32)
+    longer[: len(signal)] = signal
+    return longer
+
+
+def delayed(signal: np.ndarray, lag: int) -> np.ndarray:
+    """``y[t] = signal[t - lag]`` if ``t >= lag`` else 0, of the length of ``signal``."""
+    late = np.zeros_like(signal)
+    late[lag:] = signal[: len(signal) - lag]
+    return late
 
 
 def with_positions(*channels: np.ndarray) -> np.ndarray:
@@ -23,3 +46,16 @@ def _positions(length: int) -> np.ndarray:
     table = np.stack([np.cos(angle), np.sin(angle)], axis=-1).astype(np.float32)
     table.setflags(write=False)
     return table
+
+
+def bin_starts(values: np.ndarray, limit: int, bins: int = 8) -> np.ndarray:
+    """Label each whole number of ``values``, all in ``0..limit-1``, with the start of its bin, of ``bins`` equal ones.
+
+    >>> bin_starts(np.arange(16), 16, bins=4).tolist()
+    [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12]
+    >>> bin_starts(np.arange(3), 3).tolist()
+    [0, 1, 2]
+    """
+    bins = min(bins, limit)
+    number = np.asarray(values) * bins // limit
+    return -(-number * limit // bins)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from lrtasks.files import write_atomically
 SCHEMA = 1
 FILE = "record.json"
 STATUSES = ("running", "done", "diverged", "failed")
+FINISHED = ("done", "diverged")
+"""Statuses of runs that are not carried out again."""
 
 
 @dataclasses.dataclass
@@ -24,17 +27,21 @@ class RunRecord:
         schema: version of this layout.
         status: ``running``, ``done``, ``diverged`` (the loss stopped being a number) or ``failed``.
         command: the command that repeats the run.
-        task: ``{name, version, parameters}``.
-        model: ``{name, parameters, count, state_bytes}``: hyper-parameters, trained values, bytes of streaming state.
+        task: ``{name, version, parameters, metric, data}``: ``metric`` is the headline score, ``data`` the digest of a
+            stored dataset or ``None`` for fresh samples.
+        model: ``{name, parameters, structure, count, state_bytes}``: hyper-parameters, digest of the modules of a
+            user's own model (``None`` for a registered one), number of trained values, bytes of streaming state
+            (``None`` without a streaming form).
         preset: the preset that filled in what the user left open.
         budget: fields of :class:`lrtasks.evaluation.Budget`.
         seed: seeds initialisation and training stream.
         scores: by split (``val``, ``test``, ...), by name.
         floors: scores of the trivial predictors on the test stream.
-        curve: one entry per evaluation: ``step``, ``loss`` and the validation scores.
+        curve: one entry per evaluation: ``step``, ``loss`` (mean since the last one) and the validation scores.
         slices: the test score by group, for each breakdown that the task declares.
         diagnostics: what the model's modules report after training, by module.
-        cost: ``seconds_per_step``, ``seconds``, ``peak_memory_bytes``, ``device``.
+        cost: ``seconds_per_step`` and ``seconds`` of training alone, ``seconds_with_evaluation``,
+            ``peak_memory_bytes``, ``device``.
         environment: versions, commit, platform.
         notes: what a reader should know, such as a slow path taken.
     """
@@ -87,11 +94,9 @@ def read_record(path: Path) -> RunRecord:
         raise UsageError(f"{file} is not a run record")
     if content.get("schema") != SCHEMA:
         raise UsageError(f"{file} has schema {content.get('schema')!r}; this version of lrtasks reads schema {SCHEMA}")
-    names = {field.name for field in dataclasses.fields(RunRecord)}
-    required = {"command", "task", "model", "preset", "budget", "seed", "environment", "status"}
-    wrong = sorted(required - content.keys()) or sorted(content.keys() - names)
-    if wrong or content["status"] not in STATUSES:
-        raise UsageError(f"{file} is not a run record: check {', '.join(wrong) or 'status'}")
+    problem = _problem(content)
+    if problem:
+        raise UsageError(f"{file} is not a run record: {problem}")
     return RunRecord(**content)
 
 
@@ -110,6 +115,34 @@ def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]
         except UsageError as error:
             problems.append(str(error))
     return found, problems
+
+
+_ENTRIES: dict[str, tuple[str, ...]] = {
+    "task": ("name", "version", "parameters", "metric"),
+    "model": ("name", "parameters", "count", "state_bytes"),
+}
+"""What the readers of records rely on inside ``task`` and ``model``."""
+
+
+def _problem(content: dict[str, Any]) -> str | None:
+    fields = {field.name: field for field in dataclasses.fields(RunRecord)}
+    for name in content:
+        if name not in fields:
+            return f"{name!r} does not belong there"
+    for name, hint in typing.get_type_hints(RunRecord).items():
+        optional = fields[name].default_factory is not dataclasses.MISSING
+        kind = typing.get_origin(hint) or hint
+        if name not in content and not optional:
+            return f"{name!r} is missing"
+        if name in content and not isinstance(content[name], kind):
+            return f"{name!r} must be {kind.__name__}, found {content[name]!r}"
+    for name, entries in _ENTRIES.items():
+        for entry in entries:
+            if entry not in content[name]:
+                return f"{name!r} lacks {entry!r}"
+    if content["status"] not in STATUSES:
+        return f"'status' must be one of {', '.join(STATUSES)}, found {content['status']!r}"
+    return None
 
 
 def _finite(value: Any) -> Any:

@@ -10,12 +10,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from lrtasks.errors import UsageError
 from lrtasks.results.records import RunRecord
 from lrtasks.results.reported import Figure, reported_figure
 
@@ -34,15 +38,20 @@ class Cell:
         """Name of the headline score."""
         return str(self.records[0].task["metric"])
 
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the runs; one that is there twice has two different outcomes (on two machines, say)."""
+        return [record.seed for record in self.records]
+
     def values(self, score: str) -> list[float]:
         """One test score of each seed that has it."""
         found = [record.scores.get("test", {}).get(score) for record in self.records]
-        return [value for value in found if value is not None]
+        return [value for value in found if value is not None and math.isfinite(value)]
 
     @property
     def floor(self) -> tuple[str, float] | None:
-        """Name and headline score of the best trivial predictor."""
-        floors = self.records[0].floors
+        """Name and headline score of the best trivial predictor, from the first seed that has one."""
+        floors = next((record.floors for record in self.records if record.floors), {})
         scored = [(name, scores[self.metric]) for name, scores in floors.items() if scores.get(self.metric) is not None]
         return max(scored, key=lambda item: item[1], default=None)
 
@@ -66,7 +75,7 @@ class Cell:
             "score": float(np.mean(values)) if values else None,
             "score_std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
             "batch_mean": _mean(self.values(f"{self.metric}_batch_mean")),
-            "seeds": [record.seed for record in self.records],
+            "seeds": self.seeds,
             "statuses": [record.status for record in self.records],
             "floor": floor[1] if floor else None,
             "floor_name": floor[0] if floor else None,
@@ -83,9 +92,11 @@ class Cell:
         values = self.values(self.metric)
         if not values:
             return "/".join(sorted({record.status for record in self.records}))
-        unfinished = sum(record.status != "done" for record in self.records)
         spread = f" ±{np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-        return f"{np.mean(values):.3f}{spread}" + (f" ({unfinished} unfinished)" if unfinished else "")
+        others = Counter(record.status for record in self.records if record.status != "done")
+        remarks = [f"{count} {status}" for status, count in sorted(others.items())]
+        remarks += [f"seed {seed} {count} times" for seed, count in Counter(self.seeds).items() if count > 1]
+        return f"{np.mean(values):.3f}{spread}" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
 @dataclass(frozen=True)
@@ -158,7 +169,14 @@ class Table:
 
 
 def make_table(records: Sequence[RunRecord]) -> Table:
-    """Arrange records as tasks × models; see the module's own words on what is merged."""
+    """Arrange records as tasks × models; see the module's own words on what is merged. Copies of a record count once.
+
+    Raises:
+        UsageError: if there are none.
+    """
+    if not records:
+        raise UsageError("a table needs at least one run record")
+    records = list({record.to_json(): record for record in records}.values())
     row_settings: dict[str, dict[str, Any]] = {}
     column_settings: dict[str, dict[str, Any]] = {}
     grouped: dict[tuple[str, str], list[RunRecord]] = {}
@@ -168,32 +186,35 @@ def make_table(records: Sequence[RunRecord]) -> Table:
         row_settings[row_key], column_settings[column_key] = row, column
         grouped.setdefault((row_key, column_key), []).append(record)
     columns = _merge_columns(column_settings, grouped)
-    row_keys = sorted(row_settings, key=lambda key: (row_settings[key]["name"], key))
-    labels = sorted(set(columns.values()))
+    row_labels = dict(zip(row_settings, _labels(list(row_settings.values())), strict=True))
+    row_keys = sorted(row_settings, key=lambda key: _by_number(row_labels[key]))
+    labels = sorted(set(columns.values()), key=_by_number)
     cells = {
         (row_keys.index(row_key), labels.index(columns[column_key])): Cell(
             tuple(sorted(members, key=lambda record: record.seed))
         )
         for (row_key, column_key), members in grouped.items()
     }
-    return Table(tuple(_labels([row_settings[key] for key in row_keys])), tuple(labels), cells)
+    return Table(tuple(row_labels[key] for key in row_keys), tuple(labels), cells)
 
 
 def _row(record: RunRecord) -> dict[str, Any]:
-    shared = {name: record.budget.get(name) for name in SHARED_BUDGET}
     task = record.task
-    return {
-        "name": task["name"],
-        **{f"task {name}": value for name, value in task["parameters"].items()},
-        "task version": task["version"],
-        "data": task.get("data"),
-        **shared,
-    }
+    parameters = {f"task {name}": value for name, value in task["parameters"].items()}
+    shared = {name: record.budget.get(name) for name in SHARED_BUDGET}
+    return _said({"name": task["name"], **parameters, "version": task["version"], "data": task.get("data"), **shared})
 
 
 def _column(record: RunRecord) -> dict[str, Any]:
+    model = record.model
+    parameters = {f"model {name}": value for name, value in model["parameters"].items()}
     tuning = {name: value for name, value in record.budget.items() if name not in SHARED_BUDGET}
-    return {"name": record.model["name"], **record.model["parameters"], **tuning}
+    return _said({"name": model["name"], **parameters, **tuning, "structure": model.get("structure")})
+
+
+def _said(settings: dict[str, Any]) -> dict[str, Any]:
+    """Without what is none: a record from before a setting existed is one that does not use it."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _merge_columns(settings: Mapping[str, Mapping[str, Any]], grouped: Mapping[tuple[str, str], Any]) -> dict[str, str]:
@@ -219,13 +240,18 @@ def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return labels
 
 
+def _by_number(label: str) -> list[tuple[float, str]]:
+    """Sort key: runs of digits count as numbers, so that length=1024 comes after length=256."""
+    return [(float(part) if part.isdigit() else math.inf, part) for part in re.split(r"(\d+)", label)]
+
+
 def _differing(settings: Sequence[Mapping[str, Any]]) -> set[str]:
     names = {name for entry in settings for name in entry}
     return {name for name in names if len({json.dumps(entry.get(name)) for entry in settings}) > 1}
 
 
 def _label(entry: Mapping[str, Any], names: Iterable[str]) -> str:
-    shown = ", ".join(f"{name.removeprefix('task ')}={entry.get(name)}" for name in names)
+    shown = ", ".join(f"{name.split(' ')[-1]}={entry.get(name)}" for name in names)
     return f"{entry['name']} ({shown})" if shown else str(entry["name"])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import MAX_LENGTH, Batch, Sample, Task, registry
 from lrtasks.generators.floors import Floor, InputCopy
-from lrtasks.generators.signals import inf_normalised, with_positions
+from lrtasks.generators.signals import delayed, noise, with_positions
 from lrtasks.parameters import parameter
 from lrtasks.specs import Spec
 
@@ -47,14 +47,11 @@ class Shift(Task):
         return np.arange(self.shifts) * self.length // self.shifts
 
     def sample(self, rng: np.random.Generator) -> Sample:
-        signal = inf_normalised(rng.standard_normal(self.length))
-        target = np.zeros((self.length, self.shifts), np.float32)
-        for channel, lag in enumerate(self.lags()):
-            target[lag:, channel] = signal[: self.length - lag]
-        return Sample(with_positions(signal), target)
+        signal = noise(rng, self.length)
+        return Sample(with_positions(signal), np.column_stack([delayed(signal, lag) for lag in self.lags()]))
 
     def floors(self) -> Mapping[str, Floor]:
         return {**super().floors(), "copy": InputCopy([0] + [None] * (self.shifts - 1))}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        return {"shift": self.lags()}
+        return {**super().slices(batch), "shift": self.lags()}

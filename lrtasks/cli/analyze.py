@@ -1,0 +1,33 @@
+"""``lrtasks analyze``: why a run scored what it scored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lrtasks.cli.options import print_json
+
+
+def analyze(
+    run: Annotated[Path, typer.Argument(help="A run's folder (the one with record.json).")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the plots (default: RUN/analysis).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+) -> None:
+    """Print a run's breakdowns and diagnostics, and draw them with the learning curve and what the model holds."""
+    from lrtasks.results import analysis
+
+    record, written = analysis.analyze(run, out or run / "analysis")
+    if as_json:
+        content = json.loads(record.to_json())
+        print_json(
+            {key: content[key] for key in ("slices", "diagnostics")} | {"plots": [str(path) for path in written]}
+        )
+        return
+    for section in (record.command, analysis.slice_tables(record), analysis.diagnostics_table(record)):
+        if section:
+            print(f"{section}\n")
+    for path in written:
+        print(f"wrote {path}")

@@ -1,0 +1,85 @@
+"""``lrtasks generate``: write a stored dataset."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lrtasks.cli.options import parse_settings, print_json
+from lrtasks.errors import UsageError
+
+if TYPE_CHECKING:
+    from lrtasks.generators import Task
+
+
+def generate(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(help="A task's name (lrtasks list tasks).")],
+    samples: Annotated[int, typer.Option(help="Number of samples over all splits.")] = 100_000,
+    split: Annotated[str, typer.Option(help="Fractions of train, validation and test samples.")] = "0.96,0.02,0.02",
+    seed: Annotated[int, typer.Option(help="Seed of the task's streams.")] = 0,
+    workers: Annotated[str, typer.Option(help="Number of processes, or auto for one per core.")] = "auto",
+    out: Annotated[
+        str | None, typer.Option(help="Folder or fsspec address (s3://bucket/name); by default under ./data.")
+    ] = None,
+    file_format: Annotated[str, typer.Option("--format", help="parquet, png, npy or tsv.")] = "parquet",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+) -> int:
+    """Write a dataset; run the same command again to finish one that was interrupted.
+
+    Any parameter of the task is also an option: --res 256.
+    """
+    from lrtasks.data import generate as write
+    from lrtasks.data import info
+    from lrtasks.generators import make
+
+    chosen = make(task, **parse_settings(context.args))
+    address = out if out is not None else default_folder(chosen, samples, seed)
+    try:
+        write(
+            chosen,
+            address,
+            samples=samples,
+            split=_fractions(split),
+            seed=seed,
+            workers=_workers(workers),
+            format=file_format,
+            progress=True,
+        )
+    except KeyboardInterrupt:
+        sys.stderr.write(f"lrtasks: interrupted; finished shards are kept in {address}, the same command continues\n")
+        return 1
+    summary = info(address)
+    if as_json:
+        print_json(summary)
+        return 0
+    counts = ", ".join(f"{count:,} {name}" for name, count in summary["counts"].items())
+    print(f"{address}: {counts} samples, {summary['bytes'] / 1e6:.1f} MB, {summary['replaced']} duplicates replaced")
+    return 0
+
+
+def default_folder(task: Task, samples: int, seed: int) -> str:
+    """``data/TASK-PARAMETERS-SAMPLES-seedSEED``, with the parameters that are not the defaults.
+
+    >>> from lrtasks.generators import make
+    >>> default_folder(make("shift", length=256), 1000, 0)
+    'data/shift-length256-1000-seed0'
+    """
+    defaults = type(task)().parameters()
+    chosen = [f"{name}{value}" for name, value in task.parameters().items() if value != defaults[name]]
+    name = "-".join([task.name, *chosen, str(samples), f"seed{seed}"])
+    return "data/" + re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+
+
+def _fractions(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--split takes three fractions like 0.96,0.02,0.02, found {text!r}") from None
+
+
+def _workers(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text

@@ -1,0 +1,268 @@
+"""Samples as columns of a table, and back: the same arrays as the generator gives.
+
+| array | column | stored as |
+|---|---|---|
+| number of the sample in its split | ``index`` | int64 |
+| signal ``(length, channels)`` | ``x``, ``y`` | nested lists of float32 |
+| tokens ``(length,)`` | ``input_ids``, ``labels`` | lists of int32 (-100 where ignored) |
+| padding mask ``(length,)`` | ``attention_mask`` | lists of bool |
+| picture, label map | ``image``, ``mask`` | PNG, ``{bytes, path}``; Hugging Face ``Image`` |
+| metadata | their own names | value or nested lists |
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lrtasks.data import pixels
+from lrtasks.errors import UsageError
+from lrtasks.generators.base import Batch, Sample, Task
+from lrtasks.generators.pixels import from_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lrtasks.specs import Spec
+
+INDEX = "index"
+PROBED = 8
+"""Samples from which the types of the metadata are read."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        name: as in the table.
+        role: ``"x"``, ``"y"``, ``"mask"`` (padding) or ``"meta"``: where it goes in a batch.
+        kind: ``"list"``, ``"png"``, ``"labels-png"`` or, for metadata, ``"value"``.
+        dtype: NumPy type of the array in a batch.
+        shape: of one sample; for metadata of varying size, the sizes of the probed sample.
+        classes: number of classes, of label maps.
+    """
+
+    name: str
+    role: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    classes: int = 0
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> Column:
+        """Build from the manifest's entry."""
+        return cls(**{**entry, "shape": tuple(entry["shape"])})
+
+
+def layout(task: Task) -> tuple[Column, ...]:
+    """The columns of a task's stored sets: a function of the task alone, read from its specs and first samples.
+
+    Raises:
+        UsageError: if a piece of metadata has the name of a column, or a type that no column can hold.
+    """
+    probe = task.batch(range(PROBED))
+    image = task.image_shape()
+    columns = [_input(task.input, image), _target(task.target, image)]
+    if probe.mask is not None:
+        columns.append(Column("attention_mask", "mask", "list", "bool", probe.mask.shape[1:]))
+    taken = {INDEX, *(column.name for column in columns)}
+    for name, values in (probe.meta or {}).items():
+        if name in taken:
+            raise UsageError(f"{task.name}: metadata cannot be called {name!r}, which is a column of its own")
+        columns.append(_meta(task, name, values))
+    return tuple(columns)
+
+
+def schema(columns: Sequence[Column], metadata: dict[str, str] | None = None) -> pa.Schema:
+    """Arrow schema; its metadata tell Hugging Face ``datasets`` which columns are pictures."""
+    import pyarrow as pa
+
+    fields = [pa.field(INDEX, pa.int64()), *(pa.field(column.name, _arrow_type(column)) for column in columns)]
+    pictures = {column.name: {"_type": "Image"} for column in columns if column.kind.endswith("png")}
+    if pictures:
+        # Hugging Face datasets reads the types of the other columns from the table
+        metadata = {**(metadata or {}), "huggingface": json.dumps({"info": {"features": pictures}})}
+    return pa.schema(fields, metadata=metadata)
+
+
+def encode(columns: Sequence[Column], batch: Batch, indices: Sequence[int], table_schema: pa.Schema) -> pa.Table:
+    """A batch as a table."""
+    import pyarrow as pa
+
+    arrays = [pa.array(np.asarray(indices, np.int64))]
+    for column in columns:
+        arrays.append(_encode(column, values_of(column, batch), table_schema.field(column.name).type))
+    return pa.Table.from_arrays(arrays, schema=table_schema)
+
+
+def decode(columns: Sequence[Column], table: pa.Table) -> list[Sample]:
+    """The samples of which ``table`` holds the columns."""
+    rows: dict[str, Any] = {"mask": [None] * len(table)}
+    meta: dict[str, Any] = {}
+    for column in columns:
+        values = _decode(column, table.column(column.name).combine_chunks())
+        if column.role == "meta":
+            meta[column.name] = values
+        else:
+            rows[column.role] = values
+    return [
+        Sample(x, y, mask, {name: values[row] for name, values in meta.items()} or None)
+        for row, (x, y, mask) in enumerate(zip(rows["x"], rows["y"], rows["mask"], strict=True))
+    ]
+
+
+def samples_of(batch: Batch) -> list[Sample]:
+    """The samples of a batch, one by one."""
+    meta = batch.meta or {}
+    return [
+        Sample(
+            batch.x[row],
+            batch.y[row],
+            None if batch.mask is None else batch.mask[row],
+            {name: values[row] for name, values in meta.items()} or None,
+        )
+        for row in range(len(batch.x))
+    ]
+
+
+def values_of(column: Column, batch: Batch) -> Any:
+    """The batch's array or list that the column stores."""
+    if column.role == "meta":
+        return (batch.meta or {})[column.name]
+    values = getattr(batch, column.role)
+    if values is None:
+        return np.ones((len(batch.x), *column.shape), bool)
+    return values
+
+
+def picture(column: Column, values: np.ndarray) -> bytes:
+    """PNG of one sample of an image column."""
+    if column.kind == "labels-png":
+        return pixels.encode_labels(values.reshape(column.shape), column.classes)
+    return pixels.encode_grey(pixels.to_bytes(values.reshape(column.shape)))
+
+
+def plain(value: Any) -> Any:
+    """A piece of metadata as JSON and CSV can write it."""
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def sample_bytes(columns: Sequence[Column]) -> int:
+    """Rough number of bytes of one sample in the table; a function of the layout alone, since it sizes shards."""
+    total = 0
+    for column in columns:
+        elements = int(np.prod(column.shape, dtype=np.int64))
+        # pictures of thin lines on an empty ground compress tenfold
+        total += elements // 8 if column.kind.endswith("png") else elements * 4
+    return max(total, 1)
+
+
+def array_bytes(columns: Sequence[Column]) -> int:
+    """Number of bytes of one sample as the generator's arrays."""
+    return sum(int(np.prod(column.shape, dtype=np.int64)) * 8 for column in columns) or 1
+
+
+def _input(spec: Spec, image: tuple[int, int] | None) -> Column:
+    if image is not None and spec.kind == "real" and spec.width == 1:
+        return Column("image", "x", "png", "float32", image)
+    if spec.kind == "real":
+        return Column("x", "x", "list", "float32", (spec.length, spec.width))
+    return Column("input_ids", "x", "list", "int64", (spec.length,))
+
+
+def _target(spec: Spec, image: tuple[int, int] | None) -> Column:
+    if image is not None and spec.kind == "token" and spec.length == image[0] * image[1]:
+        return Column("mask", "y", "labels-png", "int64", image, spec.width)
+    if spec.kind == "real":
+        return Column("y", "y", "list", "float32", (spec.length, spec.width))
+    return Column("labels", "y", "list", "int64", (spec.length,))
+
+
+def _meta(task: Task, name: str, values: Any) -> Column:
+    entries = [np.asarray(value) for value in values]
+    filled = [entry for entry in entries if entry.size] or entries
+    dtype = np.result_type(*filled) if filled[0].dtype.kind in "biuf" else filled[0].dtype
+    if dtype.kind not in "biufU" or len({entry.ndim for entry in filled}) != 1:
+        raise UsageError(
+            f"{task.name}: metadata {name!r} must be numbers, truth values, texts or arrays of them, each with the same"
+            f" number of axes in every sample; found {values[0]!r}"
+        )
+    kind = "str" if dtype.kind == "U" else dtype.name
+    return Column(name, "meta", "value", kind, filled[0].shape)
+
+
+def _arrow_type(column: Column) -> pa.DataType:
+    import pyarrow as pa
+
+    if column.kind.endswith("png"):
+        return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    if column.role == "meta":
+        kind = pa.string() if column.dtype == "str" else pa.from_numpy_dtype(np.dtype(column.dtype))
+    else:
+        # tokens and labels are far below 2^31
+        kind = pa.int32() if column.dtype == "int64" else pa.from_numpy_dtype(np.dtype(column.dtype))
+    for _ in column.shape:
+        kind = pa.list_(kind)
+    return kind
+
+
+def _encode(column: Column, values: Any, kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    if column.kind.endswith("png"):
+        data = pa.array([picture(column, value) for value in values], pa.binary())
+        return pa.StructArray.from_arrays([data, pa.nulls(len(data), pa.string())], fields=list(kind))
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        return _nested(values, kind)
+    return pa.array([value.tolist() if isinstance(value, np.ndarray) else value for value in values], kind)
+
+
+def _nested(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Nested lists of a rectangular array, without a Python object per element."""
+    import pyarrow as pa
+
+    innermost = kind
+    for _ in values.shape[1:]:
+        innermost = innermost.value_type
+    array = pa.array(np.ascontiguousarray(values).ravel(), innermost)
+    for axis in range(values.ndim - 1, 0, -1):
+        count = int(np.prod(values.shape[:axis], dtype=np.int64))
+        array = pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * values.shape[axis]), array)
+    return array
+
+
+def _decode(column: Column, array: pa.Array) -> Any:
+    if column.kind == "png":
+        grey = np.stack([pixels.decode(data.as_py()) for data in array.field("bytes")])
+        return from_bytes(grey).reshape(len(array), -1, 1)
+    if column.kind == "labels-png":
+        return np.stack([pixels.decode_labels(data.as_py()) for data in array.field("bytes")]).reshape(len(array), -1)
+    if column.role != "meta":
+        for _ in column.shape:
+            array = array.flatten()
+        flat = array.to_numpy(zero_copy_only=False).astype(column.dtype)
+        return flat.reshape(-1, *column.shape)
+    if column.dtype == "str":
+        return [np.asarray(value) if column.shape else value for value in array.to_pylist()]
+    return _numeric(column, array)
+
+
+def _numeric(column: Column, array: pa.Array) -> list[Any]:
+    """Metadata of numbers, one entry per sample."""
+    dtype = np.dtype(column.dtype)
+    if not column.shape:
+        return list(array.to_numpy(zero_copy_only=False).astype(dtype))
+    if len(column.shape) == 1:
+        offsets = array.offsets.to_numpy()
+        flat = array.values.to_numpy(zero_copy_only=False).astype(dtype)
+        return [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
+    # an empty array keeps its other axes
+    entries = (np.asarray(value, dtype) for value in array.to_pylist())
+    return [entry if entry.size else entry.reshape(0, *column.shape[1:]) for entry in entries]

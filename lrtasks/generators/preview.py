@@ -1,0 +1,110 @@
+"""A picture of a task: inputs and targets of a few samples side by side. Imports matplotlib when first used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lrtasks.errors import UsageError, unknown
+from lrtasks.generators.base import IGNORED, Split, Task
+from lrtasks.specs import Spec
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_SAMPLES = 16
+MAX_LINES = 4
+"""Channels up to this number are drawn as lines, more as rows of a heat map."""
+
+
+def save_preview(task: Task, path: str | Path, *, samples: int = 2, seed: int = 0, split: Split = "train") -> None:
+    """Draw ``samples`` samples of ``task`` and write the picture to ``path``; its extension says in which format.
+
+    Raises:
+        UsageError: for an extension that matplotlib cannot write, a path that cannot be written, or a bad argument.
+    """
+    figure = preview(task, samples=samples, seed=seed, split=split)
+    path = Path(path)
+    extension = path.suffix.removeprefix(".").lower()
+    formats = figure.canvas.get_supported_filetypes()
+    if extension not in formats:
+        raise unknown("picture format", extension, formats)
+    try:
+        figure.savefig(path, format=extension)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def preview(task: Task, *, samples: int = 2, seed: int = 0, split: Split = "train") -> Figure:
+    """The picture as a matplotlib figure: for each sample its text, or one panel for the input and one for the target.
+
+    Raises:
+        UsageError: for an argument outside its range.
+    """
+    from matplotlib.figure import Figure
+
+    if not 1 <= samples <= MAX_SAMPLES:
+        raise UsageError(f"samples must be at least 1 and at most {MAX_SAMPLES}, found {samples}")
+    batch = task.batch(range(samples), seed, split)
+    texts = [task.text(batch, index) for index in range(samples)]
+    image = task.image_shape()
+    height = 4.5 if image is not None else 2.0
+    figure = Figure(figsize=(11, 0.6 + height * samples), dpi=100, layout="constrained")
+    figure.suptitle(task.name + "".join(f"  {name}={value}" for name, value in task.parameters().items()), fontsize=9)
+    for index, text in enumerate(texts):
+        if text is not None:
+            _draw_text(figure.add_subplot(samples, 1, index + 1), text)
+            continue
+        panels = [figure.add_subplot(samples, 2, 2 * index + column) for column in (1, 2)]
+        x, y = batch.x[index], batch.y[index]
+        if image is not None:
+            _draw_images(panels, x.reshape(image), y.reshape(image), task.target)
+        else:
+            _draw(panels[0], x, task.input, 0)
+            _draw(panels[1], y, task.target, task.input.length - task.target.length)
+        panels[0].set_title(f"input of sample {index}", fontsize=8)
+        panels[1].set_title(f"target of sample {index}", fontsize=8)
+    return figure
+
+
+def _draw(panel: Axes, array: np.ndarray, spec: Spec, first: int) -> None:
+    """Signals as lines or a heat map, tokens as points, over input positions from ``first`` on."""
+    last = first + len(array)
+    positions = np.arange(first, last)
+    if spec.kind == "token":
+        shown = array != IGNORED
+        panel.plot(positions[shown], array[shown], ".", markersize=4)
+        panel.set_ylabel("token", fontsize=8)
+    elif spec.width <= MAX_LINES:
+        for channel in range(spec.width):
+            panel.plot(positions, array[:, channel], linewidth=0.8, label=f"channel {channel}")
+        panel.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
+    else:
+        extent = (first - 0.5, last - 0.5, spec.width - 0.5, -0.5)
+        scale = float(np.abs(array).max()) or 1.0
+        panel.imshow(
+            array.T, extent=extent, aspect="auto", cmap="RdBu", vmin=-scale, vmax=scale, interpolation="nearest"
+        )
+        panel.set_ylabel("channel", fontsize=8)
+    panel.set_xlim(first - 0.5, last - 0.5)
+    panel.set_xlabel("position", fontsize=8)
+    panel.tick_params(labelsize=7)
+
+
+def _draw_images(panels: list[Axes], image: np.ndarray, target: np.ndarray, spec: Spec) -> None:
+    """An image beside the class of each of its pixels, with a legend of the classes."""
+    panels[0].imshow(image, cmap="gray", interpolation="nearest")
+    drawn = panels[1].imshow(target, cmap="viridis", vmin=0, vmax=spec.width - 1, interpolation="nearest")
+    for label, color in enumerate(drawn.to_rgba(np.arange(spec.width))):
+        panels[1].plot([], [], "s", color=color, label=f"class {label}")
+    panels[1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.02, 1))
+    for panel in panels:
+        panel.set_axis_off()
+
+
+def _draw_text(panel: Axes, text: str) -> None:
+    panel.text(0, 1, text, family="monospace", fontsize=7, va="top", wrap=True, parse_math=False)
+    panel.set_axis_off()

@@ -1,0 +1,155 @@
+"""Multi-query associative recall: find the values of many keys, each asked once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from lrtasks.errors import UsageError
+from lrtasks.generators.base import IGNORED, MAX_LENGTH, Batch, Sample, Task, registry
+from lrtasks.generators.floors import Floor
+from lrtasks.generators.octaves import octave
+from lrtasks.parameters import parameter
+from lrtasks.specs import Spec
+
+
+@registry.register("mqar")
+@dataclass(frozen=True)
+class Mqar(Task):
+    """Each of K keys, given with its value at the start, comes up once more later: give its value there.
+
+    With V = ``vocab`` and L = ``length``: K distinct keys of 1..V/2-1, each followed by one of K distinct values of
+    V/2..V-1, make the first 2K tokens. The rest is (L - 2K)/2 slots of two tokens; distinct slots are drawn one after
+    another with probability proportional to (i+1)^(``power_a`` - 1), i = 0, 1, ..., and the n-th key goes to the first
+    token of the n-th slot drawn. All other tokens are fillers. Labelled: the K repeated keys. Source: Arora et al.,
+    "Zoology: Measuring and Improving Recall in Efficient Language Models", section 3 and appendix.
+
+    One difference by default: fillers never equal a key or value of their own sample, which would make a query
+    ambiguous; ``fillers="zoology"`` draws them from the whole vocabulary as the paper's code does, ``"zero"`` leaves 0.
+
+    >>> batch = Mqar(length=16, pairs=2, fillers="zero").batch([0])
+    >>> int((batch.y >= 0).sum()), bool((batch.x[0, :4] > 0).all())
+    (2, True)
+    """
+
+    loss: ClassVar[str] = "cross-entropy"
+    metric: ClassVar[str] = "accuracy"
+
+    length: int = parameter(512, "sequence length L, even", at_least=4, at_most=MAX_LENGTH)
+    pairs: int | tuple[int, int] = parameter(
+        64, "number of pairs K, at most L/4; two numbers: drawn uniformly between them for each sample", at_least=1
+    )
+    vocab: int = parameter(8192, "vocabulary size V, even: V/2 - 1 keys and V/2 values", at_least=4, at_most=2**20)
+    power_a: float = parameter(0.01, "exponent of the law of query positions, towards 0: early; 1: uniform", above=0)
+    fillers: Literal["safe", "zoology", "zero"] = parameter(
+        "safe", "tokens between queries: none of the sample's keys and values, the whole vocabulary, or 0"
+    )
+
+    def check(self) -> None:
+        for name in ("length", "vocab"):
+            if getattr(self, name) % 2:
+                raise UsageError(f"mqar: {name} must be even, found {getattr(self, name)}")
+        fewest, most = self.pair_range
+        if fewest > most:
+            raise UsageError(f"mqar: pairs must not begin above their end, found {list(self.pair_range)}")
+        if 4 * most > self.length:
+            raise UsageError(f"mqar: pairs must be at most length / 4 ({self.length // 4}), found {most}")
+        if most > self.vocab // 2 - 1:
+            raise UsageError(
+                f"mqar: vocab {self.vocab} has {self.vocab // 2 - 1} keys, too few for {most} pairs;"
+                f" take vocab of at least {2 * most + 2}"
+            )
+
+    @property
+    def pair_range(self) -> tuple[int, int]:
+        """Least and greatest number of pairs of a sample."""
+        return self.pairs if isinstance(self.pairs, tuple) else (self.pairs, self.pairs)
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self.length, self.vocab)
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", self.length, self.vocab)
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        fewest, most = self.pair_range
+        pairs = fewest if fewest == most else int(rng.integers(fewest, most + 1))
+        keys = 1 + _distinct(rng, self.vocab // 2 - 1, pairs)
+        values = self.vocab // 2 + _distinct(rng, self.vocab // 2, pairs)
+        queries = 2 * pairs + 2 * self._slots(rng, pairs)
+        x = self._fillers(rng, keys, values)
+        x[0 : 2 * pairs : 2] = keys
+        x[1 : 2 * pairs : 2] = values
+        x[queries] = keys
+        y = np.full(self.length, IGNORED)
+        y[queries] = values
+        return Sample(x, y)
+
+    def _slots(self, rng: np.random.Generator, pairs: int) -> np.ndarray:
+        """Slots in the order in which they are drawn without replacement.
+
+        Exponential waiting times of rate w_i end in the order of successive draws with weights w_i (Efraimidis and
+        Spirakis, "Weighted random sampling with a reservoir", 2006), so the first ``pairs`` to end are the draw.
+        """
+        slots = self.length // 2 - pairs
+        waiting = rng.standard_exponential(slots) * _mean_waiting(slots, self.power_a)
+        first = np.argpartition(waiting, pairs - 1)[:pairs]
+        return first[np.argsort(waiting[first])]
+
+    def _fillers(self, rng: np.random.Generator, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+        if self.fillers == "zero":
+            return np.zeros(self.length, dtype=np.int64)
+        if self.fillers == "zoology":
+            return rng.integers(self.vocab, size=self.length)
+        free = np.ones(self.vocab, dtype=bool)
+        free[keys] = free[values] = False
+        allowed = np.flatnonzero(free)
+        return allowed[rng.integers(len(allowed), size=self.length)]
+
+    def floors(self) -> Mapping[str, Floor]:
+        """The most frequent value, and one of the sample's own values: 1/K for knowing which values were given."""
+        return {**super().floors(), "own-value": _OwnValue()}
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By distance from the query back to its key (bins from each power of two), and by number of pairs."""
+        pairs = (batch.y >= 0).sum(axis=1)
+        home = np.zeros((len(batch.x), self.vocab), dtype=np.int64)  # where each key of each sample was given
+        row, pair = np.nonzero(np.arange(pairs.max()) < pairs[:, None])
+        home[row, batch.x[row, 2 * pair]] = 2 * pair
+        row, query = np.nonzero(batch.y >= 0)
+        distance = np.zeros(batch.y.shape, dtype=np.int64)
+        distance[row, query] = octave(query - home[row, batch.x[row, query]])
+        return {"distance": distance, "pairs": pairs[:, None]}
+
+    def text(self, batch: Batch, index: int) -> str:
+        """The pairs as ``key:value``, then each query with its position and answer; fillers are left out."""
+        x, y = batch.x[index], batch.y[index]
+        queries = np.flatnonzero(y >= 0)
+        given = " ".join(f"{x[2 * pair]}:{x[2 * pair + 1]}" for pair in range(len(queries)))
+        return f"{given} | " + " ".join(f"@{query} {x[query]}:{y[query]}" for query in queries)
+
+
+class _OwnValue:
+    """The first value given in each sample, at every position."""
+
+    def fit(self, batches: Iterable[Batch]) -> None:
+        """Nothing to estimate."""
+
+    def predict(self, batch: Batch) -> np.ndarray:
+        return np.broadcast_to(batch.x[:, 1:2], batch.y.shape)
+
+
+def _distinct(rng: np.random.Generator, limit: int, count: int) -> np.ndarray:
+    """``count`` distinct numbers of 0..limit-1 in random order."""
+    return rng.choice(limit, count, replace=False)
+
+
+@functools.lru_cache(maxsize=32)
+def _mean_waiting(slots: int, power_a: float) -> np.ndarray:
+    return np.arange(1, slots + 1) ** (1 - power_a)

@@ -1,0 +1,174 @@
+"""Associative recall: find the value that belonged to a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from lrtasks.errors import UsageError
+from lrtasks.generators.base import IGNORED, MAX_LENGTH, Batch, Sample, Split, Task, registry
+from lrtasks.generators.floors import Floor, MajorityClass
+from lrtasks.generators.octaves import octave
+from lrtasks.parameters import parameter
+from lrtasks.specs import Spec
+
+WINDOW = 64
+
+
+@registry.register("recall")
+@dataclass(frozen=True)
+class Recall(Task):
+    """After many pairs of a key and its value, and a query mark with one of the keys, give that key's value.
+
+    With V = ``vocab``: keys are tokens 1..V/2-1, values V/2..V-2, the query mark is V-1, and 0 is not used. Each sample
+    has its own value for every key, drawn with replacement; the keys of its pairs are drawn with replacement as well,
+    the queried key among those that occurred. Input: ``length`` tokens of pairs, the mark, the key. Target: the value,
+    at the last position; in training, by default, the next token at every position. Source: Poli et al., "Hyena
+    Hierarchy: Towards Larger Convolutional Language Models", section 4.1; Focus, Table 1.
+
+    How local it is: keys recur so often that, whatever the length, the queried key last occurred at most 64 tokens
+    before the query in 90 % of the samples and at most 128 tokens before it in 99 %. The score at a great ``length``
+    therefore says little of long memory; ``distance`` asks for samples in which the key occurs once, that far away.
+
+    >>> [round(Recall(length=1024).share_within(tokens), 2) for tokens in (64, 128)]
+    [0.9, 0.99]
+    """
+
+    loss: ClassVar[str] = "cross-entropy"
+    metric: ClassVar[str] = "accuracy"
+
+    length: int = parameter(1024, "tokens of the pairs section, two per pair", at_least=2, at_most=MAX_LENGTH - 2)
+    vocab: int = parameter(
+        30, "vocabulary size V: V/2 - 1 keys, as many values, two special tokens", at_least=6, at_most=2**20
+    )
+    supervise: Literal["all", "answer"] = parameter(
+        "all", "training labels: the next token at every position, or the answer alone; val and test: the answer"
+    )
+    distance: tuple[int, int] | None = parameter(
+        None,
+        "the queried key occurs once, this many tokens before the query (log-uniform); none: as the papers",
+    )
+
+    def check(self) -> None:
+        for name in ("length", "vocab"):
+            if getattr(self, name) % 2:
+                raise UsageError(f"recall: {name} must be even, found {getattr(self, name)}")
+        if self.distance is None:
+            return
+        nearest, farthest = self.distance
+        if not 3 <= nearest <= farthest <= self.length + 1 or (nearest == farthest and nearest % 2 == 0):
+            raise UsageError(
+                f"recall: distance must be two numbers, the first not above the second, that hold an odd one"
+                f" and lie in 3..{self.length + 1}, found {list(self.distance)}"
+            )
+
+    @property
+    def keys(self) -> int:
+        """Number of different keys, and of different values."""
+        return self.vocab // 2 - 1
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self.length + 2, self.vocab)
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", self.length + 2, self.vocab)
+
+    def share_within(self, tokens: int) -> float:
+        """Share of samples, at ``distance=None``, whose queried key last occurred at most ``tokens`` before the query.
+
+        Exact up to the chance that a key does not occur at all, (1 - 1/keys)^(length/2).
+        """
+        return 1 - (1 - 1 / self.keys) ** min((tokens - 1) // 2, self.length // 2)
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        pairs = self.length // 2
+        values = rng.integers(self.keys + 1, 2 * self.keys + 1, size=self.keys)
+        if self.distance is None:
+            keys = rng.integers(1, self.keys + 1, size=pairs)
+            present = np.flatnonzero(np.bincount(keys))
+            # uniform over the keys, redrawn among those present if it is absent, is uniform over those present
+            query = present[rng.integers(len(present))]
+        else:
+            query = rng.integers(1, self.keys + 1)
+            keys = rng.integers(1, self.keys, size=pairs)
+            keys += keys >= query
+            keys[pairs - _pairs_back(rng, *self.distance)] = query
+        x = np.empty(self.length + 2, dtype=np.int64)
+        x[0 : self.length : 2] = keys
+        x[1 : self.length : 2] = values[keys - 1]
+        x[-2:] = self.vocab - 1, query
+        y = np.full(self.length + 2, IGNORED)
+        if self.supervise == "all":
+            y[:-1] = x[1:]
+        y[-1] = values[query - 1]
+        return Sample(x, y)
+
+    def batch(
+        self, indices: Sequence[int] | np.ndarray, seed: int = 0, split: Split = "train", *, attempt: int = 0
+    ) -> Batch:
+        """As the base class says; validation and test samples are labelled at the last position alone."""
+        batch = super().batch(indices, seed, split, attempt=attempt)
+        if split != "train":
+            batch.y[:, :-1] = IGNORED
+        return batch
+
+    def floors(self) -> Mapping[str, Floor]:
+        """The most frequent answer, and the answer looked up in the last 64 tokens alone: how local the samples are."""
+        return {"majority": _MajorityAnswer(self.vocab), f"window-{WINDOW}": WindowLookup(WINDOW)}
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By distance from the query back to the key's last occurrence, and by its occurrences, both in octaves."""
+        last, occurrences = _last_occurrence(batch.x)
+        distance = batch.x.shape[1] - 1 - last
+        return {"distance": octave(distance)[:, None], "occurrences": octave(occurrences)[:, None]}
+
+    def text(self, batch: Batch, index: int) -> str:
+        """The pairs as ``key:value``, keys k1, k2, ... and values v1, v2, ..., then the query and its answer."""
+        x, answer = batch.x[index], batch.y[index, -1]
+        pairs = (f"k{key}:v{value - self.keys}" for key, value in zip(x[:-2:2], x[1:-2:2], strict=True))
+        return f"{' '.join(pairs)} => k{x[-1]} : v{answer - self.keys}"
+
+
+class WindowLookup:
+    """The value beside the queried key's last occurrence within a window; the sample's last value if there is none.
+
+    Args:
+        window: greatest distance from the query back to the key, in tokens.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+
+    def fit(self, batches: Iterable[Batch]) -> None:
+        """Nothing to estimate."""
+
+    def predict(self, batch: Batch) -> np.ndarray:
+        last, _ = _last_occurrence(batch.x)
+        found = batch.x.shape[1] - 1 - last <= self._window
+        beside = np.where(found, batch.x[np.arange(len(last)), last + 1], batch.x[:, -3])
+        return np.broadcast_to(beside[:, None], batch.y.shape)
+
+
+class _MajorityAnswer(MajorityClass):
+    """The most frequent class at the last position, whatever else is labelled in training."""
+
+    def fit(self, batches: Iterable[Batch]) -> None:
+        super().fit(batch._replace(y=batch.y[:, -1:]) for batch in batches)
+
+
+def _pairs_back(rng: np.random.Generator, nearest: int, farthest: int) -> int:
+    """How many pairs before the mark the key stands: distance 2j + 1, log-uniform over nearest..farthest tokens."""
+    low, high = nearest // 2, (farthest - 1) // 2
+    distance = (2 * low + 1) * ((2 * high + 3) / (2 * low + 1)) ** rng.random()
+    return min(int(distance - 1) // 2, high)
+
+
+def _last_occurrence(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Position of the queried key's last occurrence among the pairs, and its occurrences; ``(batch,)`` each."""
+    hits = x[:, :-2:2] == x[:, -1:]
+    return 2 * (hits.shape[1] - 1 - hits[:, ::-1].argmax(axis=1)), hits.sum(axis=1)

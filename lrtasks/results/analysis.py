@@ -1,0 +1,94 @@
+"""What a finished run says beyond its score, as tables and plots: breakdowns, learning curve, what the model holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lrtasks import models
+from lrtasks.errors import UsageError
+from lrtasks.evaluation import checkpoint
+from lrtasks.evaluation.loop import WEIGHTS
+from lrtasks.evaluation.subject import build_subject
+from lrtasks.generators import Batch, make
+from lrtasks.models.base import offered
+from lrtasks.models.portraits import Portrait
+from lrtasks.results import plots
+from lrtasks.results.records import RunRecord, read_record
+
+PORTRAIT_SAMPLES = 4
+"""Test samples that a model sees before it is asked for its portraits."""
+
+
+def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
+    """Write all plots of the run in folder ``run`` to folder ``out``.
+
+    Returns:
+        The record and the paths of the plots.
+
+    Raises:
+        UsageError: if there is no readable record, or nothing to show yet.
+    """
+    record = read_record(run)
+    if not record.curve:
+        raise UsageError(f"{run} has nothing to analyze yet: its status is {record.status}")
+    out.mkdir(parents=True, exist_ok=True)
+    written = [plots.save(plots.draw_curve(record), out / "curve.png")]
+    if record.slices:
+        written.append(plots.save(plots.draw_slices(record), out / "slices.png"))
+    for name, states in portraits(run, record).items():
+        stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        written.append(plots.save(plots.draw_portrait(states), out / f"{stem}.png"))
+    return record, written
+
+
+def slice_tables(record: RunRecord) -> str:
+    """The breakdowns as text, one table each."""
+    tables = []
+    for name, rows in record.slices.items():
+        score = plots.score_name(rows)
+        lines = [f"{name:>12}  {score:>10}  elements"]
+        for row in rows:
+            value = "-" if row[score] is None else f"{row[score]:.4f}"
+            lines.append(f"{row['label']!s:>12}  {value:>10}  {row.get('elements', '')}")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def diagnostics_table(record: RunRecord) -> str:
+    """The model's diagnostics as text: one line per module and value."""
+    lines = []
+    for module, values in record.diagnostics.items():
+        for name, value in values.items():
+            lines.append(f"{module}  {name}  {value:.4g}" if isinstance(value, float) else f"{module}  {name}  {value}")
+    return "\n".join(lines)
+
+
+def portraits(run: Path, record: RunRecord) -> dict[str, dict[str, Portrait]]:
+    """Portraits by title, at each moment; none for a user's own module or a run without weights."""
+    weights = run / WEIGHTS
+    if record.model["name"] not in models.names() or not weights.exists():
+        return {}
+    task = make(record.task["name"], **record.task["parameters"])
+    model = build_subject(record.model["name"], task, record.model["parameters"], record.seed).module
+    batch = task.batch(range(PORTRAIT_SAMPLES), 0, "test")
+    found: dict[str, dict[str, Portrait]] = {}
+    for moment in ("before training", "after training"):
+        if moment == "after training":
+            model.load_state_dict(checkpoint.load(weights)["model"])
+        for title, portrait in _take(model, batch):
+            found.setdefault(title, {})[moment] = portrait
+    return found
+
+
+def _take(model: nn.Module, batch: Batch) -> list[tuple[str, Portrait]]:
+    with torch.no_grad():
+        model.eval()(torch.from_numpy(batch.x))
+        return [
+            (f"{name} {portrait.title}", portrait)
+            for name, portraits in offered(model, "portraits")
+            for portrait in portraits()
+        ]

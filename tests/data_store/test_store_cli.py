@@ -1,0 +1,68 @@
+"""``lrtasks generate`` and ``lrtasks data``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lrtasks.cli import data, generate
+from lrtasks.errors import UsageError
+
+app = typer.Typer()
+app.command("generate", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(generate.generate)
+app.add_typer(data.app, name="data")
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, arguments, standalone_mode=False)
+    if isinstance(result.exception, UsageError):
+        raise result.exception
+    assert result.exception is None, result.exception
+    return result.return_value or 0, result.stdout, result.stderr
+
+
+def test_generate_info_verify(tmp_path: Path) -> None:
+    out = str(tmp_path / "set")
+    options = "--length 16 --shifts=4 --samples 20 --split 0.5,0.25,0.25 --seed 7 --workers 1"
+    code, stdout, stderr = run("generate", "shift", *options.split(), "--out", out, "--json")
+    summary = json.loads(stdout)
+    assert code == 0 and summary["counts"] == {"train": 10, "val": 5, "test": 5} and summary["seed"] == 7
+    assert summary["parameters"] == {"length": 16, "shifts": 4} and "samples/s" in stderr
+    code, stdout, _ = run("data", "info", out, "--json")
+    assert code == 0 and json.loads(stdout) == summary
+    code, stdout, _ = run("data", "info", out)
+    assert "length 16, shifts 4" in stdout and "train 10, val 5, test 5" in stdout
+    assert run("data", "verify", out)[:2] == (0, f"{out}: whole and unchanged\n")
+    (tmp_path / "set" / "test-00000-of-00001.parquet").unlink()
+    code, stdout, _ = run("data", "verify", out)
+    assert code == 1 and stdout == "test-00000-of-00001.parquet is missing\n"
+    code, stdout, _ = run("data", "verify", out, "--json")
+    assert code == 1 and not json.loads(stdout)["whole"]
+
+
+def test_default_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, stdout, _ = run(*["generate", "shift", "--length", "16", "--samples", "10", "--workers", "1"])
+    assert stdout.startswith("data/shift-length16-10-seed0: 8 train, 1 val, 1 test samples")
+    assert (tmp_path / "data" / "shift-length16-10-seed0" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("shfit", "unknown task 'shfit'; did you mean 'shift'"),
+        ("shift --lenght 16", "shift has no parameter 'lenght'; did you mean 'length'"),
+        ("shift --samples 0", "samples must be a whole number of at least 1, found 0"),
+        ("shift --split 0.9,x", "three fractions like 0.96,0.02,0.02, found '0.9,x'"),
+        ("shift --split 0.9,0.2,0.2", "split must add up to 1"),
+        ("shift --workers many", "workers must be 'auto' or a whole number of at least 1, found 'many'"),
+        ("shift --format png", "format png is for tasks of pictures"),
+    ],
+)
+def test_mistakes(tmp_path: Path, options: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        run("generate", *options.split(), "--out", str(tmp_path / "set"))

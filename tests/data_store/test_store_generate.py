@@ -1,0 +1,298 @@
+"""Writing datasets: the same bytes however they were made, and errors that say what is wrong."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_tasks import Blot, Few, Grey
+
+import lrtasks
+from lrtasks.data import generate, info, open_dataset, verify
+from lrtasks.data import store as store_module
+from lrtasks.data.lock import LOCK, locked
+from lrtasks.data.plan import split_counts
+from lrtasks.generators.tasks.shift import Shift
+
+SLOW = Few(kinds=256, pause=0.005)
+FEW = {"samples": 60, "split": (0.6, 0.2, 0.2), "shard_size": 7}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+
+
+def start(code: str, folder: Path) -> subprocess.Popen[str]:
+    """A process that runs ``code``, returned when the first shard is in ``folder``."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list((folder / ".lrtasks" / "shards").glob("*.json")):
+        assert process.poll() is None and time.monotonic() < deadline, process.stderr and process.stderr.read()
+        time.sleep(0.005)
+    return process
+
+
+def start_slow(folder: Path, workers: int) -> subprocess.Popen[str]:
+    """A process that writes samples of ``SLOW``, returned when its first shard is there."""
+    code = (
+        "from test_store_generate import SLOW; from lrtasks.data import generate\n"
+        f"generate(SLOW, {str(folder)!r}, samples=60, split=(0.6, 0.2, 0.2), shard_size=7,"
+        f" workers={workers}, progress=True)"
+    )
+    return start(code, folder)
+
+
+@pytest.mark.parametrize(
+    ("task", "file_format"),
+    [(Few(), "parquet"), (Few(), "tsv"), (Blot(), "png"), (Blot(), "npy")],
+)
+def test_any_number_of_workers_gives_the_same_bytes(
+    tmp_path: Path, task: lrtasks.generators.Task, file_format: str
+) -> None:
+    for workers in (1, 3):
+        generate(task, str(tmp_path / str(workers)), workers=workers, format=file_format, **FEW)
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+    assert verify(str(tmp_path / "3")) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_run_is_continued_to_the_same_bytes(tmp_path: Path, workers: int) -> None:
+    process = start_slow(tmp_path / "killed", workers)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "killed").glob("*.parquet")}
+    assert kept and not (tmp_path / "killed" / "manifest.json").exists()
+    assert "unfinished" in verify(str(tmp_path / "killed"))[0]
+    with pytest.raises(lrtasks.UsageError, match="no manifest"):
+        open_dataset(str(tmp_path / "killed"))
+    generate(SLOW, str(tmp_path / "killed"), workers=1, **FEW)
+    generate(SLOW, str(tmp_path / "whole"), workers=1, **FEW)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    first = tmp_path / "killed" / "train-00000-of-00006.parquet"
+    assert first.stat().st_mtime_ns == kept[first]
+    assert json.loads((tmp_path / "killed" / "manifest.json").read_text())["replaced"]
+
+
+def test_finished_shards_that_were_changed_are_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    generate(Few(), str(folder), workers=1, **FEW)
+    before = contents(folder)
+    shards = sorted(folder.glob("*.parquet"))
+    shards[1].write_bytes(b"nonsense")
+    shards[2].unlink()
+    untouched = shards[3].stat().st_mtime_ns
+    generate(Few(), str(folder), workers=1, **FEW)
+    assert contents(folder) == before
+    assert shards[3].stat().st_mtime_ns == untouched
+
+
+def test_a_second_run_says_so_and_stops(tmp_path: Path) -> None:
+    process = start_slow(tmp_path / "set", 1)
+    try:
+        with pytest.raises(lrtasks.UsageError, match=f"another generate .process {process.pid} on .* is writing"):
+            generate(SLOW, str(tmp_path / "set"), workers=1, **FEW)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_interrupt_ends_workers_and_keeps_shards(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    code = (
+        "import sys, typer; from lrtasks.cli.generate import generate; from lrtasks.generators.base import registry\n"
+        "from fake_tasks import Few; registry.register('few')(Few); app = typer.Typer()\n"
+        "app.command(context_settings={'allow_extra_args': True, 'ignore_unknown_options': True})(generate)\n"
+        f"options = '--kinds 4096 --pause 0.001 --samples 5000 --workers 2 --out {folder}'\n"
+        "sys.exit(app(['few', *options.split()], standalone_mode=False))"
+    )
+    process = start(code, folder)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert f"interrupted; finished shards are kept in {folder}, the same command continues" in stderr
+    assert not (folder / "manifest.json").exists() and list(folder.glob("*.parquet"))
+
+
+def test_workers_end_when_the_main_process_is_killed(tmp_path: Path) -> None:
+    process = start_slow(tmp_path / "set", 2)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        process.kill()
+        pytest.skip("needs /proc to list child processes")
+    workers = [int(child) for child in children.read_text().split()]
+    process.kill()
+    process.wait()
+    assert workers
+    deadline = time.monotonic() + 30
+    while any(_runs(worker) for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_no_duplicates_over_all_splits(tmp_path: Path) -> None:
+    task = Few()
+    manifest = generate(task, str(tmp_path / "set"), workers=2, **FEW)
+    dataset = open_dataset(str(tmp_path / "set"))
+    attempts = {(entry["split"], entry["index"]): entry["attempt"] for entry in manifest.replaced}
+    # 60 of 64 kinds: most late samples are replacements, some of them several times
+    assert len(attempts) > 10 and max(attempts.values()) > 2
+    seen: set[bytes] = set()
+    for split, count in manifest.counts.items():
+        batch = dataset.batch(range(count), split=split)
+        for index in range(count):
+            attempt = attempts.get((split, index), 0)
+            for earlier in range(attempt):
+                assert task.batch([index], 0, split, attempt=earlier).x.tobytes() in seen
+            drawn = task.batch([index], 0, split, attempt=attempt)
+            assert np.array_equal(batch.x[index], drawn.x[0]) and np.array_equal(batch.mask[index], drawn.mask[0])
+            assert batch.x[index].tobytes() not in seen
+            seen.add(batch.x[index].tobytes())
+
+
+def test_a_task_without_enough_samples_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(lrtasks.UsageError, match="only 8 different samples were found"):
+        generate(Few(kinds=8), str(tmp_path / "set"), workers=1, samples=20)
+
+
+def test_another_dataset_in_the_folder_is_named(tmp_path: Path) -> None:
+    generate(Shift(16), str(tmp_path / "set"), workers=1, samples=10)
+    with pytest.raises(lrtasks.UsageError, match=r"parameters.length is 16 there, 32 here; seed is 0 there, 3 here"):
+        generate(Shift(32), str(tmp_path / "set"), workers=1, samples=10, seed=3)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "diary.txt").write_text("mine")
+    with pytest.raises(lrtasks.UsageError, match="not empty and holds no dataset"):
+        generate(Shift(16), str(tmp_path / "other"), workers=1, samples=10)
+    assert contents(tmp_path / "other") == {"diary.txt": b"mine"}
+
+
+def test_a_whole_dataset_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = generate(Shift(16), str(tmp_path), workers=1, samples=10, progress=True)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*")}
+    assert generate(Shift(16), str(tmp_path), workers=1, samples=10, progress=True) == first
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*")} == times
+    output = capsys.readouterr().err
+    assert "10/10 samples" in output and "samples/s" in output and "left" in output and "already" in output
+
+
+def test_a_terminal_shows_live_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    generate(Shift(16), str(tmp_path), workers=1, samples=10, progress=True)
+    output = capsys.readouterr().err
+    assert "10/10" in output and "samples/s" in output
+
+
+def test_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = store_module.write_atomically
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name.startswith("train-00003"):
+            path.with_name(f".{path.name}.1-abcdef01").write_bytes(data[:10])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written(path, data)
+
+    monkeypatch.setattr(store_module, "write_atomically", full)
+    with pytest.raises(lrtasks.UsageError, match=r"no space left at .*finished shards are kept"):
+        generate(Few(), str(tmp_path / "set"), workers=1, **FEW)
+    assert not list((tmp_path / "set").glob(".train*"))
+    monkeypatch.undo()
+    generate(Few(), str(tmp_path / "set"), workers=1, **FEW)
+    generate(Few(), str(tmp_path / "whole"), workers=1, **FEW)
+    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 0}, "samples must be a whole number of at least 1, found 0"),
+        ({"samples": 2}, "2 samples are too few"),
+        ({"split": (0.9, 0.2, 0.2)}, "must add up to 1, found '0.9,0.2,0.2', which adds up to 1.3"),
+        ({"split": (0.9, 0.1)}, "three fractions"),
+        ({"split": (1.2, -0.1, -0.1)}, "at least 0"),
+        ({"split": (float("nan"), 0.5, 0.5)}, "at least 0"),
+        ({"format": "parqet"}, "unknown format 'parqet'; did you mean 'parquet'"),
+        ({"format": "png"}, "format png is for tasks of pictures"),
+        ({"format": "tsv"}, "format tsv is for tasks of tokens"),
+        ({"workers": 0}, "workers must be 'auto' or a whole number of at least 1"),
+        ({"seed": -1}, "seed must be"),
+        ({"shard_size": 0}, "shard_size must be at least 1"),
+    ],
+)
+def test_bad_requests(tmp_path: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(lrtasks.UsageError, match=message):
+        generate(Shift(16), str(tmp_path / "set"), **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "set").exists()
+
+
+def test_bad_places(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(lrtasks.UsageError, match="is a file"):
+        generate(Shift(16), str(tmp_path / "file"), samples=10)
+    with pytest.raises(lrtasks.UsageError, match=r"cannot use .*Not a directory"):
+        generate(Shift(16), str(tmp_path / "file" / "set"), samples=10)
+    with pytest.raises(lrtasks.UsageError, match="cannot use nosuch://x"):
+        generate(Shift(16), "nosuch://x", samples=10)
+
+
+def test_pictures_that_are_no_bytes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(lrtasks.UsageError, match="8-bit"):
+        generate(Grey(), str(tmp_path), samples=10, workers=1)
+
+
+def test_a_lock_object_is_stale_when_its_process_is_gone() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    store = store_module.Store("memory://locks/set")
+    store.write(LOCK, json.dumps({"host": socket.gethostname(), "pid": ended.pid}).encode())
+    with locked(store), pytest.raises(lrtasks.UsageError, match=f"process {os.getpid()} on"), locked(store):
+        pass
+    assert not store.exists(LOCK)
+    store.write(LOCK, json.dumps({"host": "elsewhere", "pid": ended.pid}).encode())
+    with pytest.raises(lrtasks.UsageError, match=r"on elsewhere.*remove memory:"), locked(store):
+        pass
+
+
+def test_workers_import_no_torch() -> None:
+    code = "import sys, lrtasks.data.pool; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_split_counts_add_up() -> None:
+    for samples in range(3, 200):
+        counts = split_counts(samples, (0.8, 0.1, 0.1))
+        assert sum(counts.values()) == samples and min(counts.values()) >= 1
+    assert split_counts(7, (1, 0, 0)) == {"train": 7, "val": 0, "test": 0}
+
+
+def test_an_object_store_address() -> None:
+    manifest = generate(Few(), "memory://sets/few", workers=3, **FEW)
+    assert verify("memory://sets/few") == []
+    assert info("memory://sets/few")["samples"] == 60
+    batch = open_dataset("memory://sets/few").batch([3, 30], split="train")
+    assert batch.x.shape == (2, 4)
+    assert generate(Few(), "memory://sets/few", **FEW) == manifest
+    with pytest.raises(lrtasks.UsageError, match="kinds is 64 there, 65 here"):
+        generate(Few(kinds=65), "memory://sets/few", **FEW)

@@ -1,0 +1,315 @@
+"""Reading datasets back: the generator's arrays, for pandas and pyarrow too, and refusal of what was changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from fake_tasks import Blot, Few
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import lrtasks
+from lrtasks.data import epoch_order, generate, info, open_dataset, verify
+from lrtasks.data.columns import layout
+from lrtasks.data.manifest import read_manifest, write_manifest
+from lrtasks.data.pixels import decode_labels, encode_labels, to_bytes
+from lrtasks.data.store import Store
+from lrtasks.generators.base import Batch, Task
+from lrtasks.generators.pixels import from_bytes
+from lrtasks.generators.tasks.shift import Shift
+
+THIRDS = (0.6, 0.2, 0.2)
+
+
+def assert_same(found: Batch, expected: Batch) -> None:
+    for ours, theirs in zip(found[:3], expected[:3], strict=True):
+        if theirs is None:
+            assert ours is None
+        else:
+            assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs)
+    assert (found.meta or {}).keys() == (expected.meta or {}).keys()
+    for name, values in (expected.meta or {}).items():
+        for ours, theirs in zip(found.meta[name], values, strict=True):
+            assert np.shape(ours) == np.shape(theirs) and np.array_equal(ours, theirs), name
+            assert np.asarray(ours).dtype == np.asarray(theirs).dtype, name
+
+
+@pytest.mark.parametrize("task", [Shift(16), Blot(), Few(kinds=2**20), lrtasks.make("listops", setting="small")])
+def test_the_same_arrays_as_the_generator(tmp_path: Path, task: Task) -> None:
+    generate(task, str(tmp_path), samples=50, split=THIRDS, shard_size=8, workers=1, seed=5)
+    dataset = open_dataset(str(tmp_path))
+    assert len(dataset) == 50 and dataset.counts == {"train": 30, "val": 10, "test": 10}
+    for split, indices in (("train", [29, 0, 7, 8, 0, 15]), ("val", range(10)), ("test", [3])):
+        assert_same(dataset.batch(indices, split=split), task.batch(indices, 5, split))
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert_same(copy.batch([4, 2]), task.batch([4, 2], 5))
+
+
+def test_arrays_are_writable(tmp_path: Path) -> None:
+    generate(Blot(), str(tmp_path), samples=10, workers=1)
+    batch = open_dataset(str(tmp_path)).batch([0])
+    assert batch.x.flags.writeable and batch.y.flags.writeable
+
+
+def test_one_sample_is_found_without_reading_its_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Shift(4096)
+    generate(task, str(tmp_path), samples=20, workers=1)
+    read: list[int] = []
+    original = pq.ParquetFile.read_row_group
+
+    def counted(file: Any, group: int, **options: Any) -> Any:
+        table = original(file, group, **options)
+        read.append(table.num_rows)
+        return table
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    dataset = open_dataset(str(tmp_path))
+    dataset.batch([17])
+    dataset.batch([17])
+    assert read == [1]
+
+
+def test_old_row_groups_make_room_for_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate(Shift(4096), str(tmp_path), samples=20, workers=1)
+    monkeypatch.setattr("lrtasks.data.reader.CACHE_BYTES", 3 * 4096 * 11 * 4)
+    dataset = open_dataset(str(tmp_path))
+    for _ in range(2):
+        dataset.batch(range(18))
+    assert 1 <= len(dataset._groups) <= 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], 0, "train"), "at least one index"),
+        (([12], 0, "train"), "train has samples 0..11, found index 12"),
+        (([-1], 0, "train"), "found index -1"),
+        (([0], 0, "validation"), "unknown split 'validation'"),
+    ],
+)
+def test_bad_indices(tmp_path: Path, arguments: Any, message: str) -> None:
+    generate(Shift(16), str(tmp_path), samples=20, split=THIRDS, workers=1)
+    with pytest.raises(lrtasks.UsageError, match=message):
+        open_dataset(str(tmp_path)).batch(*arguments)
+
+
+def test_task_of_a_dataset(tmp_path: Path) -> None:
+    generate(Shift(16), str(tmp_path), samples=20, workers=1)
+    dataset = open_dataset(str(tmp_path))
+    assert dataset.task == Shift(16)
+    dataset.check_task(Shift(16))
+    with pytest.raises(lrtasks.UsageError, match=r"another task: parameters.shifts is 8 there, 4 here"):
+        dataset.check_task(Shift(16, shifts=4))
+
+
+def test_a_changed_shard_is_named_and_refused(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    generate(Shift(16), folder, samples=50, shard_size=10, workers=1)
+    open_dataset(folder)
+    shard = tmp_path / "train-00002-of-00005.parquet"
+    data = bytearray(shard.read_bytes())
+    data[100] ^= 1
+    shard.write_bytes(data)
+    assert verify(folder) == [f"{shard.name} was changed: its SHA-256 is not the manifest's"]
+    with pytest.raises(lrtasks.UsageError, match=f"cannot be used: {shard.name} was changed"):
+        open_dataset(folder)
+    shard.unlink()
+    assert verify(folder) == [f"{shard.name} is missing"]
+    with pytest.raises(lrtasks.UsageError, match=f"{shard.name} is missing"):
+        open_dataset(folder)
+
+
+def test_a_file_that_does_not_belong_is_named(tmp_path: Path) -> None:
+    generate(Shift(16), str(tmp_path), samples=20, workers=1)
+    (tmp_path / "train-00007.parquet").write_bytes(b"")
+    assert verify(str(tmp_path)) == ["train-00007.parquet is not in the manifest"]
+
+
+def edit(folder: Path, change: Any) -> None:
+    content = json.loads((folder / "manifest.json").read_text())
+    change(content)
+    (folder / "manifest.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content["parameters"].update(length=32), "was changed after it was written"),
+        (lambda content: content["shards"][0]["files"].update({"x": "0"}), "was changed after it was written"),
+        (lambda content: content.pop("sha256"), "cannot be read as a manifest"),
+        (lambda content: content.update(schema=99), "has schema 99"),
+    ],
+)
+def test_an_edited_manifest_is_named_and_refused(tmp_path: Path, change: Any, message: str) -> None:
+    folder = str(tmp_path)
+    generate(Shift(16), folder, samples=20, workers=1)
+    edit(tmp_path, change)
+    assert message in verify(folder)[0]
+    for use in (open_dataset, info, lambda path: generate(Shift(16), path, samples=20, workers=1)):
+        with pytest.raises(lrtasks.UsageError, match=message):
+            use(folder)
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    """Put another manifest there whose own digest is right."""
+    store = Store(str(folder))
+    write_manifest(store, dataclasses.replace(read_manifest(store), **changes))
+
+
+def test_a_manifest_for_other_data_is_named(tmp_path: Path) -> None:
+    generate(Shift(16), str(tmp_path), samples=20, workers=1)
+    rewrite(tmp_path, seed=1)
+    problems = verify(str(tmp_path))
+    assert len(problems) == 3 and "holds other data than the manifest" in problems[0]
+
+
+@pytest.mark.parametrize("name", ["../secret.parquet", "/etc/passwd", "a/../../b", "..\\b", "c:b", ""])
+def test_names_outside_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+    generate(Shift(16), str(tmp_path / "set"), samples=20, workers=1)
+    first, *others = read_manifest(Store(str(tmp_path / "set"))).shards
+    rewrite(tmp_path / "set", shards=(dataclasses.replace(first, files={name: "0" * 64}), *others))
+    with pytest.raises(lrtasks.UsageError, match="outside the dataset"):
+        open_dataset(str(tmp_path / "set"))
+
+
+def test_shards_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
+    generate(Shift(16), str(tmp_path), samples=50, shard_size=10, workers=1)
+    shards = read_manifest(Store(str(tmp_path))).shards
+    rewrite(tmp_path, shards=shards[1:])
+    with pytest.raises(lrtasks.UsageError, match="gap or an overlap at sample 0"):
+        open_dataset(str(tmp_path))
+    rewrite_counts = {"train": 48, "val": 1, "test": 1}
+    (tmp_path / "manifest.json").unlink()
+    generate(Shift(16), str(tmp_path), samples=50, shard_size=10, workers=1)
+    rewrite(tmp_path, counts={**rewrite_counts, "val": 7})
+    with pytest.raises(lrtasks.UsageError, match="val has 7 samples, but its shards hold 1"):
+        open_dataset(str(tmp_path))
+
+
+def test_what_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(lrtasks.UsageError, match="there is no folder"):
+        open_dataset(str(tmp_path / "nothing"))
+    with pytest.raises(lrtasks.UsageError, match="holds no finished dataset"):
+        open_dataset(str(tmp_path))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(lrtasks.UsageError, match="is a file"):
+        verify(str(tmp_path / "file"))
+    generate(Shift(16), str(tmp_path / "npy"), samples=20, format="npy", workers=1)
+    with pytest.raises(lrtasks.UsageError, match="is in format npy"):
+        open_dataset(str(tmp_path / "npy"))
+
+
+def test_pandas_reads_the_columns(tmp_path: Path) -> None:
+    task = Blot()
+    generate(task, str(tmp_path), samples=20, workers=1)
+    frame = pd.read_parquet(tmp_path / "train-00000-of-00001.parquet")
+    expected = task.batch(range(18))
+    assert frame["index"].tolist() == list(range(18))
+    assert frame["label"].tolist() == expected.meta["label"].tolist()
+    assert frame["word"].tolist() == list(expected.meta["word"])
+    assert [[mark.tolist() for mark in marks] for marks in frame["marks"]] == [
+        m.tolist() for m in expected.meta["marks"]
+    ]
+    labels = decode_labels(frame["mask"][2]["bytes"])
+    assert np.array_equal(labels.ravel(), expected.y[2])
+
+
+def test_npy_files_hold_the_arrays(tmp_path: Path) -> None:
+    task = Blot()
+    generate(task, str(tmp_path), samples=20, format="npy", workers=1, shard_size=10)
+    expected = task.batch(range(10, 18))
+    stem = "train-00001-of-00002"
+    assert np.array_equal(np.load(tmp_path / f"{stem}.x.npy"), expected.x)
+    assert np.array_equal(np.load(tmp_path / f"{stem}.y.npy"), expected.y)
+    meta = [json.loads(line) for line in (tmp_path / f"{stem}.meta.jsonl").read_text().splitlines()]
+    assert [entry["index"] for entry in meta] == list(range(10, 18))
+    assert [entry["marks"] for entry in meta] == [marks.tolist() for marks in expected.meta["marks"]]
+
+
+def test_png_files_and_their_index(tmp_path: Path) -> None:
+    task = Blot()
+    generate(task, str(tmp_path), samples=20, format="png", workers=1, shard_size=10)
+    assert verify(str(tmp_path)) == []
+    expected = task.batch(range(18))
+    index = pd.read_csv(tmp_path / "train" / "index.csv")
+    assert index["index"].tolist() == list(range(18))
+    assert index["label"].tolist() == expected.meta["label"].tolist()
+    row = index.iloc[12]
+    with Image.open(tmp_path / row["image"]) as image, Image.open(tmp_path / row["mask"]) as mask:
+        assert np.array_equal(from_bytes(np.asarray(image)).ravel(), expected.x[12].ravel())
+        labels = np.asarray(mask).ravel().astype(np.int64)
+        assert np.array_equal(np.where(labels == 255, -100, labels), expected.y[12])
+        shown = np.asarray(mask.convert("RGB")).reshape(-1, 3)
+        assert len({tuple(colour) for colour in shown[labels < 3].tolist()}) == 3
+    (tmp_path / row["mask"]).write_bytes(b"")
+    assert verify(str(tmp_path)) == [f"{row['mask']} was changed: its SHA-256 is not the manifest's"]
+
+
+def test_an_index_that_names_files_outside_is_refused(tmp_path: Path) -> None:
+    generate(Blot(), str(tmp_path), samples=20, format="png", workers=1)
+    index = tmp_path / "val" / "index.csv"
+    index.write_text(index.read_text().replace("val/00000/000000.png", "../secret.png"))
+    shards = read_manifest(Store(str(tmp_path))).shards
+    digest = hashlib.sha256(index.read_bytes()).hexdigest()
+    changed = [dataclasses.replace(s, files={"val/index.csv": digest}) if s.split == "val" else s for s in shards]
+    rewrite(tmp_path, shards=tuple(changed))
+    assert verify(str(tmp_path))[0] == "an index names a file outside the dataset: '../secret.png'"
+
+
+def test_info_is_json_ready(tmp_path: Path) -> None:
+    generate(Few(), str(tmp_path), samples=50, workers=1)
+    summary = json.loads(json.dumps(info(str(tmp_path))))
+    assert summary["task"] == "few" and summary["parameters"] == {"kinds": 64, "pause": 0.0}
+    assert summary["counts"] == {"train": 48, "val": 1, "test": 1} and summary["replaced"] > 0
+    assert summary["columns"] == ["index", "input_ids", "labels", "attention_mask", "kind", "digits"]
+    assert summary["bytes"] == sum(path.stat().st_size for path in tmp_path.glob("*") if path.is_file())
+
+
+def test_metadata_cannot_hide_a_column() -> None:
+    class Hiding(Few):
+        def sample(self, rng: np.random.Generator) -> Any:
+            return super().sample(rng)._replace(meta={"labels": 1})
+
+    with pytest.raises(lrtasks.UsageError, match="metadata cannot be called 'labels'"):
+        layout(Hiding())
+
+    class Strange(Few):
+        def sample(self, rng: np.random.Generator) -> Any:
+            return super().sample(rng)._replace(meta={"thing": {"a": 1}})
+
+    with pytest.raises(lrtasks.UsageError, match="metadata 'thing' must be numbers"):
+        layout(Strange())
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(2, 200), st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_pictures_are_lossless(rows: int, columns: int, classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(-1, classes, (rows, columns))
+    labels[labels < 0] = -100
+    assert np.array_equal(decode_labels(encode_labels(labels, classes)), labels)
+    pixels = rng.integers(0, 256, (rows, columns), dtype=np.uint8)
+    assert np.array_equal(to_bytes(from_bytes(pixels)), pixels)
+
+
+@given(st.integers(1, 300), st.integers(0, 2**63 - 1), st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_epoch_orders_are_permutations(samples: int, seed: int, epoch: int) -> None:
+    order = epoch_order(samples, seed, epoch)
+    assert np.array_equal(np.sort(order), np.arange(samples))
+    assert np.array_equal(order, epoch_order(samples, seed, epoch))
+
+
+def test_epoch_orders_differ() -> None:
+    orders = {epoch_order(50, seed, epoch).tobytes() for seed in range(3) for epoch in range(3)}
+    assert len(orders) == 9

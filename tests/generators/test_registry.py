@@ -1,0 +1,52 @@
+"""What every registered task must satisfy: a new task inherits these tests by being registered."""
+
+from __future__ import annotations
+
+import pytest
+
+import lrtasks
+from lrtasks.errors import UsageError
+from lrtasks.generators import make, names, registry
+
+ATOMIC = {
+    *("shift", "cumsum", "cummax", "reverse", "sort", "select", "select-fixed"),
+    *("mips", "context-shift", "solve", "solve-fixed"),
+}
+
+
+def test_atomic_tasks_are_registered() -> None:
+    assert set(names()) >= ATOMIC
+    assert names() == sorted(names())
+
+
+@pytest.mark.parametrize("name", registry.built_in())
+def test_task_keeps_its_contract(name: str) -> None:
+    lrtasks.check_task(make(name, **registry.presets(name)["small"]["parameters"]))
+
+
+@pytest.mark.parametrize("name", registry.built_in())
+def test_presets_make_a_task(name: str) -> None:
+    presets = registry.presets(name)
+    assert set(presets) >= {"small", "paper"}
+    for preset in presets.values():
+        made = make(name, **preset.get("parameters", {}))
+        assert made.name == name
+
+
+@pytest.mark.parametrize("name", registry.built_in())
+def test_parameters_and_class_are_described(name: str) -> None:
+    assert len((registry.get(name).__doc__ or "").splitlines()[0]) > 20
+    for entry in registry.get(name).describe_parameters():
+        assert entry["doc"], entry["name"]
+
+
+def test_unknown_task_is_named_with_the_close_ones() -> None:
+    with pytest.raises(UsageError, match="unknown task 'context_shift'; did you mean 'context-shift'"):
+        make("context_shift")
+    with pytest.raises(UsageError, match=r"unknown task 'no such thing'; Allowed: .*cumsum"):
+        make("no such thing")
+
+
+def test_unknown_parameter_is_named_with_the_close_ones() -> None:
+    with pytest.raises(UsageError, match=r"cumsum has no parameter 'lenght'; did you mean 'length'\?"):
+        make("cumsum", lenght=8)
