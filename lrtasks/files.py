@@ -1,15 +1,20 @@
-"""Writing files so that nothing is ever half there."""
+"""Writing files so that nothing is ever half there, and by one process at a time."""
 
 from __future__ import annotations
 
+import fcntl
 import os
-import random
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from lrtasks.errors import UsageError
 
-def write_atomically(path: Path, data: bytes) -> None:
+
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Write a file so that a kill at any moment leaves the old content or the new one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}-{random.getrandbits(32):08x}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with partial.open("wb") as file:
             file.write(data)
@@ -18,3 +23,47 @@ def write_atomically(path: Path, data: bytes) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def remove_partials(path: Path) -> None:
+    """Remove what killed calls of :func:`write_atomically` left of ``path``; nobody may be writing it."""
+    for partial in path.parent.glob(f".{path.name}.*-*"):
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def held(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file ``path``, which is removed afterwards.
+
+    The lock is a POSIX record lock: the system takes it away when this process dies, whatever it dies of, and child
+    processes do not inherit it, so that workers which outlive a killed parent for a moment keep nobody out.
+
+    Args:
+        path: the lock file.
+        what: what is locked, for the message.
+
+    Raises:
+        UsageError: if another process holds it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise UsageError(f"another process is working on {what}; wait for it or stop it") from None
+        if not _is_file_at(descriptor, path):
+            # the holder before us has removed the file between our two calls
+            raise UsageError(f"another process was working on {what} a moment ago; try again")
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _is_file_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -22,13 +22,15 @@ def evaluate(
     model: Annotated[str, typer.Option(help="A model's name (lrtasks list models) or package.module:factory.")],
     task: Annotated[str, typer.Option(help="A task's name (lrtasks list tasks).")],
     preset: Annotated[str, typer.Option(help="small (minutes on two CPU cores) or paper.")] = "small",
-    length: Annotated[int | None, typer.Option(help="Task length L.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples per step.")] = None,
-    layers: Annotated[int | None, typer.Option(help="Number of blocks.")] = None,
-    d_model: Annotated[int | None, typer.Option(help="Width of the residual stream.")] = None,
-    d_state: Annotated[int | None, typer.Option(help="Number of states, of models that have them.")] = None,
+    length: Annotated[str | None, typer.Option(metavar="<int>", help="Task length L.")] = None,
+    steps: Annotated[str | None, typer.Option(metavar="<int>", help="Optimiser steps.")] = None,
+    lr: Annotated[str | None, typer.Option(metavar="<float>", help="Learning rate.")] = None,
+    batch_size: Annotated[str | None, typer.Option(metavar="<int>", help="Samples per step.")] = None,
+    layers: Annotated[str | None, typer.Option(metavar="<int>", help="Number of blocks.")] = None,
+    d_model: Annotated[str | None, typer.Option(metavar="<int>", help="Width of the residual stream.")] = None,
+    d_state: Annotated[
+        str | None, typer.Option(metavar="<int>", help="Number of states, of models that have them.")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="32 or bf16.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -48,6 +50,7 @@ def evaluate(
     """
     if seeds < 1:
         raise UsageError(f"--seeds must be at least 1, found {seeds}")
+    # read like the options that are not declared, so that the same rules and words hold for all of them
     named = {
         "length": length,
         "steps": steps,
@@ -56,13 +59,12 @@ def evaluate(
         "layers": layers,
         "d_model": d_model,
         "d_state": d_state,
-        "precision": precision,
     }
+    assignments = [f"{name}={value}" for name, value in named.items() if value is not None]
     options = option_names(context)
-    given = parse_settings(context.args, settings or [], options=options)
-    for name, value in named.items():
-        if value is not None and given.setdefault(name, value) != value:
-            raise UsageError(f"{name} is given twice: {value!r} and {given[name]!r}")
+    given = parse_settings(context.args, [*assignments, *(settings or [])], options=options)
+    if precision is not None and given.setdefault("precision", precision) != precision:
+        raise UsageError(f"precision is given twice: {precision!r} and {given['precision']!r}")
     if ":" in model:
         # where `python script.py` would look, a command that pip installed does not
         sys.path.insert(0, "")

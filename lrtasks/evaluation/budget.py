@@ -17,10 +17,10 @@ class Budget(Parametrised):
     name: ClassVar[str] = "budget"
 
     steps: int = parameter(2000, "optimiser steps", at_least=1)
-    batch_size: int = parameter(16, "samples per step, over all processes", at_least=1)
-    lr: float = parameter(1e-3, "learning rate of parameters that declare none of their own", above=0)
+    batch_size: int = parameter(16, "samples per step, over all processes", at_least=1, at_most=2**20)
+    lr: float = parameter(1e-3, "learning rate of parameters that declare none of their own", above=0, at_most=1e6)
     weight_decay: float = parameter(0.0, "decoupled weight decay (AdamW)", at_least=0)
-    betas: tuple[float, float] = parameter((0.9, 0.999), "AdamW's two decay rates", at_least=0, at_most=1)
+    betas: tuple[float, float] = parameter((0.9, 0.999), "AdamW's two decay rates, below 1", at_least=0)
     schedule: Literal["constant", "cosine"] = parameter("constant", "learning rate after the warm-up")
     warmup_steps: int = parameter(0, "steps of linear warm-up from 0", at_least=0)
     clip: float = parameter(0.0, "largest gradient norm; 0 switches clipping off", at_least=0)
@@ -34,6 +34,8 @@ class Budget(Parametrised):
     stop_at: float | None = parameter(None, "stop when the validation score reaches this; none: never")
 
     def check(self) -> None:
+        if max(self.betas) >= 1:
+            raise UsageError(f"budget: betas must be below 1, found {list(self.betas)}")
         if self.warmup_steps > self.steps:
             raise UsageError(f"budget: warmup_steps must be at most steps ({self.steps}), found {self.warmup_steps}")
 

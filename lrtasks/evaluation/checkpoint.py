@@ -17,7 +17,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
     """Write ``state`` (tensors and plain values) to ``path`` atomically."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, buffer.getbuffer())
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def load(path: Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError, ValueError, OSError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"{path} cannot be read ({first}); remove it to start this run again") from None
+        raise UsageError(f"{path} cannot be read ({first}); remove {path.parent} to start this run again") from None
     if not isinstance(state, dict):
-        raise UsageError(f"{path} is not a checkpoint of lrtasks; remove it to start this run again")
+        raise UsageError(f"{path} is not a checkpoint of lrtasks; remove {path.parent} to start this run again")
     return state

@@ -78,6 +78,12 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Start :func:`peak_memory_bytes` anew where that can be done, on a GPU."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def _commit() -> str | None:
     source = Path(__file__).parent
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from lrtasks.evaluation.scoring import make_scorer
 from lrtasks.generators.base import Batch, Task
@@ -12,23 +12,16 @@ FIT_BATCHES = 64
 
 
 def floor_scores(task: Task, train: Iterable[Batch], test: Iterable[Batch]) -> dict[str, dict[str, float]]:
-    """Fit each floor of ``task`` on ``train`` and score it on ``test``.
+    """Fit each floor of ``task`` on ``train``, which can be gone through several times, and score it on ``test``.
 
     Returns:
         Scores by floor name, e.g. ``{"constant": {"r2": 0.45, ...}}``.
     """
     floors = task.floors()
-    train = list(train) if len(floors) > 1 else train
     for floor in floors.values():
         floor.fit(train)
-    scorers = {name: make_scorer(task) for name in floors}
+    scorers = {name: make_scorer(task, slices=False) for name in floors}
     for batch in test:
         for name, floor in floors.items():
             scorers[name].update(floor.predict(batch), batch)
     return {name: scorer.scores() for name, scorer in scorers.items()}
-
-
-def first_batches(task: Task, batch_size: int, count: int, split: str) -> Iterator[Batch]:
-    """The first ``count`` batches of a stream with seed 0, made here."""
-    for number in range(count):
-        yield task.batch(range(number * batch_size, (number + 1) * batch_size), 0, split)  # type: ignore[arg-type]

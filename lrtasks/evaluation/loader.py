@@ -6,6 +6,7 @@ Batch ``k`` of a stream is a function of task, seed, split and ``k``: workers de
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -26,12 +27,17 @@ class Source(Protocol):
 
 
 class Loaded(NamedTuple):
-    """One batch on its way to the model: tensors for the loss, and the NumPy batch for scoring."""
+    """A :class:`Batch` as tensors."""
 
     x: Tensor
     y: Tensor
     mask: Tensor | None
-    batch: Batch
+    meta: dict[str, Any] | None
+
+    @property
+    def batch(self) -> Batch:
+        """The same on NumPy, sharing memory; only where the tensors are on the CPU."""
+        return Batch(self.x.numpy(), self.y.numpy(), None if self.mask is None else self.mask.numpy(), self.meta)
 
 
 class BatchStream(Dataset[Loaded]):
@@ -67,6 +73,11 @@ class BatchStream(Dataset[Loaded]):
         self._batch_size, self._samples = batch_size, samples
         part = batch_size // world
         self._part = slice(rank * part, (rank + 1) * part)
+        self._order = (-1, np.empty(0, dtype=np.int64))
+
+    def whole(self) -> BatchStream:
+        """The same stream as one process alone sees it."""
+        return BatchStream(self._source, self._seed, self._split, self._batch_size, samples=self._samples)
 
     def indices(self, number: int) -> np.ndarray:
         """Sample indices of batch ``number``, of all processes."""
@@ -75,36 +86,66 @@ class BatchStream(Dataset[Loaded]):
             return np.arange(first, first + self._batch_size)
         if self._split != "train":
             return np.arange(first, min(first + self._batch_size, self._samples))
-        from lrtasks.data import epoch_order
-
         # An epoch ends when no whole batch is left, so that no batch straddles two orders.
         epoch, position = divmod(number, self._samples // self._batch_size)
-        order = epoch_order(self._samples, self._seed, epoch)
-        return order[position * self._batch_size : (position + 1) * self._batch_size]
+        return self._epoch(epoch)[position * self._batch_size : (position + 1) * self._batch_size]
 
     def __getitem__(self, number: int) -> Loaded:
         # A finite set is always the same samples (seed 0): the run's seed changes their order alone.
         seed = self._seed if self._samples is None else 0
         batch = self._source.batch(self.indices(number)[self._part].tolist(), seed, self._split)
         mask = None if batch.mask is None else torch.from_numpy(batch.mask)
-        return Loaded(torch.from_numpy(batch.x), torch.from_numpy(batch.y), mask, batch)
+        return Loaded(torch.from_numpy(batch.x), torch.from_numpy(batch.y), mask, batch.meta)
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        """Order of a finite training set in one epoch; the last one is kept, as most batches ask for it again."""
+        from lrtasks.data import epoch_order
+
+        if self._order[0] != epoch:
+            assert self._samples is not None
+            self._order = (epoch, epoch_order(self._samples, self._seed, epoch))
+        return self._order[1]
 
 
-def load(stream: BatchStream, numbers: range, *, workers: int) -> Iterator[Loaded]:
-    """Yield the batches ``numbers`` of a stream, made by ``workers`` background processes (0: in this one)."""
+def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Iterator[Loaded]:
+    """Yield the batches ``numbers`` of a stream, made ahead of time by background processes.
+
+    The processes end when the iterator is exhausted, closed or dropped.
+
+    Args:
+        stream: where batches come from.
+        numbers: which batches.
+        workers: number of processes; 0 makes the batches here.
+        pin: put batches into page-locked memory, from which they go faster to a GPU.
+    """
     workers = min(workers, len(numbers))
     loader = DataLoader(
-        stream,
+        _Carrying(stream),
         batch_size=None,
         sampler=numbers,
         num_workers=workers,
         collate_fn=_unchanged,
         prefetch_factor=4 if workers else None,
-        pin_memory=torch.cuda.is_available(),
-        # its own: the loader's draw of a base seed would move torch's global generator, and with it dropout
+        pin_memory=pin,
+        # its own: the loader draws a base seed, which must not move torch's global generator
         generator=torch.Generator(),
     )
-    yield from loader
+    for loaded in loader:
+        if isinstance(loaded, UsageError):
+            raise loaded
+        yield loaded
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The first ``count`` batches of a stream on NumPy, made anew at each pass."""
+
+    stream: BatchStream
+    count: int
+    workers: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (loaded.batch for loaded in load(self.stream, range(self.count), workers=self.workers))
 
 
 def worker_count(workers: int | str) -> int:
@@ -114,6 +155,19 @@ def worker_count(workers: int | str) -> int:
     if not isinstance(workers, int) or workers < 0:
         raise UsageError(f"workers must be 'auto' or a whole number of at least 0, found {workers!r}")
     return workers
+
+
+class _Carrying(Dataset[Loaded | UsageError]):
+    """A stream whose user errors come back as values: raised in a worker they would arrive with its traceback."""
+
+    def __init__(self, stream: BatchStream) -> None:
+        self._stream = stream
+
+    def __getitem__(self, number: int) -> Loaded | UsageError:
+        try:
+            return self._stream[number]
+        except UsageError as error:
+            return error
 
 
 def _unchanged(loaded: Any) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,19 +32,30 @@ CHECKPOINT = "checkpoint.pt"
 WEIGHTS = "weights.pt"
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 STEPS_BETWEEN_LOOKS = 20
-"""The loss is brought to the host this often: a look at every step would make a GPU wait."""
+"""The loss is brought to the host, and checked, this often."""
 
 
 class DivergedError(Exception):
-    """The training loss stopped being a finite number."""
+    """The training loss or the weights stopped being finite numbers."""
 
 
 @dataclass
 class State:
-    """Where a run stands, apart from weights and optimiser: what a checkpoint adds to them."""
+    """Where a run stands, apart from weights and optimiser: what a checkpoint adds to them.
+
+    Attributes:
+        step: optimiser steps done.
+        seconds: time spent training; evaluations and checkpoints do not count.
+        seconds_with_evaluation: the same with them.
+        loss_sum: sum of the losses since the last evaluation.
+        loss_count: number of steps since then.
+        curve: one entry per evaluation: ``step``, ``loss`` and the validation scores.
+        best: best validation score so far.
+    """
 
     step: int = 0
     seconds: float = 0.0
+    seconds_with_evaluation: float = 0.0
     loss_sum: float = 0.0
     loss_count: int = 0
     curve: list[dict[str, Any]] = field(default_factory=list)
@@ -69,9 +82,10 @@ def train(
     streams: Streams,
     folder: Path,
     *,
+    seed: int,
     title: str,
     quiet: bool,
-    on_evaluation: Callable[[State], None],
+    report: Callable[[State], None],
 ) -> State:
     """Train ``model`` in place, from the last checkpoint in ``folder`` if there is one.
 
@@ -82,29 +96,37 @@ def train(
         budget: how long and how.
         streams: where batches come from.
         folder: where checkpoints go.
+        seed: seeds what is random inside the model (dropout).
         title: shown with the progress.
         quiet: show no progress.
-        on_evaluation: called after each evaluation.
+        report: called at the start and after each evaluation.
 
     Returns:
         The final state; ``model`` holds the weights to be tested.
 
     Raises:
-        DivergedError: when the loss is no longer finite; the message names the step.
+        DivergedError: when loss or weights are no longer finite; the message names the step.
+        UsageError: if the model's output does not fit the task, or a checkpoint cannot be read.
     """
-    loss_function = loss_named(task.loss)
+    loss_function, masked = loss_named(task.loss), takes_mask(model)
     wrapped, optimiser = fabric.setup(model, make_optimiser(model, budget))
-    state = _resume(folder / CHECKPOINT, model, optimiser, fabric)
+    state = _resume(folder / CHECKPOINT, model, optimiser)
+    report(state)
     last = state.step if _solved(state, budget) else budget.steps
-    batches = load(streams.train, range(state.step, last), workers=streams.workers)
-    last_saved = last_look = time.monotonic()
-    with Progress(title, budget.steps, done=state.step, quiet=quiet or not fabric.is_global_zero) as progress:
-        running = torch.tensor(state.loss_sum, dtype=torch.float64, device=fabric.device)
-        model.train()
+    numbers = range(state.step, last)
+    batches = load(streams.train, numbers, workers=streams.workers, pin=fabric.device.type == "cuda")
+    # the sum stays on the device: a look at every step would make it wait
+    running = torch.tensor(state.loss_sum, dtype=torch.float64, device=fabric.device)
+    model.train()
+    watch = _Watch(state)
+    last_saved = time.monotonic()
+    show = Progress(title, budget.steps, done=state.step, quiet=quiet or not fabric.is_global_zero)
+    with closing(batches), show as progress:
         for batch in batches:
+            _seed_step(seed, state.step, fabric.global_rank)
             set_rate(optimiser, budget.rate(state.step))
             batch = _to_device(batch, fabric.device)
-            output = forward(wrapped, batch)
+            output = forward(wrapped, batch, masked)
             if state.step == 0:
                 check_output(output, batch.y, task)
             loss = loss_function(output, batch.y) + _extra_losses(model)
@@ -118,35 +140,61 @@ def train(
             state.loss_count += 1
 
             evaluating = state.step % budget.eval_every == 0 or state.step == budget.steps
-            if evaluating or state.step % STEPS_BETWEEN_LOOKS == 0:
+            looking = evaluating or state.step % STEPS_BETWEEN_LOOKS == 0
+            saving = evaluating or time.monotonic() - last_saved > SECONDS_BETWEEN_CHECKPOINTS
+            if looking:
+                running = fabric.all_reduce(running, reduce_op="mean")
                 state.loss_sum = running.item()
-                now = time.monotonic()
-                state.seconds, last_look = state.seconds + now - last_look, now
                 if not math.isfinite(state.loss_sum):
                     raise DivergedError(f"the loss was no longer finite at step {state.step}")
                 progress.update(state.step, _shown(state, task))
-            if evaluating:
-                _evaluate_and_note(fabric, model, task, streams, state, folder)
-                running.zero_()
-                on_evaluation(state)
-            if evaluating or time.monotonic() - last_saved > SECONDS_BETWEEN_CHECKPOINTS:
+            if evaluating or saving:
                 state.loss_sum = running.item()
+                watch.lap(training=True)
+                if evaluating:
+                    _evaluate_and_note(fabric, model, task, streams, state, folder)
+                    running.zero_()
+                    report(state)
+                watch.lap(training=False)
                 _save(folder / CHECKPOINT, model, optimiser, state, fabric)
                 last_saved = time.monotonic()
-            if evaluating:
-                # neither evaluation nor saving counts as training time
-                last_look = time.monotonic()
-                if _solved(state, budget):
-                    break
+                watch.lap(training=False)
+            if evaluating and _solved(state, budget):
+                break
     if streams.finite:
         fabric.barrier()
         model.load_state_dict(checkpoint.load(folder / WEIGHTS)["model"])
     return state
 
 
-def score(fabric: Fabric, model: nn.Module, task: Task, stream: BatchStream, count: int, workers: int) -> Scorer:
+class _Watch:
+    """Adds the time that passes to a state."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._since = time.monotonic()
+
+    def lap(self, *, training: bool) -> None:
+        """Add the time since the last call; ``training`` says what it was spent on."""
+        now = time.monotonic()
+        passed, self._since = now - self._since, now
+        self._state.seconds_with_evaluation += passed
+        if training:
+            self._state.seconds += passed
+
+
+def score(
+    fabric: Fabric,
+    model: nn.Module,
+    task: Task,
+    stream: BatchStream,
+    count: int,
+    workers: int,
+    *,
+    slices: bool = True,
+) -> Scorer:
     """Score ``model`` on the first ``count`` batches of ``stream``, in evaluation mode."""
-    scorer = make_scorer(task)
+    scorer = make_scorer(task, slices=slices)
     for batch, prediction in predictions(fabric, model, task, stream, count, workers):
         scorer.update(prediction, batch.batch)
     return scorer
@@ -156,26 +204,27 @@ def predictions(
     fabric: Fabric, model: nn.Module, task: Task, stream: BatchStream, count: int, workers: int
 ) -> Iterator[tuple[Loaded, np.ndarray]]:
     """Yield batches with what ``model`` predicts for them: real values, or the most likely class."""
-    training = model.training
+    training, masked = model.training, takes_mask(model)
+    batches = load(stream, range(count), workers=workers, pin=fabric.device.type == "cuda")
     model.eval()
     try:
-        with torch.no_grad(), fabric.autocast():
-            for batch in load(stream, range(count), workers=workers):
-                output = forward(model, _to_device(batch, fabric.device)).float()
+        with closing(batches), torch.no_grad(), fabric.autocast():
+            for batch in batches:
+                output = forward(model, _to_device(batch, fabric.device), masked).float()
                 prediction = output if task.target.kind == "real" else output.argmax(-1)
                 yield batch, prediction.cpu().numpy()
     finally:
         model.train(training)
 
 
-def forward(model: nn.Module, batch: Loaded) -> Tensor:
-    """Call ``model``, with the padding mask if there is one and the model takes it."""
-    inner = getattr(model, "_forward_module", model)
-    inner = getattr(inner, "module", inner)
-    if batch.mask is not None and "mask" in inspect.signature(inner.forward).parameters:
-        output: Tensor = model(batch.x, mask=batch.mask)
-    else:
-        output = model(batch.x)
+def takes_mask(model: nn.Module) -> bool:
+    """Whether ``model`` can be called with a padding mask."""
+    return "mask" in inspect.signature(model.forward).parameters
+
+
+def forward(model: nn.Module, batch: Loaded, masked: bool) -> Tensor:
+    """Call ``model``, with the padding mask if there is one and it takes it (:func:`takes_mask`)."""
+    output: Tensor = model(batch.x, mask=batch.mask) if masked and batch.mask is not None else model(batch.x)
     return output
 
 
@@ -192,13 +241,17 @@ def _evaluate_and_note(
     fabric: Fabric, model: nn.Module, task: Task, streams: Streams, state: State, folder: Path
 ) -> None:
     """Add a point to the curve and, on a finite training set, keep the weights if they are the best."""
-    val = score(fabric, model, task, *streams.val, streams.workers).scores()
+    if not all(bool(value.isfinite().all()) for value in model.parameters()):
+        raise DivergedError(f"the weights were no longer finite at step {state.step}")
+    val = score(fabric, model, task, *streams.val, streams.workers, slices=False).scores()
+    # processes must not part ways over the last bits of a score
+    val = fabric.broadcast(val)
     state.curve.append({"step": state.step, "loss": state.loss_sum / state.loss_count, **val})
     state.loss_sum, state.loss_count = 0.0, 0
-    headline = val[task.metric]
-    if streams.finite and headline > state.best and fabric.is_global_zero:
+    best = len(state.curve) == 1 or val[task.metric] > state.best
+    if streams.finite and best and fabric.is_global_zero:
         checkpoint.save(folder / WEIGHTS, {"model": model.state_dict(), "step": state.step})
-    state.best = max(state.best, headline)
+    state.best = max(state.best, val[task.metric])
 
 
 def _solved(state: State, budget: Budget) -> bool:
@@ -209,11 +262,17 @@ def _extra_losses(model: nn.Module) -> Tensor | float:
     return sum(sum(losses().values()) for _, losses in offered(model, "extra_losses"))
 
 
+def _seed_step(seed: int, step: int, rank: int) -> None:
+    """Make what is random inside a model a function of seed, step and process, as the data are."""
+    digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
 def _to_device(batch: Loaded, device: torch.device) -> Loaded:
     if device.type == "cpu":
         return batch
     mask = None if batch.mask is None else batch.mask.to(device, non_blocking=True)
-    return Loaded(batch.x.to(device, non_blocking=True), batch.y.to(device, non_blocking=True), mask, batch.batch)
+    return Loaded(batch.x.to(device, non_blocking=True), batch.y.to(device, non_blocking=True), mask, None)
 
 
 def _shown(state: State, task: Task) -> dict[str, float]:
@@ -222,29 +281,19 @@ def _shown(state: State, task: Task) -> dict[str, float]:
 
 
 def _save(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, state: State, fabric: Fabric) -> None:
-    if not fabric.is_global_zero:
-        return
-    generators = {"cpu": torch.get_rng_state()}
-    if fabric.device.type == "cuda":
-        generators["cuda"] = torch.cuda.get_rng_state(fabric.device)
-    checkpoint.save(
-        path,
-        {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "state": vars(state), "random": generators},
-    )
+    if fabric.is_global_zero:
+        content = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "state": vars(state)}
+        checkpoint.save(path, content)
 
 
-def _resume(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, fabric: Fabric) -> State:
+def _resume(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> State:
     if not path.exists():
         return State()
     saved = checkpoint.load(path)
     try:
         model.load_state_dict(saved["model"])
         optimiser.load_state_dict(saved["optimiser"])
-        state = State(**saved["state"])
-        torch.set_rng_state(saved["random"]["cpu"])
-        if fabric.device.type == "cuda" and "cuda" in saved["random"]:
-            torch.cuda.set_rng_state(saved["random"]["cuda"], fabric.device)
+        return State(**saved["state"])
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise UsageError(f"{path} does not fit this run ({first}); remove it to start again") from None
-    return state
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"{path} does not fit this run ({first}); remove {path.parent} to start it again") from None

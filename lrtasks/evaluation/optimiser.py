@@ -18,12 +18,15 @@ def make_optimiser(model: nn.Module, budget: Budget) -> torch.optim.AdamW:
     """Group parameters by what ``parameter_options()`` of the modules that own them declares.
 
     Each group keeps its starting rate under ``base_lr``; :func:`set_rate` multiplies it by the schedule.
+
+    Raises:
+        UsageError: if there is nothing to train, or a module declares what it does not have.
     """
     declared = _declared_options(model)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, value in model.named_parameters():
+    for value in model.parameters():
         if value.requires_grad:
-            options = declared.get(name, {})
+            options = declared.get(id(value), {})
             key = (options.get("lr", budget.lr), options.get("weight_decay", budget.weight_decay))
             groups.setdefault(key, []).append(value)
     parameters = [
@@ -40,13 +43,16 @@ def set_rate(optimiser: torch.optim.Optimizer, factor: float) -> None:
         group["lr"] = group["base_lr"] * factor
 
 
-def _declared_options(model: nn.Module) -> dict[str, dict[str, Any]]:
-    declared: dict[str, dict[str, Any]] = {}
+def _declared_options(model: nn.Module) -> dict[int, dict[str, Any]]:
+    """Options by the parameter's id, since a parameter that two modules share has two names."""
+    declared: dict[int, dict[str, Any]] = {}
     for prefix, parameter_options in offered(model, "parameter_options"):
+        own = dict(model.get_submodule(prefix).named_parameters(recurse=False))
+        where = f"parameter_options of {prefix or 'the model'}"
         for name, options in parameter_options().items():
+            if name not in own:
+                raise UsageError(f"{where} names {name!r}, which it does not have; it has: {', '.join(own) or 'none'}")
             if not options.keys() <= _OPTIONS:
-                raise UsageError(
-                    f"parameter_options of {prefix or 'the model'} may set {sorted(_OPTIONS)}, found {sorted(options)}"
-                )
-            declared[f"{prefix}.{name}" if prefix else name] = options
+                raise UsageError(f"{where} may set {sorted(_OPTIONS)}, found {sorted(options)}")
+            declared[id(own[name])] = options
     return declared

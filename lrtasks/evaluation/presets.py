@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lrtasks.errors import UsageError, suggestion, unknown
 from lrtasks.evaluation.budget import DEFAULTS, Budget
 from lrtasks.generators import Task, registry
+
+TASK_ENTRIES = ("parameters", "training")
+MODEL_ENTRIES = ("hyper", "training", "tasks")
+BOTH_ENTRIES = ("hyper", "training")
+"""What presets files may say: a task's, a model's, and a model's for one task."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +52,21 @@ def resolve(
     from lrtasks import models
 
     parameters, hyper, budget = dict(parameters or {}), dict(hyper or {}), dict(budget or {})
-    task_presets = registry.presets(task if isinstance(task, str) else task.name)
+    # a task that is made may be of a class that no registry knows
+    named = task if isinstance(task, str) else task.name
+    task_presets = registry.presets(named) if isinstance(task, str) or named in registry.names() else {}
     model_presets = models.registry.presets(model) if model else {}
     known = {*DEFAULTS, *task_presets, *model_presets}
     if preset not in known:
         raise unknown("preset", preset, known)
-    for_task = task_presets.get(preset, {})
+    for_task = _checked(task_presets.get(preset, {}), TASK_ENTRIES, f"preset {preset} of the task")
     if isinstance(task, str):
         task = registry.get(task).make(**{**for_task.get("parameters", {}), **parameters})
     elif parameters:
         raise UsageError("task parameters can be given with a task's name only; this task is made already")
-    for_model = model_presets.get(preset, {})
+    for_model = _checked(model_presets.get(preset, {}), MODEL_ENTRIES, f"preset {preset} of {model}")
     for_both = for_model.get("tasks", {}).get(task.name, {})
+    _checked(for_both, BOTH_ENTRIES, f"preset {preset} of {model} for {task.name}")
     return Plan(
         task=task,
         model=model,
@@ -75,13 +83,25 @@ def resolve(
     )
 
 
-def assign(task: str, model: str | None, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def assign(
+    task: str, model: str | None, settings: Mapping[str, Any], *, options: Iterable[str] = ()
+) -> dict[str, dict[str, Any]]:
     """Sort settings given by bare name into the task's, the model's and the budget's.
 
-    A name that two of them have (``length`` never is) must be written ``task.NAME``, ``model.NAME`` or ``budget.NAME``.
+    A name that two of them have must be written ``task.NAME``, ``model.NAME`` or ``budget.NAME``, and so must the
+    hyper-parameters of a user's own model (``model=None``), whose names are not known here.
+
+    Args:
+        task: the task's name.
+        model: the registered model's name, or ``None``.
+        settings: values by name.
+        options: what else the user could have meant by an unknown name.
 
     Returns:
         ``{"parameters": ..., "hyper": ..., "budget": ...}``.
+
+    Raises:
+        UsageError: for a name that nothing has, that two have, or that is given twice.
     """
     from lrtasks import models
 
@@ -93,19 +113,28 @@ def assign(task: str, model: str | None, settings: Mapping[str, Any]) -> dict[st
     sorted_settings: dict[str, dict[str, Any]] = {key: {} for key, _ in owners.values()}
     for name, value in settings.items():
         prefix, dot, rest = name.partition(".")
-        if dot and prefix in owners:
-            sorted_settings[owners[prefix][0]][rest] = value
-            continue
-        having = [owner for owner, (_, known) in owners.items() if name in known]
+        qualified = bool(dot) and prefix in owners
+        having = [prefix] if qualified else [owner for owner, (_, known) in owners.items() if name in known]
         if len(having) > 1:
             choices = " or ".join(f"{owner}.{name}" for owner in having)
             raise UsageError(f"{name!r} is a parameter of {' and '.join(having)}: write {choices}")
         if not having:
-            every = sorted({entry for _, known in owners.values() for entry in known})
+            every = sorted({*options, *(entry for _, known in owners.values() for entry in known)})
             listed = "; ".join(f"{owner} has: {', '.join(known)}" for owner, (_, known) in owners.items() if known)
+            own = "" if model else "; your own model's are written model.NAME"
             raise UsageError(
-                f"neither {task} nor {model} nor the budget has a parameter {name!r}"
-                f"{suggestion(name, every)} ({listed})"
+                f"neither {task} nor {model or 'the model'} nor the budget has a parameter {name!r}"
+                f"{suggestion(name, every)} ({listed}{own})"
             )
-        sorted_settings[owners[having[0]][0]][name] = value
+        mine = sorted_settings[owners[having[0]][0]]
+        bare = rest if qualified else name
+        if mine.setdefault(bare, value) != value:
+            raise UsageError(f"{bare} is given twice: {mine[bare]!r} and {value!r}")
     return sorted_settings
+
+
+def _checked(preset: dict[str, Any], allowed: Iterable[str], where: str) -> dict[str, Any]:
+    for name in preset:
+        if name not in allowed:
+            raise unknown(f"entry in {where}:", name, allowed)
+    return preset

@@ -6,28 +6,39 @@ import hashlib
 import json
 import os
 import shlex
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 
+from lrtasks import models
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import checkpoint, loop
 from lrtasks.evaluation.budget import Budget
-from lrtasks.evaluation.environment import describe_environment, device_name, make_fabric, peak_memory_bytes
+from lrtasks.evaluation.environment import (
+    describe_environment,
+    device_name,
+    make_fabric,
+    peak_memory_bytes,
+    reset_peak_memory,
+)
 from lrtasks.evaluation.floors import FIT_BATCHES, floor_scores
-from lrtasks.evaluation.loader import BatchStream, load, worker_count
-from lrtasks.evaluation.presets import resolve
+from lrtasks.evaluation.loader import BatchStream, Replay, worker_count
+from lrtasks.evaluation.presets import Plan, resolve
 from lrtasks.evaluation.subject import ModelLike, Subject, build_subject, registered_name
-from lrtasks.generators.base import Task
-from lrtasks.models.base import offered
-from lrtasks.results.records import FILE, RunRecord, read_record
+from lrtasks.files import held, remove_partials
+from lrtasks.generators.base import SPLITS, Task
+from lrtasks.models.base import Backbone, offered, state_bytes
+from lrtasks.results.records import FILE, FINISHED, RunRecord, read_record
 
 HELD_OUT_SEED = 0
 """Validation and test streams are the same for every run, whatever its seed."""
+LOCK = "lock"
 
 
 def evaluate(
@@ -48,8 +59,8 @@ def evaluate(
     """Train ``model`` on ``task`` and score it; the same call continues a run that was cut off.
 
     Args:
-        model: a registered name, an ``nn.Module``, a factory ``(input, target, *, causal, **hyper) -> nn.Module``,
-            or its address ``"package.module:factory"``.
+        model: a registered name, an ``nn.Module`` (which is trained in place), a factory
+            ``(input, target, *, causal, **hyper) -> nn.Module``, or its address ``"package.module:factory"``.
         task: a name, or a task from :func:`lrtasks.make`.
         preset: ``"small"`` or ``"paper"``: fills in what is left open.
         seed: seeds initialisation and training stream.
@@ -68,119 +79,242 @@ def evaluate(
     Raises:
         UsageError: for anything the user can put right.
     """
-    plan = resolve(task, registered_name(model), preset=preset, parameters=parameters, hyper=hyper, budget=budget)
+    given = {"parameters": parameters or {}, "hyper": hyper or {}, "budget": budget or {}}
+    plan = resolve(task, registered_name(model), preset=preset, **given)
+    plan.task.key(seed, "train")  # raises for a bad seed now rather than in a worker
     fabric = make_fabric(device, plan.budget.precision)
-    subject = build_subject(model, plan.task, plan.hyper, seed)
-    streams, data_digest = _streams(plan.task, plan.budget, seed, data, workers, fabric)
-    folder = _folder(Path(out), plan.task, subject, plan.budget, data_digest, seed)
-    if (folder / FILE).exists():
-        finished = read_record(folder / FILE)
-        if finished.status in ("done", "diverged"):
-            if not quiet:
-                fabric.print(f"finished earlier: {folder} (remove it to run again)", file=_stderr())
-            return finished
-    record = RunRecord(
-        command=repeat_command(model, task, preset, seed, parameters, hyper, budget, data),
-        task={
-            "name": plan.task.name,
-            "version": plan.task.version,
-            "parameters": plan.task.parameters(),
-            "metric": plan.task.metric,
-            "data": data_digest,
-        },
-        model={"name": subject.name, "parameters": subject.hyper, "count": _count(subject), "state_bytes": None},
+    # the caller's random numbers go on as if nothing had been drawn here
+    with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
+        subject = build_subject(model, plan.task, plan.hyper, seed)
+        streams, data_digest = _streams(plan.task, plan.budget, seed, data, workers, fabric)
+        folder = run_folder(Path(out), plan, seed, subject=subject, data_digest=data_digest)
+        record = _finished(fabric, folder)
+        if record is None:
+            with _alone(fabric, folder):
+                # another process may have finished it between the look above and the lock
+                record = _finished(fabric, folder)
+                if record is None:
+                    command = _command(model, task, preset, seed, given, data)
+                    record = new_record(plan, preset, seed, command, subject=subject, data_digest=data_digest)
+                    _execute(fabric, subject, plan, streams, record, folder, quiet)
+                    return record
+    if fabric.is_global_zero and (folder / LOCK).exists():
+        # left by a kill right after the record was written
+        with suppress(OSError, UsageError), held(folder / LOCK, f"the run in {folder}"):
+            (folder / loop.CHECKPOINT).unlink(missing_ok=True)
+    if not quiet:
+        fabric.print(f"finished earlier: {folder} (remove it to run again)", file=sys.stderr)
+    return record
+
+
+def new_record(
+    plan: Plan, preset: str, seed: int, command: str, *, subject: Subject | None = None, data_digest: str | None = None
+) -> RunRecord:
+    """The record of a run that has not begun; without a ``subject`` it lacks what only the built model can tell."""
+    task = {
+        "name": plan.task.name,
+        "version": plan.task.version,
+        "parameters": plan.task.parameters(),
+        "metric": plan.task.metric,
+        "data": data_digest,
+    }
+    model: dict[str, Any] = {**_model_identity(plan, subject), "count": None, "state_bytes": None}
+    if subject is not None:
+        module = subject.module
+        model["count"] = sum(value.numel() for value in module.parameters() if value.requires_grad)
+        model["state_bytes"] = state_bytes(module) if isinstance(module, Backbone) else None
+    return RunRecord(
+        command=command,
+        task=task,
+        model=model,
         preset=preset,
         budget=plan.budget.parameters(),
         seed=seed,
         environment=describe_environment(),
     )
-    _execute(fabric, subject, plan.task, plan.budget, streams, record, folder, quiet)
-    return record
+
+
+def run_folder(
+    out: Path, plan: Plan, seed: int, *, subject: Subject | None = None, data_digest: str | None = None
+) -> Path:
+    """The folder of a run: the same for the same task, model, budget, data and seed, and for nothing else.
+
+    A registered model is known by its hyper-parameters; a user's own is told by ``subject``.
+    """
+    identity = {
+        **plan.task.identity(),
+        "model": _model_identity(plan, subject),
+        "start": subject.start if subject else None,
+        "budget": plan.budget.parameters(),
+        "data": data_digest,
+    }
+    text = json.dumps(identity, sort_keys=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    name = identity["model"]["name"]
+    readable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+    return out / plan.task.name / f"{readable}-{digest}-seed{seed}"
 
 
 def repeat_command(
+    model: str,
+    task: str | Task,
+    preset: str,
+    seed: int,
+    *,
+    parameters: Mapping[str, Any],
+    hyper: Mapping[str, Any],
+    budget: Mapping[str, Any],
+    data: str | Path | None,
+) -> list[str]:
+    """The words of the command that carries out a run of a model that has a name or an address."""
+    name = task if isinstance(task, str) else task.name
+    parameters = parameters if isinstance(task, str) else task.parameters()
+    words = ["lrtasks", "eval", "--model", model, "--task", name, "--preset", preset, "--seed", str(seed)]
+    for owner, values in {"task": parameters, "model": hyper, "budget": budget}.items():
+        for key, value in values.items():
+            # a NumPy number is written as the number it is
+            words += ["--set", f"{owner}.{key}={json.dumps(value, default=lambda number: number.item())}"]
+    return words if data is None else [*words, "--data", str(data)]
+
+
+def _command(
     model: ModelLike,
     task: str | Task,
     preset: str,
     seed: int,
-    parameters: Mapping[str, Any] | None,
-    hyper: Mapping[str, Any] | None,
-    budget: Mapping[str, Any] | None,
+    given: Mapping[str, Mapping[str, Any]],
     data: str | Path | None,
 ) -> str:
-    """The command line that repeats a run; for a user's own module, the call with its class's name in place of it."""
-    if not isinstance(model, str):
-        name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__qualname__", "factory")
-        task_name = task if isinstance(task, str) else task.name
-        return f"lrtasks.evaluate({name}, {task_name!r}, preset={preset!r}, seed={seed}, hyper={dict(hyper or {})!r})"
-    given = {"task": parameters or {}, "model": hyper or {}, "budget": budget or {}}
-    if not isinstance(task, str):
-        given["task"] = task.parameters()
-        task = task.name
-    words = ["lrtasks", "eval", "--model", model, "--task", task, "--preset", preset, "--seed", str(seed)]
-    for owner, values in given.items():
-        for name, value in values.items():
-            words += ["--set", f"{owner}.{name}={json.dumps(value)}"]
+    """The command that repeats a run; for a user's own object, the call with its class's name in place of it."""
+    if isinstance(model, str):
+        return shlex.join(repeat_command(model, task, preset, seed, **given, data=data))
+    name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__qualname__", "factory")
+    settings = {"preset": preset, "seed": seed, **{key: dict(values) for key, values in given.items() if values}}
     if data is not None:
-        words += ["--data", str(data)]
-    return shlex.join(words)
+        settings["data"] = str(data)
+    listed = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+    return f"lrtasks.evaluate({name}, {task!r}, {listed})"
+
+
+def _model_identity(plan: Plan, subject: Subject | None) -> dict[str, Any]:
+    if subject is not None:
+        return {"name": subject.name, "parameters": subject.hyper, "structure": subject.structure}
+    assert plan.model is not None
+    config = models.registry.get(plan.model).make(**plan.hyper)
+    return {"name": plan.model, "parameters": config.parameters(), "structure": None}
+
+
+def _finished(fabric: Fabric, folder: Path) -> RunRecord | None:
+    """The record of a run that needs no more work, as the first process finds it."""
+    record = read_record(folder) if fabric.is_global_zero and (folder / FILE).exists() else None
+    found: RunRecord | None = fabric.broadcast(record if record and record.status in FINISHED else None)
+    return found
+
+
+@contextmanager
+def _alone(fabric: Fabric, folder: Path) -> Iterator[None]:
+    """Make the run's folder and let no other command work in it; leave no empty folder behind."""
+    if not fabric.is_global_zero:
+        yield
+        return
+    _make_folder(folder)
+    try:
+        with held(folder / LOCK, f"the run in {folder}"):
+            for name in (FILE, loop.CHECKPOINT, loop.WEIGHTS):
+                remove_partials(folder / name)
+            yield
+    finally:
+        with suppress(OSError):  # not empty
+            folder.rmdir()
+            folder.parent.rmdir()
 
 
 def _execute(
-    fabric: Fabric,
-    subject: Subject,
-    task: Task,
-    budget: Budget,
-    streams: loop.Streams,
-    record: RunRecord,
-    folder: Path,
-    quiet: bool,
+    fabric: Fabric, subject: Subject, plan: Plan, streams: loop.Streams, record: RunRecord, folder: Path, quiet: bool
 ) -> None:
     """Train, test, and keep ``record`` on disk true at every moment."""
     writes = fabric.is_global_zero
-    started = time.monotonic()
 
     def note(state: loop.State) -> None:
         record.curve = state.curve
-        record.scores["val"] = {key: value for key, value in state.curve[-1].items() if key not in ("step", "loss")}
-        record.cost = {
-            "seconds_per_step": state.seconds / state.step,
-            "seconds": state.seconds,
-            "peak_memory_bytes": peak_memory_bytes(fabric.device),
-            "device": device_name(fabric.device),
-        }
+        if state.curve:
+            tested = _best(state.curve, plan.task.metric) if streams.finite else state.curve[-1]
+            record.scores["val"] = {key: value for key, value in tested.items() if key not in ("step", "loss")}
+            record.cost = {
+                "seconds_per_step": state.seconds / state.step,
+                "seconds": state.seconds,
+                "seconds_with_evaluation": state.seconds_with_evaluation,
+                "peak_memory_bytes": peak_memory_bytes(fabric.device),
+                "device": device_name(fabric.device),
+            }
         if writes:
             record.write(folder)
 
-    if writes:
-        _make_folder(folder)
-        record.write(folder)
-    title = f"{subject.name} on {task.name} seed {record.seed}"
-    try:
-        state = loop.train(
-            fabric, subject.module, task, budget, streams, folder, title=title, quiet=quiet, on_evaluation=note
-        )
-    except loop.DivergedError as error:
-        record.status = "diverged"
-        record.notes.append(str(error))
+    def close(status: str, *notes: str) -> None:
+        record.status = status
+        record.notes += notes
         if writes:
             record.write(folder)
-        return
+
+    reset_peak_memory(fabric.device)
+    title = f"{subject.name} on {plan.task.name} seed {record.seed}"
+    try:
+        state = loop.train(
+            fabric,
+            subject.module,
+            plan.task,
+            plan.budget,
+            streams,
+            folder,
+            seed=record.seed,
+            title=title,
+            quiet=quiet,
+            report=note,
+        )
+        note(state)
+        tested = time.monotonic()
+        _test(fabric, subject, plan.task, plan.budget, streams, record)
+        record.cost["seconds_with_evaluation"] += time.monotonic() - tested
+    except loop.DivergedError as error:
+        close("diverged", str(error))
     except UsageError:
-        if writes and not record.curve and not (folder / loop.CHECKPOINT).exists():
+        if writes and not (folder / loop.CHECKPOINT).exists():
             # nothing was learned yet: leave no trace of a run that cannot be
             (folder / FILE).unlink(missing_ok=True)
-            _remove_if_empty(folder)
         raise
-    note(state)
+    except Exception as error:
+        close("failed", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+        shortage = _shortage(error)
+        if shortage:
+            raise UsageError(shortage) from error
+        raise
+    else:
+        if writes and not streams.finite:
+            checkpoint.save(folder / loop.WEIGHTS, {"model": subject.module.state_dict(), "step": state.step})
+        close("done")
     if writes:
-        _test(fabric, subject, task, budget, streams, record)
-        record.cost["seconds_with_evaluation"] = time.monotonic() - started
-        record.status = "done"
-        checkpoint.save(folder / loop.WEIGHTS, {"model": subject.module.state_dict(), "step": state.step})
-        record.write(folder)
         (folder / loop.CHECKPOINT).unlink(missing_ok=True)
-    fabric.barrier()
+
+
+def _best(curve: list[dict[str, Any]], metric: str) -> dict[str, Any]:
+    """The point of the curve whose weights were kept: the first of the highest score."""
+    best = curve[0]
+    for point in curve:
+        if point[metric] > best[metric]:
+            best = point
+    return best
+
+
+def _shortage(error: Exception) -> str | None:
+    """What this machine lacked, if that is why a run failed; it can go on from its checkpoint elsewhere."""
+    text = str(error)
+    if "DataLoader worker (pid" in text:
+        return f"a background process that makes batches died ({text.splitlines()[0]}); try --workers 0"
+    # inside a worker, NumPy's memory error becomes a RuntimeError that names it; torch's on a CPU always is one
+    signs = ("MemoryError", "allocate memory", "out of memory")
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(sign in text for sign in signs):
+        return "not enough memory for this run; choose a smaller batch_size, length or model"
+    return None
 
 
 def _test(
@@ -188,16 +322,15 @@ def _test(
 ) -> None:
     scorer = loop.score(fabric, subject.module, task, *streams.test, streams.workers)
     record.scores["test"], record.slices = scorer.scores(), scorer.slices()
+    train = streams.train.whole()
     if streams.finite:
         count = min(streams.test[1], budget.steps)
-        trained = loop.score(fabric, subject.module, task, streams.train, count, streams.workers)
-        record.scores["train"] = trained.scores()
+        record.scores["train"] = loop.score(
+            fabric, subject.module, task, train, count, streams.workers, slices=False
+        ).scores()
     record.diagnostics = {name or "model": report() for name, report in offered(subject.module, "diagnostics")}
-    test_stream, test_count = streams.test
     record.floors = floor_scores(
-        task,
-        (loaded.batch for loaded in load(streams.train, range(FIT_BATCHES), workers=streams.workers)),
-        (loaded.batch for loaded in load(test_stream, range(test_count), workers=streams.workers)),
+        task, Replay(train, FIT_BATCHES, streams.workers), Replay(*streams.test, streams.workers)
     )
 
 
@@ -209,41 +342,24 @@ def _streams(
     share = {"rank": fabric.global_rank, "world": fabric.world_size}
     if data is None:
         train = BatchStream(task, seed, "train", size, samples=budget.train_samples, **share)
-        held_out = {
-            split: (BatchStream(task, HELD_OUT_SEED, split, size), batches)  # type: ignore[arg-type]
-            for split, batches in (("val", budget.val_batches), ("test", budget.test_batches))
-        }
-        finite = budget.train_samples is not None
-        return loop.Streams(train, held_out["val"], held_out["test"], count, finite), None
+        val = BatchStream(task, HELD_OUT_SEED, "val", size), budget.val_batches
+        test = BatchStream(task, HELD_OUT_SEED, "test", size), budget.test_batches
+        return loop.Streams(train, val, test, count, budget.train_samples is not None), None
     if budget.train_samples is not None:
         raise UsageError("train_samples belongs to fresh samples; a stored dataset has its own size")
     from lrtasks.data import open_dataset
 
-    dataset = open_dataset(data)
-    dataset.require_task(task)
-    train = BatchStream(dataset, seed, "train", size, samples=dataset.count("train"), **share)
-    held_out = {}
-    for split in ("val", "test"):
-        samples = dataset.count(split)
-        if not samples:
+    dataset = open_dataset(str(data))
+    dataset.check_task(task)
+    for split in SPLITS:
+        if not dataset.counts.get(split):
             raise UsageError(f"{data} has no {split} samples; generate it with a --split that leaves some")
-        held_out[split] = (BatchStream(dataset, 0, split, size, samples=samples), -(-samples // size))  # type: ignore[arg-type]
-    return loop.Streams(train, held_out["val"], held_out["test"], count, True), dataset.digest
-
-
-def _folder(out: Path, task: Task, subject: Subject, budget: Budget, data_digest: str | None, seed: int) -> Path:
-    """The folder of a run: the same for the same task, model, budget, data and seed, and for nothing else."""
-    identity = {
-        **task.identity(),
-        "model": subject.name,
-        **subject.identity,
-        "budget": budget.parameters(),
-        "data": data_digest,
-    }
-    text = json.dumps(identity, sort_keys=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    readable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in subject.name)
-    return out / task.name / f"{readable}-{digest}-seed{seed}"
+    digest = hashlib.sha256(dataset.manifest.to_json()).hexdigest()
+    samples = dataset.counts
+    train = BatchStream(dataset, seed, "train", size, samples=samples["train"], **share)
+    val = BatchStream(dataset, HELD_OUT_SEED, "val", size, samples=samples["val"]), -(-samples["val"] // size)
+    test = BatchStream(dataset, HELD_OUT_SEED, "test", size, samples=samples["test"]), -(-samples["test"] // size)
+    return loop.Streams(train, val, test, count, True), digest
 
 
 def _make_folder(folder: Path) -> None:
@@ -255,18 +371,3 @@ def _make_folder(folder: Path) -> None:
         raise UsageError(f"the results folder {folder} cannot be made: {error.strerror}") from None
     if not os.access(folder, os.W_OK):
         raise UsageError(f"the results folder {folder} is not writable")
-
-
-def _remove_if_empty(folder: Path) -> None:
-    if not any(folder.iterdir()):
-        folder.rmdir()
-
-
-def _count(subject: Subject) -> int:
-    return sum(value.numel() for value in subject.module.parameters() if value.requires_grad)
-
-
-def _stderr() -> Any:
-    import sys
-
-    return sys.stderr

@@ -6,7 +6,7 @@ stands beside it. A scorer takes predictions (real values, or class labels), so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,19 +40,18 @@ class Scorer(Protocol):
 class RealScorer:
     """R² = 1 - mean((prediction - target)²) / mean((target - mean(target))²) over every element."""
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
+    def __init__(self, task: Task, slices: bool) -> None:
         # float64 sums: float32 ones lose the fourth digit over a long stream
         self._r2 = R2Score().set_dtype(torch.float64)
         self._by_batch: list[float] = []
-        self._groups = _Groups(task, width=4)
+        self._groups = _Groups(task if slices else None)
 
     def update(self, prediction: np.ndarray, batch: Batch) -> None:
         guess, target = prediction.astype(np.float64), batch.y.astype(np.float64)
         self._r2.update(torch.from_numpy(guess.ravel()), torch.from_numpy(target.ravel()))
         error = np.square(guess - target)
         self._by_batch.append(1 - error.mean() / max(target.var(), VARIANCE_FLOOR))
-        self._groups.add(batch, np.stack([np.ones_like(target), target, target**2, error], axis=-1))
+        self._groups.add(batch, [np.ones_like(target), target, target**2, error])
 
     def scores(self) -> dict[str, float]:
         return {
@@ -73,17 +72,17 @@ class RealScorer:
 class ClassScorer:
     """Accuracy over labelled positions, and the share of sequences with every labelled position right."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, slices: bool) -> None:
         self._accuracy = MulticlassAccuracy(task.target.width, average="micro", ignore_index=-100)
         self._sequences: list[bool] = []
-        self._groups = _Groups(task, width=2)
+        self._groups = _Groups(task if slices else None)
 
     def update(self, prediction: np.ndarray, batch: Batch) -> None:
         labelled = batch.y >= 0
         right = (prediction == batch.y) & labelled
         self._accuracy.update(torch.from_numpy(prediction.copy()), torch.from_numpy(batch.y))
         self._sequences += (right.sum(axis=1) == labelled.sum(axis=1)).tolist()
-        self._groups.add(batch, np.stack([labelled, right], axis=-1).astype(np.float64))
+        self._groups.add(batch, [labelled.astype(np.float64), right.astype(np.float64)])
 
     def scores(self) -> dict[str, float]:
         return {"accuracy": float(self._accuracy.compute()), "sequence_accuracy": float(np.mean(self._sequences))}
@@ -93,9 +92,13 @@ class ClassScorer:
 
 
 class SegmentationScorer:
-    """Macro F1 and macro (balanced) accuracy over classes, from all labelled positions."""
+    """Macro F1 and macro (balanced) accuracy from all labelled positions.
 
-    def __init__(self, task: Task) -> None:
+    Both are means over classes; a class that is neither among targets nor among predictions does not count, which
+    matters in small batches alone.
+    """
+
+    def __init__(self, task: Task, slices: bool) -> None:
         classes = task.target.width
         self._macro = MetricCollection(
             {
@@ -103,14 +106,15 @@ class SegmentationScorer:
                 "macro_accuracy": MulticlassAccuracy(classes, average="macro", ignore_index=-100),
             }
         )
-        self._by_class = MulticlassF1Score(classes, average="none", ignore_index=-100)
+        self._by_class = MulticlassF1Score(classes, average="none", ignore_index=-100) if slices else None
         self._by_batch: list[dict[str, float]] = []
 
     def update(self, prediction: np.ndarray, batch: Batch) -> None:
         guess, target = torch.from_numpy(prediction.copy()), torch.from_numpy(batch.y)
         # calling a metric returns the batch's own value and adds the batch to the whole
         self._by_batch.append({name: float(value) for name, value in self._macro(guess, target).items()})
-        self._by_class.update(guess, target)
+        if self._by_class is not None:
+            self._by_class.update(guess, target)
 
     def scores(self) -> dict[str, float]:
         pooled = {name: float(value) for name, value in self._macro.compute().items()}
@@ -118,6 +122,8 @@ class SegmentationScorer:
         return {**pooled, **averaged}
 
     def slices(self) -> Slices:
+        if self._by_class is None:
+            return {}
         return {"class": [{"label": label, "f1": f1} for label, f1 in enumerate(self._by_class.compute().tolist())]}
 
 
@@ -128,31 +134,37 @@ SCORERS: dict[str, type[RealScorer] | type[ClassScorer] | type[SegmentationScore
 }
 
 
-def make_scorer(task: Task) -> Scorer:
-    """The scorer for the metric that ``task`` declares, one of :data:`SCORERS`."""
+def make_scorer(task: Task, *, slices: bool = True) -> Scorer:
+    """The scorer for the metric that ``task`` declares, one of :data:`SCORERS`; without slices it costs less."""
     if task.metric not in SCORERS:
         raise unknown("metric", task.metric, SCORERS)
-    return SCORERS[task.metric](task)
+    return SCORERS[task.metric](task, slices)
 
 
 class _Groups:
-    """Streaming sums per label of each breakdown that a task declares."""
+    """Streaming sums per label of each breakdown that a task declares; none without a task."""
 
-    def __init__(self, task: Task, width: int) -> None:
-        self._task, self._width = task, width
+    def __init__(self, task: Task | None) -> None:
+        self._task = task
         self._sums: dict[str, dict[Any, np.ndarray]] = {}
 
-    def add(self, batch: Batch, values: np.ndarray) -> None:
-        """Add ``values``, ``(*batch.y.shape, width)``, to the sums of their labels."""
-        for name, labels in self._task.slices(batch).items():
-            unique, inverse = np.unique(np.broadcast_to(labels, batch.y.shape), return_inverse=True)
-            flat = values.reshape(-1, self._width)
-            columns = [np.bincount(inverse.ravel(), flat[:, i], len(unique)) for i in range(self._width)]
+    def add(self, batch: Batch, columns: Sequence[np.ndarray]) -> None:
+        """Add ``columns``, float64 arrays of the shape of ``batch.y``, to the sums of their labels."""
+        for name, given in (self._task.slices(batch) if self._task else {}).items():
+            labels = np.asarray(given)
+            labels = labels.reshape((1,) * (batch.y.ndim - labels.ndim) + labels.shape)
+            # where one label holds for a whole axis, sum over it first: there are far fewer labels than elements
+            axes = tuple(axis for axis, size in enumerate(labels.shape) if size == 1)
+            unique, inverse = np.unique(labels, return_inverse=True)
+            sums = [
+                np.bincount(inverse.ravel(), column.sum(axis=axes, keepdims=True).ravel(), len(unique))
+                for column in columns
+            ]
             table = self._sums.setdefault(name, {})
-            for label, sums in zip(unique.tolist(), np.stack(columns, axis=1), strict=True):
-                table[label] = table.get(label, 0) + sums
+            for label, row in zip(unique.tolist(), np.stack(sums, axis=1), strict=True):
+                table[label] = table.get(label, 0) + row
 
-    def rows(self, score: Any) -> Slices:
+    def rows(self, score: Callable[[np.ndarray], dict[str, Any]]) -> Slices:
         """One row per label with elements: its label, its score and the number of elements."""
         tables: Mapping[str, Mapping[Any, np.ndarray]] = self._sums
         return {

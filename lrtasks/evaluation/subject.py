@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from lrtasks import models
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, suggestion
 from lrtasks.generators.base import Task
 
 ModelLike = str | nn.Module | Callable[..., nn.Module]
@@ -26,13 +27,16 @@ class Subject:
     Attributes:
         name: as it appears in tables.
         hyper: hyper-parameters, JSON-ready.
-        identity: what distinguishes this model's runs from others: hyper-parameters, or a digest of a user's module.
+        structure: digest of a user's module and its submodules without their values, as the name and the
+            hyper-parameters may not say all; ``None`` for a registered model.
+        start: digest of a user's module with its starting values; ``None`` for a registered model.
         module: the model, on the CPU, in training mode.
     """
 
     name: str
     hyper: dict[str, Any]
-    identity: dict[str, Any]
+    structure: str | None
+    start: str | None
     module: nn.Module
 
 
@@ -53,15 +57,15 @@ def build_subject(model: ModelLike, task: Task, hyper: Mapping[str, Any], seed: 
     if isinstance(model, nn.Module):
         if hyper:
             raise UsageError(f"a module that is built already takes no hyper-parameters, found {sorted(hyper)}")
-        return Subject(type(model).__name__, {}, {"digest": _digest(model)}, model.train())
+        return _user_subject(type(model).__name__, {}, model)
     name = registered_name(model)
     if name is not None:
         config = models.registry.get(name).make(**hyper)
         backbone = config.build(task.input, task.target, causal=task.causal)
-        return Subject(name, config.parameters(), {"hyper": config.parameters()}, backbone)
+        return Subject(name, config.parameters(), None, None, backbone)
     factory = _import_factory(model) if isinstance(model, str) else model
     if not callable(factory):
-        raise UsageError(f"a model must be a name, a module or a factory, found {type(model).__name__}")
+        raise UsageError(f"a model must be a name, a module or a factory, found {type(factory).__name__}")
     arguments = {"causal": task.causal, **hyper}
     try:
         inspect.signature(factory).bind(task.input, task.target, **arguments)
@@ -73,25 +77,34 @@ def build_subject(model: ModelLike, task: Task, hyper: Mapping[str, Any], seed: 
     if not isinstance(module, nn.Module):
         raise UsageError(f"the factory must return a torch.nn.Module, found {type(module).__name__}")
     label = model if isinstance(model, str) else getattr(factory, "__qualname__", type(factory).__name__)
-    return Subject(label, dict(hyper), {"hyper": dict(hyper), "digest": _digest(module)}, module.train())
+    return _user_subject(label, dict(hyper), module)
 
 
-def _import_factory(path: str) -> Callable[..., nn.Module]:
-    module_name, _, attribute = path.partition(":")
+def _user_subject(name: str, hyper: dict[str, Any], module: nn.Module) -> Subject:
+    try:
+        hyper = json.loads(json.dumps(hyper, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"hyper-parameters must be numbers, texts, lists or mappings for the record: {error}"
+        ) from None
+    structure = hashlib.blake2b(repr(module).encode(), digest_size=8)
+    start = hashlib.blake2b(digest_size=8)
+    for key, value in module.state_dict().items():
+        structure.update(f"{key} {getattr(value, 'shape', '')}".encode())
+        # flat: a single value without axes cannot be looked at as bytes
+        values = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes() if torch.is_tensor(value) else b""
+        start.update(key.encode() + values)
+    return Subject(name, hyper, structure.hexdigest(), start.hexdigest(), module.train())
+
+
+def _import_factory(address: str) -> Callable[..., nn.Module]:
+    module_name, _, attribute = address.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UsageError(f"model {path!r}: cannot import {module_name!r}: {error}") from None
+    except (ImportError, ValueError, TypeError) as error:
+        # ValueError and TypeError come from texts that are no module's name, such as '' or '.x'
+        raise UsageError(f"model {address!r}: cannot import {module_name!r}: {error}") from None
     if not hasattr(module, attribute):
-        raise UsageError(f"model {path!r}: {module_name!r} has no {attribute!r}")
+        raise UsageError(f"model {address!r}: {module_name!r} has no {attribute!r}{suggestion(attribute, dir(module))}")
     factory: Callable[..., nn.Module] = getattr(module, attribute)
     return factory
-
-
-def _digest(module: nn.Module) -> str:
-    """Digest of a module's structure and starting values."""
-    digest = hashlib.blake2b(repr(module).encode(), digest_size=8)
-    for name, value in module.state_dict().items():
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.norms import NORMS, make_norm
+from lrtasks.models.ops.norms import make_norm
 from lrtasks.models.registration import registry
 from lrtasks.parameters import Parametrised, parameter
 from lrtasks.specs import Spec
@@ -30,7 +30,8 @@ class Block(nn.Module):
       (not those of modules inside it);
     * ``extra_losses() -> {name: scalar}``, valid after a forward pass, added to the training loss;
     * ``diagnostics() -> {name: value}``, valid after a forward pass: numbers or lists for the run record;
-    * ``initial_state(batch) -> state`` and ``step(x, state) -> (y, state)``, the streaming form on ``(batch, d_model)``.
+    * ``initial_state(batch) -> state`` and ``step(x, state) -> (y, state)``, streaming form on ``(batch, d_model)``;
+    * ``portraits() -> [Portrait, ...]``, valid after a forward pass: what ``lrtasks analyze`` draws.
     """
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -41,7 +42,7 @@ class ResidualBlock(Block):
     """A mixer with its residual: ``norm(x + mixer(x))``, or ``x + mixer(norm(x))`` with ``prenorm``.
 
     Args:
-        mixer: module on ``(batch, length, d_model)``.
+        mixer: module on ``(batch, length, d_model)`` and a mask (or ``None``), as a block's.
         norm: normalisation over features, one of :data:`NORMS`.
         dropout: rate on the mixer's output.
     """
@@ -55,8 +56,8 @@ class ResidualBlock(Block):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.prenorm:
-            return x + self.dropout(self.mixer(self.norm(x)))
-        return self.norm(x + self.dropout(self.mixer(x)))
+            return x + self.dropout(self.mixer(self.norm(x), mask))
+        return self.norm(x + self.dropout(self.mixer(x, mask)))
 
     def initial_state(self, batch: int) -> Any:
         """The mixer's state; raises :class:`UsageError` if it has no streaming form."""
@@ -137,9 +138,10 @@ class ModelConfig(Parametrised):
 
     layers: int = parameter(1, "number of blocks", at_least=1, at_most=256)
     d_model: int = parameter(64, "width of the residual stream", at_least=1, at_most=65536)
-    norm: Literal["layer", "scalar", "scale", "rms", "batch", "none"] = parameter("layer", "normalisation of each block")
+    norm: Literal["layer", "scalar", "scale", "rms", "batch", "none"] = parameter("layer", "normalisation of blocks")
     prenorm: bool = parameter(False, "normalise before the mixer instead of after the residual")
     dropout: float = parameter(0.0, "dropout rate on each mixer's output", at_least=0, at_most=0.99)
+    allow_batch_norm: bool = parameter(False, "allow norm='batch' in a causal model, which then trains on the future")
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
         """One mixer on ``(batch, length, d_model)``."""
@@ -153,7 +155,16 @@ class ModelConfig(Parametrised):
         ]
 
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
-        """The whole model."""
+        """The whole model.
+
+        Raises:
+            UsageError: for batch norm in a causal model: its statistics in training span all positions.
+        """
+        if causal and self.norm == "batch" and not self.allow_batch_norm:
+            raise UsageError(
+                f"{self.name}: batch norm is not causal in training; take another norm, causal=False, or"
+                " allow_batch_norm=true"
+            )
         model = Backbone(input, target, self.d_model, self.blocks(input, causal), causal=causal)
         if self.prenorm:
             model.final_norm = make_norm(self.norm, self.d_model)
@@ -183,29 +194,38 @@ def _streaming(module: nn.Module) -> Any:
     return module
 
 
+PROBED = 4096  # positions after which a state that still grows is taken to grow on at the same rate
+
+
 @torch.no_grad()
 def state_bytes(model: Backbone) -> int | None:
     """Measured bytes that the streaming form keeps per sequence at the end of the input; None if it has no such form.
 
     What does not grow with the batch (coefficients computed once) is not counted.
     """
+    training = model.training
     try:
-        return _bytes_at_end(model, 2) - _bytes_at_end(model, 1)
+        return _measured_state(model.eval())
     except UsageError:
         return None
+    finally:
+        model.train(training)
 
 
-def _bytes_at_end(model: Backbone, batch: int) -> int:
+def _measured_state(model: Backbone) -> int:
+    state = model.initial_state(1)
+    start = _bytes(state)
+    shared = 2 * start - _bytes(model.initial_state(2))
     width = (model.input.width,) if model.input.kind == "real" else ()
     parameter = next(model.parameters())
-    x = torch.zeros(batch, *width, device=parameter.device, dtype=parameter.dtype if width else torch.int64)
-    state = model.initial_state(batch)
-    start = _bytes(state)
-    for position in range(model.input.length):
+    x = torch.zeros(1, *width, device=parameter.device, dtype=parameter.dtype if width else torch.int64)
+    length = model.input.length
+    for position in range(min(length, PROBED)):
+        before = _bytes(state)
         _, state = model.step(x, state)
         if position == 1 and _bytes(state) == start:  # a state of constant size
-            break
-    return _bytes(state)
+            return start - shared
+    return _bytes(state) - shared + max(length - PROBED, 0) * (_bytes(state) - before)
 
 
 def _bytes(state: Any) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import ndimage
 
 from lrtasks.generators.pathfinder.image import Layout, Picture, draw, lay_out
+from lrtasks.generators.pathfinder.placement import TRIED
 from lrtasks.generators.pathfinder.settings import Settings
 
 REFERENCE = Path(__file__).parents[1] / "data" / "pathfinder_stats.json"
@@ -77,7 +78,7 @@ def _whole_image(values: Values, layout: Layout, picture: Picture) -> None:
     values["pre_normalisation_max"].append(picture.peak)
     values["distractors_placed"].append(layout.distractors)
     values["markers_drawn_total_from_record"].append(len(layout.marks))
-    values["two_snakes_attempts_per_image"].append(layout.scene.counts[0])
+    values["two_snakes_attempts_per_image"].append(layout.scene.counts[TRIED])
     for name, structure in (("components4_of_image_gt_0.2", None), ("components8_of_image_gt_0.2", EIGHT)):
         values[name].append(ndimage.label(image > 51, structure)[1])
     for row, col in layout.marks[np.all((layout.marks >= 5) & (layout.marks < len(image) - 5), axis=1)]:

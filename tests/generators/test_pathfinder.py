@@ -193,8 +193,8 @@ def test_pictures_of_the_search_are_what_they_are_defined_to_be(variant: str) ->
     t = kit.tables
     canvas, scene = empty(t)
     placement.place(t, canvas, placement.seeded(np.arange(4, dtype=np.uint32)), scene)
-    assert scene.counts[0] > 1, "nothing was taken back"
-    placed = scene.others[: scene.counts[1]].reshape(-1, 3)
+    assert scene.counts[placement.TRIED] > 1, "nothing was taken back"
+    placed = scene.others[: scene.counts[placement.DISTRACTORS]].reshape(-1, 3)
     dashes = np.vstack([scene.main[0, :-1], scene.main[1], placed])
     size = chosen.res + 2 * t.pad
     inside = slice(t.pad, -t.pad)

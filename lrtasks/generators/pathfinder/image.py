@@ -50,7 +50,7 @@ class Layout:
     @property
     def distractors(self) -> int:
         """Number of distractors placed."""
-        return int(self.scene.counts[1])
+        return int(self.scene.counts[placement.DISTRACTORS])
 
     @property
     def marks(self) -> np.ndarray:
@@ -125,7 +125,7 @@ def lay_out(settings: Settings, rng: np.random.Generator) -> Layout:
         shared = kit(settings, margin)
         canvas, scene = empty(shared.tables)
         placement.place(shared.tables, canvas, state, scene)
-        if not scene.counts[7]:
+        if not scene.counts[placement.FOUND]:
             raise _too_tight(settings, margin, scene)
         origin = int(placement.below(state, 2))
     return Layout(shared, label, scene, (origin, origin if label else 1 - origin))
@@ -169,7 +169,7 @@ def normalised(canvas: np.ndarray, peak: float) -> np.ndarray:
 
 
 def _too_tight(settings: Settings, margin: int, scene: Scene) -> UsageError:
-    no_start, outside, dead_end, crossing = scene.counts[3:7].tolist()
+    _, no_start, outside, dead_end, crossing = scene.counts[placement.FAILED :].tolist()
     if no_start + outside > dead_end + crossing:
         reason = (
             f"seed_distance={settings.seed_distance} and dash_length={settings.dash_length} leave no room for the first"
@@ -178,7 +178,7 @@ def _too_tight(settings: Settings, margin: int, scene: Scene) -> UsageError:
     else:
         reason = (
             f"dashes={settings.dashes} of dash_length={settings.dash_length} with a gap margin of {margin} do not fit:"
-            f" the longest that failed had {scene.counts[2]}"
+            f" the longest that failed had {scene.counts[placement.LONGEST]}"
         )
     return UsageError(
         f"pathfinder: no two paths found for res={settings.res} in {placement.MAX_ATTEMPTS} attempts; {reason}"

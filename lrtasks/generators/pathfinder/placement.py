@@ -25,8 +25,11 @@ from lrtasks.generators.pathfinder.compiling import compiled, compiled_allocatin
 from lrtasks.generators.pathfinder.geometry import DEGREES
 
 MAX_ATTEMPTS = 100_000
-# Outcomes of one step; the failures are counted, to say which setting is too tight.
+# outcomes of one step
 PLACED, NO_START, OUTSIDE, DEAD_END, CROSSING = range(5)
+# what a scene counts: pairs of main paths tried and found, distractors placed, dashes of the longest failed path, and
+# from FAILED on how often a pair failed by each outcome, to say which setting is too tight
+TRIED, FOUND, DISTRACTORS, LONGEST, FAILED = range(5)
 MASK32 = 0xFFFFFFFF
 FREE = 76  # a pixel is free when at most 0.3 of it is taken: 76/255 < 0.3 < 77/255
 BLIND_TRIES = 256
@@ -93,10 +96,9 @@ class Scene(NamedTuple):
 
     Attributes:
         main: (2, N, 3) row, column, orientation of each dash of the two main paths, from the origin on.
-        others: (slots, N', 3) the distractors' dashes; the first ``counts[1]`` are placed.
+        others: (slots, N', 3) the distractors' dashes; the first ``counts[DISTRACTORS]`` are placed.
         marks: (slots, 2) the distractors' marks.
-        counts: (8,) pairs of main paths tried; distractors placed; most dashes that a failed path reached; failures by
-            ``NO_START``, ``OUTSIDE``, ``DEAD_END`` and ``CROSSING``; 1 if the main paths were found.
+        counts: (10,) ``TRIED``, ``FOUND``, ``DISTRACTORS``, ``LONGEST``, and failures from ``FAILED`` on.
     """
 
     main: np.ndarray
@@ -289,7 +291,7 @@ def _main_pair(t: Tables, canvas: Canvas, state: np.ndarray, scene: Scene) -> in
     if outcome == PLACED:
         _merge(t, canvas, scene.main[1, t.dashes - 1])
     else:
-        scene.counts[2] = max(scene.counts[2], number)
+        scene.counts[LONGEST] = max(scene.counts[LONGEST], number)
     return outcome
 
 
@@ -352,19 +354,19 @@ def _distractor(t: Tables, canvas: Canvas, state: np.ndarray, dashes: np.ndarray
 
 @compiled_allocating
 def place(t: Tables, canvas: Canvas, state: np.ndarray, scene: Scene) -> None:
-    """Fill ``scene``; its ``counts[7]`` stays 0 if no pair of main paths was found in ``MAX_ATTEMPTS``."""
-    while scene.counts[7] == 0 and scene.counts[0] < MAX_ATTEMPTS:
-        scene.counts[0] += 1
+    """Fill ``scene``; it counts nothing as ``FOUND`` if no pair of main paths was, in ``MAX_ATTEMPTS``."""
+    while scene.counts[FOUND] == 0 and scene.counts[TRIED] < MAX_ATTEMPTS:
+        scene.counts[TRIED] += 1
         outcome = _main_pair(t, canvas, state, scene)
-        scene.counts[2 + outcome if outcome != PLACED else 7] += 1
+        scene.counts[FOUND if outcome == PLACED else FAILED + outcome] += 1
         _settle(t, canvas, outcome == PLACED)
-    if scene.counts[7] == 0:
+    if scene.counts[FOUND] == 0:
         return
     for _slot in range(t.distractors):
         for _try in range(t.distractor_tries):
-            number = scene.counts[1]
+            number = scene.counts[DISTRACTORS]
             outcome = _distractor(t, canvas, state, scene.others[number], scene.marks[number])
             _settle(t, canvas, outcome == PLACED)
             if outcome == PLACED:
-                scene.counts[1] += 1
+                scene.counts[DISTRACTORS] += 1
                 break

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from lrtasks.generators.pathfinder.geometry import WEIGHT_UNIT, Geometry
-from lrtasks.generators.pathfinder.placement import Canvas, Scene, Tables
+from lrtasks.generators.pathfinder.placement import CROSSING, FAILED, Canvas, Scene, Tables
 from lrtasks.generators.pathfinder.rendering import Patches
 from lrtasks.generators.pathfinder.settings import Settings
 
@@ -103,6 +103,6 @@ def empty(t: Tables) -> tuple[Canvas, Scene]:
         main=np.zeros((2, t.dashes, 3), np.int64),
         others=np.zeros((t.distractors, t.distractor_dashes, 3), np.int64),
         marks=np.zeros((t.distractors, 2), np.int64),
-        counts=np.zeros(8, np.int64),
+        counts=np.zeros(FAILED + CROSSING + 1, np.int64),
     )
     return canvas, scene

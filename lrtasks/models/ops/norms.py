@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lrtasks.errors import unknown
+from lrtasks.errors import UsageError, unknown
 
 
 class ScalarNorm(nn.Module):
@@ -33,19 +33,25 @@ class ScaleNorm(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation per channel over batch and time; not causal in training."""
+    """Batch normalisation per channel over batch and time; not causal in training.
+
+    Raises:
+        UsageError: in training on a single row of a single position, which has no variance.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.shape[:-1].numel() == 1:
+            raise UsageError("batch norm needs more than one row or position in training, found one of each")
         return super().forward(x.flatten(0, -2)).view_as(x)
 
 
 NORMS = {
     "layer": lambda d_model: nn.LayerNorm(d_model, eps=1e-5),
-    "scalar": lambda d_model: ScalarNorm(),
-    "scale": lambda d_model: ScaleNorm(),
+    "scalar": lambda _: ScalarNorm(),
+    "scale": lambda _: ScaleNorm(),
     "rms": lambda d_model: ScaleNorm(d_model),
     "batch": lambda d_model: BatchNorm(d_model, eps=1e-5, momentum=0.1),
-    "none": lambda d_model: nn.Identity(),
+    "none": lambda _: nn.Identity(),
 }
 
 

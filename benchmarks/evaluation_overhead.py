@@ -1,0 +1,109 @@
+"""What a training step costs beside the model: making the batch, and the loop around forward, backward and AdamW.
+
+    python benchmarks/evaluation_overhead.py --length 4096                     # every signal task, DLR at paper size
+    python benchmarks/evaluation_overhead.py --length 4096 --tasks shift mips
+    python benchmarks/evaluation_overhead.py --length 256 --preset small --loop
+
+For each task: CPU time of making one batch, CPU time of one training step of the model (forward, loss, backward, AdamW,
+on a batch that is there already), both on as many threads as OMP_NUM_THREADS says, and their ratio: the share of a step
+that a training process without background workers would spend on data. With workers that share is spent on another
+core. Medians.
+
+``--loop`` also runs the whole evaluation loop with background workers, and prints its time per step over that of the
+bare step (wall time, so on an idle machine).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import torch
+
+import lrtasks
+from lrtasks import generators
+from lrtasks.evaluation.loader import BatchStream
+from lrtasks.evaluation.losses import loss_named
+from lrtasks.evaluation.optimiser import make_optimiser
+from lrtasks.evaluation.presets import Plan, resolve
+from lrtasks.evaluation.subject import build_subject
+
+
+def signal_tasks() -> list[str]:
+    """Tasks whose length can be chosen and whose targets are signals."""
+    return [
+        name
+        for name in generators.names()
+        if "length" in generators.registry.get(name).parameter_names() and generators.make(name).target.kind == "real"
+    ]
+
+
+def median(clock: Callable[[], float], call: Callable[[int], object], repeats: int) -> float:
+    """Median time of ``call(number)`` by ``clock``, after one call that is not counted."""
+    call(0)
+    times = []
+    for number in range(1, repeats + 1):
+        start = clock()
+        call(number)
+        times.append(clock() - start)
+    return statistics.median(times)
+
+
+def training_step(plan: Plan) -> Callable[[int], None]:
+    """One training step of the plan's model on a batch that is there already."""
+    assert plan.model is not None
+    model = build_subject(plan.model, plan.task, plan.hyper, 0).module
+    optimiser, loss = make_optimiser(model, plan.budget), loss_named(plan.task.loss)
+    batch = BatchStream(plan.task, 0, "train", plan.budget.batch_size)[0]
+
+    def step(_: int) -> None:
+        loss(model(batch.x), batch.y).backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return step
+
+
+def loop_seconds(plan: Plan, steps: int) -> float:
+    """Wall time per step of the whole loop, with workers."""
+    assert plan.model is not None
+    budget = {**plan.budget.parameters(), "steps": steps, "eval_every": steps, "val_batches": 1, "test_batches": 1}
+    with tempfile.TemporaryDirectory() as out:
+        record = lrtasks.evaluate(
+            plan.model, plan.task, hyper=plan.hyper, budget=budget, device="cpu", out=out, quiet=True
+        )
+    return float(record.cost["seconds_per_step"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--tasks", nargs="+", default=None, help="default: every signal task")
+    parser.add_argument("--model", default="dlr")
+    parser.add_argument("--preset", default="paper", help="preset of the model")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--loop", action="store_true", help="also time the whole loop")
+    arguments = parser.parse_args()
+    print(f"{arguments.model}, preset {arguments.preset}, L={arguments.length}, B={arguments.batch_size},", end=" ")
+    print(f"{torch.get_num_threads()} thread(s)")
+    header = f"{'task':16}{'batch':>10}{'step':>10}{'ratio':>8}"
+    print(header + (f"{'loop':>10}{'loop/step':>11}" if arguments.loop else ""))
+    for name in arguments.tasks or signal_tasks():
+        given = {"parameters": {"length": arguments.length}, "budget": {"batch_size": arguments.batch_size}}
+        plan = resolve(name, arguments.model, preset=arguments.preset, **given)
+        stream, step = BatchStream(plan.task, 0, "train", plan.budget.batch_size), training_step(plan)
+        making = median(time.process_time, stream.__getitem__, arguments.repeats)
+        training = median(time.process_time, step, arguments.repeats)
+        line = f"{name:16}{making * 1e3:8.1f}ms{training * 1e3:8.0f}ms{making / training:8.1%}"
+        if arguments.loop:
+            bare, whole = median(time.perf_counter, step, arguments.repeats), loop_seconds(plan, arguments.repeats * 10)
+            line += f"{whole * 1e3:8.1f}ms{whole / bare:11.2f}"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""``python -m lrtasks``."""
+
+from lrtasks.cli import main
+
+main()

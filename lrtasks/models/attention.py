@@ -1,0 +1,87 @@
+"""Attention as the DLR paper compares with (Simplifying and Understanding State Space Models with Diagonal Linear
+RNNs, section 4.1 and appendix A.5): the DLR layer with its long convolution replaced by multi-head attention.
+
+``u`` input of the layer, ``y`` its output; heads have rotary positions and share one learned scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lrtasks.models.base import ModelConfig
+from lrtasks.models.ops.attention import KVCache, MultiHeadAttention, check_heads
+from lrtasks.models.ops.feedforward import FeedForward
+from lrtasks.models.registration import registry
+from lrtasks.parameters import parameter
+
+
+class AttentionLayer(nn.Module):
+    """``y = linear(u + GELU(attention(u)))``, then ``y <- y + FeedForward(LayerNorm(y))`` for each part.
+
+    Args:
+        attention: module on ``(batch, length, d_model)`` and a mask.
+        d_model: width.
+        glu: the linear map is twice as wide and gated, ``first half * sigmoid(second half)``.
+        feedforward: number of residual feed-forward parts.
+        expansion: their hidden width, in units of ``d_model``.
+    """
+
+    def __init__(
+        self, attention: MultiHeadAttention, d_model: int, *, glu: bool, feedforward: int, expansion: int
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.output: nn.Module = nn.Linear(d_model, d_model)
+        if glu:
+            self.output = nn.Sequential(nn.Linear(d_model, 2 * d_model), nn.GLU())
+        self.parts = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(d_model), FeedForward(d_model, expansion)) for _ in range(feedforward)
+        )
+
+    def forward(self, u: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``(batch, length, d_model)``; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
+        return self._finish(u, self.attention(u, mask))
+
+    def initial_state(self, batch: int) -> KVCache:
+        return self.attention.initial_state(batch)
+
+    def step(self, u: Tensor, state: KVCache) -> tuple[Tensor, KVCache]:
+        """One position ``(batch, d_model)``."""
+        attended, state = self.attention.step(u, state)
+        return self._finish(u, attended), state
+
+    def _finish(self, u: Tensor, attended: Tensor) -> Tensor:
+        y: Tensor = self.output(u + F.gelu(attended))
+        for part in self.parts:
+            y = y + part(y)
+        return y
+
+
+@registry.register("attention")
+@dataclass(frozen=True)
+class Attention(ModelConfig):
+    """Multi-head attention with rotary positions and one learned scale, in the layer of the DLR paper."""
+
+    heads: int = parameter(4, "attention heads", at_least=1, at_most=1024)
+    glu: bool = parameter(False, "gate the output map of each layer (GLU)")
+    feedforward: int = parameter(0, "residual feed-forward parts after the output map", at_least=0, at_most=64)
+    expansion: int = parameter(4, "hidden width of a feed-forward part, in d_model", at_least=1, at_most=64)
+
+    def check(self) -> None:
+        check_heads(self.d_model, self.heads)
+
+    def attention(self, causal: bool) -> MultiHeadAttention:
+        """The attention inside one layer."""
+        return MultiHeadAttention(self.d_model, self.heads, causal=causal, learned_scale=True)
+
+    def mixer(self, length: int, causal: bool) -> AttentionLayer:
+        return AttentionLayer(
+            self.attention(causal),
+            self.d_model,
+            glu=self.glu,
+            feedforward=self.feedforward,
+            expansion=self.expansion,
+        )

@@ -1,0 +1,163 @@
+"""DLR: a long convolution whose kernel is a sum of complex exponentials shared by all channels.
+
+Source: "Simplifying and Understanding State Space Models with Diagonal Linear RNNs", section 2 and its public code.
+
+    L        sequence length            l   lag, 0 .. L-1
+    H        channels (d_model)         h   channel
+    N        states (d_state)           n   state
+    Λ_n      eigenvalue -p_n² + i q_n, shared by all channels and both directions
+    W[h,n]   weight, complex, one set per direction
+    K[h,l]   sum_n W[h,n] exp(Λ_n l), then cast to a real number: Re K, Im K, Re K + Im K or Re K · Im K
+    D_h      skip weight                M, b   output map
+
+The layer around the kernel is :class:`~lrtasks.models.ops.longlayer.LongConvLayer`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lrtasks.errors import UsageError
+from lrtasks.models.base import ModelConfig
+from lrtasks.models.ops.expkernel import exp_kernel, working_bytes
+from lrtasks.models.ops.frequencies import Frequencies
+from lrtasks.models.ops.longlayer import Kernel, LongConvLayer
+from lrtasks.models.registration import registry
+from lrtasks.parameters import parameter
+
+Cast = Literal["real", "imag", "sum", "prod", "real-prod"]
+Eigenvalues = Literal["complex", "real", "imag"]
+# Re(cast factor · K) is the cast: Im K = Re(-i K), Re K + Im K = Re((1 - i) K)
+FACTORS: dict[str, complex] = {"real": 1, "imag": -1j, "sum": 1 - 1j}
+
+
+class DLRKernel(Kernel):
+    """K[h, l] = cast(sum_n W[h, n] exp(Λ_n l)), with Λ_n = -p_n² + i q_n.
+
+    At start dt_n is log-uniform in [dt_min, dt_max], p_n = sqrt(dt_n / 2), q_n = 2πn/N, and the parts of W are
+    normal with standard deviation 1/N.
+
+    Args:
+        d_model: channels H.
+        d_state: states N.
+        dt_min: smallest decay rate at start, per position (Re Λ = -dt/2).
+        dt_max: largest one.
+        cast: how the complex kernel becomes real; ``real-prod`` takes Re K in the first H // 2 channels and
+            Re K · Im K in the others.
+        eigenvalues: ``complex``; ``real``, Λ = -p² with real W; ``imag``, Λ = iq.
+        real_weight: keep W real.
+        directions: 1, or 2 for look-back and look-ahead kernels.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int,
+        dt_min: float,
+        dt_max: float,
+        cast: Cast = "real",
+        eigenvalues: Eigenvalues = "complex",
+        real_weight: bool = False,
+        directions: int = 1,
+    ) -> None:
+        super().__init__()
+        self.cast, self.directions = cast, directions
+        real_weight = real_weight or eigenvalues == "real"
+        self.p: nn.Parameter | None = None
+        self.q: Frequencies | None = None
+        if eigenvalues != "imag":
+            log_dt = torch.empty(d_state).uniform_(math.log(dt_min), math.log(dt_max))
+            self.p = nn.Parameter(torch.sqrt(torch.exp(log_dt) / 2))
+        if eigenvalues != "real":
+            self.q = Frequencies(2 * math.pi * torch.arange(d_state, dtype=torch.float64) / d_state)
+        parts = () if real_weight else (2,)
+        self.W = nn.Parameter(torch.randn(directions, d_model, d_state, *parts) / d_state)
+        self.real_weight = real_weight
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        """No weight decay on the kernel (the frequencies' offset says so itself)."""
+        return {"W": {"weight_decay": 0.0}} | ({} if self.p is None else {"p": {"weight_decay": 0.0}})
+
+    def weight(self) -> Tensor:
+        """W as a real or complex tensor ``(directions, H, N)``, float32 at least."""
+        W = self.W.to(torch.promote_types(self.W.dtype, torch.float32))
+        return W if self.real_weight else torch.view_as_complex(W)
+
+    def eigenvalues(self) -> tuple[Tensor | None, Tensor | None]:
+        """Real and imaginary parts of Λ, ``(N,)`` float64 each; None for a part that is zero."""
+        return None if self.p is None else -self.p.double().square(), None if self.q is None else self.q()
+
+    def forward(self, length: int) -> Tensor:
+        W = self.weight()
+        rate, freq = self.eigenvalues()
+        rows = W.flatten(0, 1)
+        if self.cast in FACTORS:
+            if self.cast != "real":
+                rows = rows * FACTORS[self.cast]
+            return exp_kernel(rows, rate, freq, length).view(*W.shape[:2], length)
+        # Re K of every row, and Im K of those that take the product
+        plain = W.shape[1] // 2 if self.cast == "real-prod" else 0
+        turned = W[:, plain:].flatten(0, 1) * FACTORS["imag"]
+        both = exp_kernel(torch.cat([rows + 0j, turned]), rate, freq, length)
+        real = both[: len(rows)].view(*W.shape[:2], length)
+        imaginary = both[len(rows) :].view(len(W), -1, length)
+        return torch.cat([real[:, :plain], real[:, plain:] * imaginary], 1)
+
+    def working_bytes(self, length: int, device: torch.device) -> int:
+        directions, d_model, d_state = self.W.shape[:3]
+        sums = {"prod": 2 * d_model, "real-prod": 2 * d_model - d_model // 2}.get(self.cast, d_model)
+        return working_bytes(1, directions * sums, d_state, length, device)
+
+    @torch.no_grad()
+    def recurrence(self) -> tuple[Tensor, Tensor] | None:
+        if self.cast not in FACTORS:
+            return None  # the product of two sums of N exponentials has N² of them
+        rate, freq = self.eigenvalues()
+        weight = self.weight()[0]
+        if freq is None:
+            assert rate is not None
+            return weight.double(), rate
+        exponent = torch.complex(torch.zeros_like(freq) if rate is None else rate, freq)
+        return weight.to(torch.complex128) * FACTORS[self.cast], exponent
+
+
+@registry.register("dlr")
+@dataclass(frozen=True)
+class DLR(ModelConfig):
+    """Diagonal linear RNN: one kernel of N shared exponentials per channel."""
+
+    d_state: int = parameter(512, "number of exponentials N", at_least=1, at_most=1 << 20)
+    dt_min: float = parameter(1e-5, "smallest decay rate at start, per position (Re Λ = -dt/2)", above=0)
+    dt_max: float = parameter(1e-5, "largest decay rate at start", above=0)
+    kernel: Literal["real", "imag", "sum", "prod", "real-prod"] = parameter("real", "real form of the complex kernel K")
+    eigenvalues: Literal["complex", "real", "imag"] = parameter("complex", "which parts Λ has")
+    real_weight: bool = parameter(False, "keep W real (always so with real eigenvalues)")
+    kernel_length: int | None = parameter(None, "cut the kernel to this many lags; none for the length", at_least=1)
+    glu: bool = parameter(False, "gate the output map (GLU)")
+
+    def check(self) -> None:
+        if self.dt_min > self.dt_max:
+            raise UsageError(f"dlr: dt_min must be at most dt_max ({self.dt_max:g}), found {self.dt_min:g}")
+        if self.eigenvalues == "real" and self.kernel not in ("real", "sum"):
+            raise UsageError(
+                f"dlr: kernel {self.kernel!r} needs an imaginary part, which eigenvalues='real' has not;"
+                " allowed: real, sum"
+            )
+
+    def mixer(self, length: int, causal: bool) -> nn.Module:
+        kernel = DLRKernel(
+            self.d_model,
+            self.d_state,
+            self.dt_min,
+            self.dt_max,
+            self.kernel,
+            self.eigenvalues,
+            self.real_weight,
+            directions=1 if causal else 2,
+        )
+        return LongConvLayer(kernel, self.d_model, length, self.kernel_length, self.glu)

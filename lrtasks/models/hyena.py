@@ -1,0 +1,154 @@
+"""Hyena of order 2 (Poli et al., Hyena Hierarchy, arXiv:2302.10866, section 3): gates around a long convolution whose
+kernel is a small network's function of the lag, in the layers of a Transformer. Causal only.
+
+    x0, x1, v   three depthwise convolutions, 3 lags long, of linear maps of the input
+    K[c, t]     kernel of channel c at lag t, exp(-δ_c t / (L-1)) · MLP(features of t)
+    D           skip weight
+    y = linear(x0 · (K * (x1 · v) + D · x1 · v))
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lrtasks.errors import UsageError
+from lrtasks.models.ops.longconv import fft_conv
+from lrtasks.models.ops.longlayer import WindowState
+from lrtasks.models.registration import registry
+from lrtasks.models.transformer import TransformerLike
+from lrtasks.parameters import parameter
+
+SHORT = 3  # lags of the short convolution
+DECAY = (0.3, 1.5)  # the fastest and the slowest channel fall to 0.01 at these fractions of the length
+
+
+class FilterLinear(nn.Linear):
+    """A linear map inside the network that makes a kernel: no weight decay, as for every kernel."""
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {name: {"weight_decay": 0.0} for name, _ in self.named_parameters()}
+
+
+class ImplicitFilter(nn.Module):
+    """Kernel ``K[c, t] = exp(-δ_c t / (L-1)) · MLP(t / (L-1), cos(f w_t), -sin(f w_t))_c`` with ``w_t = 2πt/L``.
+
+    The frequencies f run evenly from 1e-4 to ``bands - 1``; the MLP has three hidden layers ``sin(a · linear)`` that
+    share the learned vector a; the rates δ run evenly over channels from ``ln(100)/1.5`` to ``ln(100)/0.3``.
+
+    Args:
+        d_model: channels c.
+        length: L, the length at which the kernel has run through its features once.
+        features: 1 + 2 · bands.
+        width: hidden width of the MLP.
+        frequency: a at the start.
+    """
+
+    rates: Tensor
+
+    def __init__(self, d_model: int, length: int, features: int, width: int, frequency: float) -> None:
+        super().__init__()
+        self.length, self.bands = length, (features - 1) // 2
+        sizes = [features, width, width, width]
+        self.hidden = nn.ModuleList(FilterLinear(sizes[i], sizes[i + 1]) for i in range(3))
+        self.frequency = nn.Parameter(torch.full((width,), frequency))
+        self.out = FilterLinear(width, d_model, bias=False)
+        fast, slow = (math.log(100) / fraction for fraction in DECAY)
+        self.register_buffer("rates", torch.linspace(slow, fast, d_model), persistent=False)
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {"frequency": {"weight_decay": 0.0}}
+
+    def forward(self, length: int) -> Tensor:
+        """Taps for the lags ``0..length-1``, ``(d_model, length)``, in the precision of the parameters."""
+        with torch.autocast(self.rates.device.type, enabled=False):
+            lag = torch.arange(length, device=self.rates.device, dtype=torch.float64)
+            bands = torch.linspace(1e-4, self.bands - 1, self.bands, device=lag.device, dtype=torch.float64)
+            time = lag[:, None] / max(self.length - 1, 1)
+            angles = 2 * math.pi / self.length * lag[:, None] * bands
+            hidden = torch.cat((time, angles.cos(), -angles.sin()), 1).to(self.rates.dtype)
+            for layer in self.hidden:
+                hidden = torch.sin(self.frequency * layer(hidden))
+            taps: Tensor = self.out(hidden) * torch.exp(-self.rates * time.to(self.rates.dtype))
+        return taps.T
+
+
+class HyenaOperator(nn.Module):
+    """The map of the module docstring on ``(batch, length, d_model)``; padded positions weigh nothing.
+
+    Args:
+        d_model: width.
+        length: longest sequence.
+        filter: gives the long kernel.
+    """
+
+    def __init__(self, d_model: int, length: int, filter: ImplicitFilter) -> None:
+        super().__init__()
+        self.length = length
+        self.input = nn.Linear(d_model, 3 * d_model)
+        self.short = nn.Conv1d(3 * d_model, 3 * d_model, SHORT, groups=3 * d_model)
+        self.filter = filter
+        self.D = nn.Parameter(torch.randn(d_model))
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
+        z = self.input(x).transpose(1, 2)
+        if mask is not None:
+            z = z * mask[:, None]
+        x0, x1, v = self.short(F.pad(z, (SHORT - 1, 0))).chunk(3, 1)
+        u = x1 * v
+        if mask is not None:
+            u = u * mask[:, None]
+        s = fft_conv(u, self.filter(x.shape[1]))
+        return self._finish(x0, s, u)
+
+    def initial_state(self, batch: int) -> tuple[WindowState, WindowState]:
+        """The last inputs of the short and of the long convolution (as many as the longest sequence has)."""
+
+        def window(reversed_taps: Tensor) -> WindowState:
+            return WindowState(reversed_taps, reversed_taps.new_zeros(batch, *reversed_taps.shape), 0)
+
+        # a torch convolution holds its taps in reversed order already
+        return window(self.short.weight[:, 0]), window(self.filter(self.length).flip(-1))
+
+    def step(self, x: Tensor, state: tuple[WindowState, WindowState]) -> tuple[Tensor, tuple[WindowState, WindowState]]:
+        """One position ``(batch, d_model)``, at ``O(longest sequence)``."""
+        mixed, short = state[0].step(self.input(x))
+        assert self.short.bias is not None
+        x0, x1, v = (mixed + self.short.bias).chunk(3, -1)
+        s, long = state[1].step(x1 * v)
+        channels = (x0[..., None], s[..., None], (x1 * v)[..., None])
+        return self._finish(*channels)[:, 0], (short, long)
+
+    def _finish(self, x0: Tensor, s: Tensor, u: Tensor) -> Tensor:
+        """From ``(batch, d_model, length)`` to ``(batch, length, d_model)``."""
+        y: Tensor = self.out((x0 * (s + self.D[:, None] * u)).transpose(1, 2))
+        return y
+
+
+@registry.register("hyena")
+@dataclass(frozen=True)
+class Hyena(TransformerLike):
+    """Hyena of order 2: gates around a long convolution with an implicit kernel, in Transformer layers. Causal only."""
+
+    filter_features: int = parameter(
+        5, "features of the lag, odd: time and sine and cosine of each band", at_least=3, at_most=65537
+    )
+    filter_width: int = parameter(64, "hidden width of the network that makes the kernel", at_least=1, at_most=65536)
+    filter_frequency: float = parameter(10.0, "start of the learned frequencies in its sines", above=0)
+
+    def check(self) -> None:
+        if self.filter_features % 2 == 0:
+            raise UsageError(f"hyena: filter_features must be odd, found {self.filter_features}")
+
+    def mixer(self, length: int, causal: bool) -> HyenaOperator:
+        if not causal:
+            raise UsageError("hyena is a causal model: build it with causal=True")
+        settings = (self.filter_features, self.filter_width, self.filter_frequency)
+        return HyenaOperator(self.d_model, length, ImplicitFilter(self.d_model, length, *settings))

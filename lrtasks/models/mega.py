@@ -1,0 +1,146 @@
+"""MEGA: a moving average, single-head gated attention on it, and a gated residual.
+
+Source: "Mega: Moving Average Equipped Gated Attention", section 3, and its public code.
+
+    S    input of the layer, (batch, length, d)      X   Norm(S) if pre-norm, else S
+    V    SiLU(X W_v + b_v), from X itself            X'  dropout(SiLU(EMA(X)))
+    φ, Z, G, H'   X' W + b in this order; φ = sigmoid, Z and G = SiLU
+    O    attention on Z and V
+    Ĥ    dropout(SiLU(H' + (G ⊙ O) W_h + b_h))
+    S'   φ ⊙ Ĥ + (1 - φ) ⊙ S, normalised if post-norm
+
+A feed-forward sub-layer follows each layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lrtasks.errors import UsageError
+from lrtasks.models.base import Block, ModelConfig, ResidualBlock
+from lrtasks.models.ops.ema import SSM, EMAKernel
+from lrtasks.models.ops.gated_attention import SharedAttention, SiLUFeedForward
+from lrtasks.models.ops.initialisation import linear
+from lrtasks.models.ops.norms import make_norm
+from lrtasks.models.ops.relative_bias import RelativeBias, RotaryBias
+from lrtasks.models.ops.scoped_attention import Scope
+from lrtasks.models.ops.sinusoids import Sinusoids
+from lrtasks.models.registration import registry
+from lrtasks.parameters import parameter
+from lrtasks.specs import Spec
+
+
+class MegaLayer(Block):
+    """One layer, as the module docstring says.
+
+    Args:
+        d_model: width d.
+        ssm: the moving average.
+        attention: the attention on Z and V.
+        norm: normalisation, one of :data:`lrtasks.models.ops.norms.NORMS`.
+        prenorm: normalise before instead of after.
+        dropout: rate on X' and Ĥ.
+    """
+
+    def __init__(
+        self, d_model: int, ssm: SSM, attention: SharedAttention, *, norm: str, prenorm: bool, dropout: float
+    ) -> None:
+        super().__init__()
+        self.ssm, self.attention = ssm, attention
+        self.widths = [d_model, attention.gamma.shape[1], attention.d_v, d_model]
+        self.value = linear(d_model, attention.d_v, truncated=False)
+        self.mix = linear(d_model, sum(self.widths), truncated=False)
+        self.out = linear(attention.d_v, d_model, truncated=False)
+        self.norm = make_norm(norm, d_model)
+        self.prenorm = prenorm
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        normed = self.norm(x) if self.prenorm else x
+        update, z, gate, hidden = self._mix(self.dropout(F.silu(self.ssm(normed, mask))))
+        attended = self.attention(z, F.silu(self.value(normed)), mask)
+        return self._finish(x, update, gate * attended, hidden)
+
+    def initial_state(self, batch: int) -> Any:
+        """States of the moving average and of the attention, and the position of the next input."""
+        return self.ssm.initial_state(batch), self.attention.initial_state(batch), 0
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
+        recurrent, memory, position = state
+        normed = self.norm(x) if self.prenorm else x
+        averaged, recurrent = self.ssm.step(normed, recurrent)
+        update, z, gate, hidden = self._mix(F.silu(averaged))
+        attended, memory = self.attention.step(z, F.silu(self.value(normed)), memory, position)
+        return self._finish(x, update, gate * attended, hidden), (recurrent, memory, position + 1)
+
+    def _mix(self, averaged: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        update, z, gate, hidden = self.mix(averaged).split(self.widths, -1)
+        return update.sigmoid(), F.silu(z), F.silu(gate), hidden
+
+    def _finish(self, x: Tensor, update: Tensor, gated: Tensor, hidden: Tensor) -> Tensor:
+        candidate = self.dropout(F.silu(hidden + self.out(gated)))
+        y: Tensor = x + update * (candidate - x)
+        return y if self.prenorm else self.norm(y)
+
+
+@registry.register("mega")
+@dataclass(frozen=True)
+class Mega(ModelConfig):
+    """Hyper-parameters of MEGA."""
+
+    d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
+    d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)
+    d_ffn: int | None = parameter(None, "width inside the feed-forward sub-layer; none for 2 d_model", at_least=1)
+    attention: Literal["softmax", "relu2", "laplace"] = parameter("softmax", "from scores to attention weights")
+    bias: Literal["simple", "rotary"] = parameter("simple", "bias by distance: a learned table, or a rotary product")
+    max_positions: int | None = parameter(
+        None, "distances that the simple bias tells apart; none for the length, or the chunk", at_least=1
+    )
+    d_state: int = parameter(16, "states of the moving average per channel and direction", at_least=1, at_most=1 << 20)
+    kernel_length: int | None = parameter(
+        None, "cut the moving average to this many lags; none for the length", at_least=1
+    )
+    sinusoids: bool = parameter(False, "add absolute sinusoids, times one learned scale, to the encoded input")
+
+    def check(self) -> None:
+        if self.bias == "rotary" and self._d_z() % 2:
+            raise UsageError(f"{self.name}: d_z must be even with bias='rotary', found {self._d_z()}")
+        if self.sinusoids and self.d_model % 2:
+            raise UsageError(f"{self.name}: d_model must be even with sinusoids, found {self.d_model}")
+
+    def attention_scope(self, length: int, causal: bool) -> Scope:
+        """Which keys a query sees in a sequence of at most ``length``."""
+        return Scope(causal)
+
+    def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
+        blocks: list[nn.Module] = [Sinusoids(self.d_model)] if self.sinusoids else []
+        scope = self.attention_scope(input.length, causal)
+        for _ in range(self.layers):
+            blocks.append(self._layer(input.length, scope))
+            feedforward = SiLUFeedForward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
+            blocks.append(ResidualBlock(feedforward, self.d_model, self.norm, self.prenorm, self.dropout))
+        return blocks
+
+    def _d_z(self) -> int:
+        return self.d_z or max(1, self.d_model // 2)
+
+    def _layer(self, length: int, scope: Scope) -> MegaLayer:
+        bias: nn.Module = RotaryBias(self._d_z(), truncated=False)
+        if self.bias == "simple":
+            bias = RelativeBias(self.max_positions or min(length, scope.chunk or length), truncated=False)
+        kernel = EMAKernel(self.d_model, self.d_state, 1 if scope.causal else 2, truncated=False)
+        return MegaLayer(
+            self.d_model,
+            SSM(kernel, self.d_model, length, self.kernel_length, truncated=False),
+            SharedAttention(
+                self._d_z(), self.d_v or 2 * self.d_model, length, scope, self.attention, bias, truncated=False
+            ),
+            norm=self.norm,
+            prenorm=self.prenorm,
+            dropout=self.dropout,
+        )

@@ -1,0 +1,230 @@
+"""SeqBoat: a state-space map everywhere, gated attention only where a learned configurator asks for it.
+
+Source: "Sparse Modular Activation for Efficient Sequence Modeling", section 3, and its public code, which wins where
+the two differ (docs/models/seqboat.md lists where).
+
+    S        input of the layer, (batch, length, d)      X   Norm(S) if pre-norm, else S
+    H        dropout(SiLU(SSM(X)))                       T   H W + b
+    a, c     decision and confidence of the configurator at each position, from H
+    Y        gated attention unit on the active positions of H, zeros elsewhere
+
+    S' = SiLU(c ⊙ Y + T + S)               bidirectional, dropout on Y
+    S' = SiLU(dropout(c ⊙ Y + T) + S)      causal
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lrtasks.errors import UsageError
+from lrtasks.models.base import Block, ModelConfig, ResidualBlock
+from lrtasks.models.ops.ema import SSM, EMAKernel
+from lrtasks.models.ops.gated_attention import GatedAttentionUnit, SharedAttention, SiLUFeedForward
+from lrtasks.models.ops.initialisation import linear
+from lrtasks.models.ops.longlayer import Kernel
+from lrtasks.models.ops.norms import make_norm
+from lrtasks.models.ops.relative_bias import RelativeBias
+from lrtasks.models.ops.router import Router, make_router
+from lrtasks.models.ops.scoped_attention import Scope, warn_of_padding
+from lrtasks.models.ops.sinusoids import Sinusoids
+from lrtasks.models.ops.sparse_module import SparseModule
+from lrtasks.models.registration import registry
+from lrtasks.models.s4d import S4DKernel
+from lrtasks.parameters import parameter
+from lrtasks.specs import Spec
+
+DEFAULT_WINDOW = 256
+
+
+class SeqBoatLayer(Block):
+    """One layer, as the module docstring says; with several modules, the sum of their c ⊙ Y.
+
+    Args:
+        d_model: width d.
+        ssm: the state-space map.
+        modules: what may run at each position.
+        norm: normalisation, one of :data:`lrtasks.models.ops.norms.NORMS`.
+        prenorm: normalise before instead of after.
+        dropout: rate on H, and on c ⊙ Y + T if causal.
+        causal: see above.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        ssm: SSM,
+        modules: list[SparseModule],
+        *,
+        norm: str,
+        prenorm: bool,
+        dropout: float,
+        causal: bool,
+    ) -> None:
+        super().__init__()
+        self.ssm = ssm
+        self.skip = linear(d_model, d_model, truncated=True)
+        self.sparse = nn.ModuleList(modules)
+        self.norm = make_norm(norm, d_model)
+        self.prenorm = prenorm
+        self.dropout = nn.Dropout(dropout)
+        self.residual_dropout = nn.Dropout(dropout if causal else 0.0)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        h = self.dropout(F.silu(self.ssm(self.norm(x) if self.prenorm else x, mask)))
+        update = self.skip(h)
+        for module in self.sparse:
+            update = update + module(h, mask)
+        y: Tensor = F.silu(self.residual_dropout(update) + x)
+        return y if self.prenorm else self.norm(y)
+
+    def initial_state(self, batch: int) -> Any:
+        """States of the state-space map and of the modules, and the position of the next input."""
+        return self.ssm.initial_state(batch), [module.initial_state(batch) for module in self.sparse], 0  # type: ignore[operator]
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
+        recurrent, memories, position = state
+        h, recurrent = self.ssm.step(self.norm(x) if self.prenorm else x, recurrent)
+        h = F.silu(h)
+        update, following = self.skip(h), []
+        for module, memory in zip(self.sparse, memories, strict=True):
+            y, memory = module.step(h, memory, position)  # type: ignore[operator]
+            update = update + y
+            following.append(memory)
+        y = F.silu(update + x)
+        return y if self.prenorm else self.norm(y), (recurrent, following, position + 1)
+
+
+@registry.register("seqboat")
+@dataclass(frozen=True)
+class SeqBoat(ModelConfig):
+    """Hyper-parameters of SeqBoat; its ablations are settings of ``router``, ``scope``, ``ssm`` and ``feedforward``."""
+
+    d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
+    d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)
+    attention: Literal["softmax", "relu2", "laplace"] = parameter("softmax", "from scores to attention weights")
+    scope: Literal["window", "full", "chunk"] = parameter(
+        "window", "keys of a query, in the compressed sequence: a sliding window, all, or those of its chunk"
+    )
+    window: int | None = parameter(
+        None,
+        "window w, in active tokens: w before (causal) or w/2 on either side; none for 256, or the length if shorter",
+        at_least=1,
+    )
+    chunk: int = parameter(128, "active tokens per chunk, with scope 'chunk'", at_least=1)
+    bias: Literal["simple", "compressed", "rotary"] = parameter(
+        "simple",
+        "learned bias by distance in original positions, by distance in the compressed sequence, or none, with"
+        " queries and keys turned by their original position",
+    )
+    max_positions: int | None = parameter(
+        None, "distances that the simple bias tells apart; none for the length", at_least=1
+    )
+    router: Literal["softmax", "sigmoid", "gumbel", "moe", "always"] = parameter(
+        "softmax", "latent configurator; 'always' for none"
+    )
+    temperature: float = parameter(1.0, "temperature at start, in sqrt(d_model), of softmax and sigmoid", above=0)
+    gumbel_hard: bool = parameter(False, "confidence 1 in evaluation with the Gumbel router, as in the public code")
+    ssm: Literal["ema", "s4d"] = parameter("ema", "state-space map: MD-EMA, or S4D-Lin")
+    d_state: int = parameter(16, "states per channel and direction, even with S4D", at_least=1, at_most=1 << 20)
+    kernel_length: int | None = parameter(
+        None, "cut the kernel of the state-space map to this many lags; none for the length", at_least=1
+    )
+    feedforward: Literal["none", "after", "sparse"] = parameter(
+        "none", "a feed-forward sub-layer after each layer, or a feed-forward module with a configurator of its own"
+    )
+    d_ffn: int | None = parameter(None, "width inside a feed-forward map; none for 2 d_model", at_least=1)
+    sinusoids: bool = parameter(False, "add absolute sinusoids, times one learned scale, to the encoded input")
+
+    def check(self) -> None:
+        if self.window is not None and self.scope != "window":
+            raise UsageError(f"{self.name}: window has no meaning with scope={self.scope!r}; allowed: scope='window'")
+        if self.ssm == "s4d" and self.d_state % 2:
+            raise UsageError(
+                f"{self.name}: d_state must be even with ssm='s4d' (conjugate pairs), found {self.d_state}"
+            )
+        if self.sinusoids and self.d_model % 2:
+            raise UsageError(f"{self.name}: d_model must be even with sinusoids, found {self.d_model}")
+
+    def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
+        blocks: list[nn.Module] = [Sinusoids(self.d_model)] if self.sinusoids else []
+        scope = self.attention_scope(input.length, causal)
+        for _ in range(self.layers):
+            blocks.append(self._layer(input.length, scope))
+            if self.feedforward == "after":
+                blocks.append(ResidualBlock(self._feedforward(), self.d_model, self.norm, self.prenorm, self.dropout))
+        return blocks
+
+    def attention_scope(self, length: int, causal: bool) -> Scope:
+        """Which keys a query sees in a sequence of at most ``length``.
+
+        Raises:
+            UsageError: for a window above the length, or an odd one in a bidirectional model.
+        """
+        if self.scope == "full":
+            return Scope(causal)
+        if self.scope == "chunk":
+            if self.router == "always":
+                warn_of_padding(self.name, length, self.chunk)
+            return Scope(causal, chunk=self.chunk)
+        even = 1 if causal else 2
+        window = self.window
+        if window is None:
+            window = max(even, min(DEFAULT_WINDOW, length) // even * even)
+        elif window > length:
+            raise UsageError(
+                f"{self.name}: window must be at most the sequence length ({length}), found {window};"
+                " scope='full' has no window"
+            )
+        elif window % even:
+            raise UsageError(f"{self.name}: a bidirectional model needs an even window, found {window}")
+        return Scope(causal, window=window)
+
+    def _layer(self, length: int, scope: Scope) -> SeqBoatLayer:
+        dropout = 0.0 if scope.causal else self.dropout  # a causal layer drops from the sum, not from each module
+        modules = [SparseModule(self._attention_unit(length, scope), self._router(), scope, dropout)]
+        if self.feedforward == "sparse":
+            modules.append(SparseModule(self._feedforward(), self._router(), None, dropout))
+        return SeqBoatLayer(
+            self.d_model,
+            SSM(self._kernel(1 if scope.causal else 2), self.d_model, length, self.kernel_length),
+            modules,
+            norm=self.norm,
+            prenorm=self.prenorm,
+            dropout=self.dropout,
+            causal=scope.causal,
+        )
+
+    def _attention_unit(self, length: int, scope: Scope) -> GatedAttentionUnit:
+        bias = None
+        if self.bias != "rotary":
+            reach = scope.before if self.bias == "compressed" else None
+            bias = RelativeBias(reach + 1 if reach is not None else self.max_positions or length)
+        attention = SharedAttention(
+            self.d_z or max(1, self.d_model // 2),
+            self.d_v or 2 * self.d_model,
+            length,
+            scope,
+            self.attention,
+            bias,
+            by_rank=self.bias == "compressed",
+            rotary=self.bias == "rotary",
+        )
+        return GatedAttentionUnit(self.d_model, attention)
+
+    def _router(self) -> Router | None:
+        if self.router == "always":
+            return None
+        return make_router(self.router, self.d_model, self.temperature, self.gumbel_hard)
+
+    def _kernel(self, directions: int) -> Kernel:
+        if self.ssm == "ema":
+            return EMAKernel(self.d_model, self.d_state, directions)
+        return S4DKernel(self.d_model, self.d_state, 1e-3, 1e-1, lr=1e-3, directions=directions)
+
+    def _feedforward(self) -> SiLUFeedForward:
+        return SiLUFeedForward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout)

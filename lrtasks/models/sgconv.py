@@ -1,0 +1,117 @@
+"""SGConv: a long convolution whose kernel is a decaying series of stretched copies of short ones.
+
+Source: Li et al., "What Makes Convolutional Models Great on Long Sequence Modeling?", section 3.2, as used in the DLR
+paper's public code.
+
+    L, H     sequence length, channels (d_model)
+    N        taps per scale (d_state)
+    S        number of scales, the smallest with N 2^(S-1) >= L
+    w_i      taps of scale i = 0 .. S-1, stretched by r_i = 1, 1, 2, 4, 8, ... with linear interpolation
+    α_h      decay from one scale to the next
+    Z_h      Euclidean norm of the whole kernel at start, a constant
+    K[h]     (w_0, α_h w_1 stretched, α_h² w_2 stretched, ...) / Z_h, cut to L taps
+
+The layer around the kernel is :class:`~lrtasks.models.ops.longlayer.LongConvLayer`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrtasks.errors import UsageError
+from lrtasks.models.base import ModelConfig
+from lrtasks.models.ops.longlayer import Kernel, LongConvLayer
+from lrtasks.models.registration import registry
+from lrtasks.parameters import parameter
+
+
+def scales(taps: int, length: int) -> int:
+    """Smallest number of scales S whose kernel, ``taps * 2**(S-1)`` long, reaches ``length``.
+
+    >>> [scales(8, 8 * ratio) for ratio in (1, 2, 3, 4, 5, 9, 17)]
+    [1, 2, 3, 3, 4, 5, 6]
+    """
+    return 1 + (-(-length // taps) - 1).bit_length()
+
+
+class SGConvKernel(Kernel):
+    """Stretched copies of short kernels, each decayed by α once more, over a norm fixed at start.
+
+    At start w ~ N(0, 1)/N and α is uniform in [alpha_min, alpha_max] per channel.
+
+    Args:
+        d_model: channels H.
+        taps: N.
+        length: lags that the kernel must reach.
+        alpha_min: smallest decay at start.
+        alpha_max: largest one.
+        directions: 1, or 2 for look-back and look-ahead kernels.
+    """
+
+    norm: Tensor
+
+    def __init__(
+        self, d_model: int, taps: int, length: int, alpha_min: float, alpha_max: float, directions: int = 1
+    ) -> None:
+        super().__init__()
+        self.directions = directions
+        self.w = nn.Parameter(torch.randn(scales(taps, length), directions, d_model, taps) / taps)
+        self.alpha = nn.Parameter(torch.empty(directions, d_model).uniform_(alpha_min, alpha_max))
+        self.register_buffer("norm", torch.ones(directions, d_model, 1))
+        self.fix_norm()
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {"w": {"weight_decay": 0.0}, "alpha": {"weight_decay": 0.0}}
+
+    @torch.no_grad()
+    def fix_norm(self) -> None:
+        """Set Z to the norm of the present kernel, so that it starts with norm 1."""
+        self.norm.copy_(self._unnormalised().norm(dim=-1, keepdim=True))
+
+    def _unnormalised(self) -> Tensor:
+        pieces = []
+        decay = torch.ones_like(self.alpha).unsqueeze(-1)
+        for scale, w in enumerate(self.w):
+            stretch = 1 if scale < 2 else 2 ** (scale - 1)
+            if stretch > 1:
+                w = nn.functional.interpolate(w, scale_factor=float(stretch), mode="linear", align_corners=False)
+            pieces.append(w * decay)
+            decay = decay * self.alpha.unsqueeze(-1)
+        return torch.cat(pieces, -1)
+
+    def working_bytes(self, length: int, device: torch.device) -> int:
+        count, directions, d_model, taps = self.w.shape
+        # pieces, their sum, and the gradients of both
+        return 4 * 4 * directions * d_model * (taps << (count - 1))
+
+    def forward(self, length: int) -> Tensor:
+        return self._unnormalised()[..., :length] / self.norm
+
+
+@registry.register("sgconv")
+@dataclass(frozen=True)
+class SGConv(ModelConfig):
+    """Structured global convolution: one multi-scale kernel per channel."""
+
+    d_state: int = parameter(64, "taps per scale N", at_least=1, at_most=1 << 20)
+    alpha_min: float = parameter(0.5, "smallest decay between scales at start", above=0, at_most=1)
+    alpha_max: float = parameter(1.0, "largest decay between scales at start", above=0, at_most=1)
+    kernel_length: int | None = parameter(None, "cut the kernel to this many lags; none for the length", at_least=1)
+    glu: bool = parameter(False, "gate the output map (GLU)")
+
+    def check(self) -> None:
+        if self.alpha_min > self.alpha_max:
+            raise UsageError(
+                f"sgconv: alpha_min must be at most alpha_max ({self.alpha_max:g}), found {self.alpha_min:g}"
+            )
+
+    def mixer(self, length: int, causal: bool) -> nn.Module:
+        reach = min(length, self.kernel_length or length)
+        kernel = SGConvKernel(
+            self.d_model, self.d_state, reach, self.alpha_min, self.alpha_max, directions=1 if causal else 2
+        )
+        return LongConvLayer(kernel, self.d_model, length, self.kernel_length, self.glu)

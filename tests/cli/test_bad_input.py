@@ -1,0 +1,115 @@
+"""Every mistake ends with code 2 and one line on standard error, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+Command = Callable[..., Any]
+EVAL = ("eval", "--model", "dlr", "--task", "shift")
+
+MISTAKES = {
+    # lengths
+    (*EVAL, "--length", "0"): "shift: length must be at least 2 and at most 16_777_216, found 0",
+    (*EVAL, "--length", "1"): "shift: length must be at least 2 and at most 16_777_216, found 1",
+    (*EVAL, "--length", "-5"): "shift: length must be at least 2 and at most 16_777_216, found -5",
+    (*EVAL, "--length", "2.5"): "shift: length must be a whole number, found 2.5",
+    (*EVAL, "--set", "length=2.5"): "shift: length must be a whole number, found 2.5",
+    (*EVAL, "--length", "many"): "shift: length must be a whole number, found 'many'",
+    (*EVAL, "--length", str(10**15)): f"shift: length must be at least 2 and at most 16_777_216, found {10**15}",
+    (*EVAL, "--length"): "'--length' requires an argument",
+    ("preview", "shift", "--length", "0"): "shift: length must be at least 2",
+    # names
+    ("eval", "--model", "dlr", "--task", "shfit"): "unknown task 'shfit'; did you mean 'shift'? Allowed: ",
+    ("eval", "--model", "drl", "--task", "shift"): "unknown model 'drl'; did you mean 'dlr'? Allowed: ",
+    ("eval", "--model", "nowhere:net", "--task", "shift"): "model 'nowhere:net': cannot import 'nowhere'",
+    (*EVAL, "--preset", "papr"): "unknown preset 'papr'; did you mean 'paper'? Allowed: ",
+    (*EVAL, "--device", "gpu"): "unknown device 'gpu'; did you mean 'cpu'? Allowed: auto, cpu, cuda",
+    (*EVAL, "--precision", "16"): "budget: precision must be one of '32', 'bf16', found '16'",
+    (*EVAL, "--data", "nowhere"): "nowhere",
+    ("describe", "shfit"): "unknown task or model 'shfit'; did you mean 'shift'",
+    ("preview", "shfit"): "unknown task 'shfit'; did you mean 'shift'",
+    ("preview", "shift", "--preset", "papr"): "unknown preset 'papr'; did you mean 'paper'",
+    ("preview", "shift", "--out", "a.pgn"): "unknown picture format 'pgn'; did you mean",
+    ("list", "task"): "unknown kind 'task'; did you mean 'tasks'",
+    ("table", "--format", "cvs"): "unknown format 'cvs'; did you mean 'csv'",
+    ("table", "nowhere"): "no results folder at nowhere",
+    ("table", "."): "no run records below .",
+    ("evl",): "No such command 'evl'. Did you mean 'eval'?",
+    # options
+    (*EVAL, "--lenght", "64"): "has a parameter 'lenght'; did you mean 'length'",
+    (*EVAL, "--sede", "1"): "has a parameter 'sede'; did you mean 'seed'",
+    (*EVAL, "--jsno"): "option --jsno needs a value; did you mean 'json'",
+    (*EVAL, "--shifts"): "option --shifts needs a value: --shifts VALUE",
+    (*EVAL, "--shifts", "0"): "shift: shifts must be at least 1, found 0",
+    (*EVAL, "--kernel", "rael"): "found 'rael'; did you mean 'real'",
+    (*EVAL, "--set", "shifts"): "--set takes NAME=VALUE, found 'shifts'",
+    (*EVAL, "--length", "64", "--set", "length=32"): "length is given twice: 64 and 32",
+    (*EVAL, "extra"): "found 'extra' where an option --NAME VALUE was expected",
+    (*EVAL, "--seeds", "0"): "--seeds must be at least 1, found 0",
+    (*EVAL, "--seed", "one"): "Invalid value for '--seed': ",
+    (*EVAL, "--precision", "32", "--set", "precision=bf16"): "precision is given twice: '32' and 'bf16'",
+    (*EVAL, "--seed", "-1"): "seed must be a whole number in 0..2^63-1, found -1",
+    (*EVAL, "--steps", "0"): "budget: steps must be at least 1, found 0",
+    (*EVAL, "--lr", "nan"): "budget: lr must be a number, found 'nan'",
+    (*EVAL, "--batch-size", str(10**12)): "budget: batch_size must be at least 1 and at most 1_048_576",
+    (*EVAL, "--workers", "-1"): "workers must be 'auto' or a whole number of at least 0, found '-1'",
+    ("eval", "--modle", "dlr", "--task", "shift"): "Missing option '--model'. Found --modle; did you mean '--model'?",
+    ("eval", "--model", "dlr"): "Missing option '--task'.",
+    ("preview", "shift", "--sampels", "3"): "'sampels'; did you mean 'samples'",
+    ("preview", "shift", "--samples", "0"): "samples must be at least 1",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
+def test_a_mistake_is_said_in_one_line(command: Command, tmp_path: Path, words: tuple[str, ...]) -> None:
+    said = command(*words)
+    assert said.code == 2
+    assert said.out == ""
+    assert said.err.startswith("lrtasks: ") and said.err.count("\n") == 1
+    assert MISTAKES[words] in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_cuda_without_a_gpu(command: Command, tmp_path: Path) -> None:
+    said = command(*EVAL, "--device", "cuda")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == "lrtasks: device 'cuda' was asked for, but torch finds no GPU here; use --device cpu or auto\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "/proc/runs"])
+def test_an_output_folder_that_cannot_be(command: Command, tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    said = command(*EVAL, "--device", "cpu", "--out", out)
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert f"the results folder {out}/shift/" in said.err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_wrong_output_shape(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "evaluation"))
+    said = command("eval", "--model", "toys:misshapen", "--task", "shift", "--device", "cpu", "--workers", "0")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == "lrtasks: the model returned shape (16, 256, 9); task shift needs (16, 256, 8)\n"
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_nothing_but_the_line_comes_from_a_process_of_its_own(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "lrtasks", *EVAL, "--length", "0"]
+    ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    expected = "lrtasks: shift: length must be at least 2 and at most 16_777_216, found 0\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", expected)
+
+
+def test_no_command_shows_the_help(command: Command) -> None:
+    said = command()
+    assert said.code == 2
+    assert "eval" in said.out + said.err and "Traceback" not in said.err

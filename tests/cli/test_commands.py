@@ -1,0 +1,224 @@
+"""What each command prints, and where."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lrtasks import generators, models
+from lrtasks.cli.options import parse_settings
+from lrtasks.errors import UsageError
+
+Command = Callable[..., Any]
+QUICK = ("--length", 16, "--steps", 6, "--batch-size", 4, "--test-batches", 2, "--val-batches", 1, "--device", "cpu")
+SMALL = ("--d-model", 8, "--d-state", 4, "--workers", 0)
+EVAL = ("eval", "--model", "dlr", "--task", "shift", *QUICK, *SMALL)
+
+
+def test_list(command: Command) -> None:
+    said = command("list")
+    assert said.code == 0
+    assert said.out.split() == ["tasks", *generators.names(), "models", *models.names()]
+    assert json.loads(command("list", "--json").out) == {"tasks": generators.names(), "models": models.names()}
+    assert json.loads(command("list", "models", "--json").out) == {"models": models.names()}
+
+
+def test_describe_a_task(command: Command) -> None:
+    found = json.loads(command("describe", "shift", "--json").out)
+    assert (found["kind"], found["name"], found["version"]) == ("task", "shift", 1)
+    assert [entry["name"] for entry in found["parameters"]] == ["length", "shifts"]
+    assert found["parameters"][0]["at_least"] == 2
+    assert found["presets"]["small"]["parameters"] == {"length": 256}
+    text = command("describe", "shift").out
+    for word in (found["summary"].splitlines()[0], "shifts", "at least 2", "preset paper"):
+        assert word in text
+
+
+def test_describe_a_model(command: Command) -> None:
+    found = json.loads(command("describe", "dlr", "--json").out)
+    assert found["kind"] == "model"
+    assert {"layers", "d_model", "d_state"} <= {entry["name"] for entry in found["parameters"]}
+    assert found["small"]["parameters"] > 0 and found["small"]["state_bytes"] > 0
+    assert f"{found['small']['parameters']:,} parameters" in command("describe", "dlr").out
+
+
+@pytest.mark.parametrize("name", [*generators.names(), *models.names()])
+def test_everything_can_be_described(command: Command, name: str) -> None:
+    said = command("describe", name)
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(("task ", "model "))
+
+
+def test_preview(command: Command, tmp_path: Path) -> None:
+    said = command("preview", "shift", "--length", 32, "--shifts", 2, "--out", "picture.png")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines()[-1] == "wrote picture.png"
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    found = json.loads(command("preview", "shift", "--set", "length=32", "--json").out)
+    assert found["task"]["parameters"] == {"length": 32, "shifts": 8}
+    assert (tmp_path / found["picture"]).exists()
+
+
+def test_eval_prints_one_json_document_and_nothing_else(command: Command) -> None:
+    said = command(*EVAL, "--seeds", 2, "--seed", 5, "--json")
+    assert said.code == 0
+    records = json.loads(said.out, parse_constant=lambda word: pytest.fail(word))
+    assert [record["seed"] for record in records] == [5, 6]
+    first = records[0]
+    assert first["status"] == "done"
+    assert first["task"]["parameters"] == {"length": 16, "shifts": 8}
+    assert {first["model"]["parameters"][name] for name in ("d_model", "d_state")} == {8, 4}
+    assert {first["budget"][name] for name in ("steps", "batch_size", "test_batches", "val_batches")} == {6, 4, 2, 1}
+    assert "6/6" in said.err  # the progress
+
+
+def test_eval_prints_a_table(command: Command) -> None:
+    said = command(*EVAL)
+    assert said.out.splitlines()[0].split() == ["task", "metric", "floor", "dlr", "paper"]
+    assert said.out.splitlines()[1].startswith("shift  r2 ")
+    assert "ms per step" in said.out
+    again = command(*EVAL)
+    assert again.out == said.out
+    assert again.err.startswith("finished earlier: runs/shift/dlr-")
+
+
+def test_the_command_in_a_record_repeats_the_run(command: Command) -> None:
+    import shlex
+
+    (record,) = json.loads(command(*EVAL, "--set", "kernel=prod", "--seed", 3, "--json").out)
+    words = shlex.split(record["command"])
+    assert words[0] == "lrtasks"
+    again = command(*words[1:])
+    assert again.err.startswith("finished earlier: ")
+
+
+def test_every_parameter_is_an_option(command: Command) -> None:
+    options = ("--shifts", 2, "--kernel=prod", "--set", "lr=0.5", "--model.glu", "true", "--set", "budget.clip=0.1")
+    (record,) = json.loads(command(*EVAL, *options, "--json").out)
+    assert record["task"]["parameters"]["shifts"] == 2
+    assert (record["model"]["parameters"]["kernel"], record["model"]["parameters"]["glu"]) == ("prod", True)
+    assert (record["budget"]["lr"], record["budget"]["clip"]) == (0.5, 0.1)
+
+
+def test_a_model_from_a_file_in_this_folder(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "homemade.py").write_text(
+        "import torch\n\n\ndef net(input, target, causal, width=3):\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(input.width, width), torch.nn.Linear(width, target.width))\n"
+    )
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    words = ("eval", "--model", "homemade:net", "--task", "shift", *QUICK, "--workers", 0, "--set", "model.width=5")
+    said = command(*words, "--json")
+    (record,) = json.loads(said.out)
+    assert (record["model"]["name"], record["model"]["parameters"]) == ("homemade:net", {"width": 5})
+    assert record["model"]["count"] == 3 * 5 + 5 + 5 * 8 + 8
+
+
+def test_a_diverged_run_ends_with_code_one_and_one_line(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "evaluation"))
+    words = ("eval", "--model", "toys:exploding", "--task", "shift", *QUICK, "--workers", 0)
+    for extra in ((), ("--json",)):
+        said = command(*words, *extra)
+        assert said.code == 1
+        last = said.err.splitlines()[-1]
+        assert last.startswith("lrtasks: lrtasks eval --model toys:exploding --task shift")
+        assert last.endswith(": diverged: the loss was no longer finite at step 6")
+    assert json.loads(said.out)[0]["status"] == "diverged"
+
+
+def test_only_the_first_process_speaks(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert command(*EVAL, "--json").out == ""
+
+
+def test_an_interrupt_ends_with_code_one_and_a_hint(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lrtasks.evaluation import loop
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_evaluate_and_note", interrupt)
+        said = command(*EVAL)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.splitlines()[-1] == (
+        "lrtasks: interrupted; what was cut off goes on when the same command is given again"
+    )
+    assert command(*EVAL).code == 0
+
+
+@pytest.fixture
+def results(command: Command) -> Command:
+    """Two finished runs in the folder ``runs``, and a damaged one."""
+    command(*EVAL)
+    command(*EVAL, "--steps", 7)
+    damaged = Path("runs/shift/damaged")
+    damaged.mkdir()
+    (damaged / "record.json").write_text("{")
+    return command
+
+
+def test_table(results: Command) -> None:
+    said = results("table")
+    assert said.code == 0
+    rows = said.out.splitlines()
+    assert [row.split("  ")[0] for row in rows[1:3]] == ["shift (steps=6)", "shift (steps=7)"]
+    assert said.err.startswith("lrtasks: left out: runs/shift/damaged/record.json is damaged")
+    assert len(said.err.splitlines()) == 1
+    assert results("table", "runs").out == said.out
+
+
+def test_table_formats(results: Command) -> None:
+    found = json.loads(results("table", "--json").out)
+    assert [row["budget"]["steps"] for row in found] == [6, 7]
+    assert json.loads(results("table", "--format", "json").out) == found
+    lines = list(csv.DictReader(io.StringIO(results("table", "--format", "csv").out)))
+    assert [json.loads(line["budget"])["steps"] for line in lines] == [6, 7]
+    assert results("table", "--format", "markdown").out.startswith("| task | metric | floor | dlr | paper |\n| --- |")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    import subprocess
+
+    words = [sys.executable, "-m", "lrtasks", "list"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["4"], "found '4' where an option --NAME VALUE was expected"),
+        (["--shifts", "4", "8"], "found '8' where an option"),
+        (["-s", "4"], "found '-s' where an option"),
+        (["--shifts"], "option --shifts needs a value: --shifts VALUE"),
+        (["--shifts", "--length"], "option --shifts needs a value"),
+        (["--jsno"], "option --jsno needs a value; did you mean 'json'"),
+        (["--shifts", "4", "--shifts", "8"], "shifts is given twice: 4 and 8"),
+    ],
+)
+def test_settings_that_cannot_be_read(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_settings(arguments, options=["json"])
+
+
+def test_settings_are_numbers_texts_or_lists() -> None:
+    arguments = ["--a", "-3", "--b=1e-3", "--c-d", "text", "--e", "[1, 2]", "--f=true", "--g", "x=y"]
+    assert parse_settings(arguments, ["h=null"]) == {
+        "a": -3,
+        "b": 1e-3,
+        "c_d": "text",
+        "e": [1, 2],
+        "f": True,
+        "g": "x=y",
+        "h": None,
+    }

@@ -1,0 +1,37 @@
+"""What a command imports before it is needed: nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "lightning", "torchmetrics", "pyarrow", "numba", "PIL"}
+
+
+def imported(code: str) -> set[str]:
+    """Top-level packages that are there after ``code`` in a new interpreter."""
+    report = "import sys; print('\\n' + ' '.join({name.partition('.')[0] for name in sys.modules}))"
+    guarded = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\n{report}"
+    ended = subprocess.run([sys.executable, "-c", guarded], capture_output=True, text=True, check=True)
+    return set(ended.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["table", "--help"], ["data", "--help"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    found = imported(f"sys.argv[1:] = {words}; from lrtasks.cli import main; main()")
+    assert "lrtasks" in found and "typer" in found
+    assert not found & HEAVY
+
+
+def test_import_imports_nothing_heavy() -> None:
+    found = imported("import lrtasks; dir(lrtasks)")
+    assert "lrtasks" in found
+    assert not found & HEAVY
+
+
+def test_listing_imports_no_torch() -> None:
+    found = imported("sys.argv[1:] = ['list']; from lrtasks.cli import main; main()")
+    assert "lrtasks" in found
+    assert not found & (HEAVY - {"numpy"})

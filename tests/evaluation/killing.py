@@ -1,0 +1,124 @@
+"""Start one run again and again, killing it at odd moments, then let it end; print how it went as JSON.
+
+A script of its own, because it forks. ``python killing.py OUT WORKERS SAMPLES`` leaves the run in ``OUT/killed``, and
+one that nobody disturbed in ``OUT/unbroken``; SAMPLES is the size of the training set, or 0 for fresh samples.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from toys import droppy
+
+import lrtasks
+from lrtasks.evaluation import loop
+
+TASK = lrtasks.make("shift", length=16, shifts=2)
+BUDGET = {
+    "steps": 40,
+    "batch_size": 4,
+    "eval_every": 10,
+    "val_batches": 2,
+    "test_batches": 2,
+    "lr": 0.02,
+    "schedule": "cosine",
+    "warmup_steps": 15,
+}
+
+
+def run(out: Path) -> None:
+    """The run that is to survive."""
+    workers, samples = (int(word) for word in sys.argv[2:])
+    torch.set_num_threads(1)  # a fork takes no other threads along
+    lrtasks.evaluate(
+        droppy,
+        TASK,
+        budget={**BUDGET, "train_samples": samples or None},
+        out=out,
+        workers=workers,
+        device="cpu",
+        quiet=True,
+    )
+
+
+def die() -> None:
+    """End this process as SIGKILL ends it."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_in_write(number: int, *, before: bool) -> None:
+    """Die in the ``number``-th write of a file: before its content is in place, or just after."""
+    real, count = Path.replace, [0]
+
+    def replace(self: Path, target: Any) -> Path:
+        count[0] += 1
+        if count[0] == number and before:
+            die()
+        found = real(self, target)
+        if count[0] == number:
+            die()
+        return found
+
+    Path.replace = replace  # type: ignore[method-assign,assignment]
+
+
+def fork(work: Callable[[], None]) -> int:
+    """Do ``work`` in a process of its own; return its id."""
+    process = os.fork()
+    if process == 0:
+        work()
+        os._exit(0)
+    return process
+
+
+def ended(process: int) -> bool:
+    """Wait for a process; whether it was killed."""
+    return os.WIFSIGNALED(os.waitpid(process, 0)[1])
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    assert not ended(fork(lambda: run(out / "unbroken")))
+    loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    starts = []
+    resume = loop._resume
+
+    def noted(path: Path, *arguments: Any) -> loop.State:
+        state = resume(path, *arguments)
+        (out / f"start-{os.getpid()}").write_text(str(state.step))
+        return state
+
+    loop._resume = noted
+    killed = 0
+    for number in (2, 9, 17):
+        for before in (True, False):
+
+            def work(number: int = number, before: bool = before) -> None:
+                die_in_write(number, before=before)
+                run(out / "killed")
+
+            process = fork(work)
+            killed += ended(process)
+            starts.append(int((out / f"start-{process}").read_text()))
+    for _ in range(3):
+        process = fork(lambda: run(out / "killed"))
+        time.sleep(random.uniform(0.02, 0.1))
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        killed += ended(process)
+    assert not ended(fork(lambda: run(out / "killed")))
+    print(json.dumps({"killed": killed, "starts": starts}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""A run that is killed at odd moments ends with exactly the figures of one that nobody disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lrtasks.results import read_records
+
+HERE = Path(__file__).parent
+
+
+def outcome(out: Path) -> dict[str, object]:
+    ((folder, record),), problems = read_records(out)
+    assert problems == []
+    assert sorted(path.name for path in folder.iterdir()) == ["record.json", "weights.pt"]
+    return {name: getattr(record, name) for name in ("status", "scores", "curve", "floors", "slices")}
+
+
+@pytest.mark.parametrize(("workers", "samples"), [(0, 0), (1, 64)])
+def test_a_killed_run_ends_as_an_unbroken_one(tmp_path: Path, workers: int, samples: int) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    command = [sys.executable, str(HERE / "killing.py"), str(tmp_path), str(workers), str(samples)]
+    script = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert script.returncode == 0, script.stderr
+    report = json.loads(script.stdout)
+    assert report["killed"] >= 6
+    # killed before its first checkpoint was in place, the run began anew; from then on it went on
+    assert report["starts"][:2] == [0, 0]
+    assert report["starts"] == sorted(report["starts"])
+    assert report["starts"][-1] > 10
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "unbroken")

@@ -1,0 +1,92 @@
+"""Two processes under torchrun do what one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+LRTASKS = [sys.executable, "-m", "lrtasks"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "lrtasks"]
+EVAL = [
+    "eval",
+    "--model",
+    "toys:plain",
+    "--task",
+    "shift",
+    "--length",
+    "32",
+    "--device",
+    "cpu",
+    "--workers",
+    "1",
+    "--json",
+]
+BUDGET = {"steps": 30, "batch_size": 8, "eval_every": 10, "lr": 0.01, "val_batches": 2, "test_batches": 3}
+QUICK = [word for name, value in BUDGET.items() for word in ("--set", f"{name}={value}")]
+
+
+def call(launcher: list[str], out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    words = [*launcher, *EVAL, *QUICK, "--out", str(out), *more]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+
+def records(launcher: list[str], out: Path, *more: str) -> list[dict[str, Any]]:
+    ended = call(launcher, out, *more)
+    assert ended.returncode == 0, ended.stderr
+    found: list[dict[str, Any]] = json.loads(ended.stdout)
+    return found
+
+
+@pytest.mark.parametrize("settings", [("--seeds", "2"), ("--train-samples", "24", "--schedule", "cosine")])
+def test_two_processes_end_with_the_figures_of_one(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    alone, together = (
+        records(launcher, tmp_path / str(number), *settings) for number, launcher in enumerate((LRTASKS, TORCHRUN))
+    )
+    assert len(alone) == len(together)
+    for one, two in zip(alone, together, strict=True):
+        assert one["status"] == two["status"] == "done"
+        assert one["floors"] == two["floors"]
+        for split, scores in one["scores"].items():
+            assert two["scores"][split] == pytest.approx(scores, abs=1e-4)
+        for point, other in zip(one["curve"], two["curve"], strict=True):
+            assert other == pytest.approx(point, abs=1e-4)
+
+
+def test_a_run_of_two_processes_goes_on_as_one(tmp_path: Path) -> None:
+    """A checkpoint does not know how many processes wrote it."""
+    whole = records(LRTASKS, tmp_path / "alone")
+    # the same folder; what a kill half-way leaves is written by hand: a checkpoint after 20 steps of two processes
+    script = (
+        "import sys\nfrom lrtasks.evaluation import loop\n"
+        "real = loop._save\n"
+        "def save(*arguments):\n"
+        "    real(*arguments)\n"
+        "    if arguments[3].step == 20:\n"
+        "        raise KeyboardInterrupt\n"
+        "loop._save = save\n"
+        "from lrtasks.cli import main\nmain()\n"
+    )
+    (tmp_path / "interrupted.py").write_text(script)
+    launcher = [*TORCHRUN[:-2], str(tmp_path / "interrupted.py")]
+    assert call(launcher, tmp_path / "both").returncode == 1
+    (checkpoint,) = (tmp_path / "both").rglob("checkpoint.pt")
+    assert checkpoint.exists()
+    (resumed,) = records(LRTASKS, tmp_path / "both")
+    assert resumed["scores"]["test"] == pytest.approx(whole[0]["scores"]["test"], abs=1e-4)
+
+
+def test_a_loss_that_one_process_alone_loses_ends_both(tmp_path: Path) -> None:
+    """The processes agree that a run diverged, or one of them would wait for ever."""
+    ended = call(TORCHRUN, tmp_path, "--model", "toys:exploding_elsewhere")
+    assert ended.returncode == 1
+    (record,) = json.loads(ended.stdout)
+    assert (record["status"], record["notes"]) == ("diverged", ["the loss was no longer finite at step 10"])

@@ -1,0 +1,181 @@
+"""Scores against their plain definitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torchmetrics.regression import R2Score
+from toys import Labels, Segments
+
+import lrtasks
+from lrtasks.errors import UsageError
+from lrtasks.evaluation.scoring import make_scorer
+from lrtasks.generators.base import Batch
+
+RNG = np.random.default_rng(3)
+
+
+def real_stream(batches: int, channels: int = 2, length: int = 64) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Pairs of prediction and target whose mean is large beside their spread, which is what float32 sums lose."""
+    stream = []
+    for number in range(batches):
+        target = (30 + RNG.normal(size=(4, length, channels)) * (1 + number % 3)).astype(np.float32)
+        stream.append(((target + 0.3 * RNG.normal(size=target.shape)).astype(np.float32), target))
+    return stream
+
+
+def r2(prediction: np.ndarray, target: np.ndarray) -> float:
+    prediction, target = prediction.astype(np.float64), target.astype(np.float64)
+    return float(1 - np.mean((prediction - target) ** 2) / np.mean((target - target.mean()) ** 2))
+
+
+def score_real(stream: list[tuple[np.ndarray, np.ndarray]], task: lrtasks.generators.Task | None = None):
+    scorer = make_scorer(task or lrtasks.make("shift", length=64, shifts=2))
+    for prediction, target in stream:
+        scorer.update(prediction, Batch(np.zeros((*target.shape[:2], 3), np.float32), target))
+    return scorer
+
+
+def test_r2_is_pooled_over_the_whole_stream() -> None:
+    stream = real_stream(300)
+    predictions, targets = (np.concatenate(part) for part in zip(*stream, strict=True))
+    found = score_real(stream).scores()["r2"]
+    assert found == pytest.approx(r2(predictions, targets), abs=1e-10)
+    metric = R2Score()
+    metric.set_dtype(torch.float64)
+    metric.update(torch.from_numpy(predictions.ravel()).double(), torch.from_numpy(targets.ravel()).double())
+    assert found == pytest.approx(float(metric.compute()), abs=1e-10)
+
+
+def test_r2_batch_mean_and_spread() -> None:
+    stream = real_stream(7)
+    each = [r2(*pair) for pair in stream]
+    scores = score_real(stream).scores()
+    assert scores["r2_batch_mean"] == pytest.approx(np.mean(each), abs=1e-10)
+    assert scores["r2_batch_std"] == pytest.approx(np.std(each), abs=1e-10)
+    assert abs(scores["r2_batch_mean"] - scores["r2"]) > 1e-3  # the two are not the same figure
+
+
+@pytest.mark.parametrize("case", ["random", "close", "mean_pred", "const_target", "lenM"])
+def test_r2_of_a_batch_equals_the_reference(case: str, data: Path) -> None:
+    arrays = np.load(data / "dlr" / "r2_score.npz")
+    prediction, target = arrays[f"{case}_pred"], arrays[f"{case}_target"]
+    task = lrtasks.make("shift", length=target.shape[1], shifts=target.shape[2])
+    found = score_real([(prediction, target)], task).scores()["r2_batch_mean"]
+    assert found == pytest.approx(float(arrays[f"{case}_r2_f64"]), abs=1e-9)
+
+
+def test_slices_of_a_signal_add_up_to_the_whole() -> None:
+    stream = real_stream(5)
+    slices = score_real(stream).slices()
+    predictions, targets = (np.concatenate(part) for part in zip(*stream, strict=True))
+    assert set(slices) == {"position", "shift"}
+    for rows in slices.values():
+        assert sum(row["elements"] for row in rows) == targets.size
+    for row in slices["position"]:
+        part = slice(row["label"], row["label"] + 8)
+        assert row["r2"] == pytest.approx(r2(predictions[:, part], targets[:, part]), abs=1e-7)
+    for channel, row in enumerate(slices["shift"]):
+        assert row["r2"] == pytest.approx(r2(predictions[..., channel], targets[..., channel]), abs=1e-7)
+
+
+def labelled(task: Labels, batches: int) -> list[tuple[np.ndarray, Batch]]:
+    stream = []
+    for number in range(batches):
+        batch = task.batch(range(4 * number, 4 * number + 4))
+        wrong = RNG.random(batch.y.shape) < 0.15 + 0.1 * number
+        stream.append((np.where(wrong, RNG.integers(task.classes, size=batch.y.shape), batch.x), batch))
+    # one sequence with every labelled position right, and the others wrong
+    first, batch = stream[0]
+    first[0] = np.where(batch.y[0] >= 0, batch.y[0], (batch.x[0] + 1) % task.classes)
+    return stream
+
+
+def joined(stream: list[tuple[np.ndarray, Batch]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate([pair[0] for pair in stream]), np.concatenate([pair[1].y for pair in stream])
+
+
+def test_accuracy_leaves_unlabelled_positions_out() -> None:
+    stream = labelled(Labels(), 5)
+    scorer = make_scorer(Labels())
+    for prediction, batch in stream:
+        scorer.update(prediction, batch)
+    prediction, y = joined(stream)
+    scores = scorer.scores()
+    assert scores["accuracy"] == pytest.approx((prediction == y)[y >= 0].mean(), abs=1e-6)
+    whole = [bool((row == target)[target >= 0].all()) for row, target in zip(prediction, y, strict=True)]
+    assert scores["sequence_accuracy"] == pytest.approx(np.mean(whole))
+    assert 0 < scores["sequence_accuracy"] < scores["accuracy"] < 1
+
+
+def test_slices_of_labels_add_up_to_the_whole() -> None:
+    stream = labelled(Labels(), 5)
+    scorer = make_scorer(Labels())
+    for prediction, batch in stream:
+        scorer.update(prediction, batch)
+    prediction, y = joined(stream)
+    for rows in scorer.slices().values():
+        assert sum(row["elements"] for row in rows) == (y >= 0).sum()
+        right = sum(row["accuracy"] * row["elements"] for row in rows)
+        assert right == pytest.approx(((prediction == y) & (y >= 0)).sum())
+    odd = np.concatenate([np.asarray(batch.meta["odd"]) for _, batch in stream if batch.meta])
+    chosen = y[odd == 1] >= 0
+    expected = (prediction == y)[odd == 1][chosen].mean()
+    assert scorer.slices()["odd"][1] == {"label": 1, "accuracy": pytest.approx(expected), "elements": chosen.sum()}
+
+
+def macro(prediction: np.ndarray, y: np.ndarray, classes: int) -> dict[str, float]:
+    """Means over classes that occur, of 2·TP / (2·TP + FP + FN) and of TP / (TP + FN)."""
+    prediction, y = prediction[y >= 0], y[y >= 0]
+    f1, recall = [], []
+    for label in range(classes):
+        hit = ((prediction == label) & (y == label)).sum()
+        false, missed = ((prediction == label) & (y != label)).sum(), ((prediction != label) & (y == label)).sum()
+        if hit + false + missed:
+            f1.append(2 * hit / (2 * hit + false + missed))
+            recall.append(hit / max(hit + missed, 1))
+    return {"macro_f1": float(np.mean(f1)), "macro_accuracy": float(np.mean(recall))}
+
+
+@pytest.mark.parametrize("missing", [None, 3])
+def test_segmentation_scores_pooled_and_by_batch(missing: int | None) -> None:
+    task = Segments()
+    stream = labelled(task, 5)
+    if missing is not None:  # a class that one batch has neither as target nor as prediction
+        prediction, batch = stream[1]
+        stream[1] = (np.where(prediction == missing, 0, prediction), batch._replace(y=np.minimum(batch.y, 2)))
+    scorer = make_scorer(task)
+    for prediction, batch in stream:
+        scorer.update(prediction, batch)
+    scores = scorer.scores()
+    pooled = macro(*joined(stream), task.classes)
+    batches = [macro(prediction, batch.y, task.classes) for prediction, batch in stream]
+    for name, value in pooled.items():
+        mean = np.mean([entry[name] for entry in batches])
+        assert scores[name] == pytest.approx(value, abs=1e-6)
+        assert scores[f"{name}_batch_mean"] == pytest.approx(mean, abs=1e-6)
+        assert abs(mean - value) > 1e-4
+    by_class = [row["f1"] for row in scorer.slices()["class"]]
+    assert np.mean(by_class) == pytest.approx(scores["macro_f1"], abs=1e-6)
+
+
+@pytest.mark.parametrize("task", [Labels(), Segments(), lrtasks.make("shift", length=12, shifts=4)])
+def test_scores_do_not_depend_on_slices(task: lrtasks.generators.Task) -> None:
+    batch = task.batch(range(4))
+    prediction = np.maximum(batch.y, 0)
+    with_slices, without = make_scorer(task), make_scorer(task, slices=False)
+    for scorer in (with_slices, without):
+        scorer.update(prediction, batch)
+    assert with_slices.scores() == without.scores()
+    assert with_slices.slices() and not without.slices()
+
+
+def test_unknown_metric_is_named() -> None:
+    class Odd(Labels):
+        metric = "accurracy"
+
+    with pytest.raises(UsageError, match="unknown metric 'accurracy'; did you mean 'accuracy'"):
+        make_scorer(Odd())

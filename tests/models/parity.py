@@ -1,0 +1,57 @@
+"""Comparison of a module with reference arrays: outputs and gradients, in float64 and float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Named = Mapping[str, Tensor]
+
+
+def gap(found: Any, wanted: Any) -> float:
+    """Largest difference relative to the largest wanted value."""
+    found, wanted = (np.asarray(x.detach() if isinstance(x, Tensor) else x, np.float64) for x in (found, wanted))
+    assert found.shape == wanted.shape, (found.shape, wanted.shape)
+    scale = np.abs(wanted).max()
+    return float(np.abs(found - wanted).max() / (scale if scale else 1.0))
+
+
+def check_close(found: Any, arrays: Mapping[str, np.ndarray], name: str, double: bool, at_most: float = 1e-10) -> None:
+    """Compare with ``name_f64``: to ``at_most`` in float64, else to 1e-5 or four times the reference's own f32 gap."""
+    wanted = arrays[f"{name}_f64"]
+    allowed = at_most if double else max(1e-5, 4 * gap(arrays[f"{name}_f32"], wanted))
+    assert gap(found, wanted) <= allowed, f"{name}: {gap(found, wanted):.2e} > {allowed:.2e}"
+
+
+def check_outputs_and_gradients(
+    arrays: Mapping[str, np.ndarray],
+    forward: Callable[[], Tensor],
+    leaves: Mapping[str, Tensor],
+    double: bool,
+    prefix: str = "",
+    output: str = "y",
+) -> None:
+    """Check ``forward()`` and the gradients of sum(cotangent * output) in ``leaves`` (reference name: tensor)."""
+    y = forward()
+    check_close(y.reshape(arrays[f"{prefix}{output}_f64"].shape), arrays, prefix + output, double)
+    cotangent = torch.from_numpy(arrays[f"{prefix}cotangent"]).to(y.dtype)
+    (y.reshape(cotangent.shape) * cotangent).sum().backward()
+    for name, leaf in leaves.items():
+        assert leaf.grad is not None, name
+        wanted = arrays[f"{prefix}grad_{name}_f64"]
+        check_close(leaf.grad.reshape(wanted.shape), arrays, f"{prefix}grad_{name}", double)
+
+
+@torch.no_grad()
+def check_streaming(model: nn.Module, x: Tensor, at_most: float) -> None:
+    """Step through ``x`` ``(batch, length, ...)`` and compare with the model's output over the whole of it."""
+    wanted = model.eval()(x)
+    state, outputs = model.initial_state(len(x)), []
+    for position in range(x.shape[1]):
+        y, state = model.step(x[:, position], state)
+        outputs.append(y)
+    assert gap(torch.stack(outputs, 1), wanted) <= at_most

@@ -1,0 +1,266 @@
+"""DLR: parity with the reference's arrays, initial statistics, exact frequencies, streaming, bad input."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from parity import check_outputs_and_gradients, check_streaming, gap
+
+from lrtasks.errors import UsageError
+from lrtasks.models.base import build, offered, state_bytes
+from lrtasks.models.dlr import DLRKernel
+from lrtasks.models.ops import expkernel
+from lrtasks.models.ops.longlayer import LongConvLayer
+from lrtasks.models.registration import registry
+from lrtasks.specs import Spec
+
+CASTS = {"real": "real", "imag": "imag", "sum": "sum", "prod": "prod", "realprod": "real-prod"}
+VARIANTS = [
+    ("dlr_kernel_complex", "complex", False),
+    ("dlr_kernel_imaglambda", "imag", False),
+    ("dlr_kernel_imaglambda_realW", "imag", True),
+]
+KERNELS = [(*variant, cast) for variant in VARIANTS for cast in CASTS] + [("dlr_kernel_real", "real", True, "real")]
+LAYERS = ["layer_dlr_uni", "layer_dlr_bi", "layer_dlr_uni_shortkernel", "layer_dlr_bi_shortkernel", "layer_dlr_bi_glu"]
+NETWORKS = ["network_dlr_2layer_postnorm", "network_dlr_2layer_prenorm"]
+
+
+def fill_kernel(kernel: DLRKernel, arrays: dict[str, Any], prefix: str) -> dict[str, torch.Tensor]:
+    """Load raw values; return the leaves by the reference's names."""
+    leaves = {"W": kernel.W}
+    kernel.W.data.copy_(torch.from_numpy(arrays[f"{prefix}W"]))
+    if kernel.p is not None:
+        kernel.p.data.copy_(torch.from_numpy(arrays[f"{prefix}Lambda_log_neg_re"]))
+        leaves["Lambda_log_neg_re"] = kernel.p
+    if kernel.q is not None:
+        kernel.q.assign(torch.from_numpy(arrays[f"{prefix}Lambda_im"]))
+        leaves["Lambda_im"] = kernel.q.offset
+    return leaves
+
+
+def fill_layer(layer: LongConvLayer, arrays: dict[str, Any], prefix: str, linear: str) -> dict[str, torch.Tensor]:
+    leaves = {f"kernel_{k}": v for k, v in fill_kernel(layer.kernel, arrays, f"{prefix}kernel_").items()}
+    leaves |= {"D": layer.D, f"{linear}_weight": layer.output.weight, f"{linear}_bias": layer.output.bias}
+    for name in ("D", f"{linear}_weight", f"{linear}_bias"):
+        leaves[name].data.copy_(torch.from_numpy(arrays[prefix + name]).view_as(leaves[name]))
+    return leaves
+
+
+@pytest.mark.parametrize("plain", [0, expkernel.PLAIN])
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize(("file", "eigenvalues", "real_weight", "cast"), KERNELS)
+def test_kernel_parity(
+    data: Path,
+    file: str,
+    eigenvalues: Any,
+    real_weight: bool,
+    cast: str,
+    double: bool,
+    plain: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expkernel, "PLAIN", plain)
+    arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
+    H, N, L = (int(arrays[size]) for size in "HNL")
+    kernel = DLRKernel(H, N, 1e-3, 1e-1, CASTS[cast], eigenvalues, real_weight)
+    kernel = kernel.double() if double else kernel
+    leaves = fill_kernel(kernel, arrays, "raw_")
+    check_outputs_and_gradients(arrays, lambda: kernel(L), leaves, double, prefix=f"{cast}_", output="K")
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("file", LAYERS)
+def test_layer_parity(data: Path, file: str, double: bool) -> None:
+    arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
+    H, N, L, taps = (int(arrays[size]) for size in ("H", "N", "L", "kernel_length"))
+    glu = str(arrays["postact"]) == "glu"
+    kernel = DLRKernel(H, N, 1e-3, 1e-1, directions=1 + bool(arrays["bidirectional"]))
+    layer = LongConvLayer(kernel, H, L, taps if taps < L else None, glu)
+    layer = layer.double() if double else layer
+    leaves = fill_layer(layer, arrays, "raw_", "output_linear_0" if glu else "output_linear")
+    u = torch.from_numpy(arrays["u"]).to(layer.D.dtype).requires_grad_()
+    leaves["input"] = u
+    check_outputs_and_gradients(arrays, lambda: layer(u.transpose(1, 2)).transpose(1, 2), leaves, double)
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("file", NETWORKS)
+def test_network_parity(data: Path, file: str, double: bool) -> None:
+    arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
+    L, d_in, d_out, d_model, N, layers, last = (
+        int(arrays[size]) for size in ("L", "d_in", "d_out", "d_model", "N", "n_layers", "l_output")
+    )
+    model = build(
+        "dlr", Spec("real", L, d_in), Spec("real", last, d_out), causal=True,
+        layers=layers, d_model=d_model, d_state=N, norm="scalar", prenorm=bool(arrays["prenorm"]),
+    )  # fmt: skip
+    model = model.double() if double else model
+    leaves: dict[str, torch.Tensor] = {
+        "encoder_weight": model.encoder.weight,
+        "encoder_bias": model.encoder.bias,
+        "decoder_output_transform_weight": model.decoder.weight,
+        "decoder_output_transform_bias": model.decoder.bias,
+    }
+    norms = {f"model_layers_{i}_norm_norm": block.norm for i, block in enumerate(model.blocks)}
+    if model.blocks[0].prenorm:
+        norms["model_norm_norm"] = model.final_norm
+    for name, norm in norms.items():
+        leaves |= {f"{name}_m": norm.m, f"{name}_s": norm.s}
+    for name, leaf in leaves.items():
+        leaf.data.copy_(torch.from_numpy(arrays[f"raw_{name}"]))
+    for i, block in enumerate(model.blocks):
+        name = f"model_layers_{i}_layer_"
+        filled = fill_layer(block.mixer, arrays, f"raw_{name}", "output_linear")
+        leaves |= {name + key: leaf for key, leaf in filled.items()}
+    x = torch.from_numpy(arrays["x"]).to(model.decoder.weight.dtype).requires_grad_()
+    leaves["input"] = x
+    check_outputs_and_gradients(arrays, lambda: model(x), leaves, double)
+
+
+def test_start_has_the_reference_statistics(data: Path) -> None:
+    arrays = dict(np.load(data / "dlr" / "dlr_init_example.npz"))
+    N, dt_min, dt_max = int(arrays["N"]), float(arrays["dt_min"]), float(arrays["dt_max"])
+    kernel = DLRKernel(4, N, dt_min, dt_max)
+    # deterministic part: the grid of frequencies
+    assert gap(kernel.q(), np.mod(arrays["Lambda"].imag.astype(float), 2 * math.pi)) < 1e-6
+    # random part: over many draws, the decay rates are log-uniform and the weights have deviation 1/N
+    torch.manual_seed(0)
+    kernel = DLRKernel(64, 4096, dt_min, dt_max)
+    log_dt = torch.log(2 * kernel.p.detach() ** 2)
+    assert math.log(dt_min) <= log_dt.min() + 1e-5
+    assert log_dt.max() - 1e-5 <= math.log(dt_max)
+    assert log_dt.mean().item() == pytest.approx((math.log(dt_min) + math.log(dt_max)) / 2, abs=0.1)
+    assert log_dt.std().item() == pytest.approx(math.log(dt_max / dt_min) / math.sqrt(12), rel=0.05)
+    assert kernel.W.std().item() * 4096 == pytest.approx(1, rel=0.02)
+    assert arrays["W"].real.std() * N == pytest.approx(1, rel=0.3)
+
+
+def test_kernel_is_exact_at_a_million_positions() -> None:
+    """The frequencies' starting grid is not rounded to float32, nor is a learned offset lost in it."""
+    torch.manual_seed(0)
+    kernel = DLRKernel(1, 16, 1e-7, 1e-7)
+    kernel.q.offset.data.uniform_(-1e-4, 1e-4)
+    position = 2**20 - 1
+    q = 2 * math.pi * np.arange(16) / 16 + kernel.q.offset.detach().numpy().astype(np.float64)
+    p = kernel.p.detach().numpy().astype(np.float64)
+    W = torch.view_as_complex(kernel.W.detach()).numpy()[0, 0].astype(np.complex128)
+    exact = (W * np.exp((-(p**2) + 1j * q) * position)).sum().real
+    scale = np.abs(W).sum()
+    assert abs(kernel(position + 1)[0, 0, position].item() - exact) < 1e-6 * scale
+
+
+@pytest.mark.parametrize(
+    "hyper",
+    [
+        {},
+        {"kernel": "imag"},
+        {"kernel": "sum", "real_weight": True},
+        {"kernel": "prod"},
+        {"kernel": "real-prod"},
+        {"eigenvalues": "real"},
+        {"eigenvalues": "imag"},
+        {"kernel_length": 7},
+        {"kernel_length": 60, "kernel": "prod"},
+        {"glu": True, "prenorm": True, "norm": "scalar"},
+    ],
+    ids=str,
+)
+def test_streaming_equals_convolution(hyper: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    spec = Spec("real", 60, 2)
+    model = build("dlr", spec, spec, layers=2, d_model=5, d_state=12, dt_min=1e-3, dt_max=1e-1, **hyper)
+    x = torch.randn(3, 60, 2)
+    check_streaming(model, x, 1e-5)
+    check_streaming(model.double(), x.double(), 1e-10)
+
+
+def test_state_holds_its_size_in_bytes() -> None:
+    spec = Spec("real", 60, 2)
+    sizes = {
+        "complex": ({}, 2 * 5 * 12 * 16),  # layers, channels, states, bytes of a complex128
+        "real": ({"eigenvalues": "real"}, 2 * 5 * 12 * 8),
+        "window": ({"kernel_length": 7}, 2 * 5 * 7 * 4),  # seven float32 inputs
+        "product": ({"kernel": "prod"}, 2 * 5 * 60 * 4),
+    }
+    for hyper, size in sizes.values():
+        assert state_bytes(build("dlr", spec, spec, layers=2, d_model=5, d_state=12, **hyper)) == size
+    assert state_bytes(build("dlr", spec, spec, causal=False, d_model=5, d_state=12)) is None
+
+
+def test_kernel_parameters_are_not_decayed() -> None:
+    spec = Spec("real", 8, 1)
+    model = build("dlr", spec, spec, d_model=4, d_state=8)
+    options = {
+        f"{module}.{name}": option
+        for module, method in offered(model, "parameter_options")
+        for name, option in method().items()
+    }
+    kernel = "blocks.0.mixer.kernel"
+    assert options == {f"{kernel}.{name}": {"weight_decay": 0.0} for name in ("W", "p", "q.offset")}
+    assert set(options) <= {name for name, _ in model.named_parameters()}
+
+
+def test_saved_model_gives_the_same_kernel() -> None:
+    spec = Spec("real", 8, 1)
+    model, other = (build("dlr", spec, spec, d_model=4, d_state=7) for _ in range(2))
+    model.blocks[0].mixer.kernel.q.assign(torch.rand(7, dtype=torch.float64))
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file))
+    x = torch.randn(1, 8, 1)
+    assert torch.equal(other(x), model(x))
+    assert torch.equal(copy.deepcopy(model)(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("hyper", "words"),
+    [
+        ({"d_state": 0}, "d_state must be at least 1"),
+        ({"dt_min": 0.2, "dt_max": 0.1}, "dt_min must be at most dt_max"),
+        ({"dt_min": 0.0}, "dt_min must be above 0"),
+        ({"kernel": "product"}, "did you mean 'prod'"),
+        ({"eigenvalues": "complexx"}, "did you mean 'complex'"),
+        ({"eigenvalues": "real", "kernel": "prod"}, "needs an imaginary part"),
+        ({"kernel_length": 9}, r"kernel_length must be at most the sequence length \(8\), found 9"),
+        ({"kernel_length": 0}, "kernel_length must be at least 1"),
+        ({"d_sate": 3}, "did you mean 'd_state'"),
+    ],
+    ids=str,
+)
+def test_bad_hyper_parameters(hyper: dict[str, Any], words: str) -> None:
+    spec = Spec("real", 8, 1)
+    with pytest.raises(UsageError, match=words):
+        build("dlr", spec, spec, **hyper)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_padding_weighs_nothing(causal: bool) -> None:
+    torch.manual_seed(0)
+    spec = Spec("real", 20, 2)
+    model = build("dlr", spec, spec, causal=causal, layers=2, d_model=4, d_state=6).double()
+    x = torch.randn(2, 20, 2, dtype=torch.float64)
+    mask = torch.arange(20) < torch.tensor([[20], [13]])
+    masked, changed = model(x, mask), model(torch.where(mask.unsqueeze(-1), x, torch.tensor(9.0)), mask)
+    assert gap(changed[mask], masked[mask].detach()) < 1e-12
+    assert gap(masked[1, :13], model(x[1:, :13]).detach()[0]) < 1e-12
+
+
+def test_no_streaming_form_when_bidirectional() -> None:
+    spec = Spec("real", 8, 1)
+    with pytest.raises(UsageError, match="bidirectional"):
+        build("dlr", spec, spec, causal=False).initial_state(1)
+
+
+@pytest.mark.parametrize("preset", registry.presets("dlr"))
+def test_presets_are_valid(preset: str) -> None:
+    table = registry.presets("dlr")[preset]
+    for part in (table, *table.get("tasks", {}).values()):
+        registry.get("dlr").make(**table["hyper"] | part.get("hyper", {}))

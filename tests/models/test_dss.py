@@ -1,0 +1,128 @@
+"""DSS-EXP: parity with the reference's arrays, start, streaming, bad input."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from parity import check_outputs_and_gradients, check_streaming
+
+from lrtasks.errors import UsageError
+from lrtasks.models.base import build, offered, state_bytes
+from lrtasks.models.dss import DSSKernel
+from lrtasks.models.ops import expkernel
+from lrtasks.models.ops.longlayer import LongConvLayer
+from lrtasks.specs import Spec
+
+
+def fill_kernel(kernel: DSSKernel, arrays: dict[str, Any], prefix: str) -> dict[str, torch.Tensor]:
+    """Load raw values; return the leaves by the reference's names."""
+    leaves = {"W": kernel.W, "Lambda_log_neg_re": kernel.a, "log_dt": kernel.log_dt}
+    for name, leaf in leaves.items():
+        leaf.data.copy_(torch.from_numpy(arrays[prefix + name]))
+    kernel.b.assign(torch.from_numpy(arrays[f"{prefix}Lambda_im"]))
+    return leaves | {"Lambda_im": kernel.b.offset}
+
+
+@pytest.mark.parametrize("plain", [0, expkernel.PLAIN])
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize(("file", "scale"), [("dss_exp_kernel", True), ("dss_exp_noscale_kernel", False)])
+def test_kernel_parity(
+    data: Path, file: str, scale: bool, double: bool, plain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expkernel, "PLAIN", plain)
+    arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
+    H, N, L = (int(arrays[size]) for size in "HNL")
+    kernel = DSSKernel(H, N, 1e-3, 1e-1, scale)
+    kernel = kernel.double() if double else kernel
+    leaves = fill_kernel(kernel, arrays, "raw_")
+    check_outputs_and_gradients(arrays, lambda: kernel(L), leaves, double, output="K")
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("file", ["layer_dss_uni", "layer_dss_bi"])
+def test_layer_parity(data: Path, file: str, double: bool) -> None:
+    arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
+    H, N, L = (int(arrays[size]) for size in "HNL")
+    kernel = DSSKernel(H, N, 1e-3, 1e-1, directions=1 + bool(arrays["bidirectional"]))
+    layer = LongConvLayer(kernel, H, L, None, glu=False)
+    layer = layer.double() if double else layer
+    leaves = {f"kernel_{name}": leaf for name, leaf in fill_kernel(kernel, arrays, "raw_kernel_").items()}
+    linear = {"D": layer.D, "output_linear_weight": layer.output.weight, "output_linear_bias": layer.output.bias}
+    for name, leaf in linear.items():
+        leaf.data.copy_(torch.from_numpy(arrays[f"raw_{name}"]).view_as(leaf))
+    u = torch.from_numpy(arrays["u"]).to(layer.D.dtype).requires_grad_()
+    check_outputs_and_gradients(
+        arrays, lambda: layer(u.transpose(1, 2)).transpose(1, 2), leaves | linear | {"input": u}, double
+    )
+
+
+def test_start() -> None:
+    torch.manual_seed(0)
+    kernel = DSSKernel(2000, 64, 1e-4, 1e-2)
+    _, exponent = kernel.exponents()
+    eigenvalue = exponent / torch.exp(kernel.log_dt.double()).unsqueeze(1)
+    assert torch.allclose(eigenvalue.real, torch.tensor(-0.5, dtype=torch.float64), rtol=1e-7)
+    assert torch.allclose(eigenvalue.imag, math.pi * torch.arange(64, dtype=torch.float64), rtol=1e-15, atol=0)
+    log_dt = kernel.log_dt.detach()
+    assert math.log(1e-4) <= log_dt.min()
+    assert log_dt.max() <= math.log(1e-2)
+    assert log_dt.mean().item() == pytest.approx(math.log(1e-3), abs=0.1)
+    assert kernel.W.std().item() == pytest.approx(1, rel=0.02)
+
+
+def test_scale_is_exact_where_the_step_is_tiny() -> None:
+    """(exp(ΔΛ) - 1)/Λ loses all digits in float32 at ΔΛ = 1e-7; the kernel keeps them."""
+    kernel = DSSKernel(1, 1, 1e-7, 1e-7)
+    with torch.no_grad():
+        kernel.W.copy_(torch.tensor([[[[1.0, 0.0]]]]))
+    dt = math.exp(kernel.log_dt.double().item())
+    assert kernel(1)[0, 0, 0].item() == pytest.approx(-math.expm1(-dt / 2) / 0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("hyper", [{}, {"scale": False}, {"kernel_length": 7}, {"glu": True}], ids=str)
+def test_streaming_equals_convolution(hyper: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    spec = Spec("real", 60, 2)
+    model = build("dss", spec, spec, layers=2, d_model=5, d_state=12, **hyper)
+    x = torch.randn(3, 60, 2)
+    check_streaming(model, x, 1e-5)
+    check_streaming(model.double(), x.double(), 1e-10)
+
+
+def test_state_holds_one_complex_number_per_state() -> None:
+    spec = Spec("real", 60, 2)
+    assert state_bytes(build("dss", spec, spec, layers=2, d_model=5, d_state=12)) == 2 * 5 * 12 * 16
+
+
+@pytest.mark.parametrize("lr", [None, 1e-4])
+def test_kernel_parameters_have_their_own_options(lr: float | None) -> None:
+    spec = Spec("real", 8, 1)
+    model = build("dss", spec, spec, d_model=4, d_state=8, kernel_lr=lr)
+    options = {}
+    for module, method in offered(model, "parameter_options"):
+        options |= {
+            f"{module}.{name}".removeprefix("blocks.0.mixer.kernel."): given for name, given in method().items()
+        }
+    own = {"weight_decay": 0.0} | ({} if lr is None else {"lr": lr})
+    assert options == {"log_dt": own, "a": own, "b.offset": own, "W": {"weight_decay": 0.0}}
+
+
+@pytest.mark.parametrize(
+    ("hyper", "words"),
+    [
+        ({"d_state": 0}, "d_state must be at least 1"),
+        ({"dt_min": 0.2, "dt_max": 0.1}, "dt_min must be at most dt_max"),
+        ({"kernel_length": 9}, "kernel_length must be at most the sequence length"),
+        ({"kernel": "prod"}, "has no parameter 'kernel'"),
+    ],
+    ids=str,
+)
+def test_bad_hyper_parameters(hyper: dict[str, Any], words: str) -> None:
+    spec = Spec("real", 8, 1)
+    with pytest.raises(UsageError, match=words):
+        build("dss", spec, spec, **hyper)

@@ -1,0 +1,106 @@
+"""Hyena: the plain form of operator and filter, padding, weight decay, bad input."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from parity import gap
+
+from lrtasks.errors import UsageError
+from lrtasks.models import build
+from lrtasks.models.base import offered
+from lrtasks.models.hyena import HyenaOperator, ImplicitFilter
+from lrtasks.specs import Spec
+
+SIGNAL, SYMBOLS = Spec("real", 24, 3), Spec("token", 24, 5)
+
+
+def plain_filter(filter: ImplicitFilter, length: int) -> np.ndarray:
+    """The kernel (channels, length), one lag at a time."""
+    weights = {name: value.detach().numpy() for name, value in filter.named_parameters()}
+    channels, bands = weights["out.weight"].shape[0], filter.bands
+    taps = np.empty((channels, length))
+    for t in range(length):
+        w = 2 * math.pi * t / length
+        f = [1e-4 + (bands - 1 - 1e-4) * i / max(bands - 1, 1) for i in range(bands)]
+        waves = [np.exp(-1j * value * w) for value in f]
+        h = np.array([t / (length - 1), *(wave.real for wave in waves), *(wave.imag for wave in waves)])
+        for i in range(3):
+            h = np.sin(weights["frequency"] * (weights[f"hidden.{i}.weight"] @ h + weights[f"hidden.{i}.bias"]))
+        taps[:, t] = weights["out.weight"] @ h
+        for c in range(channels):
+            slow, fast = math.log(0.01) / 1.5, math.log(0.01) / 0.3
+            rate = slow + (fast - slow) * c / (channels - 1)
+            taps[c, t] *= math.exp(-abs(rate) * t / (length - 1))
+    return taps
+
+
+@pytest.mark.parametrize("features", [3, 5, 9])
+def test_filter_is_the_plain_definition(features: int) -> None:
+    filter = ImplicitFilter(4, 30, features, 7, 10.0).double()
+    # the decay rates are stored in float32
+    assert gap(filter(30), plain_filter(filter, 30)) < 1e-6
+
+
+def test_filter_of_fewer_lags_is_the_start_of_the_longer_one() -> None:
+    filter = ImplicitFilter(4, 30, 5, 7, 10.0)
+    assert gap(filter(12), filter(30)[:, :12]) < 1e-6
+
+
+def test_operator_is_the_plain_definition() -> None:
+    d_model, length = 4, 13
+    operator = HyenaOperator(d_model, length, ImplicitFilter(d_model, length, 5, 7, 10.0)).double()
+    x = torch.randn(2, length, d_model, dtype=torch.float64)
+    z = operator.input(x)
+    taps = operator.short.weight[:, 0].flip(-1)
+    short = operator.short.bias.expand_as(z).clone()
+    for lag in range(3):
+        short[:, lag:] += taps[:, lag] * z[:, : length - lag]
+    x0, x1, v = short.chunk(3, -1)
+    u, kernel = x1 * v, operator.filter(length).T
+    y = operator.D * u
+    for lag in range(length):
+        y[:, lag:] += kernel[lag] * u[:, : length - lag]
+    assert gap(operator(x), operator.out(x0 * y)) < 1e-12
+
+
+def test_padding_weighs_nothing() -> None:
+    model = build("hyena", SYMBOLS, SYMBOLS, d_model=8, layers=2).double()
+    x = torch.randint(5, (2, 24))
+    mask = torch.ones(2, 24, dtype=torch.bool)
+    mask[0, 15:], mask[1, :4] = False, False
+    y, changed = model(x, mask), model(torch.where(mask, x, (x + 1) % 5), mask)
+    assert gap(changed[mask], y[mask]) < 1e-10
+
+
+def test_kernels_are_not_decayed() -> None:
+    model = build("hyena", SIGNAL, SIGNAL, d_model=8)
+    undecayed = {
+        f"{name}.{key}"
+        for name, options in offered(model, "parameter_options")
+        for key, option in options().items()
+        if option == {"weight_decay": 0.0}
+    }
+    assert undecayed == {name for name, _ in model.named_parameters() if ".filter." in name}
+
+
+@pytest.mark.parametrize(
+    ("hyper", "message"),
+    [({"filter_features": 4}, "filter_features must be odd, found 4"), ({"filter_frequency": 0}, "above 0")],
+)
+def test_bad_hyper_parameters(hyper: dict[str, float], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        build("hyena", SIGNAL, SIGNAL, **hyper)
+
+
+def test_refuses_to_be_bidirectional() -> None:
+    with pytest.raises(UsageError, match="hyena is a causal model"):
+        build("hyena", SIGNAL, SIGNAL, causal=False)
+
+
+def test_one_position_is_enough() -> None:
+    model = build("hyena", Spec("real", 1, 3), Spec("real", 1, 2), d_model=8)
+    assert model(torch.randn(2, 1, 3)).isfinite().all()

@@ -1,0 +1,110 @@
+"""What every registered model must keep; a new model inherits these tests by being registered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from parity import gap
+
+from lrtasks import generators
+from lrtasks.errors import UsageError
+from lrtasks.evaluation.budget import Budget
+from lrtasks.models import names, registry
+from lrtasks.models.checks import check_model
+from lrtasks.specs import Spec
+
+# Values for small models, of which each takes those that it has.
+SMALL = {"d_model": 8, "layers": 2, "d_state": 6, "heads": 2, "chunk": 5, "filter_width": 8}
+LENGTH = 37  # not a multiple of any chunk
+SPECS = {
+    "signals": (Spec("real", LENGTH, 3), Spec("real", LENGTH, 2)),
+    "symbols": (Spec("token", LENGTH, 7), Spec("token", LENGTH, 5)),
+    "last positions": (Spec("real", LENGTH, 3), Spec("real", 9, 1)),
+    "whole sequence": (Spec("token", LENGTH, 7), Spec("token", 1, 5, pooled=True)),
+}
+STREAMING = {"attention", "dlr", "hyena", "local-attention", "transformer"}
+
+
+def small(name: str) -> dict[str, Any]:
+    """Hyper-parameters of a small model."""
+    return {key: value for key, value in SMALL.items() if key in registry.get(name).parameter_names()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("direction", ["causal", "bidirectional"])
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("name", names())
+def test_conforms(name: str, kind: str, direction: str, dtype: torch.dtype) -> None:
+    input, target = SPECS[kind]
+    causal = direction == "causal"
+    try:
+        registry.get(name).make(**small(name)).build(input, target, causal=causal)
+    except UsageError as error:
+        if causal or "causal" not in str(error):
+            raise
+        pytest.skip(str(error))
+    check_model(name, input=input, target=target, causal=causal, dtype=dtype, **small(name))
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_bidirectional_model_is_seen_to_look_ahead(name: str) -> None:
+    """It makes use of what follows, and the causality check is sharp enough to see it in a fresh model."""
+    spec = SPECS["symbols"][0]
+
+    def factory(input: Spec, target: Spec) -> torch.nn.Module:
+        return registry.get(name).make(**small(name)).build(input, target, causal=False)
+
+    try:
+        factory(spec, spec)
+    except UsageError as error:
+        pytest.skip(str(error))
+    with pytest.raises(UsageError, match="not causal"):
+        check_model(factory, input=spec, target=spec)
+
+
+@pytest.mark.parametrize("name", names())
+def test_streams_as_it_computes_in_parallel(name: str) -> None:
+    """One position at a time gives what the whole sequence gives, in evaluation mode."""
+    spec = SPECS["signals"][0]
+    torch.manual_seed(0)
+    model = registry.get(name).make(**small(name)).build(spec, spec, causal=True).double().eval()
+    try:
+        state = model.initial_state(2)
+    except UsageError as error:
+        assert name not in STREAMING
+        pytest.skip(str(error))
+    x = torch.randn(2, LENGTH, 3, dtype=torch.float64)
+    outputs = []
+    with torch.no_grad():
+        for t in range(LENGTH):
+            y, state = model.step(x[:, t], state)
+            outputs.append(y)
+        assert gap(torch.stack(outputs, 1), model(x)) < 1e-9
+
+
+@pytest.mark.parametrize("name", names())
+def test_presets_are_valid(name: str) -> None:
+    """Names and values of hyper-parameters and of the budget, for every preset and every task that it names."""
+    presets = registry.presets(name)
+    assert {"small", "paper"} <= set(presets)
+    for preset in presets.values():
+        assert set(preset) <= {"hyper", "training", "tasks"}
+        assert set(preset.get("tasks", {})) <= set(generators.names())
+        for override in ({}, *preset.get("tasks", {}).values()):
+            assert set(override) <= {"hyper", "training"}
+            registry.get(name).make(**{**preset.get("hyper", {}), **override.get("hyper", {})})
+            Budget.make(**{**preset.get("training", {}), **override.get("training", {})})
+
+
+def parameter_count(name: str) -> int:
+    """Of the small preset, on the shift task at length 256 with 8 shifts."""
+    config = registry.get(name).make(**registry.presets(name)["small"]["hyper"])
+    model = config.build(Spec("real", 256, 3), Spec("real", 256, 8), causal=True)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["hyena", "local-attention", "transformer"])
+def test_small_presets_have_about_the_parameters_of_dlr(name: str) -> None:
+    assert parameter_count(name) == pytest.approx(parameter_count("dlr"), rel=0.15)

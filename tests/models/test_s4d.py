@@ -1,0 +1,114 @@
+"""S4D against a plain float64 form: kernel, gradients, both starts, streaming, bad input."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from parity import check_streaming, gap
+
+from lrtasks.errors import UsageError
+from lrtasks.models.base import build, offered, state_bytes
+from lrtasks.models.s4d import S4DKernel, starting_frequencies
+from lrtasks.specs import Spec
+
+
+def plain(leaves: dict[str, torch.Tensor], length: int) -> torch.Tensor:
+    """Sum over all N eigenvalues, conjugates spelt out, of C (exp(Δλ) - 1)/λ exp(Δλ l), in complex128."""
+    dt = torch.exp(leaves["log_dt"])[:, None]
+    half = torch.complex(-torch.exp(leaves["r"]), leaves["omega"])
+    weight = torch.view_as_complex(leaves["C"])
+    eigenvalue = torch.cat([half, half.conj()], -1)
+    weight = torch.cat([weight, weight.conj()], -1)
+    table = torch.exp((dt * eigenvalue)[..., None] * torch.arange(length))
+    total = torch.einsum("chn,hnl->chl", weight * (torch.exp(dt * eigenvalue) - 1) / eigenvalue, table)
+    assert total.imag.abs().max() < 1e-9 * total.real.abs().max()
+    return total.real
+
+
+@pytest.mark.parametrize(("double", "at_most"), [(True, 1e-10), (False, 1e-5)])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("start", ["lin", "legs"])
+def test_kernel_equals_the_plain_form(start: Any, directions: int, double: bool, at_most: float) -> None:
+    torch.manual_seed(0)
+    kernel = S4DKernel(5, 16, 1e-3, 1e-1, start, directions=directions)
+    kernel = kernel.double() if double else kernel
+    with torch.no_grad():
+        kernel.r.add_(0.3 * torch.randn(kernel.r.shape))
+        kernel.omega.offset.add_(0.3 * torch.randn(kernel.r.shape))
+    mine = {"log_dt": kernel.log_dt, "r": kernel.r, "omega": kernel.omega.offset, "C": kernel.C}
+    exact = {name: leaf.detach().double().requires_grad_() for name, leaf in mine.items()}
+    exact["omega"] = kernel.omega().detach().requires_grad_()
+    found, wanted = kernel(200), plain(exact, 200)
+    assert gap(found, wanted) <= at_most
+    cotangent = torch.randn(wanted.shape, dtype=torch.float64)
+    found.backward(cotangent.to(found.dtype))
+    wanted.backward(cotangent)
+    for name, leaf in mine.items():
+        assert gap(leaf.grad, exact[name].grad) <= at_most, name
+
+
+def test_legs_start_is_the_spectrum_of_the_normal_part_of_hippo() -> None:
+    """A = A_normal - P Pᵀ with A the HiPPO-LegS matrix and P_i = sqrt(i + 1/2)."""
+    n = np.arange(32)
+    hippo = -np.where(n[:, None] > n, np.sqrt(np.outer(2 * n + 1, 2 * n + 1)), np.diag(n + 1.0))
+    normal = hippo + np.outer(np.sqrt(n + 0.5), np.sqrt(n + 0.5))
+    eigenvalues = np.linalg.eigvals(normal)
+    assert np.allclose(eigenvalues.real, -0.5)
+    expected = np.sort(eigenvalues.imag[eigenvalues.imag > 0])
+    assert np.allclose(starting_frequencies("legs", 32), expected)
+
+
+def test_start() -> None:
+    torch.manual_seed(0)
+    kernel = S4DKernel(3000, 8, 1e-3, 1e-1)
+    assert torch.equal(kernel.omega()[0], math.pi * torch.arange(4, dtype=torch.float64))
+    assert torch.allclose(torch.exp(kernel.r), torch.tensor(0.5))
+    assert kernel.log_dt.mean().item() == pytest.approx(math.log(1e-2), abs=0.1)
+    assert torch.view_as_complex(kernel.C).abs().square().mean().item() == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.parametrize("hyper", [{}, {"start": "legs"}, {"kernel_length": 7}, {"glu": False}], ids=str)
+def test_streaming_equals_convolution(hyper: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    spec = Spec("real", 60, 2)
+    model = build("s4d", spec, spec, layers=2, d_model=5, d_state=12, **hyper)
+    x = torch.randn(3, 60, 2)
+    check_streaming(model, x, 1e-5)
+    check_streaming(model.double(), x.double(), 1e-10)
+
+
+def test_state_holds_one_complex_number_per_pair() -> None:
+    spec = Spec("real", 60, 2)
+    assert state_bytes(build("s4d", spec, spec, layers=2, d_model=5, d_state=12)) == 2 * 5 * 6 * 16
+
+
+def test_kernel_parameters_have_their_own_options() -> None:
+    spec = Spec("real", 8, 1)
+    options = {}
+    for module, method in offered(build("s4d", spec, spec, d_model=4, d_state=8), "parameter_options"):
+        options |= {
+            f"{module}.{name}".removeprefix("blocks.0.mixer.kernel."): given for name, given in method().items()
+        }
+    assert options == {name: {"weight_decay": 0.0, "lr": 1e-3} for name in ("log_dt", "r", "omega.offset")}
+
+
+@pytest.mark.parametrize(
+    ("hyper", "words"),
+    [
+        ({"d_state": 0}, "d_state must be at least 2"),
+        ({"d_state": 7}, "d_state must be even"),
+        ({"dt_min": 0.2, "dt_max": 0.1}, "dt_min must be at most dt_max"),
+        ({"start": "leg"}, "did you mean 'legs'"),
+        ({"start": "legs", "d_state": 8192}, "start='legs' needs d_state at most 4096"),
+        ({"kernel_length": 9}, "kernel_length must be at most the sequence length"),
+    ],
+    ids=str,
+)
+def test_bad_hyper_parameters(hyper: dict[str, Any], words: str) -> None:
+    spec = Spec("real", 8, 1)
+    with pytest.raises(UsageError, match=words):
+        build("s4d", spec, spec, **hyper)

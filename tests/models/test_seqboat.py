@@ -1,0 +1,454 @@
+"""SeqBoat: parity with the reference's arrays, windows, routers, streaming, diagnostics, bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hybrid_parity import (
+    GRADIENT,
+    OUTPUT,
+    Part,
+    attention_parts,
+    check_close,
+    check_gradients,
+    check_layer,
+    fill,
+    linear_parts,
+    load,
+    norm_parts,
+    ssm_parts,
+)
+from test_local_attention import Largest
+
+from lrtasks.errors import UsageError
+from lrtasks.evaluation.presets import resolve
+from lrtasks.models import build, registry
+from lrtasks.models.ops.scoped_attention import Scope
+from lrtasks.models.seqboat import SeqBoat, SeqBoatLayer
+from lrtasks.specs import Spec
+
+LAYERS = [
+    *("bi_relu2", "bi_relu2_batchnorm_train", "bi_relu2_localpos", "bi_relu2_postnorm_pad", "bi_relu2_sparse"),
+    *("bi_softmax", "bi_softmax_all_active", "bi_softmax_localpos", "bi_softmax_none_active"),
+    *("bi_softmax_onefullrow_alwayscompress", "bi_softmax_postnorm_pad", "bi_softmax_rotary", "bi_softmax_widewindow"),
+    *("causal_relu2", "causal_softmax", "causal_softmax_localpos", "causal_softmax_rotary"),
+    *("chunk_always_bi_relu2", "chunk_always_bi_softmax", "full_always_bi_softmax", "full_bi_relu2"),
+    *("full_bi_relu2_pad", "full_bi_softmax", "full_causal_relu2", "full_causal_softmax"),
+    *("local_always_bi_relu2", "local_always_bi_softmax", "unit_bi_softmax_scalenorm_post_pad"),
+]
+
+
+def reference_layer(file: str, arrays: dict[str, Any]) -> SeqBoatLayer:
+    """A layer of the file's settings."""
+    d_model, d_z, d_v, states = arrays["in_cfg_dims"].tolist()
+    width, causal = int(arrays["in_cfg_window"]), "causal" in file
+    config = SeqBoat(
+        d_model=d_model,
+        d_z=d_z,
+        d_v=d_v,
+        d_state=states,
+        attention="relu2" if "relu2" in file else "softmax",
+        bias="compressed" if "localpos" in file else "rotary" if "rotary" in file else "simple",
+        max_positions=int(arrays["in_cfg_maxpos"]),
+        router="always" if "always" in file and "compress" not in file else "softmax",
+        norm="batch" if "batchnorm" in file else "scale" if "scalenorm" in file else "layer",
+        prenorm="post" not in file,
+    )
+    scope = Scope(causal)
+    if "chunk" in file:
+        scope = Scope(causal, chunk=width)
+    elif width > 0:  # the reference counts keys on one side
+        scope = Scope(causal, window=width if causal else 2 * width)
+    return config._layer(len(arrays["in_x"]), scope)
+
+
+def layer_parts(layer: SeqBoatLayer, arrays: dict[str, Any], prefix: str = "") -> list[Part]:
+    module = layer.sparse[0]
+    unit, router = module.inner, module.router
+    table = slice(None)
+    if unit.attention.by_rank:  # the reference's table is centred at 4c - 1 for a window of c on one side
+        reach = int(arrays["in_cfg_window"])
+        table = slice(3 * reach - 1, 5 * reach)
+    parts = [
+        *ssm_parts(layer.ssm, prefix + ("ssm_" if f"param_{prefix}ssm_delta" in arrays else "move_")),
+        *norm_parts(layer.norm, prefix),
+        *attention_parts(unit.attention, prefix, table),
+        *linear_parts(f"{prefix}mx_proj", unit.mix),
+        *linear_parts(f"{prefix}h_proj", unit.out),
+        *linear_parts(f"{prefix}hx_proj", layer.skip, slice(0 if router is None else 2, None)),
+    ]
+    if router is not None:
+        parts += linear_parts(f"{prefix}hx_proj", router.logits, slice(0, 2))
+        parts.append(Part(f"{prefix}q_router_temp", router.log_tau))
+    return parts
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("file", LAYERS)
+def test_layer_parity(data: Path, file: str, double: bool) -> None:
+    arrays = load(data, f"layer_{file}")
+    layer = reference_layer(file, arrays)
+    check_layer(arrays, layer, layer_parts(layer, arrays), double)
+    activity = layer.sparse[0].activity
+    assert activity is not None
+    if "out_active" in arrays:
+        assert torch.equal(activity.active, torch.from_numpy(arrays["out_active"]))
+        check_close(activity.confidence, arrays["out_conf"], OUTPUT[double], "confidence")
+
+
+def test_all_arrays_are_compared(data: Path) -> None:
+    files = {path.stem.removeprefix("layer_") for path in (data / "hybrids").glob("layer_*.npz")}
+    assert files == set(LAYERS)
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_model_parity(data: Path, double: bool) -> None:
+    """Two layers with encoder, final norm, mean over time and decoder."""
+    arrays = load(data, "model_small")
+    d_model, layers, d_z, states, window, positions = arrays["in_cfg"].tolist()
+    model = build(
+        "seqboat", Spec("real", 30, 3), Spec("token", 1, 5, pooled=True), causal=False, prenorm=True, d_model=d_model,
+        layers=layers, d_z=d_z, d_state=states, window=2 * window, max_positions=positions,
+    )  # fmt: skip
+    parts = [
+        *linear_parts("encoder", model.encoder),
+        *linear_parts("decoder", model.decoder),
+        *norm_parts(model.final_norm, "final_"),
+    ]
+    for i, layer in enumerate(model.blocks):
+        parts += layer_parts(layer, arrays, f"seq_layers_{i}_")
+    assert len(parts) == len(list(model.parameters()))
+    model.to(torch.float64 if double else torch.float32)
+    fill(arrays, parts)
+    y = model(torch.from_numpy(arrays["in_x"]).to(model.decoder.weight.dtype))[:, 0]
+    check_close(y, arrays["out_y"], OUTPUT[double])
+    torch.nn.functional.cross_entropy(y, torch.from_numpy(arrays["in_target"])).backward()
+    check_gradients(arrays, parts, GRADIENT[double])
+
+
+def small_layer(causal: bool, length: int = 40, **settings: Any) -> SeqBoatLayer:
+    """One layer whose weights are large enough for the router to decide, in float64 and evaluation mode."""
+    torch.manual_seed(0)
+    config = SeqBoat(**{"d_model": 8, "d_state": 4, **settings})
+    layer = config._layer(length, config.attention_scope(length, causal)).double().eval()
+    enlarge(layer)
+    return layer
+
+
+@torch.no_grad()
+def enlarge(module: torch.nn.Module) -> None:
+    """Give all matrices entries of about 0.5."""
+    for name, parameter in module.named_parameters():
+        if name.endswith("weight") and parameter.dim() == 2:
+            parameter.normal_(std=0.5)
+
+
+@pytest.mark.parametrize("scope", [{"window": 6}, {"scope": "full"}, {"scope": "chunk", "chunk": 7}])
+def test_a_row_does_not_depend_on_a_full_one(scope: dict[str, Any]) -> None:
+    """Beside a row that is active throughout, each row gives what it gives alone."""
+    layer = small_layer(False, **scope)
+    x = torch.randn(3, 40, 8, dtype=torch.float64)
+    layer(x)
+    router = layer.sparse[0].router
+    with torch.no_grad():
+        router.logits.weight.zero_()
+        router.logits.weight[1, 0] = 1.0
+        layer.ssm.kernel.gamma.zero_()
+        layer.ssm.omega.fill_(1.0)
+    x[0, :, 0] = 1.0  # now the decision is the sign of the first feature
+    together = layer(x)
+    counts = layer.sparse[0].activity.active.sum(1)
+    assert counts[0] == 40 and (counts[1:] < 40).all() and (counts[1:] > 0).all()
+    for row in range(3):
+        assert torch.allclose(layer(x[row : row + 1])[0], together[row], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "relu2", "laplace"])
+@pytest.mark.parametrize("settings", [{}, {"scope": "full"}, {"scope": "chunk"}, {"feedforward": "sparse"}])
+def test_nothing_active(settings: dict[str, Any], attention: str) -> None:
+    """Modules give zeros, gradients are finite, figures too."""
+    layer = small_layer(False, attention=attention, **settings).train()
+    for module in layer.sparse:
+        module.router.logits.bias.data[0] = 100.0
+    x = torch.randn(2, 40, 8, dtype=torch.float64, requires_grad=True)
+    for module in layer.sparse:
+        assert not module(x).any()
+    layer(x).sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in layer.parameters())
+    assert layer.sparse[0].diagnostics() == {
+        "activation_rate": 0.0,
+        "activation_rate_std": 0.0,
+        "compressed_length": 0.0,
+        "temperature": pytest.approx(8**0.5),
+        "attention_span": 0.0,
+    }
+
+
+@pytest.mark.parametrize("router", ["softmax", "sigmoid"])
+def test_the_router_learns_through_the_confidence_alone(router: str) -> None:
+    """dL/du = <G, Y> c (1 - c) / τ where the module ran, 0 elsewhere; dL/d log τ = -<G, Y> c (1 - c) margin."""
+    module = small_layer(False, router=router).sparse[0]
+    h, cotangent = torch.randn(2, 2, 40, 8, dtype=torch.float64)
+    h.requires_grad_()
+    y = module(h)
+    (y * cotangent).sum().backward()
+    with torch.no_grad():
+        active, c = module.router(h)
+        assert 0 < active.sum() < active.numel()
+        weighted = (y * cotangent).sum(-1) / c
+        slope = torch.where(active, weighted * c * (1 - c), 0)
+        assert not y[~active].any()
+        tau = module.router.log_tau.exp()
+        wanted = torch.einsum("bl,bld->d", slope, h) / tau
+        found = module.router.logits.weight.grad
+        assert torch.allclose(found[-1], wanted, rtol=0, atol=1e-12)
+        if router == "softmax":
+            assert torch.allclose(found[0], -wanted, rtol=0, atol=1e-12)
+        wanted_tau = -(slope * module.router.margin(h)).sum()
+        assert torch.allclose(module.router.log_tau.grad, wanted_tau, rtol=0, atol=1e-12)
+
+
+STREAMED = [
+    {"window": 5},
+    {"window": 5, "attention": "relu2", "bias": "compressed"},
+    {"window": 5, "attention": "laplace", "prenorm": True},
+    {"window": 5, "bias": "rotary"},
+    {"scope": "full", "attention": "relu2", "max_positions": 9},
+    {"scope": "chunk", "chunk": 4, "attention": "laplace"},
+    {"window": 5, "router": "always", "kernel_length": 7},
+    {"window": 5, "router": "moe", "feedforward": "sparse"},
+    {"scope": "chunk", "chunk": 4, "router": "always"},
+    {"window": 5, "ssm": "s4d", "router": "gumbel"},
+]
+
+
+@pytest.mark.parametrize("settings", STREAMED)
+def test_streaming_is_the_parallel_form(settings: dict[str, Any]) -> None:
+    """One token at a time with a first-in-first-out memory; rows push at different positions."""
+    layer = small_layer(True, **settings)
+    x = torch.randn(3, 40, 8, dtype=torch.float64)
+    wanted, state = layer(x), layer.initial_state(3)
+    active = layer.sparse[0].activity.active
+    if layer.sparse[0].router is not None:
+        assert active.sum(1).min() > 5 and active.sum(1).max() < 40 and not torch.equal(active[0], active[1])
+    for t in range(40):
+        y, state = layer.step(x[:, t], state)
+        assert torch.allclose(y, wanted[:, t], rtol=0, atol=1e-12), t
+
+
+def test_streaming_memory_is_bounded_by_the_window() -> None:
+    layer = small_layer(True, window=5)
+    state = layer.initial_state(2)
+    for _ in range(12):
+        _, state = layer.step(torch.randn(2, 8, dtype=torch.float64), state)
+    assert state[1][0].k.shape == (2, 6, 4)
+
+
+VARIANTS = [
+    *({"router": router} for router in ("softmax", "sigmoid", "gumbel", "moe", "always")),
+    *({"attention": attention} for attention in ("relu2", "laplace")),
+    *({"bias": bias} for bias in ("compressed", "rotary")),
+    *({"norm": norm, "prenorm": True} for norm in ("scale", "batch")),
+    *({"feedforward": feedforward} for feedforward in ("after", "sparse")),
+    {"scope": "chunk", "chunk": 6},
+    {"ssm": "s4d", "kernel_length": 9},
+    {"window": 16},
+    {"sinusoids": True, "dropout": 0.2},
+]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("settings", VARIANTS)
+def test_variants_learn(settings: dict[str, Any], causal: bool) -> None:
+    """A few steps on one batch, with padding, lower the loss; all parameters move."""
+    torch.manual_seed(0)
+    spec = Spec("real", 24, 2)
+    model = build("seqboat", spec, spec, causal=causal, d_model=16, d_state=4, allow_batch_norm=True, **settings)
+    enlarge(model)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimiser = torch.optim.Adam(model.parameters(), 3e-2)
+    x, mask = 2 * torch.randn(4, 24, 2), torch.arange(24) < torch.tensor([[24], [20], [9], [1]])
+    losses = []
+    for _ in range(6):
+        loss = ((model(x, mask) - x.flip(2))[mask] ** 2).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.95 * losses[0]
+    assert not [name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])]
+
+
+def test_gumbel_router() -> None:
+    """Noise in training only; the count of updates sets the temperature and survives a checkpoint."""
+    layer = small_layer(False, router="gumbel")
+    module, x = layer.sparse[0], torch.randn(2, 40, 8, dtype=torch.float64)
+    assert torch.equal(layer(x), layer(x)) and module.router.updates == 0
+    layer.train()
+    assert not torch.equal(layer(x), layer(x)) and module.router.updates == 2
+    layer.eval()
+    module.router.updates.fill_(100_000)
+    copy = small_layer(False, router="gumbel")
+    copy.load_state_dict(layer.state_dict())
+    assert copy.sparse[0].diagnostics() == {}
+    assert torch.equal(copy(x), layer(x))
+    assert copy.sparse[0].diagnostics()["temperature"] == pytest.approx(2 * 0.999995**100_000)
+    h = torch.randn(5, 8, dtype=torch.float64)
+    active, confidence = module.router(h)
+    u = module.router.logits(h)
+    assert torch.allclose(confidence, torch.softmax(u / module.router.temperature(), -1)[:, 1], rtol=1e-6)
+    assert torch.equal(active, u[:, 1] > u[:, 0])
+    module.router.updates.fill_(1_000_000)
+    assert module.router.temperature() == 0.5
+    module.router.hard = True
+    assert torch.equal(module.router(h)[1], torch.ones(5, dtype=torch.float64))
+
+
+def test_moe_router_compares_directions_only() -> None:
+    router = small_layer(False, router="moe").sparse[0].router
+    h = torch.randn(5, 8, dtype=torch.float64)
+    embeddings = router.experts / router.experts.norm(dim=1, keepdim=True)
+    wanted = torch.softmax(h @ router.reduce.weight.T @ embeddings.T, 1)[:, 1]
+    assert torch.allclose(router(h)[1], wanted, rtol=0, atol=1e-12)
+    before = router(h)[1]
+    router.experts.data[0] *= 3
+    assert torch.allclose(router(h)[1], before, rtol=0, atol=1e-12)
+
+
+def test_diagnostics() -> None:
+    """Rates over valid positions, spread over samples, and the span of a window by its definition."""
+    layer = small_layer(True, window=3)
+    mask = torch.arange(40) < torch.tensor([[40], [25]])
+    layer(torch.randn(2, 40, 8, dtype=torch.float64), mask)
+    module = layer.sparse[0]
+    active = module.activity.active
+    assert not active[~mask].any()
+    rates = [float(active[0].sum() / 40), float(active[1].sum() / 25)]
+    spans = []
+    for row in active:
+        places = row.nonzero().flatten().tolist()
+        for rank in range(1, len(places)):
+            past = places[max(0, rank - 3) : rank]
+            spans.append(sum(places[rank] - place for place in past) / len(past))
+    assert module.diagnostics() == pytest.approx(
+        {
+            "activation_rate": sum(rates) / 2,
+            "activation_rate_std": abs(rates[0] - rates[1]) / 2,
+            "compressed_length": float(active.sum(1).max()) / 40,
+            "temperature": 8**0.5,
+            "attention_span": sum(spans) / len(spans),
+        }
+    )
+    (portrait,) = module.portraits()
+    assert ((portrait.series["confidence"] > 0.5) == active.numpy()).all()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("settings", [{}, {"router": "always"}, {"bias": "compressed"}])
+def test_memory_is_linear_in_the_length(settings: dict[str, Any], causal: bool) -> None:
+    """At 65,536 positions, forward and backward: no tensor beyond each query's window and block of keys."""
+    window, sizes = 32, []
+    layer = small_layer(causal, 2**16, d_model=2, d_state=1, window=window, **settings).float()
+    for length in (2**15, 2**16):
+        with Largest() as largest:
+            layer(torch.randn(1, length, 2)).sum().backward()
+        sizes.append(largest.numel)
+        assert largest.numel <= length * 2 * window
+    assert 2**16 * 8 < sizes[1] < 2.2 * sizes[0]
+
+
+def test_parameter_counts_of_the_paper() -> None:
+    """Per layer of the paper's models: ListOps, Image and Path, without embedding and head."""
+    spec = Spec("real", 4096, 1)
+    counts = {"listops": (80, 64, 2002, 65_366), "image": (160, 96, 1024, 219_330), "path": (128, 64, 1024, 143_042)}
+    for d_model, d_z, positions, wanted in counts.values():
+        config = SeqBoat(d_model=d_model, d_z=d_z, max_positions=positions)
+        (block,) = config.blocks(spec, causal=False)
+        assert sum(parameter.numel() for parameter in block.parameters()) == wanted
+
+
+BAD = [
+    ({"window": 0}, "window must be at least 1"),
+    ({"window": 26}, r"window must be at most the sequence length \(24\), found 26"),
+    ({"window": 8, "scope": "full"}, "window has no meaning with scope='full'"),
+    ({"temperature": 0}, "temperature must be above 0, found 0"),
+    ({"temperature": -1.0}, "temperature must be above 0"),
+    ({"chunk": 0}, "chunk must be at least 1"),
+    ({"d_z": 5, "bias": "rotary"}, "d_z must be even, found 5"),
+    ({"ssm": "s4d", "d_state": 5}, "d_state must be even"),
+    ({"sinusoids": True, "d_model": 7}, "d_model must be even with sinusoids, found 7"),
+    ({"norm": "batch"}, "batch norm is not causal in training"),
+    ({"router": "sofmax"}, "did you mean 'softmax'"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), BAD)
+def test_bad_input(settings: dict[str, Any], message: str) -> None:
+    spec = Spec("real", 24, 1)
+    with pytest.raises(UsageError, match=message):
+        build("seqboat", spec, spec, **settings)
+
+
+def test_an_odd_window_cannot_be_split() -> None:
+    spec = Spec("real", 24, 1)
+    with pytest.raises(UsageError, match="even window, found 5"):
+        build("seqboat", spec, spec, causal=False, window=5)
+
+
+def test_the_default_window_fits_the_length() -> None:
+    scopes = {
+        (length, causal): SeqBoat().attention_scope(length, causal).window
+        for length in (1, 33, 1000)
+        for causal in (True, False)
+    }
+    assert scopes == {
+        (1, True): 1, (1, False): 2, (33, True): 33, (33, False): 32, (1000, True): 256, (1000, False): 256
+    }  # fmt: skip
+
+
+def test_a_padded_chunk_is_said() -> None:
+    spec = Spec("real", 24, 1)
+    with pytest.warns(UserWarning, match="chunk 7 does not divide the length 24; the last chunk is padded by 4"):
+        build("seqboat", spec, spec, scope="chunk", chunk=7, router="always")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"), [("seqboat-full", "scope", "full"), ("seqboat-local", "router", "always")]
+)
+def test_named_variants(name: str, setting: str, value: str) -> None:
+    """The variant is SeqBoat with one other default."""
+    settings = registry.get(name).make().parameters()
+    assert settings == {**SeqBoat().parameters(), setting: value}
+
+
+def test_mixed_precision() -> None:
+    """Bfloat16 products change the output by their rounding only; weights are made in float32."""
+    layer = small_layer(True, window=9, router="always").float()
+    x = torch.randn(2, 40, 8)
+    wanted = layer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = layer(x)
+    assert (mixed - wanted).abs().max() < 0.03 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("name", ["seqboat", "seqboat-full", "seqboat-local", "mega", "mega-chunk"])
+@pytest.mark.parametrize("task", ["shift", "cummax", "reverse", "select", "mips", "context-shift", "recall", "mqar"])
+def test_small_presets_fit_the_small_tasks(name: str, task: str) -> None:
+    """The model is built, and has about the parameters of dlr's preset beside what token tasks add."""
+    plan = resolve(task, name)
+    with torch.device("meta"):
+        model = build(name, plan.task.input, plan.task.target, **plan.hyper)
+    count = sum(parameter.numel() for parameter in model.blocks.parameters())
+    assert 60_000 < count < 80_000
+
+
+@pytest.mark.parametrize("preset", ["lra-text", "lra-retrieval", "lra-image", "lra-pathfinder", "speech", "enwik8"])
+def test_presets_of_the_paper_build(preset: str) -> None:
+    spec = Spec("token", 8192, 10)
+    with torch.device("meta"):
+        hyper = registry.presets("seqboat")[preset]["hyper"]
+        model = build("seqboat", spec, Spec("token", 1, 10, pooled=True), causal=False, **hyper)
+    assert len(model.blocks) == hyper["layers"] + hyper.get("sinusoids", False)

@@ -1,0 +1,148 @@
+"""SGConv: parity with the reference's arrays, number of scales, norm in checkpoints, streaming, bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from parity import check_outputs_and_gradients, check_streaming, gap
+
+from lrtasks.errors import UsageError
+from lrtasks.models.base import build, offered
+from lrtasks.models.ops.longlayer import LongConvLayer
+from lrtasks.models.sgconv import SGConvKernel, scales
+from lrtasks.specs import Spec
+
+
+def load_weights(kernel: SGConvKernel, arrays: dict[str, Any], weights: str, alpha: str) -> None:
+    kernel.alpha.data.copy_(torch.from_numpy(arrays[alpha]))
+    for i in range(len(kernel.w)):
+        kernel.w.data[i].copy_(torch.from_numpy(arrays[f"{weights}{i}"]))
+
+
+def with_stacked_gradients(arrays: dict[str, Any], prefix: str, count: int) -> dict[str, Any]:
+    """The reference's one array per scale as one array, which is how the weights are kept here."""
+    stacked = {
+        f"grad_{prefix}ws_{kind}": np.stack([arrays[f"grad_{prefix}ws_{i}_{kind}"] for i in range(count)])
+        for kind in ("f32", "f64")
+    }
+    return arrays | stacked
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_kernel_parity(data: Path, double: bool) -> None:
+    arrays = dict(np.load(data / "dlr" / "sgconv_kernel.npz"))
+    H, N, L, count = (int(arrays[size]) for size in ("H", "N", "L", "n_scales"))
+    kernel = SGConvKernel(H, N, L, 0.5, 1.0)
+    assert len(kernel.w) == count
+    kernel = kernel.double() if double else kernel
+    load_weights(kernel, arrays, "init_w", "init_alpha")
+    kernel.fix_norm()
+    assert gap(kernel.norm, arrays["k_norm"]) < 1e-6
+    assert gap(kernel(L), arrays["init_K_f32"]) < 1e-6
+    # from here on the norm stays, whatever the weights
+    kernel.norm.copy_(torch.from_numpy(arrays["k_norm"]))
+    load_weights(kernel, arrays, "raw_ws_", "raw_alpha")
+    arrays = with_stacked_gradients(arrays, "", count)
+    leaves = {"alpha": kernel.alpha, "ws": kernel.w}
+    check_outputs_and_gradients(arrays, lambda: kernel(L), leaves, double, output="K")
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_layer_parity(data: Path, double: bool) -> None:
+    arrays = dict(np.load(data / "dlr" / "layer_sgconv_uni.npz"))
+    H, N, L = (int(arrays[size]) for size in "HNL")
+    kernel = SGConvKernel(H, N, L, 0.5, 1.0)
+    layer = LongConvLayer(kernel, H, L, None, glu=False)
+    layer = layer.double() if double else layer
+    load_weights(kernel, arrays, "raw_kernel_ws_", "raw_kernel_alpha")
+    kernel.norm.copy_(torch.from_numpy(arrays["k_norm"]))
+    arrays = with_stacked_gradients(arrays, "kernel_", len(kernel.w))
+    leaves = {"D": layer.D, "output_linear_weight": layer.output.weight, "output_linear_bias": layer.output.bias}
+    for name, leaf in leaves.items():
+        leaf.data.copy_(torch.from_numpy(arrays[f"raw_{name}"]).view_as(leaf))
+    u = torch.from_numpy(arrays["u"]).to(layer.D.dtype).requires_grad_()
+    leaves |= {"input": u, "kernel_alpha": kernel.alpha, "kernel_ws": kernel.w}
+    check_outputs_and_gradients(arrays, lambda: layer(u.transpose(1, 2)).transpose(1, 2), leaves, double)
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 2.5, 0.5])
+def test_kernel_reaches_every_length(ratio: float) -> None:
+    taps = 8
+    length = int(taps * ratio)
+    kernel = SGConvKernel(3, taps, length, 1.0, 1.0)
+    assert kernel(length).shape == (1, 3, length)
+    count = scales(taps, length)
+    assert count == 1 or taps * 2 ** (count - 2) < length
+    assert kernel(taps * 2 ** (count - 1)).norm(dim=-1).detach().numpy() == pytest.approx(1, rel=1e-5)
+
+
+def test_stretched_pieces_by_hand() -> None:
+    """Half-pixel linear interpolation of (0, 4) by 2 is (0, 1, 3, 4); pieces are decayed by powers of α."""
+    kernel = SGConvKernel(1, 2, 8, 0.5, 0.5)
+    with torch.no_grad():
+        kernel.w.copy_(torch.tensor([0.0, 4.0]).expand_as(kernel.w))
+        kernel.norm.fill_(1)
+    assert kernel(8)[0, 0].tolist() == [0.0, 4.0, 0.0, 2.0, 0.0, 0.25, 0.75, 1.0]
+
+
+def test_norm_is_saved_and_not_learned() -> None:
+    spec = Spec("real", 40, 1)
+    model = build("sgconv", spec, spec, d_model=4, d_state=5)
+    kernel = model.blocks[0].mixer.kernel
+    before = kernel.norm.clone()
+    with torch.no_grad():
+        kernel.w.mul_(3)
+    torch.manual_seed(1)
+    other = build("sgconv", spec, spec, d_model=4, d_state=5)
+    x = torch.randn(2, 40, 1)
+    assert gap(other(x), model(x)) > 1e-3
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other.blocks[0].mixer.kernel.norm, before)
+    assert torch.equal(other(x), model(x))
+    assert "norm" not in dict(kernel.named_parameters())
+
+
+def test_start() -> None:
+    torch.manual_seed(0)
+    kernel = SGConvKernel(2000, 16, 64, 0.5, 1.0, directions=2)
+    assert (kernel.w.std() * 16).item() == pytest.approx(1, rel=0.02)
+    assert 0.5 <= kernel.alpha.min().item() < 0.52
+    assert 0.98 < kernel.alpha.max().item() <= 1.0
+
+
+@pytest.mark.parametrize("hyper", [{}, {"kernel_length": 7}, {"d_state": 3, "glu": True}, {"d_state": 100}], ids=str)
+def test_streaming_equals_convolution(hyper: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    spec = Spec("real", 60, 2)
+    model = build("sgconv", spec, spec, layers=2, d_model=5, **{"d_state": 8, **hyper})
+    x = torch.randn(3, 60, 2)
+    check_streaming(model, x, 1e-5)
+    check_streaming(model.double(), x.double(), 1e-10)
+
+
+def test_kernel_parameters_are_not_decayed() -> None:
+    spec = Spec("real", 8, 1)
+    options: dict[str, Any] = {}
+    for _, method in offered(build("sgconv", spec, spec, d_model=4, d_state=8), "parameter_options"):
+        options |= method()
+    assert options == {"w": {"weight_decay": 0.0}, "alpha": {"weight_decay": 0.0}}
+
+
+@pytest.mark.parametrize(
+    ("hyper", "words"),
+    [
+        ({"d_state": 0}, "d_state must be at least 1"),
+        ({"alpha_min": 0.9, "alpha_max": 0.5}, "alpha_min must be at most alpha_max"),
+        ({"kernel_length": 9}, "kernel_length must be at most the sequence length"),
+        ({"dt_min": 0.1}, "has no parameter 'dt_min'"),
+    ],
+    ids=str,
+)
+def test_bad_hyper_parameters(hyper: dict[str, Any], words: str) -> None:
+    spec = Spec("real", 8, 1)
+    with pytest.raises(UsageError, match=words):
+        build("sgconv", spec, spec, **hyper)

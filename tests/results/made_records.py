@@ -1,0 +1,47 @@
+"""Run records made up for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lrtasks.evaluation import Budget
+from lrtasks.results import RunRecord
+
+COST = {"seconds_per_step": 0.01, "seconds": 1.0, "peak_memory_bytes": 1, "device": "cpu"}
+
+
+def made(
+    *,
+    task: str = "shift",
+    length: int = 256,
+    model: str = "dlr",
+    hyper: dict[str, Any] | None = None,
+    budget: dict[str, Any] | None = None,
+    score: float | None = 0.9,
+    floor: float = 0.2,
+    structure: str | None = None,
+    **changes: Any,
+) -> RunRecord:
+    """A finished run with one headline score; ``changes`` replaces whole fields."""
+    scores: dict[str, Any] = {"test": {"r2": score, "r2_batch_mean": score}} if score is not None else {}
+    fields: dict[str, Any] = {
+        "command": "lrtasks eval",
+        "task": {"name": task, "version": 1, "parameters": {"length": length}, "metric": "r2", "data": None},
+        "model": {
+            "name": model,
+            "parameters": {"layers": 1, "kernel": "real", "eigenvalues": "complex", "real_weight": False, "glu": False}
+            | (hyper or {}),
+            "structure": structure,
+            "count": 100,
+            "state_bytes": 64,
+        },
+        "preset": "small",
+        "budget": Budget(**(budget or {})).parameters(),
+        "seed": 0,
+        "environment": {},
+        "status": "done",
+        "scores": scores,
+        "floors": {"constant": {"r2": 0.0}, "copy": {"r2": floor}} if score is not None else {},
+        "cost": COST,
+    }
+    return RunRecord(**{**fields, **changes})

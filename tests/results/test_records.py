@@ -1,0 +1,102 @@
+"""Records on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_records import made
+
+from lrtasks.errors import UsageError
+from lrtasks.results import RunRecord, read_record, read_records
+
+
+def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+    record = made(
+        curve=[{"step": 5, "loss": 0.25, "r2": 0.5}],
+        slices={"position": [{"label": 0, "r2": None, "elements": 3}]},
+        diagnostics={"blocks.0": {"rate": 0.5}},
+        notes=["a word"],
+    )
+    record.write(tmp_path)
+    assert read_record(tmp_path) == record
+    assert read_record(tmp_path / "record.json") == record
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_the_file_is_strict_json(tmp_path: Path) -> None:
+    record = made(scores={"test": {"r2": math.nan, "r2_batch_mean": -math.inf, "r2_batch_std": 0.1}})
+    record.write(tmp_path)
+    content = json.loads((tmp_path / "record.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    assert content["scores"]["test"] == {"r2": None, "r2_batch_mean": None, "r2_batch_std": 0.1}
+    assert read_record(tmp_path).headline() is None
+
+
+def test_headline() -> None:
+    record = made(scores={"test": {"r2": 0.5}, "val": {"r2": 0.25}})
+    assert (record.headline(), record.headline("val"), record.headline("train")) == (0.5, 0.25, None)
+
+
+def damage(**changes: Any) -> str:
+    """A record's JSON with fields replaced, or left out where the new value is ``...``."""
+    content = {**dataclasses.asdict(made()), **changes}
+    return json.dumps({name: value for name, value in content.items() if value is not ...})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is damaged"),
+        (damage()[:-30], "is damaged"),
+        ("[1]", "is not a run record"),
+        (damage(schema=2), "has schema 2; this version of lrtasks reads schema 1"),
+        (damage(schema=...), "has schema None"),
+        (damage(budget=...), "is not a run record: 'budget' is missing"),
+        (damage(colour="red"), "'colour' does not belong there"),
+        (damage(status="finished"), "'status' must be one of running, done, diverged, failed, found 'finished'"),
+        (damage(task="shift"), "'task' must be dict, found 'shift'"),
+        (damage(scores=[]), r"'scores' must be dict, found \[\]"),
+        (damage(seed="0"), "'seed' must be int, found '0'"),
+        (damage(task={"name": "shift"}), "'task' lacks 'version'"),
+        (damage(model={"name": "dlr", "parameters": {}}), "'model' lacks 'count'"),
+    ],
+)
+def test_files_that_are_no_records(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "record.json").write_text(text)
+    with pytest.raises(UsageError, match=rf"^{tmp_path}/record\.json.*{message}"):
+        read_record(tmp_path)
+
+
+def test_a_file_of_bytes_is_no_record(tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="is damaged"):
+        read_record(tmp_path)
+
+
+def test_no_record(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no run record at"):
+        read_record(tmp_path)
+    with pytest.raises(UsageError, match="no results folder at"):
+        read_records(tmp_path / "nowhere")
+
+
+def test_one_damaged_record_hides_no_other(tmp_path: Path) -> None:
+    seeds = {"a": 2, "c/deep": 1}
+    for name, seed in seeds.items():
+        (tmp_path / name).mkdir(parents=True)
+        made(seed=seed).write(tmp_path / name)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "record.json").write_text("{")
+    found, problems = read_records(tmp_path)
+    assert [(path, record.seed) for path, record in found] == [(tmp_path / name, seed) for name, seed in seeds.items()]
+    assert len(problems) == 1
+    assert str(tmp_path / "b" / "record.json") in problems[0]
+
+
+def test_every_field_is_documented() -> None:
+    for field in dataclasses.fields(RunRecord):
+        assert f"        {field.name}: " in (RunRecord.__doc__ or "")

@@ -1,0 +1,93 @@
+"""Atomic writes and locks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lrtasks.errors import UsageError
+from lrtasks.files import held, remove_partials, write_atomically
+
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from lrtasks.files import held
+with held(Path(sys.argv[1]), "it"):
+    worker = os.fork()
+    if worker:  # the worker outlives the kill of its parent
+        print(worker, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_write_replaces_the_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content in (b"one", b"two"):
+        write_atomically(path, content)
+        assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(f"disk full: {descriptor}")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_partials_of_killed_writes_are_removed(tmp_path: Path) -> None:
+    for name in ("file", ".file.123-0badcafe", ".other.123-0badcafe"):
+        (tmp_path / name).touch()
+    remove_partials(tmp_path / "file")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.123-0badcafe", "file"]
+
+
+def test_a_lock_keeps_other_processes_out_until_its_holder_is_killed(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(lock)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        worker = int(holder.stdout.readline())
+        try:
+            message = "another process is working on the run; wait for it"
+            with pytest.raises(UsageError, match=message), held(lock, "the run"):
+                pass
+            holder.send_signal(signal.SIGKILL)
+            holder.wait()
+            os.kill(worker, 0)  # is still there, and keeps nobody out
+            with held(lock, "the run"):
+                assert lock.exists()
+        finally:
+            os.kill(worker, signal.SIGKILL)
+    assert not lock.exists()
+
+
+def test_a_lock_is_let_go_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), held(tmp_path / "lock", "the run"):
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    real = fcntl.lockf
+
+    def late(descriptor: int, operation: int) -> None:
+        (tmp_path / "lock").unlink()  # as the holder before us does when it is done
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "lockf", late)
+    with pytest.raises(UsageError, match="was working on the run a moment ago"), held(tmp_path / "lock", "the run"):
+        pass
