@@ -108,6 +108,8 @@ def _print_summary(records: list[RunRecord]) -> None:
     print(make_table(records).text())
     for record in records:
         cost: dict[str, Any] = record.cost
+        for note in record.notes if record.status == "done" else ():
+            print(f"seed {record.seed}: {note}")
         if record.status == "done":
             time = f"{cost['seconds_per_step'] * 1e3:.1f} ms per step, {cost['seconds']:.0f} s training"
             print(f"seed {record.seed}: {time}, {record.model['count']:,} parameters, {cost['device']}")

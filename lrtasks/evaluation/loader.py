@@ -5,7 +5,7 @@ Batch ``k`` of a stream is a function of task, seed, split and ``k``: workers de
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -107,7 +107,7 @@ class BatchStream(Dataset[Loaded]):
         return self._order[1]
 
 
-def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Iterator[Loaded]:
+def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Generator[Loaded, None, None]:
     """Yield the batches ``numbers`` of a stream, made ahead of time by background processes.
 
     The processes end when the iterator is exhausted, closed or dropped.

@@ -143,7 +143,7 @@ def train(
             looking = evaluating or state.step % STEPS_BETWEEN_LOOKS == 0
             saving = evaluating or time.monotonic() - last_saved > SECONDS_BETWEEN_CHECKPOINTS
             if looking:
-                running = fabric.all_reduce(running, reduce_op="mean")
+                running = torch.as_tensor(fabric.all_reduce(running, reduce_op="mean"))
                 state.loss_sum = running.item()
                 if not math.isfinite(state.loss_sum):
                     raise DivergedError(f"the loss was no longer finite at step {state.step}")

@@ -31,7 +31,7 @@ def balanced_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """
     labels = target.flatten()
     counts = torch.bincount(labels[labels >= 0], minlength=output.shape[-1])
-    weight = torch.where(counts > 0, 1 / counts.clamp_min(1), 0.0).float()
+    weight = 1 / counts.clamp_min(1).float()
     return F.cross_entropy(output.float().flatten(0, 1), labels, weight=weight, ignore_index=IGNORED)
 
 

@@ -52,6 +52,8 @@ def resolve(
     from lrtasks import models
 
     parameters, hyper, budget = dict(parameters or {}), dict(hyper or {}), dict(budget or {})
+    if not isinstance(task, (str, Task)):
+        raise UsageError(f"task must be a name or a task that lrtasks.make gave, found {task!r}")
     # a task that is made may be of a class that no registry knows
     named = task if isinstance(task, str) else task.name
     task_presets = registry.presets(named) if isinstance(task, str) or named in registry.names() else {}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import shlex
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,29 +15,24 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 
-from lrtasks import models
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import checkpoint, loop
 from lrtasks.evaluation.budget import Budget
-from lrtasks.evaluation.environment import (
-    describe_environment,
-    device_name,
-    make_fabric,
-    peak_memory_bytes,
-    reset_peak_memory,
-)
+from lrtasks.evaluation.environment import device_name, make_fabric, peak_memory_bytes, reset_peak_memory
 from lrtasks.evaluation.floors import FIT_BATCHES, floor_scores
+from lrtasks.evaluation.identity import command_text, new_record, run_folder
 from lrtasks.evaluation.loader import BatchStream, Replay, worker_count
 from lrtasks.evaluation.presets import Plan, resolve
-from lrtasks.evaluation.subject import ModelLike, Subject, build_subject, registered_name
+from lrtasks.evaluation.subject import ModelLike, Subject, build_subject, registered_name, require_room
 from lrtasks.files import held, remove_partials
 from lrtasks.generators.base import SPLITS, Task
-from lrtasks.models.base import Backbone, offered, state_bytes
+from lrtasks.models.base import offered
 from lrtasks.results.records import FILE, FINISHED, RunRecord, read_record
 
 HELD_OUT_SEED = 0
 """Validation and test streams are the same for every run, whatever its seed."""
 LOCK = "lock"
+PANEL = "predictions.png"
 
 
 def evaluate(
@@ -85,7 +79,10 @@ def evaluate(
     fabric = make_fabric(device, plan.budget.precision)
     # the caller's random numbers go on as if nothing had been drawn here
     with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
-        subject = build_subject(model, plan.task, plan.hyper, seed)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            require_room(plan.model, plan.task, plan.hyper, plan.budget.batch_size // fabric.world_size, fabric.device)
+            subject = build_subject(model, plan.task, plan.hyper, seed)
         streams, data_digest = _streams(plan.task, plan.budget, seed, data, workers, fabric)
         folder = run_folder(Path(out), plan, seed, subject=subject, data_digest=data_digest)
         record = _finished(fabric, folder)
@@ -94,8 +91,9 @@ def evaluate(
                 # another process may have finished it between the look above and the lock
                 record = _finished(fabric, folder)
                 if record is None:
-                    command = _command(model, task, preset, seed, given, data)
+                    command = command_text(model, task, preset, seed, given, data)
                     record = new_record(plan, preset, seed, command, subject=subject, data_digest=data_digest)
+                    record.notes += dict.fromkeys(str(warning.message) for warning in caught)
                     _execute(fabric, subject, plan, streams, record, folder, quiet)
                     return record
     if fabric.is_global_zero and (folder / LOCK).exists():
@@ -105,103 +103,6 @@ def evaluate(
     if not quiet:
         fabric.print(f"finished earlier: {folder} (remove it to run again)", file=sys.stderr)
     return record
-
-
-def new_record(
-    plan: Plan, preset: str, seed: int, command: str, *, subject: Subject | None = None, data_digest: str | None = None
-) -> RunRecord:
-    """The record of a run that has not begun; without a ``subject`` it lacks what only the built model can tell."""
-    task = {
-        "name": plan.task.name,
-        "version": plan.task.version,
-        "parameters": plan.task.parameters(),
-        "metric": plan.task.metric,
-        "data": data_digest,
-    }
-    model: dict[str, Any] = {**_model_identity(plan, subject), "count": None, "state_bytes": None}
-    if subject is not None:
-        module = subject.module
-        model["count"] = sum(value.numel() for value in module.parameters() if value.requires_grad)
-        model["state_bytes"] = state_bytes(module) if isinstance(module, Backbone) else None
-    return RunRecord(
-        command=command,
-        task=task,
-        model=model,
-        preset=preset,
-        budget=plan.budget.parameters(),
-        seed=seed,
-        environment=describe_environment(),
-    )
-
-
-def run_folder(
-    out: Path, plan: Plan, seed: int, *, subject: Subject | None = None, data_digest: str | None = None
-) -> Path:
-    """The folder of a run: the same for the same task, model, budget, data and seed, and for nothing else.
-
-    A registered model is known by its hyper-parameters; a user's own is told by ``subject``.
-    """
-    identity = {
-        **plan.task.identity(),
-        "model": _model_identity(plan, subject),
-        "start": subject.start if subject else None,
-        "budget": plan.budget.parameters(),
-        "data": data_digest,
-    }
-    text = json.dumps(identity, sort_keys=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    name = identity["model"]["name"]
-    readable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
-    return out / plan.task.name / f"{readable}-{digest}-seed{seed}"
-
-
-def repeat_command(
-    model: str,
-    task: str | Task,
-    preset: str,
-    seed: int,
-    *,
-    parameters: Mapping[str, Any],
-    hyper: Mapping[str, Any],
-    budget: Mapping[str, Any],
-    data: str | Path | None,
-) -> list[str]:
-    """The words of the command that carries out a run of a model that has a name or an address."""
-    name = task if isinstance(task, str) else task.name
-    parameters = parameters if isinstance(task, str) else task.parameters()
-    words = ["lrtasks", "eval", "--model", model, "--task", name, "--preset", preset, "--seed", str(seed)]
-    for owner, values in {"task": parameters, "model": hyper, "budget": budget}.items():
-        for key, value in values.items():
-            # a NumPy number is written as the number it is
-            words += ["--set", f"{owner}.{key}={json.dumps(value, default=lambda number: number.item())}"]
-    return words if data is None else [*words, "--data", str(data)]
-
-
-def _command(
-    model: ModelLike,
-    task: str | Task,
-    preset: str,
-    seed: int,
-    given: Mapping[str, Mapping[str, Any]],
-    data: str | Path | None,
-) -> str:
-    """The command that repeats a run; for a user's own object, the call with its class's name in place of it."""
-    if isinstance(model, str):
-        return shlex.join(repeat_command(model, task, preset, seed, **given, data=data))
-    name = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__qualname__", "factory")
-    settings = {"preset": preset, "seed": seed, **{key: dict(values) for key, values in given.items() if values}}
-    if data is not None:
-        settings["data"] = str(data)
-    listed = ", ".join(f"{key}={value!r}" for key, value in settings.items())
-    return f"lrtasks.evaluate({name}, {task!r}, {listed})"
-
-
-def _model_identity(plan: Plan, subject: Subject | None) -> dict[str, Any]:
-    if subject is not None:
-        return {"name": subject.name, "parameters": subject.hyper, "structure": subject.structure}
-    assert plan.model is not None
-    config = models.registry.get(plan.model).make(**plan.hyper)
-    return {"name": plan.model, "parameters": config.parameters(), "structure": None}
 
 
 def _finished(fabric: Fabric, folder: Path) -> RunRecord | None:
@@ -273,7 +174,7 @@ def _execute(
         )
         note(state)
         tested = time.monotonic()
-        _test(fabric, subject, plan.task, plan.budget, streams, record)
+        _test(fabric, subject, plan.task, plan.budget, streams, record, folder)
         record.cost["seconds_with_evaluation"] += time.monotonic() - tested
     except loop.DivergedError as error:
         close("diverged", str(error))
@@ -318,8 +219,15 @@ def _shortage(error: Exception) -> str | None:
 
 
 def _test(
-    fabric: Fabric, subject: Subject, task: Task, budget: Budget, streams: loop.Streams, record: RunRecord
+    fabric: Fabric,
+    subject: Subject,
+    task: Task,
+    budget: Budget,
+    streams: loop.Streams,
+    record: RunRecord,
+    folder: Path,
 ) -> None:
+    _save_panel(fabric, subject, task, streams, folder)
     scorer = loop.score(fabric, subject.module, task, *streams.test, streams.workers)
     record.scores["test"], record.slices = scorer.scores(), scorer.slices()
     train = streams.train.whole()
@@ -332,6 +240,19 @@ def _test(
     record.floors = floor_scores(
         task, Replay(train, FIT_BATCHES, streams.workers), Replay(*streams.test, streams.workers)
     )
+
+
+def _save_panel(fabric: Fabric, subject: Subject, task: Task, streams: loop.Streams, folder: Path) -> None:
+    """For image tasks with a class per pixel, draw image, target and prediction of a few test samples."""
+    shape = task.image_shape()
+    if shape is None or task.target.length != task.input.length or not fabric.is_global_zero:
+        return
+    from lrtasks.results import plots
+
+    stream, _ = streams.test
+    for loaded, prediction in loop.predictions(fabric, subject.module, task, stream, 1, 0):
+        batch = loaded.batch
+        plots.save(plots.draw_predictions(batch.x, batch.y, prediction, shape, task.target.width), folder / PANEL)
 
 
 def _streams(

@@ -20,8 +20,8 @@ from typing import Any
 
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.environment import cores
+from lrtasks.evaluation.identity import new_record, repeat_command, run_folder
 from lrtasks.evaluation.presets import assign, resolve
-from lrtasks.evaluation.run import new_record, repeat_command, run_folder
 from lrtasks.results.records import FILE, FINISHED, RunRecord, read_record
 
 

@@ -55,9 +55,9 @@ class ResidualBlock(Block):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        if self.prenorm:
-            return x + self.dropout(self.mixer(self.norm(x), mask))
-        return self.norm(x + self.dropout(self.mixer(x, mask)))
+        mixed = self.dropout(self.mixer(self.norm(x) if self.prenorm else x, mask))
+        y: Tensor = x + mixed if self.prenorm else self.norm(x + mixed)
+        return y
 
     def initial_state(self, batch: int) -> Any:
         """The mixer's state; raises :class:`UsageError` if it has no streaming form."""
@@ -91,8 +91,8 @@ class Backbone(nn.Module):
         hidden = self.encoder(x)
         for block in self.blocks:
             hidden = block(hidden, mask)
-        hidden = self.final_norm(hidden)
-        return self.decoder(self._read(hidden, mask))
+        y: Tensor = self.decoder(self._read(self.final_norm(hidden), mask))
+        return y
 
     def initial_state(self, batch: int) -> list[Any]:
         """One state per block for :meth:`step`; raises :class:`UsageError` if the model has no streaming form."""

@@ -222,3 +222,36 @@ def test_settings_are_numbers_texts_or_lists() -> None:
         "g": "x=y",
         "h": None,
     }
+
+
+@pytest.mark.e2e
+def test_ctrl_c_ends_the_run_and_its_workers_with_one_line(tmp_path: Path) -> None:
+    import os
+    import signal
+    import subprocess
+
+    words = (
+        "--steps",
+        100_000,
+        "--length",
+        64,
+        "--workers",
+        2,
+        "--device",
+        "cpu",
+        "--eval-every",
+        20,
+        "--out",
+        tmp_path,
+    )
+    command = [sys.executable, "-m", "lrtasks", "eval", "--model", "dlr", "--task", "shift", *map(str, words)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        while not list(tmp_path.rglob("checkpoint.pt")):
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it to all
+        out, err = process.communicate(timeout=60)  # which waits for the workers too, since they share the pipes
+    assert (process.returncode, out) == (1, "")
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("lrtasks: interrupted; what was cut off goes on")

@@ -58,6 +58,11 @@ def test_a_task_that_is_made_keeps_its_parameters() -> None:
         resolve(task, "dlr", parameters={"length": 64})
 
 
+def test_a_task_is_a_name_or_a_task() -> None:
+    with pytest.raises(UsageError, match=r"task must be a name or a task that lrtasks\.make gave, found 3"):
+        resolve(3, "dlr")  # type: ignore[arg-type]
+
+
 def test_a_users_model_gets_the_tasks_preset_alone() -> None:
     plan = resolve("shift", None, preset="paper", hyper={"width": 3})
     assert plan.hyper == {"width": 3}

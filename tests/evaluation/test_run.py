@@ -198,9 +198,12 @@ def test_a_task_that_cannot_draw_its_samples(tmp_path: Path, workers: int) -> No
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, "0", 1.5])
-def test_bad_seeds(tmp_path: Path, seed: Any) -> None:
+def test_bad_seeds_are_found_before_anything_is_built(tmp_path: Path, seed: Any) -> None:
+    def never(*_: Any, **__: Any) -> nn.Module:
+        raise AssertionError
+
     with pytest.raises(UsageError, match="seed must be a whole number"):
-        run(plain, tmp_path, seed=seed)
+        run(never, tmp_path, seed=seed)
 
 
 def test_a_bug_in_a_model_is_recorded_and_raised(tmp_path: Path) -> None:
@@ -395,6 +398,19 @@ def test_bf16(tmp_path: Path) -> None:
     assert math.isclose(record.headline() or 0, exact.headline() or 0, abs_tol=0.5)
 
 
+def test_learning_rates_follow_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    real = torch.optim.AdamW.step
+
+    def step(self: torch.optim.AdamW, *arguments: Any) -> Any:
+        rates.extend(group["lr"] for group in self.param_groups)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    run(plain, tmp_path, budget={"warmup_steps": 4, "lr": 0.1})
+    assert rates == pytest.approx([0.025, 0.05, 0.075] + [0.1] * 9)
+
+
 def test_gradients_are_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     norms: dict[float, list[float]] = {0.0: [], 0.01: []}
     real = torch.optim.AdamW.step
@@ -437,6 +453,27 @@ def test_a_finite_training_set_is_tested_at_its_best(tmp_path: Path, monkeypatch
         # in training, every step goes through half the set: twelve steps see all of it
         tolerance = 0.05 if split == "train" else 1e-6
         assert record.scores[split]["r2"] == pytest.approx(1 - error / batch.y.var(), abs=tolerance)
+
+
+def test_a_stored_dataset(tmp_path: Path) -> None:
+    from lrtasks.data import generate, open_dataset
+
+    path = str(tmp_path / "data")
+    generate(TASK, path, samples=50, split=(0.6, 0.2, 0.2), workers=1)
+    dataset = open_dataset(path)
+    module = Net(TASK.input, TASK.target)
+    record = run(module, tmp_path / "runs", data=path)
+    assert record.task["data"]
+    assert set(record.scores) == {"val", "train", "test"}
+    # the test goes through the whole split, its last batch being what is left
+    batch = dataset.batch(range(dataset.counts["test"]), split="test")
+    with torch.no_grad():
+        error = ((module(torch.from_numpy(batch.x)).numpy() - batch.y) ** 2).mean()
+    assert record.scores["test"]["r2"] == pytest.approx(1 - error / batch.y.var(), abs=1e-6)
+    with pytest.raises(UsageError, match="holds data of another task"):
+        run(plain, tmp_path / "runs", lrtasks.make("shift", length=16, shifts=4), data=path)
+    with pytest.raises(UsageError, match="train_samples belongs to fresh samples"):
+        run(plain, tmp_path / "runs", data=path, budget={"train_samples": 8})
 
 
 def test_the_command_repeats_the_run(tmp_path: Path) -> None:

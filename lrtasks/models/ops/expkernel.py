@@ -59,7 +59,7 @@ def exp_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length:
     W = weight if grouped else weight.unsqueeze(0)
     a, q = (None if x is None else x.double().reshape(-1, x.shape[-1]) for x in (rate, freq))
     evaluate = _plain if pole.numel() * length <= PLAIN else _ExpKernel.apply
-    kernel: Tensor = evaluate(W, a, q, length)  # type: ignore[no-untyped-call]
+    kernel: Tensor = evaluate(W, a, q, length)
     return kernel if grouped else kernel.squeeze(0)
 
 
@@ -91,9 +91,9 @@ def working_bytes(groups: int, rows: int, states: int, length: int, device: torc
     The kernel and its gradient, and for one chunk: exp(Λ l0), D and their product; U and P.
     """
     plan = _Plan((groups, rows, states), length, device)
-    at_once = plan.groups[0].stop
+    at_once, rows_at_once = int(plan.groups[0].stop), int(plan.rows[0].stop)
     tables = 3 * at_once * plan.B * states
-    products = 2 * at_once * plan.rows[0].stop * plan.L1 * states
+    products = 2 * at_once * rows_at_once * plan.L1 * states
     return 8 * (tables + products + groups * rows * length)
 
 
@@ -129,7 +129,7 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def _unflat(x: Tensor, like: Tensor) -> Tensor:
-    return torch.view_as_complex(x.unflatten(-1, (-1, 2))) if like.is_complex() else x
+    return torch.view_as_complex(x.view(*x.shape[:-1], -1, 2)) if like.is_complex() else x
 
 
 def _slices(total: int, step: int) -> Iterator[slice]:
@@ -140,7 +140,7 @@ def _slices(total: int, step: int) -> Iterator[slice]:
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
     """No autocast and no TF32 or bfloat16 inside float32 products: either would cost the kernel three digits."""
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    backends: Any = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [backend.fp32_precision for backend in backends]
     for backend in backends:
         backend.fp32_precision = "ieee"
@@ -173,7 +173,7 @@ class _Plan:
 
     def blocks(self, x: Tensor) -> Tensor:
         """``(groups, rows, L1 B)`` as ``(groups, rows L1, B)``."""
-        return x.unflatten(2, (self.L1, self.B)).flatten(1, 2)
+        return x.view(len(x), -1, self.B)
 
 
 class _ExpKernel(torch.autograd.Function):
@@ -197,7 +197,7 @@ class _ExpKernel(torch.autograd.Function):
         return kernel[..., :length]
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         W, rate, freq = ctx.saved_tensors
         plan: _Plan = ctx.plan
@@ -213,7 +213,7 @@ class _ExpKernel(torch.autograd.Function):
                 D = torch.zeros_like(_flat(fine))
                 for r in plan.rows:
                     G = plan.blocks(grad[g, r])
-                    P = _unflat(torch.bmm(G, _flat(fine)), fine).unflatten(1, (-1, plan.L1))
+                    P = _unflat(torch.bmm(G, _flat(fine)), fine).view(len(G), -1, plan.L1, W.shape[2])
                     # sums over l1 as one product on contiguous blocks: plain, and weighted by l1 B
                     P = _unflat(torch.matmul(sum_and_moment, _flat(P.mul_(coarse.unsqueeze(1)))), fine)
                     grad_W[g, r] = P[:, :, 0].conj() if W.is_complex() else P[:, :, 0].real

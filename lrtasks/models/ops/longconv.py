@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from scipy.fft import next_fast_len  # type: ignore[import-untyped]
+from scipy.fft import next_fast_len
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -74,7 +74,7 @@ class _CircularConv(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         u, taps = ctx.saved_tensors
         grad_u, grad_taps = torch.empty_like(u), torch.empty_like(taps)

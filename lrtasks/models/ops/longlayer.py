@@ -152,13 +152,12 @@ class LongConvLayer(nn.Module):
         if self.kernel.directions == 2:
             raise UsageError("a bidirectional model has no streaming form; build it with causal=True")
         found = None if self.kernel_length is not None else self.kernel.recurrence()
-        d_model, options = len(self.D), {"device": self.D.device}
         if found is not None:
             weight, exponent = found
-            memory = torch.zeros(batch, d_model, weight.shape[-1], dtype=weight.dtype, **options)
+            memory = torch.zeros(batch, len(self.D), weight.shape[-1], dtype=weight.dtype, device=self.D.device)
             return ExponentialState(weight, torch.exp(exponent), memory)
         taps = self.kernel(self.kernel_length or self.length)[0].flip(-1)
-        return WindowState(taps, torch.zeros(batch, *taps.shape, dtype=taps.dtype, **options), 0)
+        return WindowState(taps, torch.zeros(batch, *taps.shape, dtype=taps.dtype, device=self.D.device), 0)
 
     def step(self, x: Tensor, state: ExponentialState | WindowState) -> tuple[Tensor, ExponentialState | WindowState]:
         """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -45,7 +47,7 @@ class BatchNorm(nn.BatchNorm1d):
         return super().forward(x.flatten(0, -2)).view_as(x)
 
 
-NORMS = {
+NORMS: dict[str, Callable[[int], nn.Module]] = {
     "layer": lambda d_model: nn.LayerNorm(d_model, eps=1e-5),
     "scalar": lambda _: ScalarNorm(),
     "scale": lambda _: ScaleNorm(),

@@ -1,0 +1,76 @@
+"""CPU time of one LongVQ layer, forward and backward, against the same layer with attention over the keys themselves.
+
+    python benchmarks/longvq_layer.py [--length 4096] [--d-model 64] [--codebook 512] [--window 128] [--batch 4]
+        [--attention softmax] [--bidirectional] [--linear-only] [--repeats 5]
+
+Both layers are timed in turn, in one thread. ``--linear-only`` leaves out the quadratic one, and prints the largest
+resident size of the process instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from lrtasks.models.longvq import LongVQ
+
+
+def seconds(layer: nn.Module, x: torch.Tensor) -> float:
+    start = time.process_time()
+    layer(x).square().sum().backward()
+    return time.process_time() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--d-model", type=int, default=64)
+    parser.add_argument("--codebook", type=int, default=512)
+    parser.add_argument("--window", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--attention", default="softmax")
+    parser.add_argument("--bidirectional", action="store_true")
+    parser.add_argument("--linear-only", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {
+        "d_model": arguments.d_model,
+        "codebook": arguments.codebook,
+        "window": arguments.window,
+        "attention": arguments.attention,
+    }
+    x = torch.randn(arguments.batch, arguments.length, arguments.d_model)
+    causal = not arguments.bidirectional
+    layers = {
+        quantise: LongVQ(**settings, quantise=quantise)._layer(arguments.length, causal)
+        for quantise in ([True] if arguments.linear_only else [True, False])
+    }
+    times: dict[bool, list[float]] = {quantise: [] for quantise in layers}
+    for layer in layers.values():  # the first pass starts the codebook, and warms up
+        seconds(layer, x)
+    for _ in range(arguments.repeats):
+        for quantise, layer in layers.items():
+            times[quantise].append(1e3 * seconds(layer, x))
+    ours = statistics.median(times[True])
+    case = (
+        f"length {arguments.length}, d_model {arguments.d_model}, codebook {arguments.codebook},"
+        f" window {arguments.window}, batch {arguments.batch}, {'causal' if causal else 'bidirectional'}"
+    )
+    if arguments.linear_only:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"{case}: {ours:.0f} ms of CPU time, at most {peak:.2f} GiB resident")
+        return
+    theirs = statistics.median(times[False])
+    print(f"{case}: {ours:.0f} ms against {theirs:.0f} ms of CPU time, {theirs / ours:.1f} times less")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""LongVQ: a moving average, and gated attention on it whose keys are quantised, in time linear in the length.
+
+Source: "LongVQ", section 3. The paper leaves much open: docs/models/longvq.md lists each reading.
+
+    X    input of the layer, (batch, length, d)       X'   Norm(X) if pre-norm, else X
+    Z    dropout(SiLU(SSM(X')))
+    V    SiLU(X' W_v + b_v)                           Q, K  linear maps of Z
+    G_a  SiLU(Z W_g + b_g), gate of the attended values
+    K̂    K quantised to the nearest of S codes        O_a  dropout((G_a ⊙ Attention(Q, K̂, V)) W_o + b_o)
+    G_o  sigmoid(X' W_u + b_u), gate of the output
+    Y    G_o ⊙ O_a + (1 - G_o) ⊙ X, normalised if post-norm
+
+A feed-forward sub-layer follows each layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lrtasks.errors import UsageError
+from lrtasks.models.base import Block, ModelConfig, ResidualBlock
+from lrtasks.models.ops.ema import SSM, EMAKernel
+from lrtasks.models.ops.gated_attention import SiLUFeedForward
+from lrtasks.models.ops.initialisation import WEIGHT_STD, linear, normal_
+from lrtasks.models.ops.longlayer import Kernel
+from lrtasks.models.ops.norms import make_norm
+from lrtasks.models.ops.quantiser import Codebook
+from lrtasks.models.ops.vq_attention import QuantisedAttention
+from lrtasks.models.registration import registry
+from lrtasks.models.s4d import S4DKernel
+from lrtasks.parameters import parameter
+from lrtasks.specs import Spec
+
+DEFAULT_WINDOW = 128
+
+
+class QueriesAndKeys(nn.Module):
+    """Two linear maps of Z ``(..., d_model)``, each to ``(..., d_k)``."""
+
+    def __init__(self, d_model: int, d_k: int) -> None:
+        super().__init__()
+        self.query = linear(d_model, d_k, truncated=False)
+        self.key = linear(d_model, d_k, truncated=False)
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        return self.query(z), self.key(z)
+
+
+class SharedQueriesAndKeys(nn.Module):
+    """MEGA's: one map S = SiLU(Z W + b), queries S ⊙ γ_0 + β_0 and keys S ⊙ γ_1 + β_1."""
+
+    def __init__(self, d_model: int, d_k: int) -> None:
+        super().__init__()
+        self.shared = linear(d_model, d_k, truncated=False)
+        self.gamma = nn.Parameter(normal_(torch.empty(2, d_k), WEIGHT_STD, truncated=False))
+        self.beta = nn.Parameter(torch.zeros(2, d_k))
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        shared = F.silu(self.shared(z))
+        return shared * self.gamma[0] + self.beta[0], shared * self.gamma[1] + self.beta[1]
+
+
+class LongVQLayer(Block):
+    """One layer, as the module docstring says.
+
+    Args:
+        d_model: width d.
+        ssm: the state-space map.
+        maps: from Z to queries and keys.
+        attention: the attention on queries, keys and V.
+        norm: normalisation, one of :data:`lrtasks.models.ops.norms.NORMS`.
+        prenorm: normalise before instead of after.
+        dropout: rate on Z and O_a.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        ssm: SSM,
+        maps: nn.Module,
+        attention: QuantisedAttention,
+        *,
+        norm: str,
+        prenorm: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.ssm, self.maps, self.attention = ssm, maps, attention
+        self.value = linear(d_model, attention.d_v, truncated=False)
+        self.gate = linear(d_model, attention.d_v, truncated=False)
+        self.out = linear(attention.d_v, d_model, truncated=False)
+        self.update = linear(d_model, d_model, truncated=False)
+        self.norm = make_norm(norm, d_model)
+        self.prenorm = prenorm
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        normed = self.norm(x) if self.prenorm else x
+        z = self.dropout(F.silu(self.ssm(normed, mask)))
+        q, k = self.maps(z)
+        attended = self.attention(q, k, F.silu(self.value(normed)), mask)
+        return self._finish(x, normed, z, attended)
+
+    def initial_state(self, batch: int) -> Any:
+        """States of the state-space map and of the attention."""
+        return self.ssm.initial_state(batch), self.attention.initial_state(batch, self.value.weight)
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
+        recurrent, memory = state
+        normed = self.norm(x) if self.prenorm else x
+        z, recurrent = self.ssm.step(normed, recurrent)
+        z = F.silu(z)
+        q, k = self.maps(z)
+        attended, memory = self.attention.step(q, k, F.silu(self.value(normed)), memory)
+        return self._finish(x, normed, z, attended), (recurrent, memory)
+
+    def _finish(self, x: Tensor, normed: Tensor, z: Tensor, attended: Tensor) -> Tensor:
+        candidate = self.dropout(self.out(F.silu(self.gate(z)) * attended))
+        y: Tensor = x + torch.sigmoid(self.update(normed)) * (candidate - x)
+        return y if self.prenorm else self.norm(y)
+
+
+@registry.register("longvq")
+@dataclass(frozen=True)
+class LongVQ(ModelConfig):
+    """Hyper-parameters of LongVQ; its ablations are settings of codebook, attention, local_bias and quantise."""
+
+    d_k: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
+    d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)
+    d_ffn: int | None = parameter(None, "width inside the feed-forward sub-layer; none for 2 d_model", at_least=1)
+    attention: Literal["softmax", "laplace", "relu2"] = parameter("softmax", "from scores to attention weights")
+    codebook: int = parameter(512, "codes S of each layer", at_least=1, at_most=1 << 16)
+    quantise: bool = parameter(True, "quantise keys; false for attention over the keys, of quadratic cost")
+    commitment: float = parameter(1e-4, "weight γ of the commitment loss", at_least=0)
+    decay: float = parameter(0.99, "decay η of the codebook's running averages, per batch", at_least=0, at_most=1)
+    revive: bool = parameter(False, "put a random key of the batch in the place of a dead code")
+    key_gradients: Literal["near", "code-mean"] = parameter(
+        "near", "keys learn through their neighbours only, or through distant queries too, evenly for each code"
+    )
+    window: int | None = parameter(
+        None,
+        "reach ω of the local bias, and positions of a block of near keys; none for 128, or the length if shorter",
+        at_least=1,
+    )
+    local_bias: bool = parameter(True, "add a learned bias by distance up to the window")
+    qk_norm: bool = parameter(True, "normalise queries and keys")
+    shared_qk: bool = parameter(False, "queries and keys from one shared map, as MEGA's, instead of two linear maps")
+    ssm: Literal["ema", "s4d-lin", "s4d-legs"] = parameter(
+        "ema", "state-space map: MD-EMA, or S4D with frequencies at start after Lin or LegS"
+    )
+    d_state: int = parameter(16, "states per channel and direction, even with S4D", at_least=1, at_most=4096)
+    kernel_length: int | None = parameter(
+        None, "cut the kernel of the state-space map to this many lags; none for the length", at_least=1
+    )
+
+    def check(self) -> None:
+        if self.ssm != "ema" and self.d_state % 2:
+            raise UsageError(
+                f"{self.name}: d_state must be even with ssm={self.ssm!r} (conjugate pairs), found {self.d_state}"
+            )
+
+    def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
+        blocks: list[nn.Module] = []
+        for _ in range(self.layers):
+            blocks.append(self._layer(input.length, causal))
+            feedforward = SiLUFeedForward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
+            blocks.append(ResidualBlock(feedforward, self.d_model, self.norm, self.prenorm, self.dropout))
+        return blocks
+
+    def _layer(self, length: int, causal: bool) -> LongVQLayer:
+        d_k = self.d_k or max(1, self.d_model // 2)
+        maps = SharedQueriesAndKeys if self.shared_qk else QueriesAndKeys
+        return LongVQLayer(
+            self.d_model,
+            SSM(self._kernel(1 if causal else 2), self.d_model, length, self.kernel_length, truncated=False),
+            maps(self.d_model, d_k),
+            QuantisedAttention(
+                d_k,
+                self.d_v or 2 * self.d_model,
+                length,
+                self._window(length),
+                causal=causal,
+                function=self.attention,
+                codebook=self._codebook(d_k),
+                local_bias=self.local_bias,
+                qk_norm=self.qk_norm,
+                key_gradients=self.key_gradients,
+            ),
+            norm=self.norm,
+            prenorm=self.prenorm,
+            dropout=self.dropout,
+        )
+
+    def _window(self, length: int) -> int:
+        if self.window is None:
+            return min(DEFAULT_WINDOW, length)
+        if self.window > length:
+            raise UsageError(f"{self.name}: window must be at most the sequence length ({length}), found {self.window}")
+        return self.window
+
+    def _codebook(self, d_k: int) -> Codebook | None:
+        if not self.quantise:
+            return None
+        return Codebook(
+            self.codebook,
+            d_k,
+            commitment=self.commitment,
+            decay=self.decay,
+            revive=self.revive,
+            std=d_k**-0.25 if self.qk_norm else WEIGHT_STD,
+        )
+
+    def _kernel(self, directions: int) -> Kernel:
+        if self.ssm == "ema":
+            return EMAKernel(self.d_model, self.d_state, directions, truncated=False)
+        start: Literal["lin", "legs"] = "lin" if self.ssm == "s4d-lin" else "legs"
+        return S4DKernel(self.d_model, self.d_state, 1e-3, 1e-1, start, lr=1e-3, directions=directions)

@@ -1,0 +1,178 @@
+"""All-pole filters of second order, one set per bin of time: parallel, streaming, and Focus's circular form.
+
+Source: the Focus paper (adaptive IIR filters before chunked attention), equations 4 to 7; the causal forms are ours.
+
+    R          positions per bin
+    θ0, θ1     coefficients of a filter: y[t] = x[t] - θ0 y[t-1] - θ1 y[t-2]
+    H(ω)       1 / (1 + θ0 e^(-iω) + θ1 e^(-2iω))
+    h          impulse response; h[-1] = 0, h[0] = 1
+    F          filters per channel and bin, whose outputs are summed
+
+Shapes: x ``(batch, channels, bins, R)``; θ ``(batch, channels, bins, F, 2)``, where batch and bins may be 1 for filters
+that are the same in all of them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lrtasks.models.ops.longconv import fft_conv
+
+
+def stable_coefficients(raw: Tensor, *, signed: bool) -> Tensor:
+    """Coefficients of stable filters from real numbers, ``(..., 2)``, in float32 at least.
+
+    θ = sigmoid(raw), on the open unit square, where both poles lie inside the unit circle but every filter is weaker
+    at frequency 0 than at the highest one; or, ``signed``, θ1 = sigmoid(raw_1) and θ0 = (1 + θ1) tanh(raw_0), the part
+    θ1 > 0 of the stability triangle, low-pass filters included.
+    """
+    raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+    if not signed:
+        return raw.sigmoid()
+    theta1 = raw[..., 1].sigmoid()
+    return torch.stack([(1 + theta1) * raw[..., 0].tanh(), theta1], -1)
+
+
+def pole_radius(theta: Tensor) -> Tensor:
+    """Largest absolute value of a root of z² + θ0 z + θ1: ``(..., 2)`` to ``(...)``."""
+    theta0, theta1 = theta.double().unbind(-1)
+    root = (theta0.square() / 4 - theta1).to(torch.complex128).sqrt()
+    return torch.maximum((root - theta0 / 2).abs(), (root + theta0 / 2).abs())
+
+
+def frequency_response(theta: Tensor, omega: Tensor) -> Tensor:
+    """H at angular frequencies ``omega`` (radians per position): ``(..., 2)`` and ``(n,)`` to complex ``(..., n)``."""
+    turn = torch.polar(torch.ones_like(omega), -omega)
+    return 1 / (1 + theta[..., :1] * turn + theta[..., 1:] * turn.square())
+
+
+def impulse_response(theta: Tensor, length: int) -> Tensor:
+    """First ``length`` >= 1 values of h, ``(..., 2)`` to ``(..., length)``, differentiable, at any poles.
+
+    With a = -θ0/2 and D = a² - θ1 the poles are p = a ± √D, and p^n = C_n ± √D S_n for real C_n and S_n with
+    C_(m+n) = C_m C_n + D S_m S_n and S_(m+n) = S_m C_n + C_m S_n; then h[n] = S_(n+1). Powers 1 to B, and those of
+    p^B, come by doubling, with B near sqrt(length), and all others from one product of the two tables. The shorter
+    rule h[m+n] = h[m] h[n] - θ1 h[m-1] h[n-1] cancels large terms where both poles are near 1: it loses all digits.
+    """
+    c = -theta[..., :1] / 2
+    # in double precision, for the digits that the difference leaves
+    d = (c.double().square() - theta[..., 1:].double()).to(c.dtype)
+    block = math.isqrt(length - 1) + 1
+    small_c, small_s, step_c, step_s = _powers(c, torch.ones_like(c), d, block)
+    # from powers 0 .. B-1 to 1 .. B
+    small_c, small_s = small_c * c + d * small_s, small_s * c + small_c
+    large_c, large_s, _, _ = _powers(step_c, step_s, d, -(-length // block))
+    h = torch.stack([large_s, large_c], -1) @ torch.stack([small_c, small_s], -2)
+    return h.flatten(-2)[..., :length]
+
+
+def _powers(c: Tensor, s: Tensor, d: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Powers 0 .. count-1 of c + √d s, ``(..., 1)`` to ``(..., count)``, as two tables; and the power ``count``."""
+    base_c, base_s = c, s
+    table_c, table_s = torch.ones_like(c), torch.zeros_like(c)
+    while (known := table_c.shape[-1]) < count:
+        # c + √d s is the base to the power ``known``
+        new = min(known, count - known)
+        first_c, first_s = table_c[..., :new], table_s[..., :new]
+        table_c = torch.cat([table_c, first_c * c + d * first_s * s], -1)
+        table_s = torch.cat([table_s, first_s * c + first_c * s], -1)
+        c, s = c * c + d * s * s, 2 * c * s
+    last_c, last_s = table_c[..., -1:], table_s[..., -1:]
+    return table_c, table_s, last_c * base_c + d * last_s * base_s, last_s * base_c + last_c * base_s
+
+
+def filter_bins(x: Tensor, theta: Tensor, past: Tensor | None = None) -> Tensor:
+    """Sum of the F causal filters' outputs, each bin with its own coefficients; differentiable in all arguments.
+
+    The truncated impulse responses are summed over F, then convolved with x. What a bin inherits from the outputs
+    y[-1], y[-2] before it is y[-1] h[t+1] - θ1 y[-2] h[t].
+
+    Args:
+        x: ``(batch, channels, bins, R)``.
+        theta: ``(batch or 1, channels, bins or 1, F, 2)``.
+        past: last two outputs of each filter before the first bin, newest first, ``(batch, channels, F, 2)``: outputs
+            are then carried from bin to bin. None: every bin starts from zeros.
+
+    Returns:
+        As x, in its precision; computed in float32 at least, under autocast too.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        signal = x.to(torch.promote_types(x.dtype, theta.dtype))
+        length = x.shape[-1]
+        h = impulse_response(theta, length if past is None else length + 1)
+        y = _convolve(signal, h[..., :length].sum(-2))
+        if past is not None:
+            y = y + _inherited(signal, theta, h, past.to(signal.dtype))
+        return y.to(x.dtype)
+
+
+def filter_step(x: Tensor, theta: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+    """One position of :func:`filter_bins` as a recurrence, at two numbers of state per filter.
+
+    Args:
+        x: ``(batch, channels)``.
+        theta: ``(batch or 1, channels, F, 2)``.
+        past: last two outputs of each filter, newest first, ``(batch, channels, F, 2)``.
+
+    Returns:
+        The sum over F, ``(batch, channels)``, and the new ``past``.
+    """
+    y = x.unsqueeze(-1) - (theta * past).sum(-1)
+    return y.sum(-1).to(x.dtype), torch.stack([y, past[..., 0]], -1)
+
+
+def circular_filter(x: Tensor, theta: Tensor, *, conjugate: bool = True) -> Tensor:
+    """The paper's form, ``IFFT(sum_f FFT(x) conj(H_f))`` with transforms of R points inside each bin. **Not causal.**
+
+    H sampled on R points belongs to the response wrapped around the bin, and its conjugate to that response reversed
+    in time, so that every output weighs inputs after it.
+
+    Args:
+        x: ``(batch, channels, bins, R)``.
+        theta: ``(batch or 1, channels, bins or 1, F, 2)``.
+        conjugate: False for a circular convolution, which looks ahead by wrapping around only.
+    """
+    length = x.shape[-1]
+    with torch.autocast(x.device.type, enabled=False):
+        signal = x.to(torch.promote_types(x.dtype, theta.dtype))
+        omega = torch.arange(length // 2 + 1, device=x.device, dtype=theta.dtype) * (2 * torch.pi / length)
+        response = frequency_response(theta, omega).sum(-2)
+        spectrum = torch.fft.rfft(signal) * (response.conj() if conjugate else response)
+        y: Tensor = torch.fft.irfft(spectrum, n=length)
+        return y.to(x.dtype)
+
+
+def _convolve(x: Tensor, taps: Tensor) -> Tensor:
+    """Causal convolution in each bin with its own taps ``(batch or 1, channels, bins or 1, R)``."""
+    batch, channels, bins, length = x.shape
+    if taps.shape[0] == taps.shape[2] == 1:
+        y = fft_conv(x.transpose(1, 2).reshape(-1, channels, length), taps[0, :, 0])
+        return y.view(batch, bins, channels, length).transpose(1, 2)
+    # every bin of every sample is a channel of its own
+    y = fft_conv(x.reshape(1, -1, length), taps.expand(x.shape).reshape(-1, length))
+    return y.view(x.shape)
+
+
+def _inherited(x: Tensor, theta: Tensor, h: Tensor, past: Tensor) -> Tensor:
+    """What each bin's outputs owe to the outputs before it, summed over F, ``(batch, channels, bins, R)``."""
+    bins, length = x.shape[2:]
+    h = functional.pad(h, (1, 0)).expand(-1, -1, bins, -1, -1)  # h[-1] .. h[R]
+    theta1 = theta[..., 1].expand(-1, -1, bins, -1)
+    # the last two outputs of each bin started from zeros
+    newest = (h[..., 1 : length + 1].flip(-1) @ x.unsqueeze(-1)).squeeze(-1)
+    before = (h[..., :length].flip(-1) @ x.unsqueeze(-1)).squeeze(-1)
+    y1, y2 = past.unbind(-1)
+    inherited = []
+    for i in range(bins):
+        inherited.append((y1, theta1[:, :, i] * y2))
+        last, weighted = h[:, :, i, :, -3:], inherited[-1][1]
+        y1, y2 = (
+            newest[:, :, i] + y1 * last[..., 2] - weighted * last[..., 1],
+            before[:, :, i] + y1 * last[..., 1] - weighted * last[..., 0],
+        )
+    weight1, weight2 = (torch.stack(parts, 2).unsqueeze(-2) for parts in zip(*inherited, strict=True))
+    return (weight1 @ h[..., 2:] - weight2 @ h[..., 1:-1]).squeeze(-2)

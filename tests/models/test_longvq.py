@@ -1,0 +1,268 @@
+"""LongVQ: parity with arrays, the dense hybrid, streaming, training, diagnostics, bad input."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hybrid_parity import GRADIENT, OUTPUT, Part, check_close, fill, load, ssm_parts
+from parity import check_streaming
+from test_registry_models import parameter_count
+from test_vq_attention import codebook_of, plain_attention, unrounded  # noqa: F401
+from torch import nn
+
+from lrtasks.errors import UsageError
+from lrtasks.models import build, registry
+from lrtasks.models.base import Backbone, ResidualBlock, offered
+from lrtasks.models.checks import check_model
+from lrtasks.models.longvq import LongVQ, LongVQLayer
+from lrtasks.specs import Spec
+
+BLOCKS = [
+    f"{kind}_{function}{norm}"
+    for kind in ("bi", "causal")
+    for function in ("softmax", "laplace")
+    for norm in ("", "_qknorm")
+]
+SPEC = Spec("real", 40, 3)
+
+
+def linear(name: str, layer: nn.Linear) -> list[Part]:
+    return [Part(f"W{name}", layer.weight), Part(f"b{name}", layer.bias)]
+
+
+def norm_parts(name: str, norm: nn.Module) -> list[Part]:
+    return [Part(f"{name}_w", norm.weight), Part(f"{name}_b", norm.bias)]
+
+
+@pytest.mark.usefixtures("unrounded")
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("file", BLOCKS)
+def test_block_parity(data: Path, file: str, double: bool) -> None:
+    """Layer and feed-forward sub-layer; with one block of near keys, every key has its straight-through gradient."""
+    arrays = load(data, f"longvq_block_{file}")
+    window, causal = int(arrays["in_window"]), "causal" in file
+    config = LongVQ(
+        d_model=8, d_k=4, d_v=6, d_ffn=16, d_state=4, window=window, codebook=5, attention=file.split("_")[1],  # type: ignore[arg-type]
+        qk_norm="qknorm" in file,
+    )  # fmt: skip
+    layer, feedforward = config.blocks(Spec("real", 24, 8), causal)
+    assert isinstance(layer, LongVQLayer) and isinstance(feedforward, ResidualBlock)
+    attention = layer.attention
+    attention.codebook = codebook_of(arrays, "param_codebook")
+    dtype = torch.float64 if double else torch.float32
+    block = nn.Sequential(layer, feedforward).to(dtype).eval()
+    bias = attention.bias.table
+    inner = feedforward.mixer
+    parts = [
+        *ssm_parts(layer.ssm),
+        *norm_parts("norm1", layer.norm),
+        *norm_parts("norm2", feedforward.norm),
+        *linear("g", layer.gate),
+        *linear("q", layer.maps.query),
+        *linear("k", layer.maps.key),
+        *linear("v", layer.value),
+        *linear("o", layer.out),
+        *linear("go", layer.update),
+        *linear("f1", inner.hidden),
+        *linear("f2", inner.out),
+        Part("bias", bias, slice(len(bias))),
+    ]  # fmt: skip
+    assert len(parts) == len(list(block.parameters()))
+    fill(arrays, parts)
+    x = torch.from_numpy(arrays["in_x"]).to(dtype).requires_grad_()
+    seen: dict[str, torch.Tensor] = {}
+    attention.register_forward_hook(lambda *call: seen.update(attn=call[2]))
+    layer.norm.register_forward_hook(lambda *call: seen.update(layer=call[1][0]))
+    for positions in (window, 24):  # in blocks, and in one
+        attention.block = positions
+        y = block(x)
+        check_close(seen["attn"], arrays["out_attn"], OUTPUT[double], "attention")
+        check_close(seen["layer"], arrays["out_layer"], OUTPUT[double], "layer")
+        check_close(y, arrays["out_block"], OUTPUT[double])
+    commit = attention.codebook.extra_losses()["commitment"]
+    check_close(commit / 1e-4, arrays["out_commit"], OUTPUT[double], "commitment loss")
+    ((y * torch.from_numpy(arrays["in_G"]).to(dtype)).sum() + commit).backward()
+    assert x.grad is not None
+    check_close(x.grad, arrays["grad_x_quadratic_st"], GRADIENT[double], "gradient of x")
+
+
+def test_all_arrays_are_compared(data: Path) -> None:
+    assert {path.stem for path in (data / "hybrids").glob("longvq_*.npz")} == {
+        f"longvq_block_{file}" for file in BLOCKS
+    }
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("attention", ["softmax", "laplace", "relu2"])
+def test_dense_hybrid_attends_to_the_keys_themselves(causal: bool, attention: str) -> None:
+    layer = LongVQ(d_model=6, quantise=False, window=5, attention=attention)._layer(20, causal).double()  # type: ignore[arg-type]
+    assert layer.attention.codebook is None and not list(offered(layer, "extra_losses"))
+    q, k, v = (torch.randn(2, 20, width, dtype=torch.float64) for width in (3, 3, 12))
+    mask = (torch.arange(20) < 16).expand(2, -1)
+    unit = [x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * 3**-0.25 for x in (q, k)]
+    if attention != "softmax":
+        unit[0] = unit[0] / (torch.arange(1.0, 21.0).unsqueeze(1) if causal else 16)
+    wanted = plain_attention(*unit, v, causal, attention, layer.attention.bias, mask)
+    found = layer.attention(q, k, v, mask)
+    assert torch.allclose(found[:, :16], wanted[:, :16], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"prenorm": True, "codebook": 4, "window": 6},
+        {"attention": "laplace", "window": 3, "local_bias": False},
+        {"quantise": False, "qk_norm": False},
+        {"shared_qk": True, "ssm": "s4d-legs", "d_state": 4, "window": 1},
+        {"attention": "relu2", "codebook": 1, "window": 40},
+    ],
+)
+def test_streams_as_it_computes_in_parallel(settings: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = build("longvq", SPEC, SPEC, d_model=8, layers=2, **settings).double()
+    check_streaming(model, torch.randn(2, 40, 3, dtype=torch.float64), 1e-9)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"ssm": "s4d-lin", "shared_qk": True, "window": 5},
+        {"quantise": False},
+        {"key_gradients": "code-mean", "window": 5, "revive": True},
+        {"attention": "relu2", "local_bias": False, "window": 5, "qk_norm": False},
+    ],
+)
+def test_options_conform(causal: bool, settings: dict[str, Any]) -> None:
+    """Causality, independent rows, finite gradients: as for the defaults."""
+    hyper = {"d_model": 8, "layers": 2, "codebook": 16, "d_state": 4, **settings}
+    check_model("longvq", input=SPEC, target=SPEC, causal=causal, **hyper)
+
+
+def trained(seed: int, steps: range, restored: dict[str, Any] | None = None) -> tuple[Backbone, dict[str, Any]]:
+    """A model after training on random signals, as a run does, and what its checkpoint holds."""
+    torch.manual_seed(seed)
+    model = build("longvq", SPEC, SPEC, d_model=8, layers=2, codebook=16, window=8, revive=True, dropout=0.1)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    if restored is not None:
+        model.load_state_dict(restored["model"])
+        optimiser.load_state_dict(restored["optimiser"])
+    for step in steps:
+        torch.manual_seed(step)
+        x = torch.randn(4, 40, 3)
+        loss = (model(x) - x.cumsum(1)).square().mean()
+        (loss + sum(sum(extra().values()) for _, extra in offered(model, "extra_losses"))).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    return model, copy.deepcopy({"model": model.state_dict(), "optimiser": optimiser.state_dict()})
+
+
+def test_one_seed_gives_one_codebook_and_a_checkpoint_restores_it() -> None:
+    _, whole = trained(0, range(6))
+    _, again = trained(0, range(6))
+    _, half = trained(0, range(3))
+    _, resumed = trained(1, range(3, 6), half)
+    books = [name for name in whole["model"] if "codebook" in name]
+    assert len(books) == 6
+    assert not torch.equal(whole["model"][books[1]], half["model"][books[1]])
+    for name, value in whole["model"].items():
+        assert torch.equal(value, again["model"][name]) and torch.equal(value, resumed["model"][name]), name
+
+
+def test_what_it_reports() -> None:
+    model, _ = trained(0, range(2))
+    losses = {name: extra() for name, extra in offered(model, "extra_losses")}
+    assert list(losses) == ["blocks.0.attention.codebook", "blocks.2.attention.codebook"]
+    assert all(loss["commitment"] > 0 for loss in losses.values())
+    for _, report in offered(model, "diagnostics"):
+        figures = report()
+        assert set(figures) == {"codebook_usage", "codebook_perplexity", "dead_codes", "quantisation_error"}
+        assert 0 < figures["codebook_usage"] <= 1 <= figures["codebook_perplexity"] <= 16
+        assert 0 < figures["quantisation_error"] < 1
+    assert [len(portraits()) for _, portraits in offered(model, "portraits")] == [1, 1]
+
+
+def test_gradients_reach_distant_keys_only_with_code_means() -> None:
+    """The last output teaches a key three blocks before it; without code means the key learns nothing from it."""
+
+    def gradient(key_gradients: str) -> float:
+        torch.manual_seed(0)
+        layer = LongVQ(d_model=8, codebook=4, window=5, key_gradients=key_gradients)._layer(40, causal=True)  # type: ignore[arg-type]
+        q, k, v = torch.randn(1, 40, 4), torch.randn(1, 40, 4, requires_grad=True), torch.randn(1, 40, 16)
+        layer.attention(q, k, v)[:, -1].sum().backward()
+        assert k.grad is not None and k.grad[:, 30:].abs().max() > 0
+        return float(k.grad[:, :30].abs().max())
+
+    assert gradient("near") == 0 and gradient("code-mean") > 0
+
+
+def test_small_preset_has_about_the_parameters_of_dlr() -> None:
+    assert parameter_count("longvq") == pytest.approx(parameter_count("dlr"), rel=0.15)
+
+
+def test_training_under_bfloat16_keeps_the_averages_in_float32() -> None:
+    model = build("longvq", SPEC, SPEC, d_model=8, codebook=4, window=8)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = model(torch.randn(2, 40, 3))
+        y.float().square().sum().backward()
+    assert y.isfinite().all()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+    codebook = model.blocks[0].attention.codebook
+    assert codebook.total.dtype == codebook.count.dtype == torch.float32
+    assert float(codebook.count.sum()) == pytest.approx(0.99 * 4 + 0.01 * 80, rel=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_padding_is_not_seen(causal: bool) -> None:
+    """In evaluation, padded rows give what the shorter sequence gives; in training it counts in no statistic."""
+    layer = LongVQ(d_model=8, codebook=6, window=4)._layer(30, causal).double().eval()
+    x = torch.randn(2, 30, 8, dtype=torch.float64)
+    mask = (torch.arange(30) < 21).expand(2, -1)
+    assert torch.allclose(layer(x, mask)[:, :21], layer(x[:, :21]), rtol=0, atol=1e-10)
+    layer.train()(x, mask)
+    assert float(layer.attention.codebook.usage.counts.sum()) == 42
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"codebook": 0}, "codebook must be at least 1 .*found 0"),
+        ({"window": 41}, r"window must be at most the sequence length \(40\), found 41"),
+        ({"window": 0}, "window must be at least 1, found 0"),
+        ({"commitment": -1e-4}, "commitment must be at least 0, found -0.0001"),
+        ({"decay": 1.5}, "decay must be at least 0 and at most 1, found 1.5"),
+        ({"ssm": "s4d-lin", "d_state": 5}, "d_state must be even with ssm='s4d-lin'"),
+        ({"norm": "batch"}, "batch norm is not causal in training"),
+        ({"code_book": 4}, "has no parameter 'code_book'.*codebook"),
+    ],
+)
+def test_bad_input(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        build("longvq", SPEC, SPEC, **settings)
+
+
+def test_codebook_of_one_and_a_codebook_larger_than_a_batch_train() -> None:
+    for size in (1, 500):
+        model = build("longvq", SPEC, SPEC, d_model=8, codebook=size)
+        x = torch.randn(2, 40, 3)
+        if size == 500:
+            with pytest.warns(UserWarning, match="500 codes is larger than the 80 keys of a batch"):
+                y = model(x)
+        else:
+            y = model(x)
+        y.sum().backward()
+        assert model(x).isfinite().all()
+
+
+def test_initial_weights() -> None:
+    """Normal draws of 0.02, biases 0; centres of the norm that normalised keys have."""
+    torch.manual_seed(0)
+    layer, _ = registry.get("longvq").make(d_model=128).blocks(SPEC, causal=True)
+    for linear in (layer.value, layer.gate, layer.out, layer.update, layer.maps.query, layer.maps.key):
+        assert abs(float(linear.weight.detach().std()) - 0.02) < 1e-3 and not linear.bias.any()
+    centres = layer.attention.codebook.centres()
+    assert centres.shape == (512, 64) and float(centres.square().mean().sqrt()) == pytest.approx(64**-0.25, rel=0.02)
