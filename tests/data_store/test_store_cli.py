@@ -6,15 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from lrtasks.cli import data, generate
+from lrtasks.cli import app
 from lrtasks.errors import UsageError
-
-app = typer.Typer()
-app.command("generate", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(generate.generate)
-app.add_typer(data.app, name="data")
 
 
 def run(*arguments: str) -> tuple[int, str, str]:

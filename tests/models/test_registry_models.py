@@ -24,7 +24,7 @@ SPECS = {
     "last positions": (Spec("real", LENGTH, 3), Spec("real", 9, 1)),
     "whole sequence": (Spec("token", LENGTH, 7), Spec("token", 1, 5, pooled=True)),
 }
-STREAMING = {"attention", "dlr", "hyena", "local-attention", "transformer"}
+STREAMING = set(registry.built_in())
 
 
 def small(name: str) -> dict[str, Any]:

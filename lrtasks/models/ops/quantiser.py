@@ -150,7 +150,8 @@ class Codebook(nn.Module):
             return []
         counts = self.usage.counts.double().sort(descending=True).values
         share = (counts / counts.sum().clamp_min(1)).cpu().numpy()
-        labels = tuple(str(rank) for rank in range(1, self.size + 1))
+        every = max(1, self.size // 8)  # more labels would overlap
+        labels = tuple("" if rank % every else str(rank) for rank in range(1, self.size + 1))
         return [Portrait("codebook usage", "bars", {"share of keys": share}, "code, by rank", "share", labels=labels)]
 
     def __getstate__(self) -> dict[str, Any]:
