@@ -169,7 +169,10 @@ def _converted(hint: Any, value: Any) -> Any:
     if hint is str:
         return value if isinstance(value, str) else _NO
     if origin is typing.Literal:
-        return next((choice for choice in get_args(hint) if type(choice) is type(value) and choice == value), _NO)
+        # a choice like "32" arrives from the command line as a number
+        texts = (value, str(value)) if isinstance(value, numbers.Real) and not isinstance(value, bool) else (value,)
+        same = (choice for choice in get_args(hint) for text in texts if type(choice) is type(text) and choice == text)
+        return next(same, _NO)
     if origin is tuple:
         return _converted_tuple(get_args(hint), value)
     raise TypeError(f"a parameter cannot be declared as {_type_name(hint)}")

@@ -224,3 +224,13 @@ def test_spec_shapes() -> None:
 def test_impossible_specs_are_refused(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(UsageError, match=f"^spec: {message}$"):
         Spec(*arguments)
+
+
+def test_a_number_stands_for_a_text_choice() -> None:
+    from lrtasks.evaluation.budget import Budget
+
+    assert Budget.make(precision=32).precision == "32"
+    with pytest.raises(UsageError, match="precision"):
+        Budget.make(precision=64)
+    with pytest.raises(UsageError, match="precision"):
+        Budget.make(precision=True)

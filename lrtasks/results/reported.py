@@ -20,28 +20,43 @@ class Figure:
         value: the figure.
         metric: which score it is; the papers average over batches.
         source: paper and table.
-        length: task length at which it was measured.
+        where: the task at which it was measured, as readable text ("length 4096").
+        length: task length at which it was measured, for tasks that have one.
     """
 
     value: float
     metric: str
     source: str
-    length: int
+    where: str
+    length: int | None
 
 
 def reported_figure(record: RunRecord) -> Figure | None:
     """The paper's figure for the record's task and model, at the nearest length that the paper has; else ``None``."""
     matching = [
-        Figure(entry["scores"][record.task["name"]], entry["metric"], entry["source"], entry["length"])
+        Figure(entry["scores"][record.task["name"]], entry["metric"], entry["source"], where, entry.get("length"))
         for entry in _figures()
         if entry["model"] == record.model["name"]
         and record.task["name"] in entry["scores"]
-        and all(record.model["parameters"].get(name) == value for name, value in entry["hyper"].items())
+        and _agree(entry["hyper"], record.model["parameters"])
+        and _agree(entry.get("parameters", {}), record.task["parameters"])
+        for where in [_where(entry)]
     ]
     length = record.task["parameters"].get("length")
-    if not matching or length is None:
-        return None
-    return min(matching, key=lambda figure: abs(math.log(figure.length / length)))
+    return min(matching, key=lambda figure: _distance(figure.length, length), default=None)
+
+
+def _agree(wanted: dict[str, Any], found: dict[str, Any]) -> bool:
+    return all(found.get(name) == value for name, value in wanted.items())
+
+
+def _distance(reported: int | None, ours: int | None) -> float:
+    return abs(math.log(reported / ours)) if reported and ours else 0.0
+
+
+def _where(entry: dict[str, Any]) -> str:
+    settings = {"length": entry["length"]} if "length" in entry else entry["parameters"]
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
 @functools.cache

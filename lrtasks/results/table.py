@@ -81,7 +81,7 @@ class Cell:
             "floor_name": floor[0] if floor else None,
             "paper": paper.value if paper else None,
             "paper_source": paper.source if paper else None,
-            "paper_length": paper.length if paper else None,
+            "paper_where": paper.where if paper else None,
             "parameter_count": first.model["count"],
             "state_bytes": first.model["state_bytes"],
             "seconds_per_step": _mean([r.cost["seconds_per_step"] for r in self.records if r.cost]),
@@ -135,7 +135,7 @@ class Table:
     def caption(self) -> str:
         """What the paper's figures are, as they are not measured under our conditions."""
         figures = [cell.paper for cell in self.cells.values() if cell.paper]
-        sources = sorted({f"{figure.source} (length {figure.length}, averaged over batches)" for figure in figures})
+        sources = sorted({f"{figure.source} ({figure.where}, averaged over batches)" for figure in figures})
         return f"paper: {'; '.join(sources)}" if sources else ""
 
     def text(self) -> str:

@@ -11,7 +11,7 @@ from lrtasks.errors import UsageError
 from lrtasks.evaluation.suite import Entry, expand, run_suite
 from lrtasks.results import read_record
 
-TINY = {"steps": 4, "eval_every": 4, "val_batches": 1, "test_batches": 1, "d_model": 4, "length": 16}
+TINY = {"steps": 4, "eval_every": 4, "val_batches": 1, "test_batches": 1, "d_model": 8, "length": 16}
 
 
 def entry(**changes: Any) -> Entry:
