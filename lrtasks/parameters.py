@@ -170,7 +170,7 @@ def _converted(hint: Any, value: Any) -> Any:
         return value if isinstance(value, str) else _NO
     if origin is typing.Literal:
         # a choice like "32" arrives from the command line as a number
-        texts = (value, str(value)) if isinstance(value, numbers.Real) and not isinstance(value, bool) else (value,)
+        texts = (value, str(value)) if isinstance(value, numbers.Real) else (value,)
         same = (choice for choice in get_args(hint) for text in texts if type(choice) is type(text) and choice == text)
         return next(same, _NO)
     if origin is tuple:

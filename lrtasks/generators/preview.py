@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_SAMPLES = 16
+TITLE_WIDTH = 140
 MAX_LINES = 4
 """Channels up to this number are drawn as lines, more as rows of a heat map."""
 
@@ -53,7 +55,8 @@ def preview(task: Task, *, samples: int = 2, seed: int = 0, split: Split = "trai
     image = task.image_shape()
     height = 4.5 if image is not None else 2.0
     figure = Figure(figsize=(11, 0.6 + height * samples), dpi=100, layout="constrained")
-    figure.suptitle(task.name + "".join(f"  {name}={value}" for name, value in task.parameters().items()), fontsize=9)
+    title = task.name + "".join(f"  {name}={value}" for name, value in task.parameters().items())
+    figure.suptitle(textwrap.fill(title, TITLE_WIDTH), fontsize=9)
     for index, text in enumerate(texts):
         if text is not None:
             _draw_text(figure.add_subplot(samples, 1, index + 1), text)
