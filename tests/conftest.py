@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -13,3 +16,32 @@ DATA = Path(__file__).parent / "data"
 def data() -> Path:
     """Folder of the reference arrays that tests compare with."""
     return DATA
+
+
+class Said(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """``command("eval", "--model", ...)`` as ``lrtasks eval --model ...`` in an empty folder."""
+    from lrtasks.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: object) -> Said:
+        monkeypatch.setattr(sys, "argv", ["lrtasks", *(str(word) for word in words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return Said(ended.value.code, *capsys.readouterr())
+
+    return call

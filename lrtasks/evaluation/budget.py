@@ -42,8 +42,8 @@ class Budget(Parametrised):
     def rate(self, step: int) -> float:
         """Factor on every learning rate at ``step`` = 0, 1, ...: linear warm-up, then constant or cosine to 0.
 
-        >>> Budget(steps=100, warmup_steps=10, schedule="cosine").rate(54)
-        0.5087265...
+        >>> round(Budget(steps=100, warmup_steps=10, schedule="cosine").rate(55), 6)
+        0.5
         """
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
