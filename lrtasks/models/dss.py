@@ -23,14 +23,14 @@ from torch import Tensor, nn
 
 from lrtasks.errors import UsageError
 from lrtasks.models.base import ModelConfig
-from lrtasks.models.ops.expkernel import exp_kernel, working_bytes
+from lrtasks.models.ops.channel_kernel import ChannelKernel
 from lrtasks.models.ops.frequencies import Frequencies
-from lrtasks.models.ops.longlayer import Kernel, LongConvLayer
+from lrtasks.models.ops.longlayer import LongConvLayer
 from lrtasks.models.registration import registry
 from lrtasks.parameters import parameter
 
 
-class DSSKernel(Kernel):
+class DSSKernel(ChannelKernel):
     """K[h, l] = Re sum_n W'[h, n] exp(Δ_h Λ_n l), with W' = W (exp(Δ_h Λ_n) - 1) / Λ_n, or W' = W without scale.
 
     At start Λ_n = -1/2 + iπn, log Δ is uniform in [log dt_min, log dt_max] and the parts of W are standard normal.
@@ -77,21 +77,6 @@ class DSSKernel(Kernel):
             return W, exponent
         inverse = eigenvalue.conj() / eigenvalue.abs().square().clamp_min(1e-7)
         return W * ((torch.exp(exponent) - 1) * inverse), exponent
-
-    def forward(self, length: int) -> Tensor:
-        weight, exponent = self.exponents()
-        dtype = torch.promote_types(self.W.dtype, torch.float32).to_complex()
-        weight = weight.to(dtype).transpose(0, 1).contiguous()
-        return exp_kernel(weight, exponent.real, exponent.imag, length).transpose(0, 1)
-
-    def working_bytes(self, length: int, device: torch.device) -> int:
-        directions, d_model, d_state = self.W.shape[:3]
-        return working_bytes(d_model, directions, d_state, length, device)
-
-    @torch.no_grad()
-    def recurrence(self) -> tuple[Tensor, Tensor]:
-        weight, exponent = self.exponents()
-        return weight[0], exponent
 
 
 @registry.register("dss")

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from lrtasks.errors import UsageError
 from lrtasks.models.base import ModelConfig
-from lrtasks.models.ops.expkernel import exp_kernel, working_bytes
+from lrtasks.models.ops.channel_kernel import ChannelKernel
 from lrtasks.models.ops.frequencies import Frequencies
-from lrtasks.models.ops.longlayer import Kernel, LongConvLayer
+from lrtasks.models.ops.longlayer import LongConvLayer
 from lrtasks.models.registration import registry
 from lrtasks.parameters import parameter
 
@@ -51,7 +51,7 @@ def starting_frequencies(start: Start, d_state: int) -> np.ndarray:
     return np.linalg.eigvalsh(1j * (below - below.T))[d_state // 2 :]
 
 
-class S4DKernel(Kernel):
+class S4DKernel(ChannelKernel):
     """K[h, l] = 2 Re sum_n C[h, n] (exp(Δ_h λ[h, n]) - 1)/λ[h, n] exp(Δ_h λ[h, n] l) over N/2 conjugate pairs.
 
     At start Re λ = -1/2, Im λ as :func:`starting_frequencies`, log Δ uniform in [log dt_min, log dt_max], C complex
@@ -97,21 +97,6 @@ class S4DKernel(Kernel):
         exponent = torch.exp(self.log_dt.double()).unsqueeze(1) * eigenvalue
         C = torch.view_as_complex(self.C.double())
         return 2 * C * ((torch.exp(exponent) - 1) / eigenvalue), exponent
-
-    def forward(self, length: int) -> Tensor:
-        weight, exponent = self.exponents()
-        dtype = torch.promote_types(self.C.dtype, torch.float32).to_complex()
-        weight = weight.to(dtype).transpose(0, 1).contiguous()
-        return exp_kernel(weight, exponent.real, exponent.imag, length).transpose(0, 1)
-
-    def working_bytes(self, length: int, device: torch.device) -> int:
-        directions, d_model, pairs = self.C.shape[:3]
-        return working_bytes(d_model, directions, pairs, length, device)
-
-    @torch.no_grad()
-    def recurrence(self) -> tuple[Tensor, Tensor]:
-        weight, exponent = self.exponents()
-        return weight[0], exponent
 
 
 @registry.register("s4d")
