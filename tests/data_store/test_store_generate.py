@@ -112,7 +112,10 @@ def test_a_second_run_says_so_and_stops(tmp_path: Path) -> None:
 def test_interrupt_ends_workers_and_keeps_shards(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     code = (
-        "import sys, typer; from lrtasks.cli.generate import generate; from lrtasks.generators.base import registry\n"
+        "import signal, sys, typer; from lrtasks.cli.generate import generate\n"
+        "from lrtasks.generators.base import registry\n"
+        # a shell starts what it puts into the background with Ctrl-C switched off
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from fake_tasks import Few; registry.register('few')(Few); app = typer.Typer()\n"
         "app.command(context_settings={'allow_extra_args': True, 'ignore_unknown_options': True})(generate)\n"
         f"options = '--kinds 4096 --pause 0.001 --samples 5000 --workers 2 --out {folder}'\n"
