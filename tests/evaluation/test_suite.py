@@ -42,11 +42,11 @@ def test_two_equal_runs_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_a_suite_runs_in_processes_and_repeats_nothing(tmp_path: Path) -> None:
-    entries = [entry(), entry(lr=1e30)]
+    entries = [entry(), entry(lr=0.1)]
     statuses: list[list[str]] = []
     records = run_suite(entries, tmp_path, jobs=2, on_change=lambda progress: statuses.append(list(progress.statuses)))
-    assert [record.status for record in records] == ["done", "diverged"]
-    assert statuses[-1] == ["done", "diverged"]
+    assert [record.status for record in records] == ["done", "done"]
+    assert statuses[-1] == ["done", "done"]
     folder = entries[0].folder(tmp_path)
     before = (folder / "record.json").stat().st_mtime_ns
     again = run_suite(entries, tmp_path)
