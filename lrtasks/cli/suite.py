@@ -34,9 +34,7 @@ FILE_KEYS = ("models", "tasks", "preset", "seeds", "settings")
 
 def suite(
     context: typer.Context,
-    file: Annotated[
-        Path | None, typer.Argument(help="A suite as TOML: models, tasks, preset, seeds, settings.")
-    ] = None,
+    file: Annotated[Path | None, typer.Option(help="A suite as TOML: models, tasks, preset, seeds, settings.")] = None,
     models: Annotated[str, typer.Option(help="Names with commas, or all.")] = "all",
     tasks: Annotated[str, typer.Option(help="Names with commas, or all.")] = "all",
     preset: Preset = "small",

@@ -255,3 +255,20 @@ def test_ctrl_c_ends_the_run_and_its_workers_with_one_line(tmp_path: Path) -> No
     assert (process.returncode, out) == (1, "")
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("lrtasks: interrupted; what was cut off goes on")
+
+
+def test_a_suite_from_a_file_names_its_unknown_keys(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "suite.toml").write_text('model = ["dlr"]\n')
+    said = command("suite", "--file", "suite.toml")
+    assert said.code == 2
+    assert "unknown key of suite suite.toml 'model'; did you mean 'models'?" in said.err
+    (tmp_path / "suite.toml").write_text('models = ["dlr"]\ntasks = ["shift"]\nsettings = { length = 0 }\n')
+    said = command("suite", "--file", "suite.toml")
+    assert said.code == 2
+    assert "skipped: dlr on shift: shift: length must be at least" in said.err
+
+
+def test_a_suite_takes_settings_as_options(command: Command) -> None:
+    said = command("suite", "--models", "dlr", "--tasks", "shift", "--length", "0")
+    assert said.code == 2
+    assert "length must be at least" in said.err
