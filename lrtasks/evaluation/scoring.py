@@ -6,7 +6,7 @@ stands beside it. A scorer takes predictions (real values, or class labels), so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -106,7 +106,9 @@ class SegmentationScorer:
                 "macro_accuracy": MulticlassAccuracy(classes, average="macro", ignore_index=-100),
             }
         )
+        self._classes = range(classes)
         self._by_class = MulticlassF1Score(classes, average="none", ignore_index=-100) if slices else None
+        self._groups = _Groups(task if slices else None)
         self._by_batch: list[dict[str, float]] = []
 
     def update(self, prediction: np.ndarray, batch: Batch) -> None:
@@ -115,6 +117,7 @@ class SegmentationScorer:
         self._by_batch.append({name: float(value) for name, value in self._macro(guess, target).items()})
         if self._by_class is not None:
             self._by_class.update(guess, target)
+            self._groups.add(batch, list(self._counts(prediction, batch.y)))
 
     def scores(self) -> dict[str, float]:
         pooled = {name: float(value) for name, value in self._macro.compute().items()}
@@ -124,7 +127,22 @@ class SegmentationScorer:
     def slices(self) -> Slices:
         if self._by_class is None:
             return {}
-        return {"class": [{"label": label, "f1": f1} for label, f1 in enumerate(self._by_class.compute().tolist())]}
+        by_class = [{"label": label, "f1": f1} for label, f1 in enumerate(self._by_class.compute().tolist())]
+        return {"class": by_class, **self._groups.rows(self._group_score)}
+
+    def _counts(self, guess: np.ndarray, target: np.ndarray) -> Iterator[np.ndarray]:
+        """Of each element: whether it is labelled, then for each class whether it is right, predicted and there."""
+        labelled = target >= 0
+        yield labelled.astype(np.float64)
+        for label in self._classes:
+            predicted, there = (guess == label) & labelled, target == label
+            yield from (column.astype(np.float64) for column in (predicted & there, predicted, there))
+
+    def _group_score(self, sums: np.ndarray) -> dict[str, Any]:
+        right, predicted, there = sums[1:].reshape(-1, 3).T
+        seen = predicted + there > 0
+        f1 = 2 * right[seen] / (predicted + there)[seen]
+        return {"macro_f1": float(f1.mean()), "elements": int(sums[0])}
 
 
 SCORERS: dict[str, type[RealScorer] | type[ClassScorer] | type[SegmentationScorer]] = {

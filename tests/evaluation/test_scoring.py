@@ -162,6 +162,23 @@ def test_segmentation_scores_pooled_and_by_batch(missing: int | None) -> None:
     assert np.mean(by_class) == pytest.approx(scores["macro_f1"], abs=1e-6)
 
 
+def test_segmentation_is_broken_down_by_what_the_task_declares() -> None:
+    class Halves(Segments):
+        def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+            return {"half": (np.arange(batch.y.shape[1]) >= batch.y.shape[1] // 2).astype(int)}
+
+    task = Halves()
+    scorer = make_scorer(task)
+    stream = labelled(task, 5)
+    for prediction, batch in stream:
+        scorer.update(prediction, batch)
+    prediction, y = joined(stream)
+    middle = y.shape[1] // 2
+    for row, part in zip(scorer.slices()["half"], (slice(None, middle), slice(middle, None)), strict=True):
+        assert row["macro_f1"] == pytest.approx(macro(prediction[:, part], y[:, part], task.classes)["macro_f1"])
+        assert row["elements"] == (y[:, part] >= 0).sum()
+
+
 @pytest.mark.parametrize("task", [Labels(), Segments(), lrtasks.make("shift", length=12, shifts=4)])
 def test_scores_do_not_depend_on_slices(task: lrtasks.generators.Task) -> None:
     batch = task.batch(range(4))

@@ -46,6 +46,6 @@ class Pathfinder(PathfinderTask):
         return {"all-background": MajorityClass(3)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By class, by whether both marks are on one path, by gap margin and by number of distractors."""
+        """By whether both marks are on one path, by gap margin and by number of distractors; the score adds classes."""
         meta = batch.meta or {}
-        return {"class": batch.y, "label": np.asarray(meta["label"])[:, None], **super().slices(batch)}
+        return {"label": np.asarray(meta["label"])[:, None], **super().slices(batch)}
