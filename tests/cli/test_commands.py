@@ -244,7 +244,9 @@ def test_ctrl_c_ends_the_run_and_its_workers_with_one_line(tmp_path: Path) -> No
         "--out",
         tmp_path,
     )
-    command = [sys.executable, "-m", "lrtasks", "eval", "--model", "dlr", "--task", "shift", *map(str, words)]
+    # a shell starts what it puts into the background with Ctrl-C switched off
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import lrtasks.__main__"
+    command = [sys.executable, "-c", code, "eval", "--model", "dlr", "--task", "shift", *map(str, words)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
