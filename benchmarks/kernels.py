@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 import lrtasks.models.dlr
-import lrtasks.models.dss
+import lrtasks.models.ops.channel_kernel
 from lrtasks.models.dlr import DLRKernel
 from lrtasks.models.dss import DSSKernel
 from lrtasks.models.ops import expkernel
@@ -140,7 +140,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Run one case in this process and return its figures."""
     torch.set_num_threads(case["threads"])
     form = KERNELS[case["form"]]
-    lrtasks.models.dlr.exp_kernel = lrtasks.models.dss.exp_kernel = form  # type: ignore[attr-defined]
+    lrtasks.models.dlr.exp_kernel = lrtasks.models.ops.channel_kernel.exp_kernel = form  # type: ignore[attr-defined]
     make = step_run if case["step"] else kernel_run
     on_gpu = case["device"] == "cuda"
     make({**case, "states": 64, "channels": 4}, 64)()  # thread pools, libraries and code are loaded before the start
