@@ -527,3 +527,22 @@ def test_the_padding_mask_reaches_models_that_take_it(tmp_path: Path) -> None:
     run(model, tmp_path, Padded())
     assert all(mask is not None and mask.sum(1).tolist() == [7] * 4 for mask in given)
     assert run(plain, tmp_path, Padded()).status == "done"  # and is kept from those that do not
+
+
+def test_a_segmentation_run_leaves_a_panel_of_predictions(tmp_path: Path) -> None:
+    task = lrtasks.make("pathfinder", res=64, dashes=3, distractors=1)
+    run("dlr", tmp_path, task, hyper={"d_model": 4, "d_state": 4}, budget={"steps": 2, "batch_size": 2})
+    (folder,) = folders(tmp_path)
+    assert (folder / "predictions.png").stat().st_size > 1000
+
+
+def test_a_run_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"needs about .* GB .* lower .*batch_size"):
+        run("dlr", tmp_path, "shift", parameters={"length": 2**20}, hyper={"d_model": 4096}, budget={"batch_size": 256})
+    assert not folders(tmp_path)
+
+
+def test_warnings_of_the_model_are_notes_of_the_record(tmp_path: Path) -> None:
+    record = run("mega-chunk", tmp_path, hyper={"d_model": 8, "chunk": 5})
+    assert [note for note in record.notes if "chunk 5 does not divide the length 16" in note] == record.notes
+    assert len(record.notes) == 1

@@ -9,14 +9,13 @@ import numpy as np
 
 from lrtasks.generators.base import Batch, Task
 from lrtasks.generators.pathfinder.settings import MAX_RESOLUTION, VARIANTS, Settings, Variant, complete, names
+from lrtasks.generators.pixels import from_bytes
 from lrtasks.parameters import parameter
 from lrtasks.specs import Spec
 
 if TYPE_CHECKING:
     from lrtasks.generators.pathfinder.image import Layout, Picture
 
-# (byte / 255 - 0.5) / 0.5 in float32
-_LEVELS = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
 _BY_RES = "as the DLR paper has it for this res (for 64: ours)"
 
 
@@ -102,8 +101,7 @@ class PathfinderTask(Task):
 
     def pixels(self, image: np.ndarray) -> np.ndarray:
         """A uint8 image as input: ``(res², 1)`` float32 in -1..1, row by row."""
-        values: np.ndarray = _LEVELS[image].reshape(-1, 1)
-        return values
+        return from_bytes(image).reshape(-1, 1)
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """By gap margin and by number of distractors; each ``(batch, 1)``."""
