@@ -26,10 +26,10 @@ from lrtasks.data.parts import PARTS, joined
 from lrtasks.data.pictures import index_header, index_name
 from lrtasks.data.plan import Block, Plan, make_plan
 from lrtasks.data.pool import Pool, start_pool, worker_count
-from lrtasks.data.progress import Advance, show_progress
 from lrtasks.data.store import Store
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import Task
+from lrtasks.progress import Progress
 
 DEFAULT_SPLIT = (0.96, 0.02, 0.02)
 
@@ -104,10 +104,10 @@ class _Run:
         if self._todo or self._again:
             with (
                 start_pool(self._plan, self._store, workers) as pool,
-                show_progress(self._plan.task.name, total, done, quiet=quiet) as advance,
+                Progress(self._plan.task.name, "samples", total, done=done, quiet=quiet) as progress,
             ):
                 try:
-                    self._make(pool, 2 * workers if workers > 1 else 1, advance)
+                    self._make(pool, 2 * workers if workers > 1 else 1, progress)
                 except BrokenProcessPool as error:
                     raise RuntimeError(
                         "a worker process died (out of memory, or a script without `if __name__ == '__main__':`);"
@@ -115,17 +115,19 @@ class _Run:
                     ) from error
         return self._conclude()
 
-    def _make(self, pool: Pool, limit: int, advance: Advance) -> None:
+    def _make(self, pool: Pool, limit: int, progress: Progress) -> None:
         running: dict[Future[journal.Record], Block] = {}
+        done = sum(block.samples for block in self._records)
         while self._todo or self._again or running:
             while len(running) < limit and (self._again or self._todo):
                 block, attempts = self._again.popleft() if self._again else (self._todo.popleft(), {})
                 running[pool.submit(block, attempts)] = block
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 block = running.pop(future)
-                if block not in self._records:
-                    advance(block.samples)
-                self._records[block] = future.result()
+                record = future.result()
+                done += 0 if block in self._records else block.samples
+                self._records[block] = record
+                progress.update(done)
             self._settle()
 
     def _settle(self) -> None:

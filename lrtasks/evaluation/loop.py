@@ -23,10 +23,10 @@ from lrtasks.evaluation.budget import Budget
 from lrtasks.evaluation.loader import BatchStream, Loaded, load
 from lrtasks.evaluation.losses import loss_named
 from lrtasks.evaluation.optimiser import make_optimiser, set_rate
-from lrtasks.evaluation.progress import Progress
 from lrtasks.evaluation.scoring import Scorer, make_scorer
 from lrtasks.generators.base import Task
 from lrtasks.models.base import offered
+from lrtasks.progress import Progress
 
 CHECKPOINT = "checkpoint.pt"
 WEIGHTS = "weights.pt"
@@ -120,7 +120,7 @@ def train(
     model.train()
     watch = _Watch(state)
     last_saved = time.monotonic()
-    show = Progress(title, budget.steps, done=state.step, quiet=quiet or not fabric.is_global_zero)
+    show = Progress(title, "steps", budget.steps, done=state.step, quiet=quiet or not fabric.is_global_zero)
     with closing(batches), show as progress:
         for batch in batches:
             _seed_step(seed, state.step, fabric.global_rank)

@@ -194,7 +194,7 @@ def test_a_whole_dataset_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFix
     assert generate(Shift(16), str(tmp_path), workers=1, samples=10, progress=True) == first
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*")} == times
     output = capsys.readouterr().err
-    assert "10/10 samples" in output and "samples/s" in output and "left" in output and "already" in output
+    assert "10/10" in output and "samples/s" in output and "left" in output and "already" in output
 
 
 def test_a_terminal_shows_live_progress(
