@@ -1,72 +1,161 @@
-"""Code blocks of Markdown files, and how tests run them.
+"""Code blocks of Markdown pages, and how tests run them as a reader would: from top to bottom, in one folder.
 
 A block that takes minutes has the line ``<!-- slow -->`` above its fence; it runs with the end-to-end tests.
+
+    python tests/snippets.py docs/data.md    # do here, in a process of its own, what a page shows
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import doctest
+import io
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
-LANGUAGES = {"python": {"python", "py"}, "shell": {"bash", "sh", "shell", "console"}}
+from lrtasks.cli import main
+
+ROOT = Path(__file__).parents[1]
+LANGUAGES = {"python": "python", "pycon": "session", "bash": "shell", "sh": "shell", "console": "prompt"}
 SLOW = "<!-- slow -->"
+NOT_RUN = ("git ", "mkdocs ", "pip ", "pytest ")
+"""How lines begin that install, fetch, test or serve; all others of a shell block are run."""
+FOLDERS = ("benchmarks", "examples", "results")
+"""What pages take from the repository; a page that names one finds a copy of it."""
+THREADS = ("jax",)
+"""Packages after whose import a process had better not fork, as the loaders of later pages do."""
+_PLAIN = re.compile(r"lrtasks [^|&;<>$`*?~#()]*")
 _FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*([\w+-]*)")
 
 
-def blocks(path: Path, language: str, *, slow: bool = False) -> list[tuple[int, str]]:
-    """Code blocks of ``language``, a key of :data:`LANGUAGES`: the number of the first line of code, and the code.
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: its kind (a value of :data:`LANGUAGES`), code, first line of code in the page, slow or not."""
 
-    Args:
-        path: Markdown file.
-        language: ``"python"`` or ``"shell"``.
-        slow: give the blocks that are marked slow, or those that are not.
-    """
-    found: list[tuple[int, str]] = []
-    lines = path.read_text().splitlines()
-    number, marked = 0, False
+    kind: str
+    code: str
+    line: int
+    slow: bool
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of ``page`` in a language that is run."""
+    found: list[Block] = []
+    lines = page.read_text().splitlines()
+    number, slow = 0, False
     while number < len(lines):
         fence = _FENCE.match(lines[number])
         if fence is None:
             if lines[number].strip():
-                marked = lines[number].strip() == SLOW
+                slow = lines[number].strip() == SLOW
             number += 1
             continue
         indent, mark, name = fence.groups()
-        first = number + 1
-        number = first
+        first = number = number + 1
         while number < len(lines) and not re.fullmatch(rf"\s*{mark[0]}{{{len(mark)},}}\s*", lines[number]):
             number += 1
-        if name.lower() in LANGUAGES[language] and marked == slow:
-            code = [line.removeprefix(indent) for line in lines[first:number]]
-            found.append((first + 1, "\n".join(code) + "\n"))
-        number, marked = number + 1, False
+        if name.lower() in LANGUAGES:
+            code = "".join(line.removeprefix(indent) + "\n" for line in lines[first:number])
+            found.append(Block(LANGUAGES[name.lower()], code, first + 1, slow))
+        number, slow = number + 1, False
     return found
 
 
-def commands(code: str) -> list[str]:
-    """The ``lrtasks`` commands of a shell block, one per line; lines that install, clone or test are left out."""
-    lines = [line.strip().removeprefix("$ ") for line in code.replace("\\\n", " ").splitlines()]
-    return [line for line in lines if line.startswith("lrtasks ")]
+def follow(page: Path, folder: Path, *, slow: bool = False) -> None:
+    """Do in ``folder``, the current one, what ``page`` shows; all its Python shares one session.
+
+    Args:
+        page: Markdown file.
+        folder: an empty folder.
+        slow: run slow blocks, too.
+    """
+    chosen = [block for block in blocks(page) if slow or not block.slow]
+    for name in FOLDERS:
+        if any(f"{name}/" in block.code for block in chosen):
+            shutil.copytree(ROOT / name, folder / name)
+    session: dict[str, Any] = {"__name__": "__main__"}
+    for block in chosen:
+        if block.kind in ("shell", "prompt"):
+            run_shell(block, page, folder)
+        else:
+            (run_python if block.kind == "python" else run_session)(block, page, session)
 
 
-def run_shell(code: str, folder: Path) -> None:
-    """Run the ``lrtasks`` commands of a shell block in ``folder``; each must succeed."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    for line in commands(code):
-        ended = subprocess.run(
-            ["bash", "-c", line],
-            cwd=folder,
-            env={**os.environ, "PATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == 0, f"{line}\n{ended.stderr}"
+def wants_own_process(page: Path) -> bool:
+    """Whether ``page`` must not be followed in a process that goes on to other things."""
+    return any(re.search(rf"import {name}\b", block.code) for block in blocks(page) for name in THREADS)
 
 
-def run_python(code: str, path: Path, line: int) -> None:
-    """Run a Python block, which starts at ``line`` of ``path``, here and now."""
-    exec(compile("\n" * (line - 1) + code, path, "exec"), {"__name__": "__main__"})
+def script(block: Block) -> str:
+    """What is run of a shell block; of one with prompts, the lines that have one."""
+    lines = block.code.replace("\\\n", " ").splitlines()
+    if block.kind == "prompt":
+        lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    return "\n".join(line for line in lines if not line.lstrip().startswith(NOT_RUN))
+
+
+def run_shell(block: Block, page: Path, folder: Path) -> None:
+    """Run a shell block in ``folder``; every command must succeed. Plain calls of lrtasks are made in this process."""
+    code = script(block)
+    lines = code.splitlines()
+    parts = lines if all(line.startswith("lrtasks ") for line in lines) and "<<" not in code else [code]
+    for part in parts:
+        status, said = call(shlex.split(part, comments=True)) if _PLAIN.fullmatch(part) else shell(part, folder)
+        assert status == 0, f"{page}:{block.line}\n{part}\n{said}"
+
+
+def shell(code: str, folder: Path) -> tuple[int, str]:
+    """Exit code of a script in ``folder``, and what it said."""
+    ended = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", code],
+        cwd=folder,
+        env={**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return ended.returncode, ended.stdout
+
+
+def call(words: list[str]) -> tuple[int, str]:
+    """Exit code of a call of ``lrtasks``, and what it said."""
+    said = io.StringIO()
+    streams = contextlib.redirect_stdout(said), contextlib.redirect_stderr(said)
+    with mock.patch.object(sys, "argv", words), mock.patch.object(sys, "path", [*sys.path]), streams[0], streams[1]:
+        try:
+            main()
+        except SystemExit as ended:
+            return int(ended.code or 0), said.getvalue()
+    return 0, said.getvalue()
+
+
+def run_python(block: Block, page: Path, session: dict[str, Any]) -> None:
+    """Run a Python block here and now; what it defines stays in ``session``."""
+    exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), session)
+
+
+def run_session(block: Block, page: Path, session: dict[str, Any]) -> None:
+    """Run a Python block with prompts; it must print what stands below them."""
+    test = doctest.DocTestParser().get_doctest(block.code, session, page.name, str(page), block.line - 1)
+    test.globs = session  # the parser took a copy
+    told: list[str] = []
+    doctest.DocTestRunner().run(test, out=told.append, clear_globs=False)
+    assert not told, "".join(told)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Do in the current folder what a page shows.")
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--slow", action="store_true", help="its slow blocks, too")
+    arguments = parser.parse_args()
+    follow(arguments.page, Path.cwd(), slow=arguments.slow)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from plugin_packages import WAVE, importable, write_package
 
 from lrtasks.errors import UsageError
 from lrtasks.generators import Task
@@ -17,56 +19,21 @@ from lrtasks.generators.base import registry as tasks
 from lrtasks.parameters import Parametrised, parameter
 from lrtasks.registry import Registry
 
-WAVE = """
-from dataclasses import dataclass
-import numpy as np
-from lrtasks.generators import Sample, Spec, Task
-from lrtasks.parameters import parameter
-
-@dataclass(frozen=True)
-class Wave(Task):
-    '''A wave to copy.'''
-    length: int = parameter(8, "number of values", at_least=1)
-
-    @property
-    def input(self):
-        return Spec("real", self.length, 1)
-
-    target = input
-
-    def sample(self, rng):
-        wave = rng.standard_normal((self.length, 1)).astype(np.float32)
-        return Sample(wave, wave)
-
-number = 3
-"""
-
 Install = Callable[..., Registry[Task]]
 
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Put modules and distributions on the path; return a registry that sees them."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
 
     def run(files: dict[str, str], **distributions: dict[str, str]) -> Registry[Task]:
-        for name, text in files.items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        write_package(tmp_path, "files", files)
         for distribution, points in distributions.items():
-            folder = tmp_path / f"{distribution}-1.0.dist-info"
-            folder.mkdir()
-            (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-            lines = [f"{name} = {value}" for name, value in points.items()]
-            (folder / "entry_points.txt").write_text("\n".join(["[lrtasks.tasks]", *lines, ""]))
-        return Registry("task", "lrtasks.generators.tasks", "lrtasks.tasks")
+            write_package(tmp_path, distribution, {}, tasks=points)
+        return Registry("task", "lrtasks.generators.tasks", "lrtasks.tasks", base="lrtasks.generators:Task")
 
-    yield run
-    for name in set(sys.modules) - before:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    with importable(tmp_path, monkeypatch):
+        yield run
 
 
 def test_entry_points_add_tasks(install: Install) -> None:
@@ -96,8 +63,11 @@ def test_presets_stand_next_to_the_class(install: Install) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[small\n", "presets of task 'wave' are not valid TOML: "),
-        ("length = 4\n", "presets of task 'wave' must be tables, found length = 4"),
+        ("[small\n", r"presets of task 'wave' are not valid TOML \(.*waves\.toml\): "),
+        ("length = 4\n", r"presets of task 'wave' must be tables \(.*waves\.toml\), found length = 4"),
+        ("[small]\nparameters = 4\n", "must be tables .*, found small.parameters = 4"),
+        ("[small]\ntasks.shift = 4\n", "must be tables .*, found small.tasks.shift = 4"),
+        ("[small.tasks.shift]\nhyper = 4\n", "must be tables .*, found small.tasks.shift.hyper = 4"),
     ],
 )
 def test_bad_presets_are_named(install: Install, text: str, message: str) -> None:
@@ -111,8 +81,8 @@ def test_an_import_that_fails_is_named_and_the_rest_works(install: Install) -> N
         {"waves.py": WAVE, "broken.py": "import no_such_module\n"}, waves={"wave": "waves:Wave", "bad": "broken:Bad"}
     )
     assert {"bad", "wave"} <= set(registry.names())
-    message = "task 'bad' from broken:Bad cannot be imported: No module named 'no_such_module'"
-    with pytest.raises(UsageError, match=message):
+    message = "task 'bad' from broken:Bad (package waves) cannot be imported: ModuleNotFoundError: No module named"
+    with pytest.raises(UsageError, match=re.escape(message)):
         registry.get("bad")
     assert registry.get("wave").name == "wave"
 
@@ -120,8 +90,11 @@ def test_an_import_that_fails_is_named_and_the_rest_works(install: Install) -> N
 def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
     registry = install({"waves.py": WAVE}, one={"wave": "waves:Wave"}, two={"wave": "other:Wave"})
     assert registry.names().count("wave") == 1
-    with pytest.raises(UsageError, match=r"two tasks are called 'wave': (waves:Wave and other|other:Wave and waves):"):
+    with pytest.raises(
+        UsageError, match=r"two tasks are called 'wave': .*; rename one of them or uninstall it$"
+    ) as found:
         registry.get("wave")
+    assert all(origin in str(found.value) for origin in ("waves:Wave (package one)", "other:Wave (package two)"))
 
 
 def test_a_package_cannot_take_a_built_in_name(install: Install) -> None:
@@ -131,12 +104,78 @@ def test_a_package_cannot_take_a_built_in_name(install: Install) -> None:
     assert registry.get("wave").name == "wave"
 
 
-def test_entry_points_must_name_a_class_with_parameters(install: Install) -> None:
-    registry = install({"waves.py": WAVE}, waves={"number": "waves:number", "gone": "waves:Gone"})
-    with pytest.raises(UsageError, match="task 'number' must be a class with parameters, found 3"):
-        registry.get("number")
-    with pytest.raises(UsageError, match=r"task 'gone' from waves:Gone cannot be imported: .*Gone"):
-        registry.get("gone")
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("waves:number", "task 'it' must be a subclass of lrtasks.generators.Task, found 3"),
+        (
+            "lrtasks.models.dlr:DLR",
+            "must be a subclass of lrtasks.generators.Task, found <class 'lrtasks.models.dlr.DLR'>",
+        ),
+        ("waves", "must be a subclass of lrtasks.generators.Task, found <module 'waves'"),
+        ("waves:Gone", "cannot be imported: AttributeError: module 'waves' has no attribute 'Gone'"),
+        ("waves Wave", "from waves Wave (package it) cannot be imported: AttributeError: "),
+        ("exits:Wave", "cannot be imported: SystemExit: 3"),
+        ("spelt:Wave", "cannot be imported: SyntaxError: "),
+        ("bare:Bare", "from bare:Bare (package it): length became no parameter: put @dataclass(frozen=True) on top of"),
+        ("plain:Plain", "parameter length has no description; write length: TYPE = parameter(DEFAULT, 'what it is')"),
+        ("needy:Needy", "parameter length has no default; write length: TYPE = parameter(DEFAULT, 'what it is')"),
+        ("odd:Odd", "it cannot be made with its defaults: TypeError: a parameter cannot be declared as dict"),
+    ],
+)
+def test_entry_points_must_name_a_task(install: Install, value: str, message: str) -> None:
+    start = "from dataclasses import dataclass\nfrom lrtasks.generators import Task\n"
+    start += "from lrtasks.parameters import parameter\n"
+    files = {
+        "waves.py": WAVE,
+        "exits.py": "raise SystemExit(3)\n",
+        "spelt.py": "class Wave(:\n",
+        "bare.py": f"{start}class Bare(Task):\n    length: int = parameter(8, 'values')\n",
+        "plain.py": f"{start}@dataclass(frozen=True)\nclass Plain(Task):\n    length: int = 8\n",
+        "needy.py": f"{start}@dataclass(frozen=True)\nclass Needy(Task):\n    length: int\n",
+        "odd.py": f"{start}@dataclass(frozen=True)\nclass Odd(Task):\n    length: dict = parameter(None, 'values')\n",
+    }
+    registry = install(files, it={"it": value}, waves={"wave": "waves:Wave"})
+    for _ in range(2):  # the second time as the first
+        with pytest.raises(UsageError, match=re.escape(message)):
+            registry.get("it")
+    assert list(registry.problems()) == ["it"]
+    assert message in registry.problems()["it"]
+    assert "it" not in registry.usable() and {"shift", "wave"} <= set(registry.usable())
+
+
+def test_what_cannot_be_used_is_listed_with_the_reason(install: Install) -> None:
+    broken = "print('hello')\nraise ValueError('one\\ntwo')\n"
+    registry = install(
+        {"waves.py": WAVE, "ripples.py": WAVE, "ripples.toml": "[small\n", "broken.py": broken},
+        one={"wave": "waves:Wave", "shift": "waves:Wave", "ripple": "ripples:Wave", "bad": "broken:Bad", "twin": "x:Y"},
+        two={"twin": "y:Z"},
+    )
+    problems = registry.problems()
+    assert list(problems) == ["bad", "ripple", "shift", "twin"]
+    assert all("\n" not in problem and name in problem for name, problem in problems.items())
+    assert "ValueError: one two" in problems["bad"] and "not valid TOML" in problems["ripple"]
+    assert set(registry.names()) - set(registry.usable()) == set(problems)
+
+
+def test_nothing_is_wrong_without_packages_from_outside(install: Install) -> None:
+    registry = install({})
+    assert registry.problems() == {}
+    assert registry.usable() == registry.names()
+
+
+def test_what_a_package_prints_on_import_is_no_output(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    registry = install({"waves.py": f"print('hello')\n{WAVE}"}, waves={"wave": "waves:Wave"})
+    registry.get("wave")
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+def test_a_task_may_refuse_its_defaults(install: Install) -> None:
+    check = "\n    def check(self):\n        if self.length < 9: raise UsageError('too short')\n"
+    text = f"from lrtasks.errors import UsageError\n{WAVE.replace('number = 3', '')}{check}"
+    registry = install({"waves.py": text}, waves={"wave": "waves:Wave"})
+    assert registry.problems() == {}
+    assert registry.get("wave").make(length=9).batch([0]).x.shape == (1, 9, 1)
 
 
 def test_an_entry_point_must_use_the_name_of_its_class(install: Install) -> None:
@@ -167,16 +206,21 @@ class Mine(Parametrised):
     size: int = parameter(1, "a size")
 
 
-def test_classes_are_registered_by_hand(install: Install) -> None:
-    registry: Registry[Mine] = install({})  # type: ignore[assignment]
+def by_hand() -> Registry[Mine]:
+    """A registry for any class with parameters."""
+    return Registry("task", "lrtasks.generators.tasks", "lrtasks.tasks", base="lrtasks.parameters:Parametrised")
+
+
+def test_classes_are_registered_by_hand() -> None:
+    registry = by_hand()
     assert registry.register("mine")(Mine) is Mine
     assert registry.get("mine") is Mine
     assert "mine" in registry.names()
     assert registry.presets("mine") == {}, "no file stands next to this module"
 
 
-def test_one_name_has_one_class(install: Install) -> None:
-    registry: Registry[Mine] = install({})  # type: ignore[assignment]
+def test_one_name_has_one_class() -> None:
+    registry = by_hand()
     registry.register("mine")(Mine)
     again = type("Mine", (Parametrised,), {"__module__": __name__, "__qualname__": "Mine"})
     assert registry.register("mine")(again) is again, "a notebook cell may be run twice"

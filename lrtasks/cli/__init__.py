@@ -9,11 +9,16 @@ from typing import Any
 import typer
 
 from lrtasks.cli.analyze import analyze
+from lrtasks.cli.bench import bench
+from lrtasks.cli.check import check
+from lrtasks.cli.compare import compare
 from lrtasks.cli.data import app as data
 from lrtasks.cli.evaluate import evaluate
 from lrtasks.cli.generate import generate
 from lrtasks.cli.inspect import describe, list_names, preview
-from lrtasks.cli.suite import suite, sweep
+from lrtasks.cli.report import report
+from lrtasks.cli.suite import suite
+from lrtasks.cli.sweep import sweep
 from lrtasks.cli.table import table
 from lrtasks.errors import UsageError, suggestion
 
@@ -35,11 +40,15 @@ app = typer.Typer(
 app.command("list")(list_names)
 app.command("describe")(describe)
 app.command("preview", context_settings=EXTRA)(preview)
+app.command("check", context_settings=EXTRA)(check)
 app.command("eval", context_settings=EXTRA)(evaluate)
 app.command("suite", context_settings=EXTRA)(suite)
 app.command("sweep", context_settings=EXTRA)(sweep)
 app.command("table")(table)
+app.command("compare")(compare)
 app.command("analyze")(analyze)
+app.command("bench")(bench)
+app.command("report")(report)
 app.command("generate", context_settings=EXTRA)(generate)
 app.add_typer(data, name="data")
 

@@ -42,6 +42,10 @@ def evaluate(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     workers: Annotated[str, typer.Option(help="Background processes that make batches, or auto.")] = "auto",
     out: Annotated[Path, typer.Option(help="Results folder.")] = Path("runs"),
+    trackers: Annotated[
+        list[str] | None,
+        typer.Option("--tracker", help="jsonl, tensorboard or wandb, with commas or again: files in the run's folder."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of run records, one per seed.")] = False,
 ) -> int:
     """Train a model on a task, score it, and print the score beside floor and paper.
@@ -84,6 +88,7 @@ def evaluate(
             device=device,
             workers=int(workers) if workers.isdigit() else workers,
             out=out,
+            trackers=trackers or (),
             parameters=owned["parameters"],
             hyper=owned["hyper"],
             budget=owned["budget"],
@@ -105,7 +110,7 @@ def evaluate(
 def _print_summary(records: list[RunRecord]) -> None:
     from lrtasks.results.table import make_table
 
-    print(make_table(records).text())
+    print(make_table(records).text(costs=False))
     for record in records:
         cost: dict[str, Any] = record.cost
         for note in record.notes if record.status == "done" else ():

@@ -26,6 +26,8 @@ def generate(
         str | None, typer.Option(help="Folder or fsspec address (s3://bucket/name); by default under ./data.")
     ] = None,
     file_format: Annotated[str, typer.Option("--format", help="parquet, png, npy or tsv.")] = "parquet",
+    backend: Annotated[str, typer.Option(help="Where shards are made: local or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> int:
     """Write a dataset; run the same command again to finish one that was interrupted.
@@ -37,27 +39,29 @@ def generate(
     from lrtasks.generators import make
 
     chosen = make(task, **parse_settings(context.args))
-    address = out if out is not None else default_folder(chosen, samples, seed)
+    target = out if out is not None else default_folder(chosen, samples, seed)
     try:
         write(
             chosen,
-            address,
+            target,
             samples=samples,
             split=_fractions(split),
             seed=seed,
             workers=_workers(workers),
             format=file_format,
+            backend=backend,
+            address=address,
             progress=True,
         )
     except KeyboardInterrupt:
-        sys.stderr.write(f"lrtasks: interrupted; finished shards are kept in {address}, the same command continues\n")
+        sys.stderr.write(f"lrtasks: interrupted; finished shards are kept in {target}, the same command continues\n")
         return 1
-    summary = info(address)
+    summary = info(target)
     if as_json:
         print_json(summary)
         return 0
     counts = ", ".join(f"{count:,} {name}" for name, count in summary["counts"].items())
-    print(f"{address}: {counts} samples, {summary['bytes'] / 1e6:.1f} MB, {summary['replaced']} duplicates replaced")
+    print(f"{target}: {counts} samples, {summary['bytes'] / 1e6:.1f} MB, {summary['replaced']} duplicates replaced")
     return 0
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lrtasks.cli.options import option_names, parse_settings, print_json
 from lrtasks.errors import unknown
+
+if TYPE_CHECKING:
+    from lrtasks.registry import Registry
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
@@ -18,13 +22,19 @@ def list_names(
     kind: Annotated[str | None, typer.Argument(help="tasks or models; both if left out.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List tasks and models."""
+    """List tasks and models; those of other packages that cannot be used are named on standard error."""
     from lrtasks import generators, models
 
-    sources = {"tasks": generators.names, "models": models.names}
-    if kind is not None and kind not in sources:
-        raise unknown("kind", kind, sources)
-    found = {title: names() for title, names in sources.items() if kind in (None, title)}
+    registries: dict[str, Registry[Any]] = {"tasks": generators.registry, "models": models.registry}
+    if kind is not None and kind not in registries:
+        raise unknown("kind", kind, registries)
+    found = {}
+    for title, registry in registries.items():
+        if kind in (None, title):
+            problems = registry.problems()
+            found[title] = [name for name in registry.names() if name not in problems]
+            for problem in problems.values():
+                sys.stderr.write(f"lrtasks: {problem}\n")
     if as_json:
         print_json(found)
         return
@@ -71,7 +81,8 @@ def preview(
     from lrtasks import generators
     from lrtasks.generators.preview import save_preview
 
-    presets = generators.registry.presets(task)
+    # a package from outside may bring no presets: its defaults are its small ones
+    presets = generators.registry.presets(task) or {"small": {}}
     if preset not in presets:
         raise unknown("preset", preset, presets)
     options, parameters = option_names(context), generators.registry.get(task).parameter_names()
@@ -91,7 +102,7 @@ def preview(
     print(f"wrote {path}")
 
 
-def _describe(registry: Any, name: str) -> dict[str, Any]:
+def _describe(registry: Registry[Any], name: str) -> dict[str, Any]:
     cls = registry.get(name)
     return {
         "kind": registry.kind,
@@ -103,18 +114,19 @@ def _describe(registry: Any, name: str) -> dict[str, Any]:
 
 
 def _size_at_small(name: str) -> dict[str, Any]:
-    """Parameters and streaming state of a model at its ``small`` preset on shift."""
+    """Parameters and streaming state of a model at its ``small`` preset on shift, or why there is no such model."""
     from lrtasks import generators, models
+    from lrtasks.generators.tasks.shift import Shift
     from lrtasks.models.base import state_bytes
 
     preset = models.registry.presets(name).get("small", {})
-    task = generators.make("shift", **generators.registry.presets("shift")["small"]["parameters"])
-    built = models.build(name, task.input, task.target, causal=True, **preset.get("hyper", {}))
-    return {
-        "task": task.identity(),
-        "parameters": sum(value.numel() for value in built.parameters()),
-        "state_bytes": state_bytes(built),
-    }
+    task = Shift.make(**generators.registry.presets("shift")["small"]["parameters"])
+    try:
+        built = models.build(name, task.input, task.target, causal=True, **preset.get("hyper", {}))
+        count, state = sum(value.numel() for value in built.parameters()), state_bytes(built)
+    except Exception as error:  # a model of another package may be for tokens alone
+        return {"task": task.identity(), "problem": f"{type(error).__name__}: {error}"}
+    return {"task": task.identity(), "parameters": count, "state_bytes": state}
 
 
 def _print_description(described: dict[str, Any]) -> None:
@@ -132,6 +144,9 @@ def _print_description(described: dict[str, Any]) -> None:
         print(f"\npreset {preset}: {content}")
     if "small" in described:
         small = described["small"]
+        if "problem" in small:
+            print(f"\nat preset small on shift it cannot be built: {small['problem']}")
+            return
         state = small["state_bytes"]
         print(
             f"\nat preset small on shift: {small['parameters']:,} parameters, "

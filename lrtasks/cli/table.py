@@ -2,32 +2,67 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lrtasks.cli.options import print_json
 from lrtasks.errors import UsageError, unknown
 
-FORMATS = ("text", "markdown", "csv", "json")
+if TYPE_CHECKING:
+    from lrtasks.results import RunRecord
+
+FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
 
 
 def table(
     folders: Annotated[list[Path] | None, typer.Argument(help="Results folders (default: runs).")] = None,
-    form: Annotated[str, typer.Option("--format", help="text, markdown, csv or json.")] = "text",
+    form: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")] = "text",
+    models: Annotated[str, typer.Option(help="Names with commas, or all.")] = "all",
+    tasks: Annotated[str, typer.Option(help="Names with commas, or all.")] = "all",
+    transpose: Annotated[bool, typer.Option("--transpose", help="Show models as rows and tasks as columns.")] = False,
+    unequal_budgets: Annotated[
+        bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task, in rows of their own.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Print the scores of all runs beside floors and the papers' figures."""
+    """Print scores with their intervals, floors, the papers' figures and costs of all runs."""
     form = "json" if as_json else form
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
-    from lrtasks.results import read_records
+    from lrtasks.results import formats
     from lrtasks.results.table import make_table
 
+    records = read_results(folders or [Path("runs")])
+    records = _chosen("model", models, records, [record.model["name"] for record in records])
+    records = _chosen("task", tasks, records, [record.task["name"] for record in records])
+    made = make_table(records, unequal_budgets=unequal_budgets)
+    if form == "json":
+        print_json(made.rows())
+    elif form == "csv":
+        print(formats.csv_lines(made.rows()))
+    else:
+        scores = made.scores().transposed() if transpose else made.scores()
+        sheets = [scores, made.costs()]
+        if form == "text":
+            print(formats.text(sheets, made.notes(), width=terminal_width()))
+        else:
+            print(formats.FORMS[form](sheets, made.notes()))
+
+
+def read_results(folders: Sequence[Path]) -> list[RunRecord]:
+    """All records below ``folders``; what cannot be read is said on standard error.
+
+    Raises:
+        UsageError: if there are none.
+    """
+    from lrtasks.results import read_records
+
     records, problems = [], []
-    folders = folders or [Path("runs")]
     for folder in folders:
         found, unreadable = read_records(folder)
         records += [record for _, record in found]
@@ -35,9 +70,23 @@ def table(
     for problem in problems:
         sys.stderr.write(f"lrtasks: left out: {problem}\n")
     if not records:
-        raise UsageError(f"no run records below {', '.join(str(folder) for folder in folders)}")
-    made = make_table(records)
-    if form == "json":
-        print_json(made.rows())
-    else:
-        print({"text": made.text, "markdown": made.markdown, "csv": made.csv}[form]())
+        where = ", ".join(str(folder) for folder in folders)
+        unread = f" that can be read; {len(problems)} cannot" if problems else ""
+        raise UsageError(f"no run records below {where}{unread}")
+    return records
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal; ``None`` where standard output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _chosen(kind: str, chosen: str, records: Sequence[RunRecord], names: Sequence[str]) -> list[RunRecord]:
+    """The records whose name, in the list ``names``, was chosen."""
+    if chosen == "all":
+        return list(records)
+    wanted = chosen.split(",")
+    for name in wanted:
+        if name not in names:
+            raise unknown(kind, name, set(names))
+    return [record for record, name in zip(records, names, strict=True) if name in wanted]

@@ -1,4 +1,4 @@
-"""Worker processes that make shards, or none."""
+"""Where shards are made: in this process, in others of this machine, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -7,55 +7,105 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import Connection
+from typing import Protocol
 
 from lrtasks.data.journal import Record
 from lrtasks.data.plan import Block, Plan
 from lrtasks.data.shards import make_shard
 from lrtasks.data.store import Store
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, unknown
+
+BACKENDS = ("local", "ray")
 
 _job: tuple[Plan, Store]
 
 
-def worker_count(workers: int | str, store: Store, shards: int) -> int:
-    """Number of processes: as asked, or one per core, and no more than there are shards.
-
-    Raises:
-        UsageError: if ``workers`` is neither ``"auto"`` nor a whole number of at least 1.
-    """
-    if workers == "auto":
-        asked = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    elif isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1:
-        asked = workers
-    else:
-        raise UsageError(f"workers must be 'auto' or a whole number of at least 1, found {workers!r}")
-    return 1 if store.in_process else max(1, min(asked, shards))
-
-
-class Pool:
+class Pool(Protocol):
     """Makes shards, in any order."""
 
-    def __init__(self, plan: Plan, store: Store, executor: Executor | None) -> None:
-        self._plan, self._store, self._executor = plan, store, executor
+    @property
+    def width(self) -> int:
+        """How many shards it is worth asking for at a time."""
 
     def submit(self, block: Block, attempts: Mapping[int, int]) -> Future[Record]:
-        """Have a shard made; without workers it is made here and now."""
-        if self._executor is not None:
-            return self._executor.submit(_make, block, attempts)
+        """Have a shard made."""
+
+
+def reach(store: Store, workers: int | str, backend: str, address: str | None) -> AbstractContextManager[object]:
+    """Check where shards are to be made, before anything is written, and keep it within reach for a ``with`` block.
+
+    Args:
+        store: where they go.
+        workers: shards made at a time, or ``"auto"`` for one per core.
+        backend: one of :data:`BACKENDS`.
+        address: of the Ray cluster.
+
+    Raises:
+        UsageError: for a bad argument; entering the block raises it if the cluster cannot be reached.
+    """
+    if workers != "auto" and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
+        raise UsageError(f"workers must be 'auto' or a whole number of at least 1, found {workers!r}")
+    if backend not in BACKENDS:
+        raise unknown("backend", backend, BACKENDS)
+    if backend == "local":
+        if address is not None:
+            raise UsageError(f"an address has no meaning with the backend local, found {address!r}; it belongs to ray")
+        return nullcontext()
+    if store.in_process:
+        raise UsageError(f"{store.address} exists in this process alone; the machines of a Ray cluster must share it")
+    from lrtasks.ray_cluster import connected
+
+    return connected(address)
+
+
+def start_pool(plan: Plan, store: Store, workers: int | str, backend: str) -> AbstractContextManager[Pool]:
+    """What makes the shards; it ends with the ``with`` block or with this process, however that ends."""
+    if backend == "ray":
+        from lrtasks.data.ray_pool import start_tasks
+
+        return start_tasks(plan, store, workers)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = worker_count(workers, plan, cores)
+    return (
+        _start_processes(plan, store, count) if count > 1 and not store.in_process else nullcontext(_Here(plan, store))
+    )
+
+
+def worker_count(workers: int | str, plan: Plan, cores: int) -> int:
+    """As many as asked, or one per core, and no more than there are shards."""
+    shards = sum(plan.shards(split) for split in plan.counts)
+    return max(1, min(cores if workers == "auto" else int(workers), shards))
+
+
+class _Here:
+    """Makes each shard when it is submitted."""
+
+    width = 1
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self._plan, self._store = plan, store
+
+    def submit(self, block: Block, attempts: Mapping[int, int]) -> Future[Record]:
         future: Future[Record] = Future()
         future.set_result(make_shard(self._plan, self._store, block, attempts))
         return future
 
 
+class _Processes:
+    """Has shards made by worker processes."""
+
+    def __init__(self, executor: ProcessPoolExecutor, workers: int) -> None:
+        self._executor, self.width = executor, 2 * workers
+
+    def submit(self, block: Block, attempts: Mapping[int, int]) -> Future[Record]:
+        return self._executor.submit(_make, block, attempts)
+
+
 @contextmanager
-def start_pool(plan: Plan, store: Store, workers: int) -> Iterator[Pool]:
-    """``workers`` processes, or none if one is enough; they end with this block or this process, however it ends."""
-    if workers == 1:
-        yield Pool(plan, store, None)
-        return
+def _start_processes(plan: Plan, store: Store, workers: int) -> Iterator[Pool]:
     # Each worker watches its end of the pipe: it closes when this process closes it or dies.
     watched, held = multiprocessing.Pipe(duplex=False)
     context = multiprocessing.get_context("spawn")
@@ -63,7 +113,7 @@ def start_pool(plan: Plan, store: Store, workers: int) -> Iterator[Pool]:
         workers, mp_context=context, initializer=_start, initargs=(plan, store.address, watched)
     )
     try:
-        yield Pool(plan, store, executor)
+        yield _Processes(executor, workers)
     finally:
         held.close()
         executor.shutdown(wait=True, cancel_futures=True)

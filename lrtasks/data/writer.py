@@ -25,7 +25,7 @@ from lrtasks.data.manifest import MANIFEST, Manifest, Shard, differences, read_m
 from lrtasks.data.parts import PARTS, joined
 from lrtasks.data.pictures import index_header, index_name
 from lrtasks.data.plan import Block, Plan, make_plan
-from lrtasks.data.pool import Pool, start_pool, worker_count
+from lrtasks.data.pool import Pool, reach, start_pool
 from lrtasks.data.store import Store
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import Task
@@ -44,6 +44,8 @@ def generate(
     workers: int | str = "auto",
     format: str = "parquet",
     shard_size: int | None = None,
+    backend: str = "local",
+    address: str | None = None,
     progress: bool = False,
 ) -> Manifest:
     """Write a dataset to a folder; go on where an earlier run of the same request stopped.
@@ -55,9 +57,11 @@ def generate(
         split: fractions of train, validation and test samples.
         seed: seed of the streams.
         workers: number of processes, or ``"auto"`` for one per core. They import the caller's main module, so a script
-            needs ``if __name__ == "__main__":``; 1 starts none.
+            needs ``if __name__ == "__main__":``; 1 starts none. On a Ray cluster, the number of shards made at a time.
         format: ``"parquet"``, which training reads, ``"npy"``, ``"png"`` (tasks of pictures) or ``"tsv"`` (of tokens).
         shard_size: samples per shard; by default 1,000, or fewer if they are large.
+        backend: ``"local"`` for this machine, ``"ray"`` for a Ray cluster whose machines all see ``out``.
+        address: of the Ray cluster, as :func:`lrtasks.ray_cluster.connected` takes it.
         progress: show samples per second and time left on standard error.
 
     Returns:
@@ -65,24 +69,25 @@ def generate(
 
     Raises:
         UsageError: for an argument out of range, a folder that holds something else, another run that writes there, a
-            full disk, or an address that cannot be written.
+            full disk, an address that cannot be written, or a Ray cluster that does not answer.
     """
     plan = make_plan(task, samples=samples, split=split, seed=seed, format=format, shard_size=shard_size)
     store = Store(out)
     blocks = list(plan.blocks())
-    count = worker_count(workers, store, len(blocks))
+    place = reach(store, workers, backend, address)
     _check_folder(store)
-    store.prepare()
-    with store.explained(), locked(store):
-        store.remove_partial_files()
-        whole = _claim(store, plan, quiet=not progress)
-        if whole is not None:
-            return whole
-        records = journal.finished(plan, store, blocks)
-        try:
-            return _Run(plan, store, blocks, records).finish(count, quiet=not progress)
-        finally:
+    with place:
+        store.prepare()
+        with store.explained(), locked(store):
             store.remove_partial_files()
+            whole = _claim(store, plan, quiet=not progress)
+            if whole is not None:
+                return whole
+            records = journal.finished(plan, store, blocks)
+            try:
+                return _Run(plan, store, blocks, records).finish(workers, backend, quiet=not progress)
+            finally:
+                store.remove_partial_files()
 
 
 class _Run:
@@ -95,7 +100,7 @@ class _Run:
         self._settlement = Settlement(plan.task, plan.seed)
         self._settled = 0
 
-    def finish(self, workers: int, *, quiet: bool) -> Manifest:
+    def finish(self, workers: int | str, backend: str, *, quiet: bool) -> Manifest:
         done = sum(block.samples for block in self._records)
         total = sum(block.samples for block in self._blocks)
         if done and not quiet:
@@ -103,11 +108,11 @@ class _Run:
         self._settle()
         if self._todo or self._again:
             with (
-                start_pool(self._plan, self._store, workers) as pool,
+                start_pool(self._plan, self._store, workers, backend) as pool,
                 Progress(self._plan.task.name, "samples", total, done=done, quiet=quiet) as progress,
             ):
                 try:
-                    self._make(pool, 2 * workers if workers > 1 else 1, progress)
+                    self._make(pool, progress)
                 except BrokenProcessPool as error:
                     raise RuntimeError(
                         "a worker process died (out of memory, or a script without `if __name__ == '__main__':`);"
@@ -115,11 +120,11 @@ class _Run:
                     ) from error
         return self._conclude()
 
-    def _make(self, pool: Pool, limit: int, progress: Progress) -> None:
+    def _make(self, pool: Pool, progress: Progress) -> None:
         running: dict[Future[journal.Record], Block] = {}
         done = sum(block.samples for block in self._records)
         while self._todo or self._again or running:
-            while len(running) < limit and (self._again or self._todo):
+            while len(running) < pool.width and (self._again or self._todo):
                 block, attempts = self._again.popleft() if self._again else (self._todo.popleft(), {})
                 running[pool.submit(block, attempts)] = block
             for future in wait(running, return_when=FIRST_COMPLETED).done:

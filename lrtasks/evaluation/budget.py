@@ -21,7 +21,9 @@ class Budget(Parametrised):
     lr: float = parameter(1e-3, "learning rate of parameters that declare none of their own", above=0, at_most=1e6)
     weight_decay: float = parameter(0.0, "decoupled weight decay (AdamW)", at_least=0)
     betas: tuple[float, float] = parameter((0.9, 0.999), "AdamW's two decay rates, below 1", at_least=0)
-    schedule: Literal["constant", "cosine"] = parameter("constant", "learning rate after the warm-up")
+    schedule: Literal["constant", "linear", "cosine"] = parameter(
+        "constant", "learning rate after the warm-up: unchanged, or falling to 0 in a line or a half cosine"
+    )
     warmup_steps: int = parameter(0, "steps of linear warm-up from 0", at_least=0)
     clip: float = parameter(0.0, "largest gradient norm; 0 switches clipping off", at_least=0)
     precision: Literal["32", "bf16"] = parameter("32", "arithmetic: float32, or bfloat16 autocast")
@@ -40,16 +42,18 @@ class Budget(Parametrised):
             raise UsageError(f"budget: warmup_steps must be at most steps ({self.steps}), found {self.warmup_steps}")
 
     def rate(self, step: int) -> float:
-        """Factor on every learning rate at ``step`` = 0, 1, ...: linear warm-up, then constant or cosine to 0.
+        """Factor on every learning rate at ``step`` = 0, 1, ...: linear warm-up, then as ``schedule`` says.
 
-        >>> round(Budget(steps=100, warmup_steps=10, schedule="cosine").rate(55), 6)
-        0.5
+        >>> [Budget(steps=100, warmup_steps=20, schedule=name).rate(40) for name in ("constant", "linear")]
+        [1.0, 0.75]
         """
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         if self.schedule == "constant":
             return 1.0
         done = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
+        if self.schedule == "linear":
+            return 1.0 - done
         return 0.5 * (1 + math.cos(math.pi * done))
 
 

@@ -25,6 +25,13 @@ class Job:
     time_limit: float | None = None
 
 
+LOCK = "lock"
+"""File in a run's folder, held by the one process that may work there."""
+LOG = "log.txt"
+"""File in a run's folder: what the process of a run that failed wrote to standard error."""
+REFUSED = "refused: "
+"""Beginning of the line on a job that asked for what cannot be (exit code 2 of ``lrtasks``)."""
+
 Started = Callable[[int], None]
 """Called with a job's number in the list when it begins (again, if it had to begin anew)."""
 Ended = Callable[[int, str], None]

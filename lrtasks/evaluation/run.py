@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from lightning.fabric import Fabric
 
+import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import checkpoint, loop
 from lrtasks.evaluation.budget import Budget
 from lrtasks.evaluation.environment import device_name, make_fabric, peak_memory_bytes, reset_peak_memory
 from lrtasks.evaluation.floors import FIT_BATCHES, floor_scores
 from lrtasks.evaluation.identity import command_text, new_record, run_folder
-from lrtasks.evaluation.loader import BatchStream, Replay, worker_count
+from lrtasks.evaluation.jobs import LOCK
+from lrtasks.evaluation.loader import Replay
 from lrtasks.evaluation.presets import Plan, resolve
+from lrtasks.evaluation.streams import make_streams
 from lrtasks.evaluation.subject import ModelLike, Subject, build_subject, registered_name, require_room
+from lrtasks.evaluation.trackers import Tracking, track_finished, tracker_names
 from lrtasks.files import held, remove_partials
-from lrtasks.generators.base import SPLITS, Task
+from lrtasks.generators.base import Task
 from lrtasks.models.base import offered
 from lrtasks.results.records import FILE, FINISHED, RunRecord, read_record
 
-HELD_OUT_SEED = 0
-"""Validation and test streams are the same for every run, whatever its seed."""
-LOCK = "lock"
 PANEL = "predictions.png"
+PACKAGE = Path(lrtasks.__file__).parent
 
 
 def evaluate(
@@ -48,6 +49,7 @@ def evaluate(
     device: str = "auto",
     workers: int | str = "auto",
     out: str | Path = "runs",
+    trackers: str | Iterable[str] = (),
     quiet: bool = False,
 ) -> RunRecord:
     """Train ``model`` on ``task`` and score it; the same call continues a run that was cut off.
@@ -65,6 +67,7 @@ def evaluate(
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         workers: background processes that make batches, or ``"auto"``.
         out: results folder; the run gets a folder of its own below it.
+        trackers: any of ``"jsonl"``, ``"tensorboard"`` and ``"wandb"``, which write below the run's folder.
         quiet: show no progress.
 
     Returns:
@@ -74,6 +77,7 @@ def evaluate(
         UsageError: for anything the user can put right.
     """
     given = {"parameters": parameters or {}, "hyper": hyper or {}, "budget": budget or {}}
+    tracked = tracker_names(trackers)
     plan = resolve(task, registered_name(model), preset=preset, **given)
     plan.task.key(seed, "train")  # raises for a bad seed now rather than in a worker
     fabric = make_fabric(device, plan.budget.precision)
@@ -83,7 +87,7 @@ def evaluate(
             warnings.simplefilter("always")
             require_room(plan.model, plan.task, plan.hyper, plan.budget.batch_size // fabric.world_size, fabric.device)
             subject = build_subject(model, plan.task, plan.hyper, seed)
-        streams, data_digest = _streams(plan.task, plan.budget, seed, data, workers, fabric)
+        streams, data_digest = make_streams(plan.task, plan.budget, seed, data, workers, fabric)
         folder = run_folder(Path(out), plan, seed, subject=subject, data_digest=data_digest)
         record = _finished(fabric, folder)
         if record is None:
@@ -94,12 +98,16 @@ def evaluate(
                     command = command_text(model, task, preset, seed, given, data)
                     record = new_record(plan, preset, seed, command, subject=subject, data_digest=data_digest)
                     record.notes += dict.fromkeys(str(warning.message) for warning in caught)
-                    _execute(fabric, subject, plan, streams, record, folder, quiet)
+                    with _noting(record):
+                        _execute(fabric, subject, plan, streams, record, folder, tracked, quiet)
                     return record
     if fabric.is_global_zero and (folder / LOCK).exists():
         # left by a kill right after the record was written
         with suppress(OSError, UsageError), held(folder / LOCK, f"the run in {folder}"):
             (folder / loop.CHECKPOINT).unlink(missing_ok=True)
+    if fabric.is_global_zero and tracked:
+        with held(folder / LOCK, f"the run in {folder}"):
+            track_finished(tracked, folder, record)
     if not quiet:
         fabric.print(f"finished earlier: {folder} (remove it to run again)", file=sys.stderr)
     return record
@@ -131,10 +139,18 @@ def _alone(fabric: Fabric, folder: Path) -> Iterator[None]:
 
 
 def _execute(
-    fabric: Fabric, subject: Subject, plan: Plan, streams: loop.Streams, record: RunRecord, folder: Path, quiet: bool
+    fabric: Fabric,
+    subject: Subject,
+    plan: Plan,
+    streams: loop.Streams,
+    record: RunRecord,
+    folder: Path,
+    trackers: tuple[str, ...],
+    quiet: bool,
 ) -> None:
     """Train, test, and keep ``record`` on disk true at every moment."""
     writes = fabric.is_global_zero
+    tracking = Tracking(trackers if writes else (), folder, record)
 
     def note(state: loop.State) -> None:
         record.curve = state.curve
@@ -150,12 +166,17 @@ def _execute(
             }
         if writes:
             record.write(folder)
+        tracking.update(record)
 
     def close(status: str, *notes: str) -> None:
         record.status = status
         record.notes += notes
-        if writes:
-            record.write(folder)
+        try:
+            # first: once the record says that the run has ended, nobody comes back to its trackers
+            tracking.finish(record)
+        finally:
+            if writes:
+                record.write(folder)
 
     reset_peak_memory(fabric.device)
     title = f"{subject.name} on {plan.task.name} seed {record.seed}"
@@ -182,6 +203,7 @@ def _execute(
         if writes and not (folder / loop.CHECKPOINT).exists():
             # nothing was learned yet: leave no trace of a run that cannot be
             (folder / FILE).unlink(missing_ok=True)
+            tracking.discard()
         raise
     except Exception as error:
         close("failed", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
@@ -193,8 +215,32 @@ def _execute(
         if writes and not streams.finite:
             checkpoint.save(folder / loop.WEIGHTS, {"model": subject.module.state_dict(), "step": state.step})
         close("done")
+    finally:
+        tracking.close()
     if writes:
         (folder / loop.CHECKPOINT).unlink(missing_ok=True)
+
+
+@contextmanager
+def _noting(record: RunRecord) -> Iterator[None]:
+    """Let the record's notes have what models say while they train; the user sees it as well."""
+    show = warnings.showwarning
+
+    def note(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if Path(filename).is_relative_to(PACKAGE) and str(message) not in record.notes:
+            record.notes.append(str(message))
+        show(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():  # which also forgets what an earlier run of this process has said
+        warnings.showwarning = note
+        yield
 
 
 def _best(curve: list[dict[str, Any]], metric: str) -> dict[str, Any]:
@@ -230,13 +276,14 @@ def _test(
     _save_panel(fabric, subject, task, streams, folder)
     scorer = loop.score(fabric, subject.module, task, *streams.test, streams.workers)
     record.scores["test"], record.slices = scorer.scores(), scorer.slices()
+    # now, as they speak of the batch that the model saw last
+    record.diagnostics = {name or "model": report() for name, report in offered(subject.module, "diagnostics")}
     train = streams.train.whole()
     if streams.finite:
         count = min(streams.test[1], budget.steps)
         record.scores["train"] = loop.score(
             fabric, subject.module, task, train, count, streams.workers, slices=False
         ).scores()
-    record.diagnostics = {name or "model": report() for name, report in offered(subject.module, "diagnostics")}
     record.floors = floor_scores(
         task, Replay(train, FIT_BATCHES, streams.workers), Replay(*streams.test, streams.workers)
     )
@@ -253,34 +300,6 @@ def _save_panel(fabric: Fabric, subject: Subject, task: Task, streams: loop.Stre
     for loaded, prediction in loop.predictions(fabric, subject.module, task, stream, 1, 0):
         batch = loaded.batch
         plots.save(plots.draw_predictions(batch.x, batch.y, prediction, shape, task.target.width), folder / PANEL)
-
-
-def _streams(
-    task: Task, budget: Budget, seed: int, data: str | Path | None, workers: int | str, fabric: Fabric
-) -> tuple[loop.Streams, str | None]:
-    """Streams of fresh samples, or of a stored dataset with its digest."""
-    size, count = budget.batch_size, worker_count(workers)
-    share = {"rank": fabric.global_rank, "world": fabric.world_size}
-    if data is None:
-        train = BatchStream(task, seed, "train", size, samples=budget.train_samples, **share)
-        val = BatchStream(task, HELD_OUT_SEED, "val", size), budget.val_batches
-        test = BatchStream(task, HELD_OUT_SEED, "test", size), budget.test_batches
-        return loop.Streams(train, val, test, count, budget.train_samples is not None), None
-    if budget.train_samples is not None:
-        raise UsageError("train_samples belongs to fresh samples; a stored dataset has its own size")
-    from lrtasks.data import open_dataset
-
-    dataset = open_dataset(str(data))
-    dataset.check_task(task)
-    for split in SPLITS:
-        if not dataset.counts.get(split):
-            raise UsageError(f"{data} has no {split} samples; generate it with a --split that leaves some")
-    digest = hashlib.sha256(dataset.manifest.to_json()).hexdigest()
-    samples = dataset.counts
-    train = BatchStream(dataset, seed, "train", size, samples=samples["train"], **share)
-    val = BatchStream(dataset, HELD_OUT_SEED, "val", size, samples=samples["val"]), -(-samples["val"] // size)
-    test = BatchStream(dataset, HELD_OUT_SEED, "test", size, samples=samples["test"]), -(-samples["test"] // size)
-    return loop.Streams(train, val, test, count, True), digest
 
 
 def _make_folder(folder: Path) -> None:

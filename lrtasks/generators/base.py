@@ -27,7 +27,7 @@ IGNORED = -100
 MAX_LENGTH = 2**24
 MAX_SEED = 2**63 - 1
 
-registry: Registry[Task] = Registry("task", "lrtasks.generators.tasks", "lrtasks.tasks")
+registry: Registry[Task] = Registry("task", "lrtasks.generators.tasks", "lrtasks.tasks", base="lrtasks.generators:Task")
 
 
 class Sample(NamedTuple):

@@ -64,7 +64,11 @@ def preview(task: Task, *, samples: int = 2, seed: int = 0, split: Split = "trai
         panels = [figure.add_subplot(samples, 2, 2 * index + column) for column in (1, 2)]
         x, y = batch.x[index], batch.y[index]
         if image is not None:
-            _draw_images(panels, x.reshape(image), y.reshape(image), task.target)
+            _draw_image(panels[0], x.reshape(image))
+            if task.target.length == task.input.length:
+                _draw_classes(panels[1], y.reshape(image), task.target)
+            else:
+                _draw_text(panels[1], f"class {', '.join(map(str, y.ravel()))}")
         else:
             _draw(panels[0], x, task.input, 0)
             _draw(panels[1], y, task.target, task.input.length - task.target.length)
@@ -97,15 +101,18 @@ def _draw(panel: Axes, array: np.ndarray, spec: Spec, first: int) -> None:
     panel.tick_params(labelsize=7)
 
 
-def _draw_images(panels: list[Axes], image: np.ndarray, target: np.ndarray, spec: Spec) -> None:
-    """An image beside the class of each of its pixels, with a legend of the classes."""
-    panels[0].imshow(image, cmap="gray", interpolation="nearest")
-    drawn = panels[1].imshow(target, cmap="viridis", vmin=0, vmax=spec.width - 1, interpolation="nearest")
+def _draw_image(panel: Axes, image: np.ndarray) -> None:
+    panel.imshow(image, cmap="gray", interpolation="nearest")
+    panel.set_axis_off()
+
+
+def _draw_classes(panel: Axes, target: np.ndarray, spec: Spec) -> None:
+    """The class of each pixel, with a legend of the classes."""
+    drawn = panel.imshow(target, cmap="viridis", vmin=0, vmax=spec.width - 1, interpolation="nearest")
     for label, color in enumerate(drawn.to_rgba(np.arange(spec.width))):
-        panels[1].plot([], [], "s", color=color, label=f"class {label}")
-    panels[1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.02, 1))
-    for panel in panels:
-        panel.set_axis_off()
+        panel.plot([], [], "s", color=color, label=f"class {label}")
+    panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.02, 1))
+    panel.set_axis_off()
 
 
 def _draw_text(panel: Axes, text: str) -> None:

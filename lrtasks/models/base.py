@@ -31,6 +31,7 @@ class Block(nn.Module):
     * ``extra_losses() -> {name: scalar}``, valid after a forward pass, added to the training loss;
     * ``diagnostics() -> {name: value}``, valid after a forward pass: numbers or lists for the run record;
     * ``initial_state(batch) -> state`` and ``step(x, state) -> (y, state)``, streaming form on ``(batch, d_model)``;
+    * ``cache_bytes(steps) -> bytes`` of one sequence by which its state has grown after that many steps;
     * ``portraits() -> [Portrait, ...]``, valid after a forward pass: what ``lrtasks analyze`` draws.
     """
 
@@ -194,38 +195,49 @@ def _streaming(module: nn.Module) -> Any:
     return module
 
 
-PROBED = 4096  # positions after which a state that still grows is taken to grow on at the same rate
+PROBED = 4096
+"""Positions after which a state that still grows, and declares nothing, is taken to grow on at the same rate."""
 
 
 @torch.no_grad()
 def state_bytes(model: Backbone) -> int | None:
-    """Measured bytes that the streaming form keeps per sequence at the end of the input; None if it has no such form.
+    """Bytes that the streaming form keeps per sequence at the end of the input; None if it has no such form.
 
-    What does not grow with the batch (coefficients computed once) is not counted.
+    Measured, but for caches that grow with the sequence and declare their size (``cache_bytes``). What does not grow
+    with the batch (coefficients computed once) is not counted.
     """
     training = model.training
     try:
-        return _measured_state(model.eval())
+        return _state_at_end(model.eval())
     except UsageError:
         return None
     finally:
         model.train(training)
 
 
-def _measured_state(model: Backbone) -> int:
-    state = model.initial_state(1)
-    start = _bytes(state)
+def _state_at_end(model: Backbone) -> int:
+    """Start and declared growth; a state that grows otherwise is stepped through."""
+    length = model.input.length
+    declared = [method for _, method in offered(model, "cache_bytes")]
+    start, *first = _sizes(model, min(length, 2))
     shared = 2 * start - _bytes(model.initial_state(2))
+    if all(found - start == sum(size(steps) for size in declared) for steps, found in enumerate(first, 1)):
+        grown: int = sum(size(length) for size in declared)
+        return start - shared + grown
+    *_, before, last = _sizes(model, min(length, PROBED))
+    return last - shared + max(length - PROBED, 0) * (last - before)
+
+
+def _sizes(model: Backbone, steps: int) -> Iterator[int]:
+    """Bytes of the state of one sequence at the start and after each of ``steps`` positions."""
     width = (model.input.width,) if model.input.kind == "real" else ()
     parameter = next(model.parameters())
     x = torch.zeros(1, *width, device=parameter.device, dtype=parameter.dtype if width else torch.int64)
-    length = model.input.length
-    for position in range(min(length, PROBED)):
-        before = _bytes(state)
+    state = model.initial_state(1)
+    yield _bytes(state)
+    for _ in range(steps):
         _, state = model.step(x, state)
-        if position == 1 and _bytes(state) == start:  # a state of constant size
-            return start - shared
-    return _bytes(state) - shared + max(length - PROBED, 0) * (_bytes(state) - before)
+        yield _bytes(state)
 
 
 def _bytes(state: Any) -> int:

@@ -29,8 +29,8 @@ from lrtasks.models.ops.gated_attention import SiLUFeedForward
 from lrtasks.models.ops.initialisation import WEIGHT_STD, linear, normal_
 from lrtasks.models.ops.longlayer import Kernel
 from lrtasks.models.ops.norms import make_norm
+from lrtasks.models.ops.quantised_attention import QuantisedAttention
 from lrtasks.models.ops.quantiser import Codebook
-from lrtasks.models.ops.vq_attention import QuantisedAttention
 from lrtasks.models.registration import registry
 from lrtasks.models.s4d import S4DKernel
 from lrtasks.parameters import parameter
@@ -129,13 +129,18 @@ class LongVQLayer(Block):
 @registry.register("longvq")
 @dataclass(frozen=True)
 class LongVQ(ModelConfig):
-    """Hyper-parameters of LongVQ; its ablations are settings of codebook, attention, local_bias and quantise."""
+    """A moving average read by gated attention through a codebook, in time linear in the length.
+
+    The paper's ablations are settings of ``codebook``, ``attention``, ``local_bias`` and ``quantise``.
+    """
 
     d_k: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
     d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)
     d_ffn: int | None = parameter(None, "width inside the feed-forward sub-layer; none for 2 d_model", at_least=1)
     attention: Literal["softmax", "laplace", "relu2"] = parameter("softmax", "from scores to attention weights")
-    codebook: int = parameter(512, "codes S of each layer", at_least=1, at_most=1 << 16)
+    codebook: int = parameter(
+        512, "codes S of each layer; a single one would make all keys equal", at_least=2, at_most=1 << 16
+    )
     quantise: bool = parameter(True, "quantise keys; false for attention over the keys, of quadratic cost")
     commitment: float = parameter(1e-4, "weight γ of the commitment loss", at_least=0)
     decay: float = parameter(0.99, "decay η of the codebook's running averages, per batch", at_least=0, at_most=1)

@@ -91,7 +91,7 @@ class MegaLayer(Block):
 @registry.register("mega")
 @dataclass(frozen=True)
 class Mega(ModelConfig):
-    """Hyper-parameters of MEGA."""
+    """A moving average, single-head gated attention on it, and a gated residual."""
 
     d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
     d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)

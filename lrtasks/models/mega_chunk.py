@@ -13,7 +13,7 @@ from lrtasks.parameters import parameter
 @registry.register("mega-chunk")
 @dataclass(frozen=True)
 class MegaChunk(Mega):
-    """Hyper-parameters of MEGA-chunk."""
+    """MEGA with attention inside chunks; the moving average spans the sequence."""
 
     chunk: int = parameter(128, "positions per chunk; the last one is padded", at_least=1)
 

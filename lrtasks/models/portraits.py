@@ -19,7 +19,8 @@ class Portrait:
     Attributes:
         title: what is shown; also the stem of the file's name.
         kind: what each series is: ``"lines"``, y over 0, 1, 2, ...; ``"plane"``, complex numbers, drawn with the unit
-            circle; ``"image"``, a matrix; ``"bars"``, one height per label.
+            circle; ``"image"``, a matrix; ``"positions"``, a matrix ``(samples, positions)``, drawn as pictures of the
+            samples where positions are pixels; ``"bars"``, one height per label.
         series: arrays by name.
         x_label: meaning of the horizontal axis.
         y_label: meaning of the vertical axis.
@@ -29,7 +30,7 @@ class Portrait:
     """
 
     title: str
-    kind: Literal["lines", "plane", "image", "bars"]
+    kind: Literal["lines", "plane", "image", "positions", "bars"]
     series: Mapping[str, np.ndarray]
     x_label: str = ""
     y_label: str = ""

@@ -9,7 +9,9 @@ from lrtasks.registry import Registry
 if TYPE_CHECKING:
     from lrtasks.models.base import ModelConfig
 
-registry: Registry[ModelConfig] = Registry("model", "lrtasks.models", "lrtasks.models")
+registry: Registry[ModelConfig] = Registry(
+    "model", "lrtasks.models", "lrtasks.models", base="lrtasks.models:ModelConfig"
+)
 
 
 def names() -> list[str]:

@@ -102,7 +102,10 @@ class SeqBoatLayer(Block):
 @registry.register("seqboat")
 @dataclass(frozen=True)
 class SeqBoat(ModelConfig):
-    """Hyper-parameters of SeqBoat; its ablations are settings of ``router``, ``scope``, ``ssm`` and ``feedforward``."""
+    """A moving average everywhere, gated attention where a learned configurator asks for it.
+
+    The paper's ablations are settings of ``router``, ``scope``, ``ssm`` and ``feedforward``.
+    """
 
     d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
     d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)
@@ -142,7 +145,10 @@ class SeqBoat(ModelConfig):
 
     def check(self) -> None:
         if self.window is not None and self.scope != "window":
-            raise UsageError(f"{self.name}: window has no meaning with scope={self.scope!r}; allowed: scope='window'")
+            raise UsageError(
+                f"{self.name}: window has no meaning with scope={self.scope!r}, found {self.window};"
+                " allowed: window=none"
+            )
         if self.ssm == "s4d" and self.d_state % 2:
             raise UsageError(
                 f"{self.name}: d_state must be even with ssm='s4d' (conjugate pairs), found {self.d_state}"

@@ -13,7 +13,7 @@ from lrtasks.errors import UsageError
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.loop import WEIGHTS
 from lrtasks.evaluation.subject import build_subject
-from lrtasks.generators import Batch, make
+from lrtasks.generators import Batch, Task, make, registry
 from lrtasks.models.base import offered
 from lrtasks.models.portraits import Portrait
 from lrtasks.results import plots
@@ -39,9 +39,19 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
     written = [plots.save(plots.draw_curve(record), out / "curve.png")]
     if record.slices:
         written.append(plots.save(plots.draw_slices(record), out / "slices.png"))
-    for name, states in portraits(run, record).items():
-        stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        written.append(plots.save(plots.draw_portrait(states), out / f"{stem}.png"))
+    figures = module_figures(record)
+    if figures:
+        written.append(plots.save(plots.draw_figures(figures), out / "diagnostics.png"))
+    # the packages that brought task and model may be missing here, or broken by now
+    there = record.model["name"] in models.registry.usable() and record.task["name"] in registry.usable()
+    if there and (run / WEIGHTS).exists():
+        task = make(record.task["name"], **record.task["parameters"])
+        batch = task.batch(range(PORTRAIT_SAMPLES), 0, "test")
+        shape = task.image_shape()
+        pictures = None if shape is None else batch.x.reshape(-1, *shape)
+        for name, states in portraits(run, record, task, batch).items():
+            stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+            written.append(plots.save(plots.draw_portrait(states, pictures), out / f"{stem}.png"))
     return record, written
 
 
@@ -67,26 +77,43 @@ def diagnostics_table(record: RunRecord) -> str:
     return "\n".join(lines)
 
 
-def portraits(run: Path, record: RunRecord) -> dict[str, dict[str, Portrait]]:
-    """Portraits by title, at each moment; none for a user's own module or a run without weights."""
-    weights = run / WEIGHTS
-    if record.model["name"] not in models.names() or not weights.exists():
-        return {}
-    task = make(record.task["name"], **record.task["parameters"])
+def module_figures(record: RunRecord) -> dict[str, dict[str, tuple[float, float | None]]]:
+    """Diagnostics that are numbers: by name, for each module that has it, the value and its spread (``NAME_std``)."""
+    found: dict[str, dict[str, tuple[float, float | None]]] = {}
+    for module, values in record.diagnostics.items():
+        numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
+        spreads = {f"{name}_std" for name in numbers}
+        for name, value in numbers.items():
+            if name not in spreads:
+                found.setdefault(name, {})[module] = (value, numbers.get(f"{name}_std"))
+    return found
+
+
+def portraits(run: Path, record: RunRecord, task: Task, batch: Batch) -> dict[str, dict[str, Portrait]]:
+    """Portraits that a registered model gives of itself on ``batch``, by title, at each moment.
+
+    Raises:
+        UsageError: if the run's weights cannot be read, or are not those of its model.
+    """
     model = build_subject(record.model["name"], task, record.model["parameters"], record.seed).module
-    batch = task.batch(range(PORTRAIT_SAMPLES), 0, "test")
     found: dict[str, dict[str, Portrait]] = {}
     for moment in ("before training", "after training"):
         if moment == "after training":
-            model.load_state_dict(checkpoint.load(weights)["model"])
+            weights = checkpoint.load(run / WEIGHTS)
+            try:
+                model.load_state_dict(weights["model"])
+            except (KeyError, RuntimeError) as error:
+                first = str(error).splitlines()[0]
+                raise UsageError(f"{run / WEIGHTS} does not fit the model of its record ({first})") from None
         for title, portrait in _take(model, batch):
             found.setdefault(title, {})[moment] = portrait
     return found
 
 
 def _take(model: nn.Module, batch: Batch) -> list[tuple[str, Portrait]]:
+    mask = None if batch.mask is None else torch.from_numpy(batch.mask)
     with torch.no_grad():
-        model.eval()(torch.from_numpy(batch.x))
+        model.eval()(torch.from_numpy(batch.x), mask)
         return [
             (f"{name} {portrait.title}", portrait)
             for name, portraits in offered(model, "portraits")

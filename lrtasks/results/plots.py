@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_PANEL_SAMPLES = 4
+MAX_COLUMNS = 3
 
 
 def draw_curve(record: RunRecord) -> Figure:
@@ -45,19 +46,68 @@ def draw_slices(record: RunRecord) -> Figure:
         values = [np.nan if row[score] is None else row[score] for row in rows]
         labels = [str(row["label"]) for row in rows]
         panel.bar(range(len(rows)), values)
-        panel.set_xticks(range(len(rows)), labels, rotation=60 if max(map(len, labels)) > 4 else 0, fontsize=7)
+        panel.set_xticks(range(len(rows)), labels, rotation=_rotation(labels), fontsize=7)
         panel.set(xlabel=name, ylabel=score, ylim=(min(0, np.nanmin(values, initial=0)), 1.02))
     return figure
 
 
-def draw_portrait(states: dict[str, Portrait]) -> Figure:
-    """One portrait at several moments (before and after training), side by side."""
+def draw_figures(figures: Mapping[str, Mapping[str, tuple[float, float | None]]]) -> Figure:
+    """One panel per figure: its value in each module, with its spread where there is one.
+
+    Args:
+        figures: by name, value and spread (or None) by the module's name.
+    """
+    columns = min(MAX_COLUMNS, len(figures))
+    rows = -(-len(figures) // columns)
+    figure = _figure(columns, rows)
+    for number, (name, modules) in enumerate(figures.items(), 1):
+        panel = figure.add_subplot(rows, columns, number)
+        for place, (value, spread) in enumerate(modules.values()):
+            panel.bar(place, value, yerr=spread, capsize=4, color="tab:blue")
+        pattern, labels = _differing(list(modules))
+        panel.set_xticks(range(len(labels)), labels, rotation=_rotation(labels), fontsize=7)
+        panel.set(xlabel=pattern, ylabel=name.replace("_", " "))
+        if panel.get_ylim()[0] < 0 <= min(value for value, _ in modules.values()):
+            panel.set_ylim(bottom=0)
+    return figure
+
+
+def draw_portrait(states: Mapping[str, Portrait], pictures: np.ndarray | None = None) -> Figure:
+    """One portrait at several moments (before and after training), side by side.
+
+    Args:
+        states: the portrait by moment.
+        pictures: where positions are pixels, the samples seen, ``(samples, rows, columns)``.
+    """
+    if pictures is not None and next(iter(states.values())).kind == "positions":
+        return _draw_pictures(states, pictures)
     figure = _figure(columns=len(states))
     panels = np.atleast_1d(figure.subplots(1, len(states)))
     for panel, (moment, portrait) in zip(panels, states.items(), strict=True):
         _DRAWERS[portrait.kind](panel, portrait)
         panel.set_title(f"{portrait.title}, {moment}", fontsize=8)
         panel.set(xlabel=portrait.x_label, ylabel=portrait.y_label)
+    return figure
+
+
+def _draw_pictures(states: Mapping[str, Portrait], pictures: np.ndarray) -> Figure:
+    """Each sample as the model saw it, and beside it what the portrait says of its pixels at each moment."""
+    found = {
+        f"{portrait.title}, {moment}": next(iter(portrait.series.values())).reshape(pictures.shape)
+        for moment, portrait in states.items()
+    }
+    lowest, highest = min(map(np.min, found.values())), max(map(np.max, found.values()))
+    figure = _figure(columns=1 + len(found), rows=len(pictures))
+    grid = figure.subplots(len(pictures), 1 + len(found), squeeze=False)
+    for row, panels in enumerate(grid):
+        panels[0].imshow(pictures[row], cmap="gray")
+        panels[0].set_title(f"sample {row}", fontsize=8)
+        for panel, (title, values) in zip(panels[1:], found.items(), strict=True):
+            drawn = panel.imshow(values[row], vmin=lowest, vmax=highest, interpolation="nearest")
+            panel.set_title(title, fontsize=8)
+        for panel in panels:
+            panel.set_axis_off()
+    figure.colorbar(drawn, ax=grid[:, 1:])
     return figure
 
 
@@ -121,10 +171,14 @@ def _plane(panel: Axes, portrait: Portrait) -> None:
 
 
 def _image(panel: Axes, portrait: Portrait) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     (matrix,) = portrait.series.values()
     drawn = panel.imshow(
         matrix, aspect="auto" if matrix.shape[0] != matrix.shape[1] else "equal", interpolation="nearest"
     )
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(MaxNLocator("auto", integer=True))
     panel.figure.colorbar(drawn, ax=panel)
 
 
@@ -137,4 +191,24 @@ def _bars(panel: Axes, portrait: Portrait) -> None:
         panel.legend(fontsize=6)
 
 
-_DRAWERS = {"lines": _lines, "plane": _plane, "image": _image, "bars": _bars}
+def _rotation(labels: Sequence[str]) -> int:
+    """Degrees by which labels of bars are turned so that long ones do not overlap."""
+    return 60 if max(map(len, labels)) > 4 else 0
+
+
+def _differing(names: Sequence[str]) -> tuple[str, list[str]]:
+    """Dotted names as a pattern with stars, and what stands in its place in each.
+
+    >>> _differing(["blocks.0.attention", "blocks.2.attention"])
+    ('blocks.*.attention', ['0', '2'])
+    """
+    parts = [name.split(".") for name in names]
+    if len({len(part) for part in parts}) > 1 or len(names) == 1:
+        return "module", list(names)
+    same = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
+    pattern = ".".join(part if equal else "*" for part, equal in zip(parts[0], same, strict=True))
+    labels = [".".join(part for part, equal in zip(name, same, strict=True) if not equal) for name in parts]
+    return pattern, labels
+
+
+_DRAWERS = {"lines": _lines, "plane": _plane, "image": _image, "positions": _image, "bars": _bars}

@@ -93,7 +93,8 @@ def read_record(path: Path) -> RunRecord:
     if not isinstance(content, dict):
         raise UsageError(f"{file} is not a run record")
     if content.get("schema") != SCHEMA:
-        raise UsageError(f"{file} has schema {content.get('schema')!r}; this version of lrtasks reads schema {SCHEMA}")
+        found = f"{file} has schema {content.get('schema')!r}"
+        raise UsageError(f"{found}; this version of lrtasks reads schema {SCHEMA}{_writer(content)}")
     problem = _problem(content)
     if problem:
         raise UsageError(f"{file} is not a run record: {problem}")
@@ -117,11 +118,19 @@ def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]
     return found, problems
 
 
-_ENTRIES: dict[str, tuple[str, ...]] = {
-    "task": ("name", "version", "parameters", "metric"),
-    "model": ("name", "parameters", "count", "state_bytes"),
+_ENTRIES: dict[str, dict[str, Any]] = {
+    "task": {"name": str, "version": int, "parameters": dict, "metric": str},
+    "model": {"name": str, "parameters": dict, "count": int | None, "state_bytes": int | None},
+    "cost": {"seconds_per_step": int | float, "device": str},
 }
-"""What the readers of records rely on inside ``task`` and ``model``."""
+"""What the readers of records rely on inside a field, with its type; a run that was not timed has no cost."""
+
+
+def _writer(content: dict[str, Any]) -> str:
+    """Which version wrote a record, if it says so, for a message."""
+    environment = content.get("environment")
+    version = environment.get("lrtasks") if isinstance(environment, dict) else None
+    return f"; it was written by lrtasks {version}" if version else ""
 
 
 def _problem(content: dict[str, Any]) -> str | None:
@@ -137,9 +146,15 @@ def _problem(content: dict[str, Any]) -> str | None:
         if name in content and not isinstance(content[name], kind):
             return f"{name!r} must be {kind.__name__}, found {content[name]!r}"
     for name, entries in _ENTRIES.items():
-        for entry in entries:
+        for entry, kind in entries.items() if content.get(name) or name != "cost" else ():
             if entry not in content[name]:
                 return f"{name!r} lacks {entry!r}"
+            if not isinstance(content[name][entry], kind):
+                return f"{name!r} has a bad {entry!r}: {content[name][entry]!r}"
+    for name in ("scores", "floors"):
+        for group, scores in content.get(name, {}).items():
+            if not isinstance(scores, dict) or not all(isinstance(v, int | float | None) for v in scores.values()):
+                return f"{name!r} must hold numbers by name, found {scores!r} for {group!r}"
     if content["status"] not in STATUSES:
         return f"'status' must be one of {', '.join(STATUSES)}, found {content['status']!r}"
     return None

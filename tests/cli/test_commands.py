@@ -165,22 +165,23 @@ def results(command: Command) -> Command:
 
 
 def test_table(results: Command) -> None:
-    said = results("table")
+    said = results("table", "--unequal-budgets")
     assert said.code == 0
     rows = said.out.splitlines()
     assert [row.split("  ")[0] for row in rows[1:3]] == ["shift (steps=6)", "shift (steps=7)"]
     assert said.err.startswith("lrtasks: left out: runs/shift/damaged/record.json is damaged")
     assert len(said.err.splitlines()) == 1
-    assert results("table", "runs").out == said.out
+    assert results("table", "runs", "--unequal-budgets").out == said.out
 
 
 def test_table_formats(results: Command) -> None:
-    found = json.loads(results("table", "--json").out)
+    table = ("table", "--unequal-budgets")
+    found = json.loads(results(*table, "--json").out)
     assert [row["budget"]["steps"] for row in found] == [6, 7]
-    assert json.loads(results("table", "--format", "json").out) == found
-    lines = list(csv.DictReader(io.StringIO(results("table", "--format", "csv").out)))
+    assert json.loads(results(*table, "--format", "json").out) == found
+    lines = list(csv.DictReader(io.StringIO(results(*table, "--format", "csv").out)))
     assert [json.loads(line["budget"])["steps"] for line in lines] == [6, 7]
-    assert results("table", "--format", "markdown").out.startswith("| task | metric | floor | dlr | paper |\n| --- |")
+    assert results(*table, "--format", "markdown").out.startswith("| task | metric | floor | dlr | paper |\n| --- |")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

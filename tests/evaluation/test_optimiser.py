@@ -107,6 +107,18 @@ def test_cosine_rate_after_warm_up() -> None:
     assert budget.rate(8) == pytest.approx(0.5)  # half-way
 
 
+def test_linear_rate_after_warm_up() -> None:
+    budget = Budget(steps=12, warmup_steps=4, schedule="linear")
+    expected = [0.25, 0.5, 0.75, 1.0, *(1 - done / 8 for done in range(8))]
+    assert [budget.rate(step) for step in range(12)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_run_of_nothing_but_warm_up(schedule: str) -> None:
+    budget = Budget.make(steps=4, warmup_steps=4, schedule=schedule)
+    assert [budget.rate(step) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -546,3 +546,12 @@ def test_warnings_of_the_model_are_notes_of_the_record(tmp_path: Path) -> None:
     record = run("mega-chunk", tmp_path, hyper={"d_model": 8, "chunk": 5})
     assert [note for note in record.notes if "chunk 5 does not divide the length 16" in note] == record.notes
     assert len(record.notes) == 1
+
+
+def test_what_a_model_says_in_training_is_a_note_of_every_seed(tmp_path: Path) -> None:
+    hyper = {"d_model": 8, "window": 4, "codebook": 4096}
+    for seed in (0, 1):
+        with pytest.warns(UserWarning, match="codes will stay empty"):
+            record = run("longvq", tmp_path, hyper=hyper, seed=seed)
+        assert [note for note in record.notes if "codebook of 4096 codes is larger" in note] == record.notes
+        assert len(record.notes) == 1

@@ -48,6 +48,17 @@ class Picture(Tokens):
         return 2, 3
 
 
+class PictureOfOneClass(Picture):
+    """The same with one class for the whole picture."""
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", 1, 3, pooled=True)
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        return Sample(rng.integers(3, size=6), np.array([2]))
+
+
 @pytest.mark.parametrize("extension", ["png", "PNG", "pdf", "svg"])
 def test_picture_is_written(tmp_path: Path, extension: str) -> None:
     path = tmp_path / f"shift.{extension}"
@@ -103,6 +114,12 @@ def test_images_stand_beside_their_classes() -> None:
     legend = right.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["class 0", "class 1", "class 2"]
+
+
+def test_an_image_with_one_class_stands_beside_that_class() -> None:
+    left, right = preview(PictureOfOneClass(), samples=1).axes
+    assert np.asarray(left.images[0].get_array()).shape == (2, 3)
+    assert [text.get_text() for text in right.texts] == ["class 2"]
 
 
 @pytest.mark.parametrize("file", ["shift.pngg", "shift", "shift.txt"])

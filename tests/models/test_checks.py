@@ -3,221 +3,21 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from broken_models import BROKEN, CLASSES, NOT_STORED, SIGNAL, SYMBOLS, TARGET, Conv, Dead, IgnoresMask, Random, Streams
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.models import build
-from lrtasks.models.checks import check_model
+from lrtasks.models.checks import check_model, model_problems
 from lrtasks.specs import Spec
-
-SIGNAL, TARGET = Spec("real", 20, 3), Spec("real", 20, 2)
-SYMBOLS, CLASSES = Spec("token", 20, 6), Spec("token", 20, 4)
-
-
-class Conv(nn.Module):
-    """A sound model, causal: what the broken ones derive from. ``ahead`` is how far it looks into the future."""
-
-    def __init__(self, ahead: int = 0) -> None:
-        super().__init__()
-        self.conv = nn.Conv1d(3, 2, 4)
-        self.padding = (3 - ahead, ahead)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.pad(x.transpose(1, 2), self.padding)).transpose(1, 2)
-
-
-class WrongShape(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x)[:, 1:]
-
-
-class Tuple(Conv):
-    def forward(self, x: Tensor) -> Any:
-        return super().forward(x), None
-
-
-class WrongType(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).double() if x.dtype == torch.float32 else super().forward(x).float()
-
-
-class NotANumber(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
-        return torch.where(torch.arange(y.shape[1])[:, None] == 7, y - torch.inf, y)
-
-
-class Raises(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        raise ValueError("too\nbad")
-
-
-class Random(Conv):
-    """Dropout that stays on."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(super().forward(x), 0.5, training=True)
-
-
-class Remembers(Conv):
-    last = 0.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x) + self.last
-        self.last = float(x.mean())
-        return y
-
-
-class BatchStatistics(Conv):
-    """Batch norm without running averages: one row leaks into the others, in evaluation mode too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(3, track_running_stats=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        # over the batch at each position by itself, so that nothing but rows mixes
-        return super().forward(torch.stack([self.norm(x[:, t]) for t in range(x.shape[1])], 1) if len(x) > 1 else x)
-
-
-class BatchSize(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * len(x)
-
-
-class FutureMean(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + 1e-3 * x.mean((1, 2), keepdim=True)
-
-
-class LeaksInsideChunks(Conv):
-    """Sees the rest of its own chunk of 5 positions: causal from chunk to chunk only."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + x.unflatten(1, (-1, 5)).mean((2, 3)).repeat_interleave(5, 1)[..., None]
-
-
-class Writes(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.mul_(0.5))
-
-
-class WritesInTraining(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.mul_(0.5) if self.training else x)
-
-
-class FailsInTraining(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            raise RuntimeError("no training here")
-        return super().forward(x)
-
-
-class Dead(Conv):
-    """A parameter that takes no part."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.skip = nn.Parameter(torch.ones(2))
-
-
-class Detached(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).detach()
-
-
-class Flat(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * 0 + 1
-
-
-class WildGradient(Conv):
-    """sqrt has no finite slope at 0."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
-        return y + torch.sqrt((self.conv.bias - self.conv.bias.detach()).abs())
-
-
-class LossOfWrongShape(Conv):
-    def extra_losses(self) -> dict[str, Any]:
-        return {"usage": self.conv.bias}
-
-
-class LossOfNoTensor(Conv):
-    def extra_losses(self) -> dict[str, Any]:
-        return {"usage": 1.0}
-
-
-class DiagnosticTensor(Conv):
-    def diagnostics(self) -> dict[str, Any]:
-        return {"rate": torch.ones(2)}
-
-
-class DiagnosticNaN(Conv):
-    def diagnostics(self) -> dict[str, Any]:
-        return {"rate": [0.5, float("nan")]}
-
-
-class NoDictionary(Conv):
-    def diagnostics(self) -> Any:
-        return None
-
-
-class OptionsOfOthers(Conv):
-    def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"conv.weight": {"weight_decay": 0.0}}
-
-
-class UnknownOption(Conv):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * self.gain
-
-    def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"gain": {"wd": 0.0}}
-
-
-BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
-    (WrongShape, r"shape \(batch, target length, target width\) = \(3, 20, 2\), found \(3, 19, 2\)"),
-    (Tuple, "must return a tensor, found tuple"),
-    (WrongType, "output must be of type torch.float"),
-    (NotANumber, "not finite, first at row 0, output position 7, channel 0"),
-    (Raises, r"fails on an input of shape \(3, 20, 3\): ValueError: too bad"),
-    (Random, "the same input gives another output in evaluation mode: by .* most at row"),
-    (Remembers, "the same input gives another output"),
-    (BatchStatistics, "depends on the other rows: by .* of its scale"),
-    (BatchSize, r"depends on the number of rows: by 6\.7e-01 of its scale"),
-    (lambda: Conv(ahead=1), "not causal: outputs up to input position 0 change .* most at output position 0, channel"),
-    (FutureMean, "not causal: outputs up to input position 0 change"),
-    (LeaksInsideChunks, "not causal"),
-    (Writes, "writes to its input, first at row 0, position 0, channel 0"),
-    (WritesInTraining, "writes to its input in training mode"),
-    (FailsInTraining, "fails in training mode: RuntimeError: no training here"),
-    (Dead, r"no gradient reaches skip \(list in unused="),
-    (Detached, "the output is cut off"),
-    (Flat, "the gradient is zero in every parameter"),
-    (WildGradient, "gradients are not finite in conv.bias"),
-    (LossOfWrongShape, r"extra_losses: usage must be a finite scalar tensor, found a tensor of shape \(2,\)"),
-    (LossOfNoTensor, "extra_losses: usage must be a finite scalar tensor, found 1.0"),
-    (DiagnosticTensor, "diagnostics: rate must be finite numbers"),
-    (DiagnosticNaN, "diagnostics: rate must be finite numbers"),
-    (NoDictionary, "diagnostics must return a dictionary"),
-    (OptionsOfOthers, "parameter_options: conv.weight is not a parameter of this module"),
-    (UnknownOption, "parameter_options: gain must be a dictionary with lr or weight_decay"),
-]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -226,6 +26,25 @@ def test_names_what_is_broken(make: Callable[[], nn.Module], message: str, dtype
     with pytest.raises(UsageError, match=message) as caught:
         check_model(make(), input=SIGNAL, target=TARGET, dtype=dtype)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("make", "message"), NOT_STORED, ids=lambda value: getattr(value, "__name__", None))
+def test_names_what_is_not_stored(make: Callable[[], nn.Module], message: str) -> None:
+    def factory(*_: Spec) -> nn.Module:
+        return make()
+
+    (problem,) = model_problems(factory, input=SIGNAL, target=TARGET, causal=True)
+    assert re.search(message, problem)
+
+
+def test_padding_must_not_reach_the_rest_of_a_model_that_looks_ahead() -> None:
+    (problem,) = model_problems(IgnoresMask(), input=SIGNAL, target=TARGET, causal=False)
+    assert problem.startswith("outputs at valid positions depend on what stands at padding (mask False): by ")
+    assert model_problems(Conv(ahead=2), input=SIGNAL, target=TARGET, causal=False) == [], "it takes no mask at all"
+
+
+def test_nothing_is_said_beside_what_is_wrong() -> None:
+    assert not [make for make, _ in BROKEN if len(model_problems(make(), input=SIGNAL, target=TARGET)) != 1]
 
 
 def test_names_everything_at_once() -> None:
@@ -243,6 +62,7 @@ def test_passes_what_is_sound(dtype: torch.dtype) -> None:
     check_model(Conv(), input=SIGNAL, target=TARGET, dtype=dtype)
     check_model(Conv(ahead=2), input=SIGNAL, target=TARGET, causal=False, dtype=dtype)
     check_model(Dead(), input=SIGNAL, target=TARGET, unused=["skip"], dtype=dtype)
+    check_model(Streams(), input=SIGNAL, target=TARGET, dtype=dtype)
 
 
 def test_a_running_batch_norm_is_sound_in_evaluation_mode() -> None:

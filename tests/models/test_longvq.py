@@ -10,8 +10,8 @@ import pytest
 import torch
 from hybrid_parity import GRADIENT, OUTPUT, Part, check_close, fill, load, ssm_parts
 from parity import check_streaming
-from test_registry_models import parameter_count
-from test_vq_attention import codebook_of, plain_attention, unrounded  # noqa: F401
+from test_quantiser import codebook_of
+from test_vq_attention import plain_attention, unrounded  # noqa: F401
 from torch import nn
 
 from lrtasks.errors import UsageError
@@ -118,7 +118,7 @@ def test_dense_hybrid_attends_to_the_keys_themselves(causal: bool, attention: st
         {"attention": "laplace", "window": 3, "local_bias": False},
         {"quantise": False, "qk_norm": False},
         {"shared_qk": True, "ssm": "s4d-legs", "d_state": 4, "window": 1},
-        {"attention": "relu2", "codebook": 1, "window": 40},
+        {"attention": "relu2", "codebook": 2, "window": 40},
     ],
 )
 def test_streams_as_it_computes_in_parallel(settings: dict[str, Any]) -> None:
@@ -200,10 +200,6 @@ def test_gradients_reach_distant_keys_only_with_code_means() -> None:
     assert gradient("near") == 0 and gradient("code-mean") > 0
 
 
-def test_small_preset_has_about_the_parameters_of_dlr() -> None:
-    assert parameter_count("longvq") == pytest.approx(parameter_count("dlr"), rel=0.15)
-
-
 def test_training_under_bfloat16_keeps_the_averages_in_float32() -> None:
     model = build("longvq", SPEC, SPEC, d_model=8, codebook=4, window=8)
     with torch.autocast("cpu", torch.bfloat16):
@@ -230,7 +226,8 @@ def test_padding_is_not_seen(causal: bool) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"codebook": 0}, "codebook must be at least 1 .*found 0"),
+        ({"codebook": 0}, "codebook must be at least 2 .*found 0"),
+        ({"codebook": 1}, "codebook must be at least 2 and at most 65_536, found 1"),
         ({"window": 41}, r"window must be at most the sequence length \(40\), found 41"),
         ({"window": 0}, "window must be at least 1, found 0"),
         ({"commitment": -1e-4}, "commitment must be at least 0, found -0.0001"),
@@ -245,17 +242,13 @@ def test_bad_input(settings: dict[str, Any], message: str) -> None:
         build("longvq", SPEC, SPEC, **settings)
 
 
-def test_codebook_of_one_and_a_codebook_larger_than_a_batch_train() -> None:
-    for size in (1, 500):
-        model = build("longvq", SPEC, SPEC, d_model=8, codebook=size)
-        x = torch.randn(2, 40, 3)
-        if size == 500:
-            with pytest.warns(UserWarning, match="500 codes is larger than the 80 keys of a batch"):
-                y = model(x)
-        else:
-            y = model(x)
-        y.sum().backward()
-        assert model(x).isfinite().all()
+def test_a_codebook_larger_than_a_batch_trains_and_says_so() -> None:
+    model = build("longvq", SPEC, SPEC, d_model=8, codebook=500)
+    x = torch.randn(2, 40, 3)
+    with pytest.warns(UserWarning, match="500 codes is larger than the 80 keys of a batch"):
+        y = model(x)
+    y.sum().backward()
+    assert model(x).isfinite().all()
 
 
 def test_initial_weights() -> None:

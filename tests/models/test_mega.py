@@ -97,6 +97,13 @@ def test_a_ragged_last_chunk(causal: bool, attention: str) -> None:
         build("mega-chunk", spec, spec, causal=causal, chunk=7)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("chunk", [8, 24, 100])
+def test_a_full_last_chunk_and_a_single_one_need_no_padding(chunk: int) -> None:
+    spec = Spec("real", 24, 1)
+    build("mega-chunk", spec, spec, chunk=chunk)
+
+
 @pytest.mark.parametrize("chunk", [None, 5])
 @pytest.mark.parametrize("attention", ["softmax", "relu2", "laplace"])
 @pytest.mark.parametrize("bias", ["simple", "rotary"])

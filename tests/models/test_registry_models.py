@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from parity import gap
 
-from lrtasks import generators
+from lrtasks import generators, models
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.budget import Budget
-from lrtasks.models import names, registry
+from lrtasks.evaluation.presets import resolve
+from lrtasks.models import build, names, registry
 from lrtasks.models.checks import check_model
 from lrtasks.specs import Spec
 
@@ -25,6 +29,8 @@ SPECS = {
     "whole sequence": (Spec("token", LENGTH, 7), Spec("token", 1, 5, pooled=True)),
 }
 STREAMING = set(registry.built_in())
+HYBRIDS = ("seqboat", "seqboat-full", "seqboat-local", "mega", "mega-chunk", "longvq")
+LRA = ("listops", "listops-root", "pathfinder", "pathfinder-classification")
 
 
 def small(name: str) -> dict[str, Any]:
@@ -105,6 +111,52 @@ def parameter_count(name: str) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["hyena", "local-attention", "transformer"])
+@pytest.mark.parametrize("name", sorted(set(registry.built_in()) - {"attention", "dlr", "sgconv"}))
 def test_small_presets_have_about_the_parameters_of_dlr(name: str) -> None:
     assert parameter_count(name) == pytest.approx(parameter_count("dlr"), rel=0.15)
+
+
+@pytest.mark.parametrize("name", sorted(set(registry.built_in()) - {"dlr", "sgconv"}))
+def test_presets_files_say_how_many_parameters(name: str) -> None:
+    file = Path(models.__file__).parent / f"{name.replace('-', '_')}.toml"
+    said = re.search(r"([\d,]+) on shift(?:,[^)]*)? against ([\d,]+)", file.read_text().replace("\n# ", " "))
+    assert said is not None
+    assert said.groups() == tuple(f"{parameter_count(each):,}" for each in (name, "dlr"))
+
+
+@pytest.mark.filterwarnings("ignore:.*divide the length")
+@pytest.mark.parametrize("name", names())
+def test_small_presets_fit_every_causal_task(name: str) -> None:
+    """The atomic tasks, recall, mqar and listops among them: each resolves to a model that can be built."""
+    for task in generators.names():
+        plan = resolve(task, name)
+        if plan.task.causal:
+            with torch.device("meta"):
+                model = build(name, plan.task.input, plan.task.target, **plan.hyper)
+            assert model.input == plan.task.input and model.target == plan.task.target
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "schedule"),
+    [
+        *((name, task, "linear") for name in HYBRIDS for task in LRA),
+        *((name, "recall", "cosine") for name in ("focus", "focus-h", "hyena", "transformer")),
+        *((name, "shift", "constant") for name in (*HYBRIDS, "focus")),
+    ],
+)
+def test_paper_presets_follow_the_papers_schedules(name: str, task: str, schedule: str) -> None:
+    budget = resolve(task, name, preset="paper").budget
+    assert budget.schedule == schedule
+    assert (budget.warmup_steps > 0) == (schedule != "constant")
+
+
+def test_recall_models_share_a_budget() -> None:
+    """What Focus's Table 1 compares is trained alike but for the learning rate, at any length."""
+    plans = [
+        resolve("recall", name, preset="paper", parameters={"length": length})
+        for name in ("focus", "focus-h", "hyena", "transformer")
+        for length in (30, 256)
+    ]
+    assert len({json.dumps({**plan.budget.parameters(), "lr": None}) for plan in plans}) == 1
+    assert {(plan.hyper["layers"], plan.hyper["d_model"]) for plan in plans} == {(2, 64)}
+    assert {plan.task.parameters()["vocab"] for plan in plans} == {30} and plans[0].budget.train_samples == 2000

@@ -24,7 +24,6 @@ from hybrid_parity import (
 from test_local_attention import Largest
 
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.presets import resolve
 from lrtasks.models import build, registry
 from lrtasks.models.ops.scoped_attention import Scope
 from lrtasks.models.seqboat import SeqBoat, SeqBoatLayer
@@ -373,7 +372,7 @@ def test_parameter_counts_of_the_paper() -> None:
 BAD = [
     ({"window": 0}, "window must be at least 1"),
     ({"window": 26}, r"window must be at most the sequence length \(24\), found 26"),
-    ({"window": 8, "scope": "full"}, "window has no meaning with scope='full'"),
+    ({"window": 8, "scope": "full"}, "window has no meaning with scope='full', found 8; allowed: window=none"),
     ({"temperature": 0}, "temperature must be above 0, found 0"),
     ({"temperature": -1.0}, "temperature must be above 0"),
     ({"chunk": 0}, "chunk must be at least 1"),
@@ -432,17 +431,6 @@ def test_mixed_precision() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         mixed = layer(x)
     assert (mixed - wanted).abs().max() < 0.03 * wanted.abs().max()
-
-
-@pytest.mark.parametrize("name", ["seqboat", "seqboat-full", "seqboat-local", "mega", "mega-chunk"])
-@pytest.mark.parametrize("task", ["shift", "cummax", "reverse", "select", "mips", "context-shift", "recall", "mqar"])
-def test_small_presets_fit_the_small_tasks(name: str, task: str) -> None:
-    """The model is built, and has about the parameters of dlr's preset beside what token tasks add."""
-    plan = resolve(task, name)
-    with torch.device("meta"):
-        model = build(name, plan.task.input, plan.task.target, **plan.hyper)
-    count = sum(parameter.numel() for parameter in model.blocks.parameters())
-    assert 60_000 < count < 80_000
 
 
 @pytest.mark.parametrize("preset", ["lra-text", "lra-retrieval", "lra-image", "lra-pathfinder", "speech", "enwik8"])

@@ -4,33 +4,55 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from made_records import made
+from matplotlib.figure import Figure
 from PIL import Image
 
 import lrtasks
+from lrtasks import models
 from lrtasks.errors import UsageError
+from lrtasks.evaluation import checkpoint
+from lrtasks.evaluation.loop import WEIGHTS
 from lrtasks.models.portraits import Portrait
 from lrtasks.results import analysis, plots
+from lrtasks.results.records import read_record
 
 BUDGET = {"steps": 30, "eval_every": 10, "val_batches": 1, "test_batches": 2, "batch_size": 4}
 
 
+def trained(out: Path, model: str, task: str, parameters: dict[str, Any], **hyper: Any) -> Path:
+    """The folder of a short run."""
+    lrtasks.evaluate(model, task, parameters=parameters, hyper=hyper, budget=BUDGET, out=out, quiet=True)
+    return next(out.rglob("record.json")).parent
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs")
-    lrtasks.evaluate(
-        "dlr",
-        "shift",
-        parameters={"length": 32},
-        hyper={"d_state": 8, "d_model": 8},
-        budget=BUDGET,
-        out=out,
-        quiet=True,
-    )
-    return next(out.rglob("record.json")).parent
+    return trained(tmp_path_factory.mktemp("runs"), "dlr", "shift", {"length": 32}, d_state=8, d_model=8)
+
+
+def untrained(folder: Path, task: lrtasks.generators.Task, **hyper: Any) -> Path:
+    """A folder as a run of seqboat leaves it, whose weights are those of another start."""
+    torch.manual_seed(1)
+    model = models.build("seqboat", task.input, task.target, causal=task.causal, **hyper)
+    checkpoint.save(folder / WEIGHTS, {"model": model.state_dict(), "step": 1})
+    record = made(curve=[{"step": 1, "loss": 1.0, "r2": 0.0}])
+    record.task.update(name=task.name, parameters=task.parameters())
+    record.model.update(name="seqboat", parameters=hyper)
+    record.write(folder)
+    return folder
+
+
+def portraits(run: Path) -> dict[str, dict[str, Portrait]]:
+    """Portraits of a run on two test samples."""
+    record = read_record(run)
+    task = lrtasks.make(record.task["name"], **record.task["parameters"])
+    return analysis.portraits(run, record, task, task.batch(range(2), 0, "test"))
 
 
 def test_analysis_writes_curve_breakdowns_and_portraits(run: Path, tmp_path: Path) -> None:
@@ -48,7 +70,7 @@ def test_analysis_writes_curve_breakdowns_and_portraits(run: Path, tmp_path: Pat
 
 
 def test_portraits_differ_before_and_after_training(run: Path) -> None:
-    found = analysis.portraits(run, analysis.read_record(run))
+    found = portraits(run)
     assert found
     for states in found.values():
         before, after = states["before training"], states["after training"]
@@ -57,11 +79,11 @@ def test_portraits_differ_before_and_after_training(run: Path) -> None:
 
 
 def test_the_untrained_model_is_the_one_that_training_started_from(run: Path) -> None:
-    record = analysis.read_record(run)
+    record = read_record(run)
     torch.manual_seed(record.seed)
     task = lrtasks.make("shift", **record.task["parameters"])
     model = lrtasks.models.build("dlr", task.input, task.target, causal=True, **record.model["parameters"])
-    (kernel,) = [states for title, states in analysis.portraits(run, record).items() if title.endswith("kernel")]
+    (kernel,) = [states for title, states in portraits(run).items() if title.endswith("kernel")]
     taps = model.blocks[0].mixer.kernel(32)[0].detach().numpy()
     drawn = kernel["before training"].series
     assert any(np.allclose(values, taps[0], atol=1e-6) for values in drawn.values())
@@ -81,6 +103,7 @@ def test_a_run_without_a_curve_is_refused(run: Path, tmp_path: Path) -> None:
         Portrait("l", "lines", {"a": np.arange(1, 9.0), "b": np.ones(8)}, log_x=True, log_y=True),
         Portrait("p", "plane", {"a": np.exp(1j * np.arange(8))}),
         Portrait("i", "image", {"a": np.eye(4)}),
+        Portrait("s", "positions", {"a": np.eye(4)[:2]}),
         Portrait("b", "bars", {"a": np.arange(3.0), "b": np.ones(3)}, labels=("x", "y", "z")),
     ],
     ids=lambda portrait: portrait.kind,
@@ -88,6 +111,84 @@ def test_a_run_without_a_curve_is_refused(run: Path, tmp_path: Path) -> None:
 def test_every_kind_of_portrait_is_drawn(portrait: Portrait, tmp_path: Path) -> None:
     path = plots.save(plots.draw_portrait({"before": portrait, "after": portrait}), tmp_path / "p.png")
     assert np.asarray(Image.open(path).convert("L")).std() > 2
+
+
+def panels(figure: Figure) -> list[np.ndarray]:
+    """What the images of a figure show, colour bars left out."""
+    return [np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images]
+
+
+def test_confidence_on_images_is_drawn_as_images(tmp_path: Path) -> None:
+    """As in the SeqBoat paper's Figure 4: beside each sample, a square of its pixels' confidence."""
+    task = lrtasks.make("pathfinder", res=32, dashes=3, dash_length=3, seed_distance=3)
+    run = untrained(tmp_path, task, d_model=8, d_state=2, layers=2, window=8)
+    _, written = analysis.analyze(run, tmp_path / "analysis")
+    drawn = [path for path in written if "confidence" in path.name]
+    assert [path.name for path in drawn] == [f"blocks-{layer}-sparse-0-confidence.png" for layer in range(2)]
+    states = portraits(run)["blocks.1.sparse.0 confidence"]
+    for portrait in states.values():
+        assert portrait.kind == "positions" and portrait.series["confidence"].shape == (2, 1024)
+    before, after = (portrait.series["confidence"].reshape(2, 32, 32) for portrait in states.values())
+    pictures = task.batch(range(2), 0, "test").x.reshape(2, 32, 32)
+    found = panels(plots.draw_portrait(states, pictures))
+    wanted = [panel for sample in zip(pictures, before, after, strict=True) for panel in sample]
+    assert len(found) == 6 and all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True))
+    # elsewhere positions are no pixels
+    assert [panel.shape for panel in panels(plots.draw_portrait(states))] == [(2, 1024), (2, 1024)]
+
+
+def test_padding_is_never_active(tmp_path: Path) -> None:
+    """A model that is asked for its portraits gets the batch's mask."""
+    task = lrtasks.make("listops", setting="small")
+    run = untrained(tmp_path, task, d_model=8, d_state=2, window=8)
+    batch = task.batch(range(4), 0, "test")
+    states = analysis.portraits(run, read_record(run), task, batch)["blocks.0.sparse.0 confidence"]
+    assert batch.mask is not None and not batch.mask.all()
+    for portrait in states.values():
+        assert not portrait.series["confidence"][~batch.mask].any()
+
+
+def test_module_figures_are_drawn_with_their_spread(run: Path) -> None:
+    """Activation rate and span by layer, as in the SeqBoat paper's Figures 3 and 6."""
+    record = read_record(run)
+    record.diagnostics = {
+        "blocks.0.sparse.0": {"activation_rate": 0.25, "activation_rate_std": 0.1, "attention_span": 3.0},
+        "blocks.1.sparse.0": {"activation_rate": 0.5, "activation_rate_std": 0.2, "attention_span": 4.0},
+        "blocks.1": {"causal": True, "responses": [1.0, 2.0], "depth_std": 7},
+    }
+    figures = analysis.module_figures(record)
+    assert figures == {
+        "activation_rate": {"blocks.0.sparse.0": (0.25, 0.1), "blocks.1.sparse.0": (0.5, 0.2)},
+        "attention_span": {"blocks.0.sparse.0": (3.0, None), "blocks.1.sparse.0": (4.0, None)},
+        "depth_std": {"blocks.1": (7, None)},
+    }
+    rate, span, _ = plots.draw_figures(figures).axes
+    assert [bar.get_height() for bar in rate.patches] == [0.25, 0.5]
+    (lower, upper) = (np.array(line.get_segments())[0, :, 1] for line in rate.collections)
+    assert lower == pytest.approx([0.15, 0.35]) and upper == pytest.approx([0.3, 0.7])
+    assert rate.get_xlabel() == "blocks.*.sparse.0" and rate.get_ylabel() == "activation rate"
+    assert [label.get_text() for label in rate.get_xticklabels()] == ["0", "1"]
+    assert not span.collections
+
+
+def test_diagnostics_of_a_run_are_drawn(tmp_path: Path) -> None:
+    run = trained(tmp_path, "longvq", "shift", {"length": 32}, d_model=8, d_state=2, layers=2, codebook=4, window=8)
+    record, written = analysis.analyze(run, tmp_path / "analysis")
+    assert {"diagnostics.png", "blocks-0-attention-codebook-codebook-usage.png"} <= {path.name for path in written}
+    figures = analysis.module_figures(record)
+    assert set(figures) == {"codebook_usage", "codebook_perplexity", "dead_codes", "quantisation_error"}
+    assert all(len(modules) == 2 for modules in figures.values())
+
+
+def test_weights_of_another_model_are_refused(run: Path, tmp_path: Path) -> None:
+    for path in run.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    record = read_record(run)
+    record.model["parameters"]["d_state"] = 4
+    record.write(tmp_path)
+    with pytest.raises(UsageError, match=r"weights\.pt does not fit the model of its record"):
+        analysis.analyze(tmp_path, tmp_path / "analysis")
 
 
 def test_predictions_are_drawn_beside_image_and_target() -> None:

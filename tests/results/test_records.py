@@ -54,6 +54,7 @@ def damage(**changes: Any) -> str:
         (damage()[:-30], "is damaged"),
         ("[1]", "is not a run record"),
         (damage(schema=2), "has schema 2; this version of lrtasks reads schema 1"),
+        (damage(schema=2, environment={"lrtasks": "9.0"}), "reads schema 1; it was written by lrtasks 9.0$"),
         (damage(schema=...), "has schema None"),
         (damage(budget=...), "is not a run record: 'budget' is missing"),
         (damage(colour="red"), "'colour' does not belong there"),
@@ -63,12 +64,23 @@ def damage(**changes: Any) -> str:
         (damage(seed="0"), "'seed' must be int, found '0'"),
         (damage(task={"name": "shift"}), "'task' lacks 'version'"),
         (damage(model={"name": "dlr", "parameters": {}}), "'model' lacks 'count'"),
+        (damage(task={"name": "shift", "version": 1, "parameters": [], "metric": "r2"}), "has a bad 'parameters'"),
+        (damage(cost={"seconds_per_step": 0.1}), "'cost' lacks 'device'"),
+        (damage(cost={"seconds_per_step": "0.1", "device": "cpu"}), "'cost' has a bad 'seconds_per_step': '0.1'"),
+        (damage(scores={"test": 0.5}), "'scores' must hold numbers by name, found 0.5 for 'test'"),
+        (damage(floors={"copy": {"r2": "low"}}), "'floors' must hold numbers by name, found {'r2': 'low'} for 'copy'"),
     ],
 )
 def test_files_that_are_no_records(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "record.json").write_text(text)
     with pytest.raises(UsageError, match=rf"^{tmp_path}/record\.json.*{message}"):
         read_record(tmp_path)
+
+
+def test_a_run_that_was_never_timed_is_a_record(tmp_path: Path) -> None:
+    record = made(status="failed", score=None, cost={})
+    record.write(tmp_path)
+    assert read_record(tmp_path) == record
 
 
 def test_a_file_of_bytes_is_no_record(tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,23 +20,39 @@ from lrtasks.results.table import make_table
 
 def grid(*records: RunRecord) -> dict[str, dict[str, str]]:
     """Cells of the printed table by row label and header."""
-    header, lines = make_table(records).grid()
-    assert len({line[0] for line in lines}) == len(lines)
-    return {line[0]: dict(zip(header[1:], line[1:], strict=True)) for line in lines}
+    sheet = make_table(records, unequal_budgets=True).scores()
+    assert len({line[0] for line in sheet.lines}) == len(sheet.lines)
+    return {line[0]: dict(zip(sheet.header[1:], line[1:], strict=True)) for line in sheet.lines}
 
 
-def test_seeds_are_merged_to_mean_and_spread() -> None:
+def test_seeds_are_merged_to_mean_and_interval() -> None:
     table = make_table([made(seed=seed, score=score) for seed, score in ((2, 0.8), (0, 0.5), (1, 0.6))])
     (row,) = table.rows()
     assert row["seeds"] == [0, 1, 2]
     assert row["score"] == pytest.approx(1.9 / 3)
-    assert row["score_std"] == pytest.approx(np.std([0.5, 0.6, 0.8], ddof=1))
-    assert table.grid()[1][0][3] == "0.633 ±0.153"
+    spread = np.std([0.5, 0.6, 0.8], ddof=1)
+    assert row["score_std"] == pytest.approx(spread)
+    # 4.3027 is the 0.975 quantile of Student's t with two degrees of freedom
+    half = 4.30265273 * spread / 3**0.5
+    assert (row["score_low"], row["score_high"]) == pytest.approx((1.9 / 3 - half, 1.9 / 3 + half))
+    assert table.scores().lines[0][3] == "0.633 ±0.379"
+    assert "±: half the 95 % interval of the mean over 3 seeds (Student t)" in table.notes()
 
 
-def test_one_seed_has_no_spread() -> None:
-    (row,) = make_table([made(score=0.5)]).rows()
-    assert (row["score"], row["score_std"], row["batch_mean"]) == (0.5, None, 0.5)
+def test_one_seed_has_no_interval() -> None:
+    scores = {"test": {"r2": 0.5, "r2_batch_mean": 0.5, "r2_batch_std": 0.125}}
+    table = make_table([made(scores=scores)])
+    (row,) = table.rows()
+    assert (row["score"], row["score_low"], row["score_high"], row["score_std"]) == (0.5, None, None, None)
+    assert (row["batch_mean"], row["batch_std"]) == (0.5, 0.125)
+    assert table.scores().lines[0][3] == "0.500"
+    assert table.notes()[0] == "without ±: a single seed, which has no interval"
+
+
+def test_the_notes_name_how_many_seeds_there_are() -> None:
+    records = [made(seed=seed) for seed in range(3)] + [made(task="mips", seed=seed) for seed in range(2)]
+    assert "over 2 to 3 seeds" in make_table(records).notes()[0]
+    assert "without ±" not in " ".join(make_table(records).notes())
 
 
 MUST_AGREE = {"steps", "batch_size", "train_samples", "val_batches", "test_batches", "stop_at", "precision"}
@@ -103,9 +119,32 @@ def test_a_setting_that_an_older_record_does_not_know_is_none() -> None:
     assert len(make_table([made(), older]).rows()) == 1
 
 
-def test_a_copy_counts_once_and_a_repeated_seed_is_named() -> None:
+@pytest.mark.parametrize("name", sorted(MUST_AGREE))
+def test_unequal_budgets_are_refused_unless_asked_for(name: str) -> None:
+    records = [made(), made(model="dss", seed=3, budget={name: OTHERS[name]}), made(task="mips")]
+    values = f"{name} is {records[0].budget[name]} for dlr seed 0 and {OTHERS[name]} for dss seed 3"
+    with pytest.raises(UsageError, match=rf"^unequal budgets on shift: {values}; .*--unequal-budgets") as caught:
+        make_table(records)
+    assert "\n" not in str(caught.value)
+    assert len(make_table(records, unequal_budgets=True).row_labels) == 3
+
+
+def test_budgets_may_differ_between_tasks_and_their_parameters_and_in_a_models_tuning() -> None:
+    records = [
+        made(),
+        made(length=512, budget={"steps": 5}),
+        made(task="mips", budget={"steps": 6}),
+        made(model="dss", budget={"lr": 0.5, "schedule": "cosine"}),
+        dataclasses.replace(made(budget={"steps": 7}), task={**made().task, "version": 2}),
+    ]
+    assert len(make_table(records).row_labels) == 4
+
+
+def test_a_copy_counts_once_and_a_repeated_seed_is_named_and_no_seed_of_its_own() -> None:
     assert grid(made(), made())["shift"]["dlr"] == "0.900"
-    assert grid(made(score=0.5), made(score=0.7))["shift"]["dlr"] == "0.600 ±0.141 (seed 0 2 times)"
+    assert grid(made(score=0.5), made(score=0.7))["shift"]["dlr"] == "0.600 (seed 0 2 times)"
+    (row,) = make_table([made(score=0.5), made(score=0.7), made(score=0.8, seed=1)]).rows()
+    assert (row["score"], row["score_std"]) == (pytest.approx(0.7), pytest.approx(np.std([0.6, 0.8], ddof=1)))
 
 
 def test_rows_are_ordered_by_number() -> None:
@@ -122,7 +161,7 @@ def test_diverged_runs_are_shown_and_do_not_count() -> None:
     lost = made(seed=1, score=None, status="diverged", cost={})
     assert grid(lost)["shift"]["dlr"] == "diverged"
     both = make_table([lost, made(seed=2, score=0.5)])
-    assert both.grid()[1][0][2:4] == ["0.200 copy", "0.500 (1 diverged)"]
+    assert both.scores().lines[0][2:4] == ["0.200 copy", "0.500 (1 diverged)"]
     (row,) = both.rows()
     assert (row["score"], row["floor"], row["statuses"]) == (0.5, 0.2, ["diverged", "done"])
     assert row["seconds_per_step"] == 0.01
@@ -158,53 +197,133 @@ def test_the_papers_figure_is_that_of_the_settings(record: RunRecord, value: flo
     table = make_table([record])
     (row,) = table.rows()
     assert (row["paper"], row["paper_where"]) == (value, where)
-    header, (line,) = table.grid()
-    assert ("paper" in header) == (value is not None)
+    sheet = table.scores()
+    assert ("paper" in sheet.header) == (value is not None)
+    notes = " ".join(table.notes())
     if value is not None:
-        assert line[-1] == f"{value:g}"
-        assert f"({where}, averaged over batches)" in table.caption()
+        assert sheet.lines[0][-1] == f"{value:g}"
+        assert f"({where}, averaged over batches)" in notes
     else:
-        assert table.caption() == ""
+        assert "averaged over batches" not in notes
 
 
-MANY = [
-    made(seed=0),
-    made(seed=1, score=0.7),
-    made(task="mips", score=0.1),
-    made(model="attention", hyper=ATTENTION, score=0.5),
-    made(task="sort", model="a|b", score=None, status="diverged", cost={}),
-]
+def cost(seconds: float, device: str = "cpu") -> dict[str, Any]:
+    return {"seconds_per_step": seconds, "seconds": 1.0, "device": device}
 
 
-def test_text_is_aligned() -> None:
-    table = make_table(MANY)
-    header, cells = table.grid()
-    first, *lines = table.text().splitlines()
-    for column, word in enumerate(header):
-        if word != "paper":  # which is there twice
-            start = first.index(word)
-            assert all(line[start:].startswith(row[column]) for line, row in zip(lines, cells, strict=False))
-    assert lines[-1].startswith("paper: DLR paper, Table 1")
+def sized(record: RunRecord, count: int | None, state: int | None) -> RunRecord:
+    return dataclasses.replace(record, model={**record.model, "count": count, "state_bytes": state})
 
 
-def test_markdown_has_as_many_cells_in_each_row() -> None:
-    lines = [line for line in make_table(MANY).markdown().splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + 3
-    assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
-    assert "a\\|b" in lines[0]
+def test_costs_are_the_range_over_the_rows() -> None:
+    records = [
+        sized(made(cost=cost(0.0123)), 12345, 64),
+        sized(made(task="mips", cost=cost(0.5)), 99999, 64),
+        sized(made(model="dss", cost=cost(0.002, "gpu")), 100, None),
+        sized(made(model="lost", score=None, status="failed", cost={}), None, None),
+    ]
+    assert make_table(records).costs().lines == [
+        ["dlr", "12,345 – 99,999", "64", "12.3 – 500", "cpu"],
+        ["dss", "100", "none", "2", "gpu"],
+        ["lost", "", "", "", ""],
+    ]
 
 
-def test_csv_and_json_hold_the_same() -> None:
-    table = make_table(MANY)
-    found = list(csv.DictReader(io.StringIO(table.csv())))
-    rows = json.loads(json.dumps(table.rows(), allow_nan=False))
-    assert len(found) == len(rows) == 4
-    for line, row in zip(found, rows, strict=True):
-        for name, value in row.items():
-            text = json.dumps(value) if isinstance(value, (dict, list)) else "" if value is None else str(value)
-            assert line[name] == text
+def test_a_failed_run_hides_no_cost_of_its_fellows() -> None:
+    failed = sized(made(score=None, status="failed", cost={}), None, None)
+    (row,) = make_table([failed, made(seed=1)]).rows()
+    assert (row["parameter_count"], row["state_bytes"], row["seconds_per_step"]) == (100, 64, 0.01)
+
+
+def test_times_of_different_devices_have_no_mean() -> None:
+    (row,) = make_table([made(cost=cost(0.1)), made(seed=1, cost=cost(0.3))]).rows()
+    assert (row["seconds_per_step"], row["devices"]) == (pytest.approx(0.2), ["cpu"])
+    (row,) = make_table([made(cost=cost(0.1)), made(seed=1, cost=cost(0.3, "gpu"))]).rows()
+    assert (row["seconds_per_step"], row["devices"]) == (None, ["cpu", "gpu"])
 
 
 def test_an_empty_table_is_refused() -> None:
     with pytest.raises(UsageError, match="at least one run record"):
         make_table([])
+
+
+@pytest.fixture
+def results(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``lrtasks table ...`` with a folder ``runs`` of four runs, one of them of a later version of lrtasks."""
+    records = [made(), made(seed=1, score=0.7), made(model="dss", task="mips", budget={"steps": 5})]
+    for number, record in enumerate(records):
+        folder = Path("runs") / str(number)
+        folder.mkdir(parents=True)
+        record.write(folder)
+    other = Path("runs/other")
+    other.mkdir()
+    dataclasses.replace(made(seed=5, score=0.0), schema=2, environment={"lrtasks": "9.0"}).write(other)
+    return lambda *words: command("table", *words)
+
+
+def test_a_record_of_another_version_is_said_and_left_out(results: Callable[..., Any]) -> None:
+    said = results("--json")
+    assert said.code == 0
+    assert [row["seeds"] for row in json.loads(said.out)] == [[0], [0, 1]]
+    assert said.err == (
+        "lrtasks: left out: runs/other/record.json has schema 2; this version of lrtasks reads schema 1; "
+        "it was written by lrtasks 9.0\n"
+    )
+    said = results("runs/other")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.splitlines()[-1] == "lrtasks: no run records below runs/other that can be read; 1 cannot"
+
+
+def test_records_are_chosen_by_model_and_task(results: Callable[..., Any]) -> None:
+    assert [row["model"] for row in json.loads(results("--models", "dss", "--json").out)] == ["dss"]
+    assert [row["task"] for row in json.loads(results("--tasks", "shift", "--json").out)] == ["shift"]
+    assert len(json.loads(results("--tasks", "shift,mips", "--models", "dlr,dss", "--json").out)) == 2
+    said = results("--models", "dsss")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.splitlines()[-1] == "lrtasks: unknown model 'dsss'; did you mean 'dss'? Allowed: dlr, dss"
+    said = results("--models", "dss", "--tasks", "shift")
+    assert said.err.splitlines()[-1] == "lrtasks: unknown task 'shift'; Allowed: mips"
+
+
+def test_the_command_refuses_unequal_budgets_unless_asked(results: Callable[..., Any]) -> None:
+    Path("runs/3").mkdir()
+    made(seed=2, budget={"steps": 7}).write(Path("runs/3"))
+    said = results()
+    assert (said.code, said.out) == (2, "")
+    assert "steps is 2000 for dlr seed 0 and 7 for dlr seed 2" in said.err.splitlines()[-1]
+    said = results("--unequal-budgets")
+    assert said.code == 0
+    assert [line.split("  ")[0] for line in said.out.splitlines()[2:4]] == ["shift (steps=7)", "shift (steps=2000)"]
+
+
+def test_a_table_can_have_the_models_as_rows(results: Callable[..., Any]) -> None:
+    rows = [line.split("  ")[0] for line in results("--transpose").out.splitlines()]
+    assert rows[:7] == ["task", "metric", "floor", "dlr", "paper", "dss", ""]
+
+
+@pytest.mark.parametrize(
+    ("form", "start"),
+    [
+        ("text", "task   metric"),
+        ("markdown", "| task |"),
+        ("latex", "% needs"),
+        ("html", "<!doctype"),
+        ("csv", "task,"),
+    ],
+)
+def test_every_form_holds_scores_and_costs(results: Callable[..., Any], form: str, start: str) -> None:
+    said = results("--format", form)
+    assert said.code == 0
+    assert said.out.startswith(start)
+    for word in ("shift", "mips", "dss", "0.8", "copy", "100", "64"):
+        assert word in said.out
+
+
+def test_a_wide_table_is_folded_to_the_terminal(results: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = results().out
+    monkeypatch.setenv("COLUMNS", "40")
+    assert results().out == wide  # standard output is no terminal here
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    folded = results().out.split("±: ")[0].splitlines()
+    assert max(map(len, folded)) <= 40 < max(map(len, wide.splitlines()))
+    assert [line.split("  ")[0] for line in folded].count("task") > 1

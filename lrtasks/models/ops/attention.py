@@ -92,6 +92,10 @@ class MultiHeadAttention(nn.Module):
         v = torch.cat((state.v, v), 2)[:, :, first:]
         return self._merge(attend(q, k, v, causal=True))[:, 0], KVCache(k, v, state.position + 1)
 
+    def cache_bytes(self, steps: int) -> int:
+        """Bytes of one sequence's keys and values after ``steps`` positions, at least 1."""
+        return 2 * self._kept(steps - 1) * self.out.in_features * self.out.weight.element_size()
+
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return attend(q, k, v, causal=self.causal, keys=mask)
 

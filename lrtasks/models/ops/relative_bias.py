@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from lrtasks.models.ops.initialisation import normal_
+from lrtasks.models.ops.initialisation import WEIGHT_STD, normal_
 from lrtasks.models.ops.rotary import BASE
 
 
@@ -19,13 +20,34 @@ class RelativeBias(nn.Module):
 
     def __init__(self, positions: int, *, truncated: bool = True) -> None:
         super().__init__()
-        self.table = nn.Parameter(normal_(torch.empty(2 * positions - 1), 0.02, truncated=truncated))
+        self.table = nn.Parameter(normal_(torch.empty(2 * positions - 1), WEIGHT_STD, truncated=truncated))
 
     def forward(self, distance: Tensor) -> Tensor:
         """Bias at integer distances, of the shape of ``distance``."""
         reach = len(self.table) // 2
         index = (distance.clamp(-reach, reach) + reach).flatten()
         return self.table.index_select(0, index).view_as(distance)
+
+
+class LocalBias(nn.Module):
+    """One learned number per distance up to ω on either side (causal: before), 0 beyond.
+
+    At start normal draws of standard deviation 0.02, cut at 0.04.
+
+    Args:
+        window: ω.
+        causal: keys do not follow their query.
+    """
+
+    def __init__(self, window: int, causal: bool) -> None:
+        super().__init__()
+        self.before, self.after = window, 0 if causal else window
+        self.table = nn.Parameter(normal_(torch.empty(self.before + 1 + self.after), WEIGHT_STD, truncated=True))
+
+    def forward(self, distance: Tensor) -> Tensor:
+        """Bias at integer distances (key minus query), of the shape of ``distance``."""
+        index = distance.clamp(-self.before - 1, self.after + 1) + self.before + 1
+        return F.pad(self.table, (1, 1)).index_select(0, index.flatten()).view_as(distance)
 
 
 class RotaryBias(nn.Module):
@@ -42,8 +64,8 @@ class RotaryBias(nn.Module):
 
     def __init__(self, width: int, *, truncated: bool = True) -> None:
         super().__init__()
-        self.a = nn.Parameter(normal_(torch.empty(width), 0.02, truncated=truncated))
-        self.b = nn.Parameter(normal_(torch.empty(width), 0.02, truncated=truncated))
+        self.a = nn.Parameter(normal_(torch.empty(width), WEIGHT_STD, truncated=truncated))
+        self.b = nn.Parameter(normal_(torch.empty(width), WEIGHT_STD, truncated=truncated))
 
     def forward(self, distance: Tensor) -> Tensor:
         """Bias at integer distances, of the shape of ``distance``."""

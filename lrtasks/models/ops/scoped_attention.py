@@ -222,8 +222,8 @@ def _added(
 
 
 def warn_of_padding(name: str, length: int, chunk: int) -> None:
-    """Say that the last chunk of model ``name`` is padded, if ``chunk`` does not divide ``length``."""
-    if length % chunk:
+    """Say that the last chunk of model ``name`` is padded, if there are several and the last is not full."""
+    if chunk < length and length % chunk:
         warnings.warn(
             f"{name}: chunk {chunk} does not divide the length {length}; the last chunk is padded by {-length % chunk}",
             stacklevel=2,

@@ -108,8 +108,8 @@ class SparseModule(nn.Module):
         return figures
 
     def portraits(self) -> list[Portrait]:
-        """Confidence at each position (0 where inactive), one line of the image per sample of the last forward pass."""
+        """Confidence at each position of the samples of the last forward pass, 0 where inactive."""
         if self.activity is None or self.router is None:
             return []
-        image = self.activity.confidence.float().cpu().numpy().astype(np.float64)
-        return [Portrait("confidence", "image", {"confidence": image}, x_label="position", y_label="sample")]
+        confidence = self.activity.confidence.float().cpu().numpy().astype(np.float64)
+        return [Portrait("confidence", "positions", {"confidence": confidence}, "position", "sample")]

@@ -1,0 +1,83 @@
+"""Make the generated parts of the documentation, or check that they are up to date.
+
+    python docs/scripts/generate.py            # floors, pictures, and the generated regions of all pages
+    python docs/scripts/generate.py --check    # change nothing; exit with 1 and name what is stale
+    python docs/scripts/generate.py --check --regions
+
+The figures of ``docs/tasks/throughput.txt`` are measured and therefore made by hand; its first line says how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import model_pages
+import reproduce
+import task_examples
+import task_pages
+from PIL import Image
+from regions import Renderer, filled
+
+DOCS = Path(__file__).parents[1]
+RENDERERS: dict[str, Renderer] = {
+    "gallery": task_pages.gallery,
+    "tasks": task_pages.tasks,
+    "sample": task_pages.sample,
+    "task": task_pages.task,
+    "models": model_pages.table_of_models,
+    "model": model_pages.model,
+    "common": model_pages.common,
+    "budget": model_pages.budget,
+    "reproduce": reproduce.commands,
+}
+
+
+def pages() -> list[Path]:
+    """Every page that may have generated regions."""
+    return [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def stale(*, regions_only: bool, write: bool) -> Iterator[Path]:
+    """Files that are not as they would be made now; with ``write`` they are made."""
+    if not regions_only:
+        yield from _measured(write)
+    for page in pages():
+        made = filled(page, RENDERERS)
+        if made != page.read_text():
+            if write:
+                page.write_text(made)
+            yield page
+
+
+def _measured(write: bool) -> Iterator[Path]:
+    floors = task_examples.floors()
+    if not task_examples.FLOORS.exists() or floors != task_examples.FLOORS.read_text():
+        if write:
+            task_examples.FLOORS.write_text(floors)
+        yield task_examples.FLOORS
+    for path, picture in task_examples.pictures().items():
+        if not path.exists() or not task_examples.same_picture(Image.open(path), picture):
+            if write:
+                path.parent.mkdir(exist_ok=True)
+                picture.save(path, optimize=True)
+            yield path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is stale")
+    parser.add_argument("--regions", action="store_true", help="leave floors and pictures as they are")
+    arguments = parser.parse_args()
+    found = list(stale(regions_only=arguments.regions, write=not arguments.check))
+    for path in found:
+        print(f"{'stale' if arguments.check else 'wrote'}: {path.relative_to(DOCS.parent)}")
+    if arguments.check and found:
+        print("run: python docs/scripts/generate.py", file=sys.stderr)
+    return 1 if arguments.check and found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

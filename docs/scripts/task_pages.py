@@ -1,0 +1,127 @@
+"""Generated parts about tasks: the gallery, the table of tasks, and the facts on each task's own page."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import task_examples
+from parameter_tables import parameter_table, settings
+from regions import link, table
+
+from lrtasks.evaluation.presets import resolve
+from lrtasks.generators import Spec, registry
+
+THROUGHPUT = task_examples.TASKS / "throughput.txt"
+"""What ``benchmarks/generators.py`` printed, below the command."""
+METRICS = {"r2": "R²", "accuracy": "accuracy", "macro_f1": "macro F1"}
+LOSSES = {
+    "mse": "mean squared error",
+    "cross-entropy": "cross-entropy",
+    "balanced-cross-entropy": "cross-entropy weighted by the inverse of each class's count in the batch",
+}
+IN_COLUMNS = ("steps", "batch_size")
+
+
+def sentence(cls: type) -> str:
+    """The first paragraph of a docstring, on one line, as Markdown."""
+    first = inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0]
+    return " ".join(first.split()).replace("``", "`")
+
+
+def gallery(page: Path, _: Sequence[str]) -> str:
+    """A card for each task: a sample, what it asks, floor, parameters."""
+    cards = [_card(page, name) for name in registry.built_in()]
+    return '<div class="grid cards" markdown>\n\n' + "\n\n".join(cards) + "\n\n</div>"
+
+
+def tasks(page: Path, _: Sequence[str]) -> str:
+    """The table of tasks."""
+    rows = [[_named(page, name), sentence(registry.get(name)), _floor(name)] for name in registry.built_in()]
+    return table(["task", "what it asks", "floor at `small`"], rows)
+
+
+def sample(page: Path, words: Sequence[str]) -> str:
+    """One sample of a task, and the command that shows it."""
+    (name,) = words
+    return f"{_sample(page, name)}\n\nOther samples: `{task_examples.command(name)}`, with any parameters."
+
+
+def task(_: Path, words: Sequence[str]) -> str:
+    """Parameters, presets, floors, cost and commands of one task."""
+    (name,) = words
+    cls = registry.get(name)
+    way = "causal" if cls.causal else "bidirectional"
+    scored = f"Score: {METRICS[cls.metric]}. Training minimises the {LOSSES[cls.loss]}. Models are {way}."
+    commands = f"Look at it: `lrtasks preview {name}`. Train on it: `lrtasks eval --model transformer --task {name}`."
+    parameters = parameter_table(cls.describe_parameters())
+    return "\n\n".join([scored, parameters, _presets(name), _floors(name), _cost(name), commands])
+
+
+def _card(page: Path, name: str) -> str:
+    parameters = ", ".join(f"`{parameter}`" for parameter in registry.get(name).parameter_names())
+    parts = [
+        f"**{_named(page, name)}**",
+        _sample(page, name),
+        sentence(registry.get(name)),
+        f"Floor: {_floor(name)}",
+        f"Parameters: {parameters}",
+    ]
+    lines = "\n\n".join(parts).splitlines()
+    return "\n".join(["-   " + lines[0], *(f"    {line}" if line else "" for line in lines[1:])])
+
+
+def _named(page: Path, name: str) -> str:
+    return f"[{name}]({link(page, task_examples.TASKS / f'{name}.md')})"
+
+
+def _sample(page: Path, name: str) -> str:
+    text = task_examples.text(name)
+    if text is not None:
+        return f"`{text}`"
+    return f"![A sample of {name}]({link(page, task_examples.TASKS / 'pictures' / f'{name}.png')})"
+
+
+def _presets(name: str) -> str:
+    rows = []
+    for preset, content in registry.presets(name).items():
+        plan = resolve(name, None, preset=preset)
+        training = {key: value for key, value in content.get("training", {}).items() if key not in IN_COLUMNS}
+        size = f"{plan.budget.steps:,} × {plan.budget.batch_size:,}"
+        shapes = [_shape(plan.task.input), _shape(plan.task.target)]
+        rows.append([f"`{preset}`", settings(content["parameters"]), *shapes, size, settings(training)])
+    return table(["preset", "parameters", "input", "target", "steps × batch", "other training settings"], rows)
+
+
+def _shape(spec: Spec) -> str:
+    """Positions, and what stands at each."""
+    each = f"{spec.width:,} real" if spec.kind == "real" else f"1 of {spec.width:,}"
+    return f"{spec.length:,} × {each}"
+
+
+def _best_first(name: str) -> list[tuple[str, float]]:
+    found: dict[str, float] = json.loads(task_examples.FLOORS.read_text())[name]
+    return sorted(found.items(), key=lambda item: -item[1])
+
+
+def _floor(name: str) -> str:
+    predictor, score = _best_first(name)[0]
+    return f"{METRICS[registry.get(name).metric]} {score:z.3f} by `{predictor}`"
+
+
+def _floors(name: str) -> str:
+    budget = resolve(name, None, preset="small").budget
+    listed = ", ".join(f"`{predictor}` {score:z.3f}" for predictor, score in _best_first(name))
+    return f"Floors at `small`, on its {budget.test_batches * budget.batch_size:,} test samples: {listed}."
+
+
+def _cost(name: str) -> str:
+    command, *lines = THROUGHPUT.read_text().splitlines()
+    (found,) = (match for line in lines if (match := re.match(rf"{name} +(\d+) +\S+ +(\S+)", line)))
+    return (
+        f"A sample of {int(found[1]):,} positions is drawn in {float(found[2]):g} ms of CPU time on one core "
+        f"(`{command.removeprefix('$ ')} --tasks {name}`)."
+    )

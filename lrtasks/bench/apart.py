@@ -1,0 +1,88 @@
+"""A function in a process of its own, whose end, whatever it dies of, becomes a result or a reason."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from lrtasks.bench.resident import limit_memory
+from lrtasks.errors import UsageError
+
+SHORTAGE = ("allocate memory", "out of memory", "MemoryError")
+"""What torch's and NumPy's messages of a failed allocation have in common."""
+
+# processes are forked from one that has imported torch and done nothing else
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["lrtasks.bench.measure"])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a process returned, or one line on why it returned nothing."""
+
+    value: Any = None
+    reason: str | None = None
+
+
+def run_apart(function: Callable[..., Any], *arguments: Any, time_limit: float) -> Outcome:
+    """Call ``function`` in a new process, which may use nine tenths of the memory that is free now.
+
+    Args:
+        function: a function of a module; it and its arguments are pickled.
+        arguments: what it is called with.
+        time_limit: seconds after which the process is stopped.
+    """
+    receiver, sender = _context.Pipe(duplex=False)
+    process = _context.Process(target=_serve, args=(sender, function, arguments), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(time_limit):
+            return Outcome(reason=f"stopped at its time limit of {time_limit:g} s")
+        try:
+            outcome: Outcome = receiver.recv()
+        except EOFError:
+            process.join()
+            return Outcome(reason=_death(process.exitcode or 0))
+        return outcome
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+
+
+def _serve(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes it, and ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    limit_memory()
+    try:
+        outcome = Outcome(function(*arguments))
+    except UsageError as error:
+        outcome = Outcome(reason=" ".join(str(error).split()))
+    except Exception as error:
+        line = (str(error).splitlines() or [""])[0]
+        short = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(sign in str(error) for sign in SHORTAGE)
+        outcome = Outcome(reason="out of memory" if short else f"{type(error).__name__}: {line}")
+    sender.send(outcome)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that asked for it has ended, even by a kill."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+def _death(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "killed, most likely for want of memory"
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

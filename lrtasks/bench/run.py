@@ -1,0 +1,84 @@
+"""All cases of a bench, one after the other; what is finished is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lrtasks.bench.apart import Outcome, run_apart
+from lrtasks.bench.case import BASELINE, Case
+from lrtasks.bench.measure import Phase, cost, sizes
+from lrtasks.bench.record import Measurement, read_measurement
+from lrtasks.bench.resident import processor
+from lrtasks.errors import UsageError
+from lrtasks.evaluation.environment import describe_environment
+from lrtasks.files import held
+
+Ended = Callable[[Case, Measurement, bool], None]
+"""Called after each case with its measurement, and whether that was there before."""
+
+
+def run_bench(
+    cases: Sequence[Case], out: Path, *, time_limit: float = 600.0, on_end: Ended = lambda *_: None
+) -> list[Measurement]:
+    """Measure all cases, one process at a time; a case that fails is recorded with the reason and stops no other.
+
+    A finished measurement of the same settings, code and device, a failed one included, is not repeated.
+
+    Args:
+        cases: from :func:`lrtasks.bench.case.make_cases`.
+        out: results folder.
+        time_limit: seconds after which a measurement is stopped.
+        on_end: see :data:`Ended`.
+
+    Raises:
+        UsageError: if the folder cannot be used, or another process is measuring into it.
+    """
+    if time_limit <= 0:
+        raise UsageError(f"time_limit must be above 0, found {time_limit:g}")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"the results folder {out} cannot be made: {error.strerror}") from None
+    if not os.access(out, os.W_OK):
+        raise UsageError(f"the results folder {out} is not writable")
+    found: list[Measurement] = []
+    with held(out / ".lock", f"the measurements in {out}"):
+        for case in cases:
+            file = case.file(out)
+            before = read_measurement(file, case)
+            if before is None:
+                measured = _measure(case, time_limit, _baseline(case, found))
+                measured.write(file)
+            found.append(before or measured)
+            on_end(case, found[-1], before is not None)
+    return found
+
+
+def _baseline(case: Case, found: Sequence[Measurement]) -> Measurement | None:
+    return next((entry for entry in found if entry.model == BASELINE and entry.length == case.length), None)
+
+
+def _measure(case: Case, time_limit: float, baseline: Measurement | None) -> Measurement:
+    """One measurement. Where the Transformer is known to fail, the model is timed alone."""
+
+    def figures(phase: Phase) -> dict[str, Any]:
+        paired = baseline is None or "reason" not in baseline.figures(phase)
+        outcome = run_apart(cost, case, phase, paired, time_limit=time_limit)
+        if paired and outcome.reason:  # what fails beside the Transformer may succeed without it
+            outcome = run_apart(cost, case, phase, False, time_limit=time_limit)
+        return _found(outcome)
+
+    return Measurement(
+        identity=case.identity(),
+        environment={**describe_environment(), "threads": case.bench.settings.threads, "processor": processor()},
+        sizes=_found(run_apart(sizes, case, time_limit=time_limit)),
+        training=figures("training"),
+        inference=figures("inference"),
+    )
+
+
+def _found(outcome: Outcome) -> dict[str, Any]:
+    return {"reason": outcome.reason} if outcome.reason else outcome.value

@@ -1,0 +1,114 @@
+"""``lrtasks bench``: what models cost at growing length, beside a Transformer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lrtasks.cli.options import print_json
+from lrtasks.cli.table import FORMATS, terminal_width
+from lrtasks.errors import UsageError, unknown
+from lrtasks.parameters import parse_assignment
+from lrtasks.progress import Progress
+
+if TYPE_CHECKING:
+    from lrtasks.bench.case import Case
+    from lrtasks.bench.record import Measurement
+    from lrtasks.bench.report import Report
+
+
+def bench(
+    models: Annotated[str, typer.Option(help="Names with commas, or all; the Transformer is always measured.")] = "all",
+    length: Annotated[str, typer.Option(help="Lengths with commas.")] = "1024,4096,16384",
+    batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,
+    d_model: Annotated[int, typer.Option(help="Width of every model.")] = 64,
+    layers: Annotated[int, typer.Option(help="Layers of every model.")] = 2,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="MODEL.NAME=VALUE: a hyper-parameter of one model.")
+    ] = None,
+    bidirectional: Annotated[bool, typer.Option("--bidirectional", help="Measure bidirectional models.")] = False,
+    repeats: Annotated[int, typer.Option(help="Timed repeats.")] = 5,
+    patience: Annotated[float, typer.Option(help="Seconds after which no further repeat begins.")] = 20.0,
+    threads: Annotated[int, typer.Option(help="Threads.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    time_limit: Annotated[float, typer.Option(help="Seconds after which a measurement is stopped.")] = 600.0,
+    out: Annotated[Path, typer.Option(help="Results folder.")] = Path("runs/bench"),
+    form: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")] = "text",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Measure training step, inference, peak memory and streaming state, against a Transformer in the same run.
+
+    What is finished is kept, failures included, until its file is removed: the same command goes on after a kill, and
+    prints the tables again.
+    """
+    form = "json" if as_json else form
+    if form not in FORMATS:
+        raise unknown("format", form, FORMATS)
+    shared = {
+        "d_model": d_model,
+        "layers": layers,
+        "batch": batch,
+        "bidirectional": bidirectional,
+        "repeats": repeats,
+        "patience": patience,
+        "threads": threads,
+    }
+    lengths = [_length(text) for text in length.split(",")]
+
+    from lrtasks.bench.case import Bench, Settings, all_models, make_cases
+    from lrtasks.bench.report import Report
+    from lrtasks.bench.run import run_bench
+    from lrtasks.evaluation.environment import make_fabric
+
+    wanted = Bench(Settings.make(**shared), make_fabric(device, "32").device.type, _by_model(settings or []))
+    cases = make_cases(wanted, all_models() if models == "all" else models.split(","), lengths)
+    done = sum(case.length for case in cases if case.file(out).exists())
+    with Progress("bench", "positions", sum(case.length for case in cases), done=done) as progress:
+
+        def show(case: Case, measured: Measurement, kept: bool) -> None:
+            nonlocal done
+            if kept:
+                for part, reason in measured.reasons().items():
+                    sys.stderr.write(f"kept: {case.model} at {case.length}: no {part}: {reason} ({case.file(out)})\n")
+            else:
+                done += case.length
+                progress.update(done)
+
+        report = Report(run_bench(cases, out, time_limit=time_limit, on_end=show))
+    _print(report, form)
+
+
+def _print(report: Report, form: str) -> None:
+    from lrtasks.results import formats
+
+    if form == "json":
+        print_json(report.content())
+    elif form == "csv":
+        print(formats.csv_lines(report.rows()))
+    elif form == "text":
+        print(formats.text(report.sheets(), report.notes(), width=terminal_width()))
+    else:
+        print(formats.FORMS[form](report.sheets(), report.notes()))
+
+
+def _length(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise UsageError(f"--length takes whole numbers with commas, found {text!r}")
+    return int(text)
+
+
+def _by_model(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Read ``MODEL.NAME=VALUE`` assignments."""
+    found: dict[str, dict[str, Any]] = {}
+    for assignment in assignments:
+        model, dot, setting = assignment.partition(".")
+        if not dot or "=" in model:
+            raise UsageError(f"--set takes MODEL.NAME=VALUE, found {assignment!r}")
+        name, value = parse_assignment(setting)
+        if found.setdefault(model, {}).setdefault(name, value) != value:
+            raise UsageError(f"{model}.{name} is given twice: {found[model][name]!r} and {value!r}")
+    return found

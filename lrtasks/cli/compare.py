@@ -1,0 +1,58 @@
+"""``lrtasks compare``: two models, or two results folders, pair by pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lrtasks.cli.options import print_json
+from lrtasks.cli.table import read_results, terminal_width
+from lrtasks.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from lrtasks.results.pairing import Side
+
+FORMATS = ("text", "markdown", "latex", "html", "json")
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A model's name as tables show it, or a results folder.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The same.")],
+    folders: Annotated[
+        list[Path] | None, typer.Option("--folder", help="Results folder of models given by name (default: runs).")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")] = "text",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Compare the test scores of two models, or of two folders, with paired tests.
+
+    A pair has the same task, parameters, budget and seed; between two folders of several models the same model too.
+    """
+    form = "json" if as_json else form
+    if form not in FORMATS:
+        raise unknown("format", form, FORMATS)
+    from lrtasks.results import formats
+    from lrtasks.results.compare import compare as compared
+
+    found = compared(*_sides(a, b, folders))
+    if form == "json":
+        print_json(found.content())
+    elif form == "text":
+        print(formats.text([found.sheet()], found.notes(), width=terminal_width()))
+    else:
+        print(formats.FORMS[form]([found.sheet()], found.notes()))
+
+
+def _sides(a: str, b: str, folders: list[Path] | None) -> tuple[Side, Side]:
+    from lrtasks.results.pairing import Side, model_side
+
+    are_folders = [not folders and ("/" in word or Path(word).exists()) for word in (a, b)]
+    if all(are_folders):
+        return Side(a, read_results([Path(a)])), Side(b, read_results([Path(b)]))
+    if any(are_folders):
+        folder, name = (a, b) if are_folders[0] else (b, a)
+        raise UsageError(f"compare takes two models or two folders, found the folder {folder} and the name {name!r}")
+    records = read_results(folders or [Path("runs")])
+    return model_side(a, records), model_side(b, records)

@@ -1,0 +1,119 @@
+"""The connection to Ray, for suites and for stored datasets."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO, cast
+
+from lrtasks.errors import UsageError
+
+SECONDS_TO_ANSWER = 20.0
+TRIES = 3
+"""How often a piece of work is begun whose worker is lost each time."""
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[Any]:
+    """Connect this process to Ray while the block lasts; what was begun there ends with it.
+
+    Args:
+        address: ``host:port`` or ``ray://host:port`` of a cluster, ``auto`` for the one that this machine belongs to,
+            or ``None`` for the connection that this process has, else the cluster that RAY_ADDRESS names, else a Ray
+            of this machine alone, which ends with the block.
+
+    Yields:
+        The module ``ray``.
+
+    Raises:
+        UsageError: if Ray is not installed, or nothing answers at the address.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UsageError("the backend ray needs Ray; pip install 'lrtasks[ray]'") from None
+    if ray.is_initialized():
+        if address is not None:
+            raise UsageError(f"this process is connected to Ray already; leave the address {address!r} out")
+        yield ray
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if address != "local":
+        _require_answer(address)
+    before = set(threading.enumerate())
+    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except Exception as error:
+        raise _refusal(address, " ".join(str(error).split())) from error
+    try:
+        with redirect_stdout(cast(TextIO, _Hushed(sys.stdout, set(threading.enumerate()) - before))):
+            yield ray
+    finally:
+        ray.shutdown()
+
+
+def describe(error: Exception) -> str:
+    """One line of an exception of Ray's: of one raised in a task the last, which names it, of others the first."""
+    import ray
+
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1 if isinstance(error, ray.exceptions.RayTaskError) else 0]
+
+
+class _Hushed:
+    """A stream without what some threads print: Ray has no switch for its reports of lost workers."""
+
+    def __init__(self, stream: TextIO, threads: Collection[threading.Thread]) -> None:
+        self._stream, self._threads = stream, threads
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.current_thread() in self._threads else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _require_answer(address: str) -> None:
+    """Find out whether Ray answers, in a process of its own: an attempt goes on for minutes and cannot be stopped."""
+    if address != "auto":
+        _require_port(address)
+    code = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
+    command = [sys.executable, "-c", code, address]
+    try:
+        asked = subprocess.run(command, capture_output=True, timeout=SECONDS_TO_ANSWER, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise _refusal(address, f"not within {SECONDS_TO_ANSWER:g} s. {_last_line(error.stderr)}") from None
+    if asked.returncode:
+        raise _refusal(address, _last_line(asked.stderr))
+
+
+def _last_line(said: bytes | None) -> str:
+    """The last thing said, without the time and the process that Ray puts in brackets before it."""
+    return ((said or b"").decode(errors="replace").strip().splitlines() or [""])[-1].rpartition("] ")[2]
+
+
+def _require_port(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"a Ray address is host:port, ray://host:port or auto, found {address!r}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        raise _refusal(address, str(error)) from None
+
+
+def _refusal(address: str, reason: str) -> UsageError:
+    if address == "local":
+        return UsageError(f"Ray cannot be started on this machine: {reason}")
+    return UsageError(f"no Ray cluster answers at {address}: {reason}")

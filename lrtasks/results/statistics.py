@@ -1,0 +1,80 @@
+"""Intervals and tests over seeds and tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its interval.
+
+    Attributes:
+        mean: mean of the values.
+        half_width: half the width of the 95 % interval of the mean, by Student's t; ``None`` for a single value.
+        count: number of values.
+    """
+
+    mean: float
+    half_width: float | None
+    count: int
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends of the interval."""
+        return None if self.half_width is None else (self.mean - self.half_width, self.mean + self.half_width)
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """Mean and interval of independent values; ``None`` without any.
+
+    >>> round(estimate([0.5, 0.6, 0.7]).half_width, 3)
+    0.248
+    """
+    if not values:
+        return None
+    mean, count = float(np.mean(values)), len(values)
+    if count == 1:
+        return Estimate(mean, None, 1)
+    deviation = float(np.std(values, ddof=1)) / count**0.5
+    return Estimate(mean, float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * deviation, count)
+
+
+def paired_t(differences: Sequence[float]) -> float | None:
+    """Two-sided p-value of Student's paired test; ``None`` for fewer than two differences, or where all are equal."""
+    if len(set(differences)) < 2:
+        return None
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+def signed_rank(differences: Sequence[float]) -> float | None:
+    """Two-sided p-value of Wilcoxon's signed-rank test, zeros left out; ``None`` for fewer than two others."""
+    moved = [value for value in differences if value]
+    return float(stats.wilcoxon(moved).pvalue) if len(moved) > 1 else None
+
+
+def sign_test(differences: Sequence[float]) -> float | None:
+    """Two-sided p-value of the sign test, zeros left out; ``None`` for fewer than two others."""
+    moved = [value for value in differences if value]
+    return float(stats.binomtest(sum(value > 0 for value in moved), len(moved)).pvalue) if len(moved) > 1 else None
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's correction for several tests; a ``None`` stays and does not count as a test.
+
+    >>> holm([0.01, None, 0.5, 0.03])
+    [0.03, None, 0.5, 0.06]
+    """
+    tested = sorted((value, place) for place, value in enumerate(p_values) if value is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (value, place) in enumerate(tested):
+        largest = max(largest, min(1.0, (len(tested) - rank) * value))
+        adjusted[place] = largest
+    return adjusted

@@ -1,0 +1,92 @@
+"""``lrtasks bench`` from the shell: real measurements, small ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+SMALL = ("bench", "--models", "s4d", "--d-model", "8", "--layers", "1", "--repeats", "1", "--out", "out")
+
+
+def test_measured_once_and_shown_in_every_form(command: Command) -> None:
+    said = command(*SMALL, "--length", "16", "--json")
+    assert said.code == 0
+    content = json.loads(said.out)
+    assert [(row["model"], row["length"]) for row in content["rows"]] == [("transformer", 16), ("s4d", 16)]
+    for row in content["rows"]:
+        assert row["reasons"] == {}
+        assert row["training_seconds"] > row["inference_seconds"] > 0
+        assert row["relative_training_speed"] > 0
+        assert row["state_bytes"] > 0 and row["parameters"] > 0
+    files = {file: file.stat().st_mtime_ns for file in Path("out").iterdir()}
+    assert len(files) == 2
+    for form in ("text", "markdown", "csv", "latex", "html"):
+        again = command(*SMALL, "--length", "16", "--format", form)
+        assert again.code == 0 and "s4d" in again.out
+        assert "positions/s" not in again.err
+    assert {file: file.stat().st_mtime_ns for file in Path("out").iterdir()} == files
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--models", "seqbaot"], "unknown model 'seqbaot'; did you mean 'seqboat'"),
+        (["--length", "12,x"], "--length takes whole numbers with commas, found 'x'"),
+        (["--length", "0"], "a length must be at least 1 and at most 16_777_216, found 0"),
+        (["--batch", "0"], "bench: batch must be at least 1"),
+        (["--patience", "0"], "bench: patience must be above 0"),
+        (["--time-limit", "0"], "time_limit must be above 0, found 0"),
+        (["--d-model", "7"], "d_model must be a multiple of 2 * heads"),
+        (["--set", "window=3"], "--set takes MODEL.NAME=VALUE, found 'window=3'"),
+        (["--set", "seqboat.windw=3"], "seqboat has no parameter 'windw'; did you mean 'window'"),
+        (["--set", "seqboat.window=3", "--set", "seqboat.window=4"], "seqboat.window is given twice: 3 and 4"),
+        (["--format", "cvs"], "unknown format 'cvs'; did you mean 'csv'"),
+        (["--device", "gpu"], "unknown device 'gpu'; did you mean 'cpu'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(command: Command, words: list[str], message: str) -> None:
+    said = command("bench", *words)
+    assert said.code == 2
+    assert message in said.err and said.err.count("\n") == 1
+    assert not said.out and not list(Path().rglob("*.json"))
+
+
+def test_a_model_that_cannot_be_is_recorded_and_said_again(command: Command) -> None:
+    words = (*SMALL, "--length", "16", "--models", "hyena", "--bidirectional")
+    said = command(*words, "--json")
+    assert said.code == 0
+    transformer, hyena = json.loads(said.out)["rows"]
+    assert transformer["reasons"] == {} and transformer["state_bytes"] is None
+    assert set(hyena["reasons"]) == {"training", "inference", "sizes"}
+    assert "hyena is a causal model" in hyena["reasons"]["training"]
+    again = command(*words)
+    assert "kept: hyena at 16: no training: hyena is a causal model" in again.err
+    assert "hyena at 16: no training nor inference nor sizes: hyena is a causal model" in again.out
+
+
+@pytest.mark.e2e
+def test_a_killed_bench_goes_on(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "lrtasks", *SMALL, "--length", "16,32,64", "--json"]
+    out = tmp_path / "out"
+    first = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(list(out.glob("*.json"))) < 3:
+        assert first.poll() is None
+        time.sleep(0.02)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    finished = {file: file.stat().st_mtime_ns for file in out.glob("*.json")}
+    assert 3 <= len(finished) < 6
+    second = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert len(json.loads(second.stdout)["rows"]) == len(list(out.glob("*.json"))) == 6
+    assert {file: file.stat().st_mtime_ns for file in finished} == finished
+    assert not list(out.glob(".*.json*"))

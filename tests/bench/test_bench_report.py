@@ -1,0 +1,189 @@
+"""Ratios, exponents and the papers' figures from made-up measurements whose answers are known."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from lrtasks.bench.case import BASELINE, UNFUSED, Bench, Case, Settings, all_models
+from lrtasks.bench.growth import Growth, growth
+from lrtasks.bench.papers import _ratios, compare
+from lrtasks.bench.record import Measurement
+from lrtasks.bench.relative import QUANTITIES, relative
+from lrtasks.bench.report import Report
+from lrtasks.results import formats
+
+
+def made(model: str, length: int, seconds: float, peak: int, **changes: Any) -> Measurement:
+    """A measurement beside a Transformer that takes a second for 1,024 positions, and four times that for twice."""
+    phase = {
+        "cpu_seconds": [2 * seconds, seconds],
+        "wall_seconds": [9.0, 9.0],
+        "baseline_cpu_seconds": [(length / 1024) ** 2, 99.0],
+        "baseline_wall_seconds": [1.0, 1.0],
+        "peak_bytes": peak,
+    }
+    parts = {"training": phase, "inference": {**phase, "peak_bytes": peak // 2}, **changes}
+    identity = Case(Bench(Settings()), model, length).identity()
+    return Measurement(identity, {"commit": "abc"}, {"parameters": 1000, "state_bytes": 8 * length}, **parts)
+
+
+def some() -> list[Measurement]:
+    """A Transformer, fused and not, and a seqboat of linear cost, at two lengths."""
+    return [
+        entry
+        for length in (1024, 4096)
+        for entry in (
+            made(BASELINE, length, (length / 1024) ** 2, 1000 * length),
+            made(UNFUSED, length, 5 * (length / 1024) ** 2, 10 * length**2),
+            made("seqboat", length, 0.5 * length / 1024, 2000 * length),
+        )
+    ]
+
+
+def test_against_the_transformer_the_times_of_the_same_process_count() -> None:
+    transformer, _, seqboat = some()[3:]
+    assert relative(seqboat, transformer) == {
+        "training_speed": 8.0,
+        "inference_speed": 8.0,
+        "training_memory": 2.0,
+        "inference_memory": 2.0,
+        "state": 1.0,
+        "parameters": 1.0,
+    }
+
+
+def test_against_another_model_the_transformer_is_the_common_measure() -> None:
+    _, unfused, seqboat = some()[3:]
+    found = relative(seqboat, unfused)
+    assert found["training_speed"] == pytest.approx(40)
+    assert found["training_memory"] == pytest.approx(2000 * 4096 / (10 * 4096**2))
+
+
+def test_what_is_missing_gives_no_ratio() -> None:
+    transformer, _, seqboat = some()[3:]
+    failed = made("mega", 4096, 1, 1, training={"reason": "out of memory"})
+    assert relative(failed, transformer)["training_speed"] is None
+    assert relative(failed, transformer)["training_memory"] is None
+    assert relative(failed, seqboat)["inference_speed"] is not None
+    assert relative(seqboat, failed)["training_speed"] is None
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
+def test_the_exponent_of_a_power(power: float) -> None:
+    found = growth([(length, 3 * length**power) for length in (4096, 1024, 16384)])
+    assert found == Growth(power, power, 3)
+
+
+def test_the_slope_is_the_least_squares_one_and_the_last_is_local() -> None:
+    # a fixed cost of 1000: the local exponents are 0.5 between 500 and 3000, then nearer to 1
+    costs = [(length, 1000.0 + length) for length in (500, 2000, 8000)]
+    found = growth(costs)
+    x = [math.log(length) for length, _ in costs]
+    y = [math.log(cost) for _, cost in costs]
+    mean_x, mean_y = sum(x) / 3, sum(y) / 3
+    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
+    assert found is not None
+    assert found.slope == pytest.approx(slope, abs=1e-6)
+    assert found.last == pytest.approx(math.log(9000 / 3000) / math.log(4), abs=1e-6)
+
+
+def test_one_length_has_no_exponent_and_no_cost_counts_not() -> None:
+    assert growth([(1024, 1.0)]) is None
+    assert growth([(1024, 0.0), (2048, 1.0), (4096, 2.0)]) == Growth(1.0, 1.0, 2)
+
+
+def test_the_papers_ratios_name_models_and_quantities_that_exist() -> None:
+    for ratio in _ratios():
+        assert {ratio.model, ratio.against} <= set(all_models())
+        assert ratio.quantity in QUANTITIES
+        assert ratio.value > 0
+    assert {ratio.source for ratio in _ratios()} == {
+        "SeqBoat paper, Table 1",
+        "SeqBoat paper, Table 6",
+        "LongVQ paper, Table 2",
+        "Focus paper, Table 5",
+    }
+
+
+def test_the_papers_headlines() -> None:
+    def value(source: str, model: str, quantity: str) -> float:
+        (found,) = [r.value for r in _ratios() if (r.source, r.model, r.quantity) == (source, model, quantity)]
+        return found
+
+    assert value("SeqBoat paper, Table 1", "seqboat", "training_speed") == 10.4
+    assert value("SeqBoat paper, Table 1", "seqboat", "training_memory") == 0.05
+    assert value("LongVQ paper, Table 2", "longvq", "training_speed") == 5.3
+    # 1.75 times the Transformer's time
+    assert value("Focus paper, Table 5", "focus", "inference_speed") == pytest.approx(1 / 1.75)
+    assert value("Focus paper, Table 5", "focus", "inference_memory") == 0.38
+
+
+def test_ours_stand_beside_the_papers_at_its_length() -> None:
+    (speed, memory) = compare(some())
+    assert (speed.ratio.source, speed.ratio.value, speed.length) == ("SeqBoat paper, Table 1", 10.4, 4096)
+    assert speed.ours == 8.0 and speed.unfused == pytest.approx(40)
+    assert memory.ours == 2.0 and memory.unfused == pytest.approx(2000 / 40960)
+    # nothing at another length
+    assert compare([entry for entry in some() if entry.length == 1024]) == []
+
+
+def test_ratios_against_another_model_than_the_transformer() -> None:
+    found = compare([*some(), made("mega", 4096, 32, 1)])
+    table = {(c.ratio.source, c.ratio.where, c.ratio.model, c.ratio.quantity): c for c in found}
+    text = table["SeqBoat paper, Table 6", "LRA Text", "seqboat", "training_speed"]
+    assert (text.ratio.value, text.ours, text.unfused) == (3.61, 16.0, None)
+    # the paper's 4,000 positions are near enough
+    assert table["SeqBoat paper, Table 6", "LRA Retrieval", "seqboat", "training_speed"].length == 4096
+
+
+def test_rows_and_growth_for_programs() -> None:
+    content = Report(some()).content()
+    json.dumps(content, allow_nan=False)
+    row = content["rows"][5]
+    assert (row["model"], row["length"]) == ("seqboat", 4096)
+    assert (row["training_seconds"], row["training_bytes"], row["inference_bytes"]) == (2.0, 2000 * 4096, 1000 * 4096)
+    assert (row["relative_training_speed"], row["relative_state"], row["reasons"]) == (8.0, 1.0, {})
+    grown = {(entry["model"], entry["cost"]): entry for entry in content["growth"]}
+    assert grown["seqboat", "training_seconds"]["slope"] == 1.0
+    assert grown[UNFUSED, "training_bytes"]["last"] == 2.0
+    assert grown["transformer", "parameters"]["slope"] == 0.0
+    assert content["settings"]["d_model"] == 64
+
+
+def test_tables_for_people() -> None:
+    report = Report(some())
+    costs, against, grown, papers = report.sheets()
+    assert ["seqboat", "4,096", "2,000", "2,000", "8.19", "4.1", "32.8", "1,000"] in costs.lines
+    assert ["seqboat", "4,096", "8×", "8×", "2×", "2×", "1×", "1×"] in against.lines
+    assert ["seqboat", *["1.00, 1.00"] * 5] in grown.lines
+    assert papers.lines[0][5:] == ["10.4×", "8×", "40×", "4,096"]
+    assert [line[0] for line in costs.lines] == [m for m in (BASELINE, UNFUSED, "seqboat") for _ in range(2)]
+    for form in formats.FORMS.values():
+        assert "seqboat" in form(report.sheets(), report.notes())
+    assert "seqboat,4096,2.0" in formats.csv_lines(report.rows())
+
+
+def test_growth_from_fewer_lengths_says_so() -> None:
+    failed = made("seqboat", 16384, 1, 1, training={"reason": "out of memory"})
+    (line,) = [line for line in Report([*some(), failed]).sheets()[2].lines if line[0] == "seqboat"]
+    assert line[1] == "1.00, 1.00 (of 2)" and "(of" not in line[2]
+
+
+def test_one_length_has_no_table_of_growth() -> None:
+    assert len(Report(some()[:3]).sheets()) == 2
+
+
+def test_notes_say_what_was_measured_and_what_is_missing() -> None:
+    alone = {"cpu_seconds": [1.0], "wall_seconds": [1.0], "peak_bytes": 1}
+    failed = made("mega", 4096, 1, 1, training={"reason": "out of memory"}, inference=alone)
+    notes = Report([*some(), failed]).notes()
+    text = "\n".join(notes)
+    assert "batch 1, float32" in text and "CPU time" in text and "causal" in text
+    assert "mega at 4,096: no training: out of memory" in notes
+    assert "mega at 4,096: inference was timed without the Transformer, beside which it failed" in notes
+    assert any(note.startswith("seqboat: norm layer, ") and "window none" in note for note in notes)
+    assert "fused kernel" in text and "fused kernel" not in "\n".join(Report([some()[0]]).notes())

@@ -1,0 +1,206 @@
+"""Tasks and models of other packages on the command line: good ones among broken ones, and ``lrtasks check``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plugin_packages import IDENTITY, WAVE, importable, write_package
+
+from lrtasks import generators, models
+from lrtasks.evaluation.suite_file import make_suite
+
+Command = Callable[..., Any]
+TINY = ("--steps", 2, "--batch-size", 2, "--val-batches", 1, "--test-batches", 1, "--workers", 0, "--device", "cpu")
+
+FILES = {
+    "waves.py": WAVE,
+    "same.py": IDENTITY,
+    "same.toml": "[small]\nhyper = { d_model = 8 }\n",
+    "broken.py": "print('hello')\nimport no_such_module\n",
+    "ripples.py": WAVE,
+    "ripples.toml": "[small\n",
+    # a model that reads tokens alone, a task that is not deterministic, presets that name what is not there
+    "choosy.py": IDENTITY.replace(
+        "def mixer(self, length, causal):", "def mixer(self, length, causal):\n        1 / 0"
+    ),
+    "forgetful.py": WAVE.replace("rng.standard_normal", "np.random.default_rng().standard_normal"),
+    "odd.py": IDENTITY,
+    "odd.toml": "[small]\nhyper = { width = 8 }\n\n[other.tasks.wvae]\ntraining = { steps = 3 }\n",
+}
+
+
+@pytest.fixture
+def plugins(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with good entries, one with broken ones, and two that bring one name."""
+    folder = tmp_path_factory.mktemp("site")
+    write_package(folder, "good", FILES, tasks={"wave": "waves:Wave"}, models={"same": "same:Identity"})
+    write_package(
+        folder,
+        "bad",
+        {},
+        tasks={"lost": "broken:Lost", "ripple": "ripples:Wave", "forgetful": "forgetful:Wave"},
+        models={"lost-model": "broken:Model", "choosy": "choosy:Identity", "odd": "odd:Identity"},
+    )
+    write_package(folder, "one", {}, models={"twin": "same:Identity"})
+    write_package(folder, "two", {}, models={"twin": "odd:Identity"})
+    with importable(folder, monkeypatch):
+        yield
+
+
+@pytest.mark.usefixtures("plugins")
+def test_list_names_what_cannot_be_used_and_why(command: Command) -> None:
+    said = command("list")
+    assert said.code == 0
+    assert {"wave", "same", "shift", "dlr"} <= set(said.out.split())
+    assert not {"lost", "ripple", "lost-model", "twin", "hello"} & set(said.out.split())
+    lines = [line for line in said.err.splitlines() if line != "hello"]
+    reasons = {
+        "task 'lost' from broken:Lost (package bad) cannot be imported: ModuleNotFoundError: ": 1,
+        "presets of task 'ripple' are not valid TOML ": 1,
+        "model 'lost-model' from broken:Model (package bad) cannot be imported: ModuleNotFoundError: ": 1,
+        "two models are called 'twin': ": 1,
+    }
+    assert {reason: sum(line.startswith(f"lrtasks: {reason}") for line in lines) for reason in reasons} == reasons
+    assert len(lines) == len(reasons)
+    found = json.loads(command("list", "--json").out)
+    assert set(generators.names()) - set(found["tasks"]) == {"lost", "ripple"}
+    assert set(models.names()) - set(found["models"]) == {"lost-model", "twin"}
+
+
+@pytest.mark.usefixtures("plugins")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("describe", "lost"), "task 'lost' from broken:Lost (package bad) cannot be imported"),
+        (("describe", "twin"), "two models are called 'twin': "),
+        (("preview", "ripple"), "presets of task 'ripple' are not valid TOML"),
+        (("check", "lost"), "task 'lost' from broken:Lost (package bad) cannot be imported"),
+        (
+            ("eval", "--model", "same", "--task", "lost"),
+            "task 'lost' from broken:Lost (package bad) cannot be imported",
+        ),
+        (("eval", "--model", "twin", "--task", "wave"), "two models are called 'twin': "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_broken_is_refused_in_one_line(
+    command: Command, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    said = command(*words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.splitlines()[-1].startswith(f"lrtasks: {message}")
+    assert "Traceback" not in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("plugins")
+def test_what_is_good_works_among_what_is_broken(command: Command, tmp_path: Path) -> None:
+    assert "Each position by itself." in command("describe", "same").out
+    said = command("preview", "wave", "--length", 16)
+    assert (said.code, said.out) == (0, "wrote wave.png\n")
+    (record,) = json.loads(command("eval", "--model", "same", "--task", "wave", *TINY, "--json").out)
+    assert record["status"] == "done"
+    assert record["model"]["parameters"]["d_model"] == 8
+    assert command("eval", "--model", "same", "--task", "shift", "--length", 16, *TINY).code == 0
+    said = command("table")
+    assert said.code == 0
+    assert "wave" in said.out and "same" in said.out
+    assert command("analyze", next((tmp_path / "runs" / "wave").iterdir())).code == 0
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_suite_of_everything_leaves_out_what_is_broken() -> None:
+    wanted = make_suite({}, {"steps": 3})
+    run = {(entry.model, entry.task) for entry in wanted.entries}
+    skipped = {(entry.model, entry.task) for entry, _ in wanted.skipped}
+    assert {("same", "wave"), ("same", "shift"), ("dlr", "wave")} <= run
+    assert {("twin", "shift"), ("lost-model", "wave"), ("dlr", "lost"), ("dlr", "ripple")} <= skipped
+    assert not {"twin", "lost-model", "lost", "ripple"} & {name for pair in run for name in pair}
+
+
+@pytest.mark.usefixtures("plugins")
+def test_describe_a_model_that_cannot_be_built_on_shift(command: Command) -> None:
+    said = command("describe", "choosy")
+    assert said.code == 0
+    assert "at preset small on shift it cannot be built: ZeroDivisionError: division by zero" in said.out
+    assert json.loads(command("describe", "choosy", "--json").out)["small"]["problem"].startswith("ZeroDivisionError")
+
+
+def test_a_package_that_takes_the_name_of_a_task_leaves_models_alone(
+    command: Command, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("site")
+    write_package(folder, "thief", {"waves.py": WAVE}, tasks={"shift": "waves:Wave"})
+    with importable(folder, monkeypatch):
+        assert command("describe", "shift").code == 2
+        said = command("describe", "attention")
+        assert said.code == 0 and "at preset small on shift: " in said.out
+
+
+def test_check_passes_what_is_sound(command: Command) -> None:
+    said = command("check", "cumsum", "--length", 16)
+    assert (said.code, said.out) == (0, "task cumsum: no problems found\n")
+    said = command("check", "attention", "--d-model", 8, "--set", "heads=2", "--json")
+    assert said.code == 0
+    assert json.loads(said.out) == {"kind": "model", "name": "attention", "problems": [], "refused": {}}
+
+
+@pytest.mark.usefixtures("plugins")
+def test_check_names_what_is_wrong_with_a_task(command: Command) -> None:
+    said = command("check", "forgetful")
+    assert said.code == 1
+    first, second = said.out.splitlines()
+    assert first == "task forgetful: 1 problem found"
+    assert second.startswith("- the same call twice gives different samples")
+
+
+@pytest.mark.usefixtures("plugins")
+def test_check_names_what_is_wrong_with_a_model(command: Command) -> None:
+    said = command("check", "choosy")
+    assert said.code == 1
+    assert "- causal on signals: it cannot be built: ZeroDivisionError: division by zero\n" in said.out
+    said = command("check", "odd")
+    assert (said.code, said.out) == (2, "")
+    assert "has no parameter 'width'" in said.err
+    said = command("check", "odd", "--preset", "paper", "--d-model", 8)
+    assert said.code == 1
+    found = said.out.splitlines()
+    assert found[0] == "model odd: 2 problems found"
+    assert found[1].startswith("- preset small: odd has no parameter 'width'")
+    assert found[2].startswith("- preset other: unknown task 'wvae'; did you mean 'wave'")
+
+
+def test_check_says_what_was_not_checked(
+    command: Command, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("site")
+    refusal = "\n        from lrtasks.errors import UsageError\n        if not causal: raise UsageError('one way only')"
+    text = IDENTITY.replace("def mixer(self, length, causal):", f"def mixer(self, length, causal):{refusal}")
+    write_package(folder, "one", {"oneway.py": text}, models={"one-way": "oneway:Identity"})
+    with importable(folder, monkeypatch):
+        said = command("check", "one-way")
+    assert said.code == 0
+    first, second = said.out.splitlines()
+    assert first.startswith("not checked bidirectional on signals; bidirectional on tokens; ")
+    assert first.endswith(": one way only")
+    assert second == "model one-way: no problems found"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("check", "shfit"), "unknown task or model 'shfit'; did you mean 'shift'"),
+        (("check", "shift", "--preset", "papr"), "unknown preset 'papr'; did you mean 'paper'"),
+        (("check", "shift", "--lenght", "3"), "has no parameter 'lenght'; did you mean 'length'"),
+        (("check", "dlr", "--d-sate", "3"), "has no parameter 'd_sate'; did you mean 'd_state'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_check_of_what_is_not_there(command: Command, words: tuple[str, ...], message: str) -> None:
+    said = command(*words)
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err

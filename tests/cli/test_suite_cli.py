@@ -1,0 +1,270 @@
+"""``lrtasks suite`` and ``lrtasks sweep``: what is run, what is refused, what is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lrtasks.evaluation import backends
+from lrtasks.evaluation.jobs import Ended, Job, Started
+from lrtasks.results import RunRecord
+
+Command = Callable[..., Any]
+TINY = ("--length", 16, "--steps", 8, "--test-batches", 2)
+
+
+class Pretend:
+    """A backend without processes: every run is done with the score 0.97, but for those of models that it names."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.failing: set[str] = set()
+
+    def carry_out(self, jobs: Sequence[Job], started: Started, ended: Ended) -> None:
+        for number, job in enumerate(jobs):
+            self.jobs.append(job)
+            started(number)
+            words = list(job.arguments)
+            model, task, seed = (words[words.index(name) + 1] for name in ("--model", "--task", "--seed"))
+            if model not in self.failing:
+                _record(model, task, int(seed), _settings(words)).write(_made(job.folder))
+            ended(number, "killed by SIGKILL")
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _settings(words: list[str]) -> dict[str, Any]:
+    pairs = [words[place + 1].split("=") for place, word in enumerate(words) if word == "--set"]
+    return {name.partition(".")[2]: json.loads(value) for name, value in pairs}
+
+
+def _record(model: str, task: str, seed: int, settings: dict[str, Any]) -> RunRecord:
+    return RunRecord(
+        command="lrtasks eval",
+        task={"name": task, "version": 1, "parameters": {"length": settings.get("length")}, "metric": "r2"},
+        model={"name": model, "parameters": {}, "count": 100, "state_bytes": 64},
+        preset="small",
+        budget={"steps": settings.get("steps")},
+        seed=seed,
+        environment={},
+        status="done",
+        scores={"test": {"r2": 0.97}},
+        cost={"seconds_per_step": 0.01, "device": "cpu"},
+    )
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
+    """The backend that all commands of a test get."""
+    backend = Pretend()
+    monkeypatch.setattr(backends, "make_backend", lambda *_, **__: backend)
+    return backend
+
+
+def test_a_suite_runs_what_can_be_and_says_what_cannot(command: Command, pretend: Pretend) -> None:
+    said = command("suite", "--models", "dlr,hyena,attention", "--tasks", "pathfinder,shift", "--seeds", 2)
+    assert said.code == 0
+    assert len(pretend.jobs) == 10
+    skipped = [line for line in said.err.splitlines() if line.startswith("skipped")]
+    assert skipped == ["skipped: hyena on pathfinder: hyena is a causal model: build it with causal=True"]
+    assert "10 waiting; time left unknown" in said.err
+    assert "hyena on shift seed 1: done, r2 0.970" in said.err
+    for word in ("pathfinder", "shift", "dlr", "0.970"):
+        assert word in said.out
+    again = command("suite", "--models", "dlr,hyena,attention", "--tasks", "pathfinder,shift", "--seeds", 2)
+    assert (again.code, again.out, len(pretend.jobs)) == (0, said.out, 10)
+
+
+def test_models_that_lack_a_setting_are_skipped_in_one_line(command: Command, pretend: Pretend) -> None:
+    said = command("suite", "--models", "dlr,hyena,attention", "--tasks", "cumsum,shift", "--d-state", 4)
+    assert said.code == 0
+    assert "skipped: hyena, attention on cumsum, shift: no parameter 'd_state'\n" in said.err
+    assert len(pretend.jobs) == 2
+
+
+def test_a_run_that_fails_is_said_with_its_reason_and_its_cell(command: Command, pretend: Pretend) -> None:
+    pretend.failing = {"dlr"}
+    said = command("suite", "--models", "dlr,attention", "--tasks", "shift", *TINY)
+    assert said.code == 1
+    assert "\nlrtasks: dlr on shift length=16 steps=8 test_batches=2 seed 0: failed: killed by SIGKILL\n" in said.err
+    assert "failed" in said.out
+    assert "0.970" in said.out
+
+
+def test_json_is_a_list_of_records(command: Command, pretend: Pretend) -> None:
+    pretend.failing = {"dlr"}
+    said = command("suite", "--models", "dlr,attention", "--tasks", "shift", *TINY, "--json")
+    assert [(record["model"]["name"], record["status"]) for record in json.loads(said.out)] == [
+        ("dlr", "failed"),
+        ("attention", "done"),
+    ]
+
+
+def test_a_file_and_the_options_that_win_over_it(command: Command, pretend: Pretend, tmp_path: Path) -> None:
+    (tmp_path / "suite.toml").write_text(
+        'models = ["dlr"]\ntasks = ["shift"]\ntime_limit = 60\nsettings = { length = 16, steps = 4 }\n'
+    )
+    assert command("suite", "--file", "suite.toml").code == 0
+    assert command("suite", "--file", "suite.toml", "--time-limit", 7, "--steps", 5, "--set", "length=32").code == 0
+    assert [job.time_limit for job in pretend.jobs] == [60, 7]
+    assert [_settings(list(job.arguments)) for job in pretend.jobs] == [
+        {"length": 16, "steps": 4},
+        {"length": 32, "steps": 5},
+    ]
+
+
+@pytest.mark.parametrize("option", ["models", "tasks", "preset", "seeds"])
+def test_options_that_a_file_would_hide_are_refused(
+    command: Command, pretend: Pretend, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "suite.toml").write_text('models = ["dlr"]\ntasks = ["shift"]\n')
+    value = {"models": "dss", "tasks": "mips", "preset": "paper", "seeds": 3}[option]
+    said = command("suite", "--file", "suite.toml", f"--{option}", value)
+    assert said.code == 2
+    assert f"lrtasks: --{option} beside --file: " in said.err
+    assert pretend.jobs == []
+
+
+UNEQUAL = """
+[[runs]]
+model = "dlr"
+task = "shift"
+settings = { steps = 4 }
+[[runs]]
+model = "attention"
+task = "shift"
+settings = { steps = 8 }
+"""
+
+
+def test_unequal_budgets_have_to_be_asked_for(command: Command, pretend: Pretend, tmp_path: Path) -> None:
+    (tmp_path / "suite.toml").write_text(UNEQUAL)
+    said = command("suite", "--file", "suite.toml")
+    assert (said.code, said.out, pretend.jobs) == (2, "", [])
+    assert said.err.startswith("lrtasks: unequal budgets on shift: steps is 4 for dlr and 8 for attention;")
+    assert "--unequal-budgets" in said.err
+    said = command("suite", "--file", "suite.toml", "--unequal-budgets")
+    assert (said.code, len(pretend.jobs)) == (0, 2)
+    assert "shift (steps=4)" in said.out
+    (tmp_path / "suite.toml").write_text("unequal_budgets = true\n" + UNEQUAL)
+    assert command("suite", "--file", "suite.toml").code == 0
+
+
+def test_a_sweep_may_vary_the_budget(command: Command, pretend: Pretend) -> None:
+    said = command("sweep", "--task", "shift", "--models", "dlr,attention", "--steps", "4,8", "--length", "16,32")
+    assert (said.code, len(pretend.jobs)) == (0, 8)
+    assert "shift (steps=4, length=16)" in said.out
+    assert "largest steps with a test score of at least 0.95:\n  dlr: 8\n  attention: 8\n" in said.out
+    assert "largest length with a test score of at least 0.95:\n  dlr: 32\n  attention: 32\n" in said.out
+
+
+def test_a_sweep_over_words_lists_those_that_are_solved(command: Command, pretend: Pretend) -> None:
+    said = command("sweep", "--task", "shift", "--models", "dlr", "--kernel", "real,prod")
+    assert (said.code, len(pretend.jobs)) == (0, 2)
+    assert "\nkernel with a test score of at least 0.95:\n  dlr: real, prod\n" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--sedes", 3), "'sedes'; did you mean 'seeds'"),
+        (("--stpes", 3), "'stpes'; did you mean 'steps'"),
+        (("--models", "dlrr"), "unknown model 'dlrr'; did you mean 'dlr'"),
+        (("--tasks", "shfit"), "unknown task 'shfit'; did you mean 'shift'"),
+        (("--preset", "papre"), "unknown preset 'papre'"),
+        (("--seeds", 0), "seeds must be at least 1, found 0"),
+        (("--jobs", 0), "jobs must be at least 1, found 0"),
+        (("--time-limit", -1), "time_limit must be above 0 seconds, found -1"),
+        (("--models", "dlr,dlr"), "the suite has dlr on shift seed 0 twice"),
+        (("--backend", "rya"), "unknown backend 'rya'; did you mean 'ray'"),
+        (("--address", "auto"), "--address has no meaning with --backend local; it belongs to ray"),
+        (("--backend", "ray", "--jobs", 2), "--jobs has no meaning with --backend ray; it belongs to local and slurm"),
+        (("--cpus", 2), "--cpus has no meaning with --backend local; it belongs to ray and slurm"),
+        (("--slurm", "partition=long"), "--slurm has no meaning with --backend local; it belongs to slurm"),
+        (("--backend", "slurm", "--slurm", "partition"), "--slurm takes NAME=VALUE, found 'partition'"),
+        (("--backend", "slurm", "--gpus", 0.5), "gpus must be a whole number with --backend slurm, found 0.5"),
+        (("--file", "none.toml"), "cannot read the suite none.toml"),
+    ],
+)
+def test_mistakes_are_said_in_a_line_and_nothing_runs(
+    command: Command, tmp_path: Path, words: Sequence[object], message: str
+) -> None:
+    more = [] if words[0] == "--file" else [word for word in ("--models", "--tasks") if word not in words]
+    chosen = [value for word in more for value in (word, {"--models": "dlr", "--tasks": "shift"}[word])]
+    said = command("suite", *chosen, *words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.splitlines()[-1].startswith("lrtasks: ")
+    assert message in said.err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--task", "shfit", "--models", "dlr"), "unknown task 'shfit'"),
+        (("--task", "shift", "--models", "dlrr"), "unknown model 'dlrr'"),
+        (("--task", "shift", "--models", "dlr", "--lenght", "1,2"), "'lenght'; did you mean 'length'"),
+        (("--task", "shift", "--models", "dlr", "--seeds", 0), "seeds must be at least 1, found 0"),
+        (("--task", "shift", "--models", "dlr", "--length", "16,16"), "length=16 seed 0 twice"),
+        (("--task", "shift", "--models", "dlr", "--length", "0,1"), "nothing is left to run"),
+    ],
+)
+def test_mistakes_in_a_sweep(command: Command, tmp_path: Path, words: Sequence[object], message: str) -> None:
+    said = command("sweep", *words)
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_of_another_schema_is_said_and_stays(command: Command, pretend: Pretend, tmp_path: Path) -> None:
+    words = ("suite", "--models", "dlr,dss", "--tasks", "shift", *TINY)
+    assert command(*words).code == 0
+    file = next((tmp_path / "runs" / "shift").glob("dlr-*/record.json"))
+    old = json.dumps({**json.loads(file.read_text()), "schema": 0})
+    file.write_text(old)
+    said = command(*words)
+    assert said.code == 1
+    last = said.err.splitlines()[-1]
+    assert last.startswith("lrtasks: dlr on shift") and "has schema 0" in last
+    assert (file.read_text(), len(pretend.jobs)) == (old, 2)
+
+
+@pytest.mark.e2e
+def test_a_terminal_shows_the_grid(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    words = ["suite", "--models", "attention", "--tasks", "cumsum,shift", "--val-batches", "1", "--device", "cpu"]
+    command = [sys.executable, "-m", "lrtasks", *words, *map(str, TINY), "--out", str(tmp_path)]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", "PYTHONIOENCODING": "utf-8"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                chunk = os.read(ours, 65536)
+            except OSError:  # how Linux says that nobody holds the other end any more
+                break
+            if not chunk:
+                break
+            shown += chunk
+        assert process.stdout is not None
+        out = process.stdout.read()
+    os.close(ours)
+    text = shown.decode()
+    assert process.returncode == 0, text
+    assert "attention on cumsum seed 0" in text
+    assert "1 done, 1 running" in text
+    assert "2 done" in text
+    score = json.loads(next(tmp_path.glob("shift/*/record.json")).read_text())["scores"]["test"]["r2"]
+    assert f"{score:.3f}"[:5] in text
+    assert "shift" in out

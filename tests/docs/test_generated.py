@@ -1,0 +1,112 @@
+"""The generated parts of the documentation are as they would be made now, and every task and model has its page."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from snippets import ROOT
+
+sys.path.insert(0, str(ROOT / "docs" / "scripts"))
+
+from parameter_tables import allowed, settings
+from regions import filled, link, regions, table
+
+from lrtasks import generators, models
+
+DOCS = ROOT / "docs"
+MODEL_PAGES = sorted((DOCS / "models").glob("*.md"))
+
+
+def check(*options: str) -> None:
+    command = [sys.executable, str(DOCS / "scripts" / "generate.py"), "--check", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_generated_regions_are_fresh() -> None:
+    check("--regions")
+
+
+@pytest.mark.e2e
+def test_floors_and_pictures_are_fresh() -> None:
+    check()
+
+
+@pytest.mark.parametrize("name", generators.registry.built_in())
+def test_every_task_has_its_page(name: str) -> None:
+    page = DOCS / "tasks" / f"{name}.md"
+    assert [name] in [words[1:] for words in regions(page) if words[0] == "task"]
+    text = page.read_text()
+    assert text.startswith(f"# {name}\n")
+    assert f"<!-- scores: task {name} -->" in text
+    for part in ("**Formula.**", "**What it tests.**", "```pycon"):
+        assert part in text
+
+
+@pytest.mark.parametrize("name", models.registry.built_in())
+def test_every_model_has_one_page(name: str) -> None:
+    pages = [page for page in MODEL_PAGES for words in regions(page) if words[0] == "model" and name in words]
+    assert len(pages) == 1
+    scored = [line for line in pages[0].read_text().splitlines() if line.startswith("<!-- scores: models ")]
+    assert any(name in line.split() for line in scored)
+
+
+PAGE = "before\n\n<!-- generated: list a b -->\nold\n<!-- end of generated part -->\n\nafter\n"
+
+
+def test_a_region_is_made_anew_and_the_rest_stays(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    made = filled(page, {"list": lambda where, words: f"{where.name}: {', '.join(words)}"})
+    assert made == PAGE.replace("old\n", "\npage.md: a, b\n\n")
+    page.write_text(made)
+    assert filled(page, {"list": lambda where, words: f"{where.name}: {', '.join(words)}"}) == made
+    assert regions(page) == [["list", "a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (PAGE.replace("list", "lst"), "nothing generates 'lst'"),
+        (PAGE.replace("<!-- end of generated part -->", ""), "does not end"),
+        (PAGE + PAGE.replace("<!-- end of generated part -->", ""), "does not end"),
+    ],
+)
+def test_a_region_that_cannot_be_made_is_an_error(tmp_path: Path, text: str, message: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        filled(page, {"list": lambda *_: ""})
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"type": "int", "at_least": 2, "at_most": 2**24}, "a whole number, 2 to 16,777,216"),
+        ({"type": "int | None", "at_least": 1}, "a whole number, at least 1, or none"),
+        ({"type": "float", "above": 0, "at_most": 0.5}, "a number, above 0 and at most 0.5"),
+        ({"type": "Literal['a', 'b c']"}, "`a`, `b c`"),
+        ({"type": "bool"}, "`true`, `false`"),
+        ({"type": "int | tuple[int, int]", "at_least": 1}, "a whole number, at least 1, or two: a whole number each"),
+        ({"type": "str", "choices": ["x", 8]}, "`x`, `8`"),
+    ],
+)
+def test_what_a_parameter_may_be(entry: dict[str, object], words: str) -> None:
+    assert allowed(entry) == words
+
+
+def test_settings_are_written_as_the_command_line_takes_them() -> None:
+    values = {"lr": 1e-5, "glu": True, "pairs": [4, 8], "setting": "small", "kernel_length": None}
+    assert settings(values) == "`lr=1e-05` `glu=true` `pairs=[4, 8]` `setting=small` `kernel_length=null`"
+
+
+def test_a_table_keeps_its_columns() -> None:
+    assert table(["a", "b"], [["x|y", "z"]]) == "| a | b |\n| --- | --- |\n| x\\|y | z |"
+
+
+def test_links_are_relative_to_their_page() -> None:
+    assert link(ROOT / "README.md", DOCS / "tasks" / "shift.md") == "docs/tasks/shift.md"
+    assert link(DOCS / "models" / "index.md", DOCS / "tasks" / "shift.md") == "../tasks/shift.md"

@@ -1,0 +1,114 @@
+"""The documentation site builds without a warning, holds the published results, and needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from snippets import ROOT
+
+pytestmark = pytest.mark.e2e
+LOADED = {
+    "audio": "src",
+    "embed": "src",
+    "iframe": "src",
+    "img": "src",
+    "link": "href",
+    "script": "src",
+    "video": "src",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; --strict makes a failure of every warning: dead links, pages missing from the menu."""
+    folder = tmp_path_factory.mktemp("site")
+    ended = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+class Addresses(HTMLParser):
+    """What a page loads, what it links to, and which anchors it has."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.linked: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if LOADED.get(tag) in given:
+            self.loaded.append(given[LOADED[tag]])
+        if tag == "a" and "href" in given:
+            self.linked.append(given["href"])
+
+
+def pages(site: Path) -> Iterator[tuple[Path, Addresses]]:
+    """The pages of the documentation; the report among them is tested by its own tests."""
+    for page in sorted(site.rglob("*.html")):
+        if page.name != "404.html" and page != site / "results" / "report.html":
+            yield page, Addresses(page)
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    found = {(page.name, address) for page, seen in pages(site) for address in seen.loaded}
+    assert found
+    assert {(page, address) for page, address in found if re.match(r"(\w+:)?//", address)} == set()
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"@import|url\((\"|')?(https?:)?//", sheet.read_text()), sheet
+
+
+def test_every_link_and_anchor_inside_is_there(site: Path) -> None:
+    anchors = {page: seen.anchors for page, seen in pages(site)}
+    for page, seen in pages(site):
+        for address in [*seen.loaded, *seen.linked]:
+            parts = urlsplit(address)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            assert target.exists(), f"{page.relative_to(site)} leads to {address}"
+            if parts.fragment and target in anchors:
+                assert unquote(parts.fragment) in anchors[target] | {"__toc", "__search"}, f"{page}: {address}"
+
+
+def test_it_holds_the_report_and_the_scores_of_the_published_runs(site: Path) -> None:
+    assert (site / "results" / "report.html").stat().st_size < 10_000_000
+    assert 'src="results/heat_map.svg"' in (site / "index.html").read_text()
+    text = re.sub(r"<[^>]+>", " ", (site / "tasks" / "shift.html").read_text())
+    assert re.search(r"dlr \(kernel=real\)\s+0\.99\d", text)
+    text = re.sub(r"<[^>]+>", " ", (site / "models" / "state_space.html").read_text())
+    assert re.search(r"\bmips\s+-?0\.\d+", text)
+
+
+def test_no_page_asks_for_what_nobody_puts_in(site: Path) -> None:
+    asked = {page.name for page, _ in pages(site) if re.search(r"<!-- (scores|heat map)", page.read_text())}
+    assert asked == set()
+
+
+def test_search_finds_every_page(site: Path) -> None:
+    index = (site / "search" / "search_index.json").read_text()
+    missing = [page for page, _ in pages(site) if f'"location":"{page.relative_to(site).as_posix()}"' not in index]
+    assert missing == []
+
+
+def test_pictures_stay_small() -> None:
+    pictures = [path for kind in ("png", "svg", "jpg") for path in (ROOT / "docs").rglob(f"*.{kind}")]
+    assert sum(path.stat().st_size for path in pictures) < 3_000_000

@@ -1,0 +1,166 @@
+"""Everything that the README and the pages of the documentation show is run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import snippets
+from snippets import ROOT, Block, blocks, follow, run_python, run_session, run_shell, script, wants_own_process
+
+from lrtasks import generators, models
+from lrtasks.registry import Registry
+
+PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if blocks(page)]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def read(page: Path, folder: Path, *options: str) -> None:
+    if not wants_own_process(page):
+        follow(page, folder, slow="--slow" in options)
+        return
+    command = [sys.executable, snippets.__file__, str(page), *options]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of the reader's own; what a page registers is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for variable in ("HF_HOME", "HF_DATASETS_CACHE"):
+        monkeypatch.setenv(variable, str(tmp_path / "cache"))
+    registries: list[Registry[Any]] = [generators.registry, models.registry]
+    before = [registry.names() for registry in registries]
+    yield tmp_path
+    for registry, names in zip(registries, before, strict=True):
+        for added in set(registry.names()) - set(names):
+            del registry._classes[added]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not all(block.slow for block in blocks(page))], ids=name)
+def test_page(page: Path, reader: Path) -> None:
+    read(page, reader)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("page", [page for page in PAGES if any(block.slow for block in blocks(page))], ids=name)
+def test_page_with_its_slow_blocks(page: Path, reader: Path) -> None:
+    read(page, reader, "--slow")
+
+
+def test_the_readme_shows_something() -> None:
+    assert {block.kind for block in blocks(ROOT / "README.md")} >= {"python", "shell"}
+
+
+PAGE = """
+```python
+one = 1
+```
+
+<!-- slow -->
+
+```bash
+lrtasks list \\
+  tasks
+```
+
+<!-- slow -->
+Words, so that the mark is none.
+
+- in a list:
+  ~~~sh
+  git clone x
+  lrtasks list
+  ~~~
+
+````text
+```python
+not code
+```
+````
+
+```console
+$ lrtasks list
+tasks
+```
+
+```pycon
+>>> one
+1
+```
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    path = tmp_path / "page.md"
+    path.write_text(PAGE)
+    return path
+
+
+def test_blocks_are_found(page: Path) -> None:
+    assert [(block.kind, block.line, block.slow) for block in blocks(page)] == [
+        ("python", 3, False),
+        ("shell", 9, True),
+        ("shell", 18, False),
+        ("prompt", 29, False),
+        ("session", 34, False),
+    ]
+
+
+def test_shell_lines_are_run_but_those_that_install_or_fetch(page: Path) -> None:
+    scripts = [script(block) for block in blocks(page) if block.kind in ("shell", "prompt")]
+    assert scripts == ["lrtasks list    tasks", "lrtasks list", "lrtasks list"]
+
+
+def test_a_page_is_one_session(page: Path, reader: Path) -> None:
+    page.write_text("```python\nopen('made', 'w').close()\n```\n```sh\ntest -e made\n```\n```pycon\n>>> 2\n2\n```\n")
+    follow(page, reader)
+    assert (reader / "made").exists()
+
+
+def test_slow_blocks_wait_for_the_end_to_end_tests(page: Path, reader: Path) -> None:
+    page.write_text("<!-- slow -->\n```sh\ntouch made\n```\n")
+    follow(page, reader)
+    assert not (reader / "made").exists()
+    follow(page, reader, slow=True)
+    assert (reader / "made").exists()
+
+
+@pytest.mark.parametrize("line", ["lrtasks list nothing", "lrtasks list nothing | cat"])
+def test_a_command_that_fails_is_noticed(page: Path, tmp_path: Path, line: str) -> None:
+    with pytest.raises(AssertionError, match=r"page\.md:7(.|\n)*unknown kind"):
+        run_shell(Block("shell", f"{line}\nlrtasks list\n", 7, False), page, tmp_path)
+
+
+def test_an_output_that_differs_is_noticed(page: Path) -> None:
+    with pytest.raises(AssertionError, match="Expected"):
+        run_session(Block("session", ">>> one + 1\n1\n", 7, False), page, {"one": 1})
+
+
+def test_a_python_block_that_fails_names_its_line(page: Path) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        run_python(Block("python", "one = 1\none / 0\n", 7, False), page, {})
+    assert (str(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (str(page), 8)
+
+
+@pytest.mark.parametrize(("code", "apart"), [("import jax.numpy as jnp\n", True), ("import jaxtyping\n", False)])
+def test_a_page_that_imports_jax_is_followed_apart(page: Path, code: str, apart: bool) -> None:
+    page.write_text(f"```python\n{code}```\n")
+    assert wants_own_process(page) is apart
+
+
+def test_a_page_followed_apart_that_fails_is_noticed(page: Path, reader: Path) -> None:
+    page.write_text("```python\nassert False, 'not so'\nimport jax\n```\n")
+    with pytest.raises(AssertionError, match="not so"):
+        read(page, reader)

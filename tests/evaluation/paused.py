@@ -1,0 +1,103 @@
+"""A run that takes long enough to be killed in the middle, imported as ``paused:net`` by processes elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from toys import Net
+
+import lrtasks
+from lrtasks.evaluation.jobs import Job
+from lrtasks.results.records import RunRecord, read_record, read_records
+from lrtasks.specs import Spec
+
+MODEL = "paused:net"
+TASK = lrtasks.make("shift", length=16, shifts=2)
+BUDGET = {"steps": 60, "batch_size": 4, "eval_every": 10, "val_batches": 1, "test_batches": 1, "lr": 0.02}
+PAUSE = "LRTASKS_TEST_PAUSE"
+"""Variable that holds the seconds that a step of training takes longer."""
+
+
+class Paused(Net):
+    """A net whose training takes its time and draws random numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            time.sleep(float(os.environ.get(PAUSE, "0")))
+        return super().forward(x)
+
+
+def net(input: Spec, target: Spec, *, causal: bool) -> nn.Module:
+    """Build one."""
+    return Paused(input, target, dropout=0.5, causal=causal)
+
+
+def undisturbed(out: Path, seed: int = 0) -> RunRecord:
+    """The same run in this process, without pauses."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return lrtasks.evaluate(MODEL, TASK, seed=seed, budget=BUDGET, out=out, workers=0, device="cpu", quiet=True)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def job(out: Path, folder: Path, *more: str, seed: int = 0, time_limit: float | None = 300) -> Job:
+    """The run as a suite hands it to a backend."""
+    settings = {**{f"task.{name}": value for name, value in {"length": 16, "shifts": 2}.items()}, **BUDGET}
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    tail = ("--seed", str(seed), "--workers", "0", "--device", "cpu", "--out", str(out))
+    command = ("eval", "--model", MODEL, "--task", "shift", *words, *tail, *more)
+    return Job(f"paused seed {seed}", command, folder, time_limit)
+
+
+def outcome(record: RunRecord) -> dict[str, Any]:
+    """What must not depend on where a run ran, or how often it was killed."""
+    names = (
+        "status",
+        "task",
+        "model",
+        "preset",
+        "budget",
+        "seed",
+        "scores",
+        "floors",
+        "curve",
+        "slices",
+        "diagnostics",
+    )
+    return {name: getattr(record, name) for name in (*names, "notes")}
+
+
+def only_record(out: Path) -> RunRecord:
+    """The one record below ``out``."""
+    ((_, record),), problems = read_records(out)
+    assert problems == []
+    return record
+
+
+def points(folder: Path) -> int:
+    """Length of the curve that a run has recorded so far."""
+    return len(read_record(folder).curve) if (folder / "record.json").exists() else 0
+
+
+def processes(words: str) -> list[tuple[int, int]]:
+    """Process id and parent of each process whose command line holds ``words``."""
+    lines = subprocess.run(["ps", "-eo", "pid,ppid,args", "-ww"], capture_output=True, text=True, check=True).stdout
+    found = [line.split(None, 2) for line in lines.splitlines() if words in line]
+    return [(int(pid), int(parent)) for pid, parent, _ in found]
+
+
+def wait_for(condition: Any, seconds: float = 120) -> Any:
+    """What ``condition()`` gives once it is true."""
+    last = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < last, "waited too long"
+        time.sleep(0.02)
+    return found

@@ -1,0 +1,91 @@
+"""Models that misbehave; tests bring them into processes of their own through entry points."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from lrtasks.errors import UsageError
+from lrtasks.models.base import ModelConfig
+from lrtasks.parameters import parameter
+
+
+class Rogue(nn.Module):
+    """A mixer that does nothing, and something else after ``healthy`` training steps."""
+
+    def __init__(self, healthy: int, act: Callable[[], None]) -> None:
+        super().__init__()
+        self.healthy, self.act = healthy, act
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.training:
+            self.healthy -= 1
+        if self.healthy < 0:
+            self.act()
+        return x
+
+
+@dataclass(frozen=True)
+class RogueModel(ModelConfig):
+    """Base of the models that misbehave."""
+
+    healthy: int = parameter(0, "training steps before it misbehaves", at_least=0)
+
+    def mixer(self, length: int, causal: bool) -> nn.Module:
+        return Rogue(self.healthy, self.act)
+
+    @staticmethod
+    def act() -> None:
+        """What it does."""
+
+
+class Raising(RogueModel):
+    """Raises an error."""
+
+    @staticmethod
+    def act() -> None:
+        raise RuntimeError("no more of this")
+
+
+class Exiting(RogueModel):
+    """Leaves without a word."""
+
+    @staticmethod
+    def act() -> None:
+        os._exit(3)
+
+
+class Dying(RogueModel):
+    """Is killed, as for lack of memory."""
+
+    @staticmethod
+    def act() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Refusing(RogueModel):
+    """Notices in training that it was asked for what cannot be."""
+
+    @staticmethod
+    def act() -> None:
+        raise UsageError("these settings cannot be")
+
+
+class Hanging(RogueModel):
+    """Never returns, nor does a process that it starts, whose id it leaves in the file ``$ROGUE_CHILD``, if set."""
+
+    @staticmethod
+    def act() -> None:
+        if "ROGUE_CHILD" not in os.environ:
+            return
+        child = os.fork()
+        if child:
+            Path(os.environ["ROGUE_CHILD"]).write_text(str(child))
+        while True:
+            time.sleep(1)

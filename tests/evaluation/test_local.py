@@ -1,0 +1,169 @@
+"""Suites on this machine: models that crash, hang or die, and suites that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from plugin_packages import importable, write_package
+from rogues import RogueModel
+
+from lrtasks.errors import UsageError
+from lrtasks.evaluation.backends.local import Local
+from lrtasks.evaluation.jobs import Job
+from lrtasks.evaluation.suite import Entry, run_suite
+from lrtasks.files import held
+from lrtasks.results import read_record
+
+TINY = {
+    "steps": 8,
+    "eval_every": 4,
+    "val_batches": 1,
+    "test_batches": 1,
+    "batch_size": 4,
+    "length": 16,
+    "d_model": 8,
+}
+
+
+def entry(model: str, **changes: object) -> Entry:
+    return Entry(model, "cumsum", settings={**TINY, **changes})
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make the models of :mod:`rogues` known by their names in lower case, here and in processes started from here.
+
+    The file that it gives is where one of them leaves a process's id.
+    """
+    points = {cls.__name__.lower(): f"rogues:{cls.__name__}" for cls in RogueModel.__subclasses__()}
+    write_package(tmp_path, "rogues", {}, models=points)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parent)]))
+    with importable(tmp_path, monkeypatch):
+        yield tmp_path / "child"
+
+
+def has_ended(process: int) -> bool:
+    """Whether a process ends in ten seconds; a dead one that nobody has asked after counts as ended."""
+    last = time.monotonic() + 10
+    while time.monotonic() < last:
+        state = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
+        if not state.stdout.strip() or state.stdout.startswith("Z"):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_jobs_must_be_at_least_one() -> None:
+    with pytest.raises(UsageError, match="jobs must be at least 1, found 0"):
+        Local(0)
+
+
+def test_each_job_is_told_of_once_with_how_it_ended(tmp_path: Path) -> None:
+    words = [("list",), ("eval",), ("eval", "--model", "dlr", "--task", "shift")]
+    limits = [None, None, 0.05]
+    jobs = [Job("", word, tmp_path / str(n), limit) for n, (word, limit) in enumerate(zip(words, limits, strict=True))]
+    began: list[int] = []
+    lines: dict[int, str] = {}
+    Local(2).carry_out(jobs, began.append, lines.__setitem__)
+    assert sorted(began) == [0, 1, 2]
+    assert lines == {
+        0: "ended with exit code 0",
+        1: "refused: Missing option '--model'.",
+        2: "stopped at its time limit of 0.05 s",
+    }
+    assert [job.folder.joinpath("log.txt").exists() for job in jobs] == [False, False, True]
+
+
+def test_what_goes_wrong_here_stops_all_jobs(tmp_path: Path) -> None:
+    jobs = [Job("", ("list",), tmp_path / str(number)) for number in range(40)]
+    began: list[int] = []
+
+    def started(number: int) -> None:
+        began.append(number)
+        if number == 1:
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        Local(2).carry_out(jobs, started, lambda *_: None)
+    assert len(began) < 10
+
+
+@pytest.mark.e2e
+@pytest.mark.usefixtures("child")
+def test_models_that_fail_stop_nothing_else(tmp_path: Path) -> None:
+    names = ["raising", "exiting", "dying", "refusing"]
+    entries = [*[entry(name, healthy=5) for name in names], entry("attention")]
+    records = run_suite(entries, tmp_path / "runs", backend=Local(2), device="cpu")
+    assert [record.status for record in records] == [*["failed"] * 4, "done"]
+    reasons = [record.notes[-1] for record in records[:4]]
+    assert reasons[0] == "RuntimeError: no more of this"
+    assert reasons[1].startswith("ended with exit code 3")
+    assert reasons[2] == "killed by SIGKILL, often for lack of memory"
+    assert reasons[3] == "these settings cannot be"
+    for one, record in zip(entries, records, strict=True):
+        folder = one.folder(tmp_path / "runs")
+        assert read_record(folder) == record
+        # they had passed an evaluation, which is kept, and can go on from there
+        assert (folder / "checkpoint.pt").exists() == (record.status == "failed")
+        assert record.curve[0]["step"] == 4
+        assert (folder / "log.txt").exists() == (one.model in ("raising", "exiting", "dying"))
+    assert "Traceback" in (entries[0].folder(tmp_path / "runs") / "log.txt").read_text()
+
+
+@pytest.mark.e2e
+def test_a_hanging_run_is_cut_off_with_its_children(
+    tmp_path: Path, child: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROGUE_CHILD", str(child))
+    began = time.monotonic()
+    (done,) = run_suite([entry("attention")], tmp_path, device="cpu")
+    limit = 2 + 2 * (time.monotonic() - began)  # however slow this machine is, the hanging run gets to where it hangs
+    hanging = entry("hanging", healthy=5)
+    records = run_suite([hanging, entry("attention")], tmp_path, time_limit=limit, device="cpu")
+    assert [record.status for record in records] == ["failed", "done"]
+    assert records[0].notes[-1] == f"stopped at its time limit of {limit:g} s"
+    assert records[1] == done
+    assert has_ended(int(child.read_text()))
+    assert (hanging.folder(tmp_path) / "checkpoint.pt").exists()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_a_suite_that_is_stopped_takes_its_runs_along_and_goes_on_later(
+    tmp_path: Path, child: Path, end: signal.Signals
+) -> None:
+    # a shell starts what it puts into the background with Ctrl-C switched off
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import lrtasks.__main__"
+    settings = [word for name, value in {**TINY, "healthy": 5}.items() for word in ("--set", f"{name}={value}")]
+    words = ["suite", "--models", "hanging", "--tasks", "cumsum", "--device", "cpu", "--out", str(tmp_path / "runs")]
+    command = [sys.executable, "-c", code, *words, *settings]
+    with subprocess.Popen(
+        command, env={**os.environ, "ROGUE_CHILD": str(child)}, stderr=subprocess.PIPE, text=True
+    ) as suite:
+        while not child.exists() or not child.read_text():
+            assert suite.poll() is None
+            time.sleep(0.05)
+        suite.send_signal(end)
+        _, err = suite.communicate(timeout=60)
+    assert has_ended(int(child.read_text()))
+    folder = entry("hanging", healthy=5).folder(tmp_path / "runs")
+    assert read_record(folder).status == "running"
+    assert (folder / "checkpoint.pt").exists()
+    with held(folder / "lock", "the run"):
+        pass  # nobody works there any more
+    if end == signal.SIGINT:
+        assert suite.returncode == 1
+        assert "Traceback" not in err
+        assert err.splitlines()[-1].startswith("lrtasks: interrupted; what was cut off goes on")
+        return  # what is left is the same as after a kill
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    record = read_record(folder)
+    assert (record.status, [point["step"] for point in record.curve]) == ("done", [4, 8])

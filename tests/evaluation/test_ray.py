@@ -1,0 +1,215 @@
+"""Runs on a Ray cluster: the same results, whatever is killed, and every failure told in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import paused
+import pytest
+import ray_clusters
+
+from lrtasks import UsageError, ray_cluster
+from lrtasks.evaluation.backends.ray import Ray
+from lrtasks.evaluation.jobs import Job
+
+pytestmark = pytest.mark.e2e
+
+
+class Place(NamedTuple):
+    """A cluster whose head has no room for runs, with one more node that has."""
+
+    nodes: Any
+    node: Any
+    address: str
+    client: str
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    port = free_port()
+    settings = ray_clusters.alone(tmp_path_factory.mktemp("r"), Path(__file__).parent)
+    with settings, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(paused.PAUSE, "0.06")
+        with ray_clusters.cluster(num_cpus=0, ray_client_server_port=port) as nodes:
+            node = nodes.add_node(num_cpus=1, **ray_clusters.NODE)
+            yield Place(nodes, node, nodes.address, f"ray://127.0.0.1:{port}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Diary:
+    """What a backend says of its jobs, and what is done about it."""
+
+    def __init__(self, on_start: Callable[[], object] = lambda: None) -> None:
+        self.begun: list[int] = []
+        self.lines: dict[int, str] = {}
+        self._on_start = on_start
+
+    def started(self, number: int) -> None:
+        self.begun.append(number)
+        self._on_start()
+
+    def ended(self, number: int, line: str) -> None:
+        assert number not in self.lines
+        self.lines[number] = line
+
+
+def running(out: Path) -> list[tuple[int, int]]:
+    """The process of the run that writes below ``out`` and the Ray worker that started it, once there is one."""
+    return paused.processes(f"--out {out}")
+
+
+def test_a_run_goes_on_when_its_worker_and_then_its_machine_are_killed(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(paused.PAUSE, "0")
+    expected = paused.undisturbed(tmp_path / "here")
+    out = tmp_path / "there"
+    folder = out / next((tmp_path / "here").glob("*/*")).relative_to(tmp_path / "here")
+    lengths: list[int] = []
+
+    def kill_worker() -> None:
+        os.kill(running(out)[0][1], signal.SIGKILL)
+
+    def kill_node() -> None:
+        place.nodes.remove_node(place.node, allow_graceful=False)
+
+    def disturb() -> None:
+        for kill in (kill_worker, kill_node):
+            # from the second point of the curve on there is a checkpoint; a run that began anew would have one point
+            lengths.append(
+                paused.wait_for(lambda: (found := paused.points(folder)) not in (0, *(lengths or [1])) and found)
+            )
+            ((run, _),) = running(out)
+            kill()
+            paused.wait_for(lambda run=run: run not in dict(running(out)))
+
+    def add_node() -> None:
+        if len(diary.begun) == 2:
+            place.nodes.add_node(num_cpus=1, **ray_clusters.NODE)
+
+    diary, killer = Diary(add_node), threading.Thread(target=disturb, daemon=True)
+    killer.start()
+    Ray(place.address).carry_out([paused.job(out, folder)], diary.started, diary.ended)
+    killer.join()
+    assert diary.begun == [0, 0, 0]
+    # it went on, and each time there was more to do
+    assert lengths[0] < lengths[1] < len(expected.curve)
+    assert paused.outcome(paused.only_record(out)) == paused.outcome(expected)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_whose_worker_is_lost_again_and_again_is_given_up(place: Place, tmp_path: Path) -> None:
+    def kill() -> None:
+        ((_, worker),) = paused.wait_for(lambda: running(tmp_path))
+        os.kill(worker, signal.SIGKILL)
+
+    diary = Diary(kill)
+    Ray(place.address).carry_out([paused.job(tmp_path, tmp_path / "shift" / "run")], diary.started, diary.ended)
+    assert diary.begun == [0] * ray_cluster.TRIES
+    assert diary.lines[0].startswith("its Ray worker was lost 3 times, the last time so: The worker died")
+    assert running(tmp_path) == []
+    assert not (tmp_path / "shift").exists()
+
+
+def test_interrupting_the_suite_stops_its_runs(place: Place, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        paused.wait_for(lambda: running(tmp_path))
+        raise KeyboardInterrupt
+
+    diary = Diary(interrupt)
+    jobs = [paused.job(tmp_path, tmp_path / "shift" / str(seed), seed=seed) for seed in range(2)]
+    with pytest.raises(KeyboardInterrupt):
+        Ray(place.address).carry_out(jobs, diary.started, diary.ended)
+    paused.wait_for(lambda: not running(tmp_path), 20)
+    assert diary.lines == {}
+
+
+def test_a_run_that_fails_or_hangs_stops_no_other_through_a_client(place: Place, tmp_path: Path) -> None:
+    jobs = [
+        Job("refused", ("describe", "shfit"), tmp_path / "refused", 60),
+        paused.job(tmp_path, tmp_path / "slow", time_limit=0.5),
+        Job("fine", ("list",), tmp_path / "fine", 60),
+    ]
+    diary = Diary()
+    Ray(place.client).carry_out(jobs, diary.started, diary.ended)
+    assert sorted(diary.begun) == [0, 1, 2]
+    assert diary.lines[0].startswith("refused: unknown task or model 'shfit'; did you mean 'shift'?")
+    assert diary.lines[1] == "stopped at its time limit of 0.5 s"
+    assert diary.lines[2].startswith("ended with exit code 0")
+
+
+def test_the_commands_go_to_the_cluster(place: Place, command: Callable[..., Any]) -> None:
+    quick = ("--length", 16, "--steps", 2, "--val-batches", 1, "--test-batches", 1, "--d-model", 8)
+    cluster = ("--backend", "ray", "--address", place.address)
+    said = command("suite", "--models", "attention", "--tasks", "cumsum", *quick, *cluster, "--out", "runs", "--json")
+    assert said.code == 0, said.err
+    (record,) = json.loads(said.out)
+    assert (record["status"], record["environment"]["threads"]) == ("done", 1)
+    said = command("generate", "cumsum", "--length", 16, "--samples", 10, *cluster, "--out", "set", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["counts"] == {"train": 8, "val": 1, "test": 1}
+
+
+def test_the_commands_say_in_one_line_that_nothing_answers(tmp_path: Path, command: Callable[..., Any]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    suite = ("suite", "--models", "attention", "--tasks", "cumsum", "--out", "runs")
+    for words in (suite, ("generate", "cumsum", "--out", "set")):
+        said = command(*words, "--backend", "ray", "--address", address)
+        assert (said.code, said.out) == (2, "")
+        assert said.err.splitlines()[-1].startswith(f"lrtasks: no Ray cluster answers at {address}: ")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "message"),
+    [
+        (64, 0, "asks for 64 CPUs and 0 GPUs of one node, and the nodes of the Ray cluster have 0 and 0; 1 and 0"),
+        (1, 0.5, "asks for 1 CPUs and 0.5 GPUs"),
+        (0, 0, "cpus must be at least 1, found 0"),
+        (1, 1.5, "gpus must be a whole number or a fraction of one, found 1.5"),
+    ],
+)
+def test_more_than_any_node_has_is_refused(place: Place, tmp_path: Path, cpus: int, gpus: float, message: str) -> None:
+    diary = Diary()
+    with pytest.raises(UsageError, match=message):
+        job = Job("fine", ("list",), tmp_path / "fine")
+        Ray(place.address, cpus, gpus).carry_out([job], diary.started, diary.ended)
+    assert diary.begun == []
+
+
+def test_an_address_that_does_not_answer_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "SECONDS_TO_ANSWER", 4)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        mute = f"127.0.0.1:{silent.getsockname()[1]}"
+        messages = {
+            "nonsense": "a Ray address is host:port, ray://host:port or auto, found 'nonsense'",
+            f"127.0.0.1:{free_port()}": "no Ray cluster answers at 127.0.0.1:.*refused",
+            mute: f"no Ray cluster answers at {mute}: not within 4 s",
+        }
+        for address, message in messages.items():
+            with pytest.raises(UsageError, match=message) as caught:
+                Ray(address).carry_out([Job("fine", ("list",), tmp_path / "fine")], print, print)
+            assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_ray_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"pip install 'lrtasks\[ray\]'"):
+        Ray().carry_out([], print, print)

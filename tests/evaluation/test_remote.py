@@ -1,0 +1,95 @@
+"""What backends share whose runs are on other machines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lrtasks.evaluation.backends import remote
+from lrtasks.evaluation.backends.remote import Arrivals, Report, run_there
+from lrtasks.evaluation.jobs import LOCK, Job
+from lrtasks.results.records import FILE
+
+
+def job(folder: Path) -> Job:
+    return Job("fine", ("list",), folder, 60)
+
+
+class Diary(dict[int, str]):
+    """How each run ended."""
+
+    def end(self, number: int, line: str) -> None:
+        assert number not in self
+        self[number] = line
+
+
+def test_a_machine_that_does_not_see_the_results_folder_runs_nothing(tmp_path: Path) -> None:
+    report = run_there(job(tmp_path / "task" / "run"), 1)
+    assert report.line.startswith(f"there is no folder {tmp_path}/task/run on {report.host}: all machines must share")
+    assert report.record is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_ends_when_its_record_is_here_as_it_is_there(tmp_path: Path) -> None:
+    jobs, diary = [job(tmp_path / "task" / str(number)) for number in range(3)], Diary()
+    arrivals = Arrivals(jobs, diary.end)
+    here = jobs[0].folder / FILE
+    here.write_text("old")
+    there = tmp_path / "there"
+    there.write_text("new one")
+    record = there.stat().st_mtime_ns, there.stat().st_size
+    arrivals.expect(0, Report("node", "fine", record))
+    arrivals.expect(1, Report("node", "broken"))
+    arrivals.settle()
+    assert arrivals
+    assert diary == {1: "broken"}
+    there.rename(here)
+    arrivals.settle()
+    assert not arrivals
+    assert diary == {1: "broken", 0: "fine"}
+    arrivals.close()
+    assert [path.name for path in (tmp_path / "task").iterdir()] == ["0"]
+
+
+def test_a_record_that_never_appears_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "SECONDS_TO_APPEAR", 0)
+    diary = Diary()
+    arrivals = Arrivals([job(tmp_path / "task" / "run")], diary.end)
+    arrivals.expect(0, Report("node", "fine", (1, 1)))
+    arrivals.settle()
+    assert diary[0].startswith(f"what node wrote into {tmp_path}/task/run is not here: all machines must share")
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from lrtasks.files import held
+
+with held(Path(sys.argv[1]), "it"):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("seconds", "patience"), [(0.8, 60), (60, 0.6)])
+def test_a_run_waits_for_an_earlier_process_that_still_has_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, patience: float
+) -> None:
+    monkeypatch.setattr(remote, "SECONDS_TO_LET_GO", patience)
+    seen: list[bool] = []
+
+    def run(job: Job, *_: object) -> str:
+        seen.append((job.folder / LOCK).exists())
+        return "ran"
+
+    monkeypatch.setattr(remote, "run_job", run)
+    command = [sys.executable, "-c", HOLD, str(tmp_path / LOCK), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as earlier:
+        assert earlier.stdout is not None and earlier.stdout.readline() == "held\n"
+        assert run_there(job(tmp_path), 1).line == "ran"
+        earlier.kill()
+    # the first ended in time; the second does not, and the run itself will say that it is locked out
+    assert seen == [seconds > patience]

@@ -1,0 +1,190 @@
+"""Runs as elements of an array job: with submitit's local executor, and with stand-ins for Slurm's commands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import paused
+import pytest
+
+from lrtasks import UsageError
+from lrtasks.evaluation.backends import slurm
+from lrtasks.evaluation.backends.slurm import Slurm
+from lrtasks.evaluation.jobs import Job
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(slurm, "SECONDS_BETWEEN_LOOKS", 0.1)
+
+
+class Diary:
+    """What a backend says of its jobs, and what is done about it."""
+
+    def __init__(self, on_start: Callable[[int], object] | None = None) -> None:
+        self.begun: list[int] = []
+        self.lines: dict[int, str] = {}
+        self._on_start = on_start
+
+    def started(self, number: int) -> None:
+        self.begun.append(number)
+        if self._on_start is not None:
+            self._on_start(number)
+
+    def ended(self, number: int, line: str) -> None:
+        assert number not in self.lines
+        self.lines[number] = line
+
+
+def test_a_run_that_is_preempted_goes_on_and_others_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = paused.undisturbed(tmp_path / "here")
+    out = tmp_path / "there"
+    folder = out / next((tmp_path / "here").glob("*/*")).relative_to(tmp_path / "here")
+    monkeypatch.setenv(paused.PAUSE, "0.06")
+    points: list[int] = []
+
+    def preempt(number: int) -> None:
+        if number == 0:
+            points.append(paused.wait_for(lambda: (found := paused.points(folder)) > 1 and found))
+            ((run, element),) = paused.processes(f"--out {out}")
+            os.kill(element, signal.SIGUSR2)
+            paused.wait_for(lambda: run not in dict(paused.processes(f"--out {out}")))
+            points.append(paused.wait_for(lambda: (found := paused.points(folder)) != points[0] and found))
+
+    jobs = [
+        paused.job(out, folder),
+        Job("refused", ("describe", "shfit"), out / "shift" / "refused", 60),
+        paused.job(tmp_path / "slow", tmp_path / "slow" / "shift" / "slow", time_limit=0.5),
+    ]
+    diary = Diary(preempt)
+    Slurm({"array_parallelism": 2}, cluster="local").carry_out(jobs, diary.started, diary.ended)
+    assert sorted(diary.begun) == [0, 1, 2]
+    assert points[0] < points[1] < len(expected.curve)
+    assert paused.outcome(paused.only_record(out)) == paused.outcome(expected)
+    assert diary.lines[1].startswith("refused: unknown task or model 'shfit'; did you mean 'shift'?")
+    assert diary.lines[2] == "stopped at its time limit of 0.5 s"
+
+
+def test_interrupting_the_suite_cancels_its_jobs(tmp_path: Path) -> None:
+    def interrupt(_: int) -> None:
+        paused.wait_for(lambda: paused.processes(f"--out {tmp_path}"))
+        raise KeyboardInterrupt
+
+    diary = Diary(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        job = paused.job(tmp_path, tmp_path / "shift" / "run")
+        Slurm(cluster="local").carry_out([job], diary.started, diary.ended)
+    paused.wait_for(lambda: not paused.processes(f"--out {tmp_path}"), 20)
+    assert diary.lines == {}
+
+
+SBATCH = """#!{python}
+import os, re, subprocess, sys
+from pathlib import Path
+
+script = Path(sys.argv[1]).read_text()
+with Path("submitted").open("a") as file:
+    file.write(script)
+if "--partition=broken" in script:
+    sys.exit("sbatch: error: invalid partition specified: broken")
+number = str(len(list(Path().glob("array-*"))) + 7)
+Path(f"array-{{number}}").touch()
+first, last = map(int, re.search(r"--array=(\\d+)-(\\d+)", script).groups())
+for element in range(first, last + 1):
+    names = dict(SLURM_JOB_ID=number, SLURM_ARRAY_JOB_ID=number, SLURM_ARRAY_TASK_ID=str(element))
+    silent = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.Popen(["bash", sys.argv[1]], env={{**os.environ, **names}}, **silent)
+print("Submitted batch job " + number)
+"""
+SRUN = """#!{python}
+import os, sys
+
+words = sys.argv[1:]
+streams = {{word: words[words.index(word) + 1] for word in ("--output", "--error")}}
+for stream, word in ((1, "--output"), (2, "--error")):
+    path = streams[word]
+    for mark, name in {{"%A": "SLURM_ARRAY_JOB_ID", "%a": "SLURM_ARRAY_TASK_ID", "%t": "SLURM_PROCID"}}.items():
+        path = path.replace(mark, os.environ.get(name, "0"))
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
+words = words[words.index("--error") + 2 :]
+os.execvp(words[0], words)
+"""
+SACCT = """#!{python}
+import sys
+
+print("JobID|State|NodeList")
+for word in sys.argv:
+    if word.isdecimal():
+        print(word + "_[0-9]|RUNNING|node")
+"""
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's commands, which run every element at once on this machine."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "scancel": "#!/bin/sh\n"}.items():
+        (folder / name).write_text(text.format(python=sys.executable))
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(folder), os.environ["PATH"]]))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("commands")
+def test_array_jobs_are_written_and_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "LARGEST_ARRAY", 2)
+    jobs = [Job("fine", ("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(4)]
+    diary = Diary()
+    parameters = {"partition": "long", "gpus_per_node": 1, "cpus_per_task": 3, "array_parallelism": 1}
+    Slurm(parameters).carry_out(jobs, diary.started, diary.ended)
+    assert sorted(diary.begun) == [0, 1, 2, 3]
+    assert all(line.startswith("ended with exit code 0") for line in diary.lines.values())
+    lines = (tmp_path / "submitted").read_text().splitlines()
+    options = ("array=0-1%1", "partition=long", "gpus-per-node=1", "cpus-per-task=3", "time=12", "job-name=lrtasks")
+    for option in options:
+        assert lines.count(f"#SBATCH --{option}") == 2, option
+    assert list((tmp_path / "out" / "slurm").glob("*_result.pkl"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["slurm"]
+
+
+@pytest.mark.usefixtures("commands")
+@pytest.mark.parametrize(
+    ("parameters", "time_limit", "message"),
+    [
+        ({}, None, "Slurm has to know how long a run may take: timeout_min=MINUTES"),
+        ({"time": "1:00:00"}, 60, "Slurm has to know how long a run may take: timeout_min=MINUTES"),
+        ({"partitoin": "long"}, 60, "bad parameters for Slurm: Unknown argument 'partitoin'"),
+        ({"timeout_min": "x"}, 60, 'bad parameters for Slurm: Parameter "timeout_min" expected type'),
+        ({"partition": "broken"}, 60, "Slurm did not take the jobs: .*invalid partition specified: broken"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path, parameters: dict[str, Any], time_limit: float | None, message: str
+) -> None:
+    diary = Diary()
+    jobs = [Job("fine", ("list",), tmp_path / "out" / "task" / str(number), time_limit) for number in range(2)]
+    with pytest.raises(UsageError, match=message) as caught:
+        Slurm(parameters).carry_out(jobs, diary.started, diary.ended)
+    assert "\n" not in str(caught.value)
+    assert diary.begun == []
+    assert not (tmp_path / "out" / "task").exists()
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [Job("fine", ("list",), tmp_path / "out" / "task" / "fine", 60)]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="there is no srun on this machine"):
+        Slurm().carry_out(jobs, print, print)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UsageError, match=r"pip install 'lrtasks\[slurm\]'"):
+        Slurm().carry_out(jobs, print, print)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,121 @@
+"""Suites as TOML files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lrtasks import generators, models
+from lrtasks.errors import UsageError
+from lrtasks.evaluation.suite import Entry
+from lrtasks.evaluation.suite_file import Suite, read_suite
+
+
+def read(folder: Path, text: str, **settings: object) -> Suite:
+    (folder / "suite.toml").write_text(text)
+    return read_suite(folder / "suite.toml", settings)
+
+
+def test_combinations(tmp_path: Path) -> None:
+    suite = read(
+        tmp_path,
+        """
+        models = ["dlr", "hyena"]
+        tasks = "shift,pathfinder"
+        preset = "paper"
+        seeds = 2
+        settings = { steps = 5, "task.length" = 32 }
+        time_limit = 60
+        unequal_budgets = true
+        """,
+    )
+    settings = {"steps": 5, "task.length": 32}
+    assert suite.entries == [
+        Entry(model, "shift", "paper", seed, settings) for model in ("dlr", "hyena") for seed in (0, 1)
+    ]
+    assert [(entry.model, entry.seed) for entry, _ in suite.skipped] == [
+        ("dlr", 0),
+        ("dlr", 1),
+        ("hyena", 0),
+        ("hyena", 1),
+    ]
+    assert {(entry.task, reason) for entry, reason in suite.skipped} == {("pathfinder", "no parameter 'task.length'")}
+    assert (suite.time_limit, suite.unequal_budgets) == (60, True)
+
+
+def test_what_is_left_out_is_all_of_it_once_at_the_small_preset(tmp_path: Path) -> None:
+    suite = read(tmp_path, 'models = ["dlr"]')
+    assert suite.entries == [Entry("dlr", task) for task in generators.names()]
+    assert (suite.skipped, suite.time_limit, suite.unequal_budgets) == ([], None, False)
+    suite = read(tmp_path, 'tasks = ["shift"]')
+    assert suite.entries == [Entry(model, "shift") for model in models.names()]
+
+
+RUNS = """
+preset = "paper"
+settings = { steps = 5, length = 32 }
+[[runs]]
+model = "dlr"
+task = "shift"
+[[runs]]
+model = "dlr"
+task = "cumsum"
+preset = "small"
+seed = 7
+settings = { kernel = "prod", steps = 6 }
+"""
+
+
+def test_single_runs(tmp_path: Path) -> None:
+    expected = [
+        Entry("dlr", "shift", "paper", 0, {"steps": 5, "length": 32}),
+        Entry("dlr", "cumsum", "small", 7, {"steps": 6, "length": 32, "kernel": "prod"}),
+    ]
+    assert read(tmp_path, RUNS).entries == expected
+    assert read(tmp_path, RUNS, steps=9).entries[1].settings["steps"] == 9
+    both = read(tmp_path, 'models = ["dss"]\ntasks = ["mips"]\n' + RUNS)
+    assert both.entries == [Entry("dss", "mips", "paper", 0, {"steps": 5, "length": 32}), *expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("models = [", "suite.toml is not valid TOML"),
+        ('model = ["dlr"]', r"unknown key of suite .*suite.toml 'model'; did you mean 'models'\?"),
+        ("models = 3", "suite: models must be a text or a list whose entries are each a text, found 3"),
+        ("models = []", "no model is chosen"),
+        ('models = ["dlrr"]', "unknown model 'dlrr'; did you mean 'dlr'"),
+        ('tasks = ["shfit"]', "unknown task 'shfit'; did you mean 'shift'"),
+        ("seeds = 0", "suite: seeds must be at least 1, found 0"),
+        ('seeds = "three"', "suite: seeds must be a whole number, found 'three'"),
+        ("time_limit = 0", "suite: time_limit must be above 0, found 0"),
+        ("unequal_budgets = 1", "suite: unequal_budgets must be true or false, found 1"),
+        ("settings = 3", "settings must be a table such as"),
+        ('models = ["dlr"]\nsettings = { stpes = 3 }', "has a parameter 'stpes'; did you mean 'steps'"),
+        ("runs = 3", r"runs must be tables, each under a heading \[\[runs\]\], found 3"),
+        ("runs = [3]", r"runs must be tables, each under a heading \[\[runs\]\], found \[3\]"),
+        ('seeds = 3\n[[runs]]\nmodel = "dlr"\ntask = "shift"', "seeds are for models and tasks"),
+        ('[[runs]]\nmodel = "dlr"', "run 1: task is missing"),
+        ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nseeds = 3', "run 1: unknown key 'seeds'; did you mean 'seed'"),
+        ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nseed = -1', "run 1: run: seed must be at least 0, found -1"),
+        ('[[runs]]\nmodel = 5\ntask = "shift"', "run 1: run: model must be a text, found 5"),
+        ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nsettings = 5', "run 1: settings must be a table"),
+        ('[[runs]]\nmodel = "dlr"\ntask = "shfit"', "run 1: unknown task 'shfit'"),
+        ('[[runs]]\nmodel = "dlr"\ntask = "shift"\npreset = "papre"', "run 1: unknown preset 'papre'"),
+        ('[[runs]]\nmodel = "hyena"\ntask = "pathfinder"', "run 1: hyena is a causal model"),
+    ],
+)
+def test_a_bad_file_is_refused_in_a_line_that_names_the_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        read(tmp_path, text)
+    assert "suite.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read the suite .*none.toml: No such file"):
+        read_suite(tmp_path / "none.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="is not valid TOML"):
+        read_suite(tmp_path / "bytes.toml")

@@ -1,0 +1,275 @@
+"""Pairs of runs: who belongs to whom, what is said of them, and what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_records import made
+from scipy import stats
+
+from lrtasks.errors import UsageError
+from lrtasks.results import RunRecord
+from lrtasks.results.compare import Comparison, compare
+from lrtasks.results.pairing import Side, model_side
+
+A, B = (0.9, 0.8, 0.95), (0.7, 0.75, 0.8)
+
+
+def runs(model: str, scores: Sequence[float | None], **settings: Any) -> list[RunRecord]:
+    """One run per score, with seeds 0, 1, ..."""
+    return [made(model=model, seed=seed, score=score, **settings) for seed, score in enumerate(scores)]
+
+
+def compared(a: list[RunRecord], b: list[RunRecord]) -> Comparison:
+    return compare(Side("one", a), Side("other", b))
+
+
+def test_the_differences_of_a_task_go_into_a_paired_test() -> None:
+    found = compared(runs("dlr", A), list(reversed(runs("dss", B))))
+    (entry,) = found.differences
+    content = entry.content()
+    assert (content["seeds"], content["a"], content["b"]) == ([0, 1, 2], list(A), list(B))
+    expected = stats.ttest_rel(A, B)
+    interval = expected.confidence_interval(0.95)
+    assert content["difference"] == pytest.approx(0.4 / 3)
+    assert (content["difference_low"], content["difference_high"]) == pytest.approx((interval.low, interval.high))
+    assert content["p"] == content["p_holm"] == pytest.approx(expected.pvalue)
+    assert entry.line() == ["shift", "r2", "0.883", "0.750", "+0.133", "-0.056 to +0.323", "3", "0.094", "0.094"]
+
+
+def test_one_pair_is_too_few_for_a_test() -> None:
+    found = compared(runs("dlr", [0.9]), runs("dss", [0.7]))
+    assert found.differences[0].line() == ["shift", "r2", "0.900", "0.700", "+0.200", "", "1", "too few pairs", ""]
+    assert found.notes() == [
+        "A: one; B: other",
+        "over 1 task A is better on 1, B on 0; too few tasks for a test",
+    ]
+    content = json.loads(json.dumps(found.content(), allow_nan=False))
+    assert content["differences"][0]["p"] is content["differences"][0]["difference_low"] is None
+
+
+def test_equal_differences_have_no_test() -> None:
+    found = compared(runs("dlr", [1.0, 0.9]), runs("dss", [0.9, 0.8]))
+    assert found.differences[0].line()[-2:] == ["equal differences", ""]
+
+
+def test_several_tests_are_corrected() -> None:
+    tasks = {"shift": ((0.9, 0.8, 0.95), (0.7, 0.75, 0.8)), "mips": ((0.5, 0.52, 0.51), (0.1, 0.11, 0.12))}
+    a = [run for task, (scores, _) in tasks.items() for run in runs("dlr", scores, task=task)]
+    b = [run for task, (_, scores) in tasks.items() for run in runs("dss", scores, task=task)]
+    a += runs("dlr", [0.3], task="sort")  # a single pair adds no test
+    b += runs("dss", [0.2], task="sort")
+    mips, shift, sort = compared(a, b).differences
+    assert (mips.task, shift.task, sort.task) == ("mips", "shift", "sort")
+    assert mips.p is not None and shift.p is not None and mips.p < shift.p
+    assert (mips.p_holm, shift.p_holm, sort.p_holm) == (pytest.approx(2 * mips.p), pytest.approx(shift.p), None)
+
+
+def over_tasks(differences: dict[str, float], **last: Any) -> Comparison:
+    a = [made(model="dlr", task=task, score=0.5 + value, **last) for task, value in differences.items()]
+    return compared(a, [made(model="dss", task=task, score=0.5, **last) for task in differences])
+
+
+def test_tests_over_tasks_take_one_difference_per_task() -> None:
+    differences = {"a": 0.1, "b": 0.2, "c": -0.05, "d": 0.3}
+    overall = over_tasks(differences).overall()
+    assert (overall["tasks"], overall["a_better"], overall["b_better"]) == (4, 3, 1)
+    assert overall["p_signed_rank"] == pytest.approx(stats.wilcoxon(list(differences.values())).pvalue)
+    assert overall["p_sign"] == pytest.approx(stats.binomtest(3, 4).pvalue)
+    note = over_tasks(differences).notes()[1]
+    assert note == (
+        "over 4 tasks A is better on 3, B on 1; Wilcoxon's signed-rank test p = 0.25; sign test p = 0.62; "
+        "with 4 tasks no p is below 0.12"
+    )
+    six = over_tasks({name: 0.1 * number for number, name in enumerate("abcdef", 1)})
+    assert six.notes()[1].endswith("Wilcoxon's signed-rank test p = 0.031; sign test p = 0.031")
+
+
+def test_a_task_at_several_lengths_is_one_task() -> None:
+    lengths = (64, 128, 256)
+    a = [made(model="dlr", length=length, score=0.6) for length in lengths]
+    b = [made(model="dss", length=length, score=0.5) for length in lengths]
+    found = compared(a, b)
+    assert [entry.label for entry in found.differences] == [f"shift (length={length})" for length in lengths]
+    assert found.by_task() == {"shift": pytest.approx(0.1)}
+    assert found.overall()["p_sign"] is None
+
+
+def test_differences_of_unlike_scores_are_not_ranked_together() -> None:
+    def labelled(model: str, score: float) -> RunRecord:
+        record = made(model=model, task="listops", score=score)
+        return dataclasses.replace(
+            record, task={**record.task, "metric": "accuracy"}, scores={"test": {"accuracy": score}}
+        )
+
+    a, b = [*runs("dlr", [0.5]), labelled("dlr", 0.9)], [*runs("dss", [0.4]), labelled("dss", 0.8)]
+    overall = compared(a, b).overall()
+    assert (overall["p_signed_rank"], overall["p_sign"]) == (None, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"length": 512}, "length (256 and 512)"),
+        ({"budget": {"steps": 5}}, "steps (2000 and 5)"),
+        ({"budget": {"stop_at": 0.5}}, "stop_at (None and 0.5)"),
+        ({"seed": 7}, "seed (0 and 7)"),
+    ],
+)
+def test_partners_share_task_parameters_budget_and_seed(change: dict[str, Any], said: str) -> None:
+    far = made(model="dss", **{"seed": 9, "length": 64, "budget": {"steps": 9}} | change)
+    near = made(model="dss", **change)
+    with pytest.raises(UsageError) as caught:
+        compared([made()], [far, near])
+    assert str(caught.value) == (
+        "no run of one has a partner in other with the same task, parameters, budget and seed; "
+        f"dlr seed 0 and dss seed {near.seed} on shift differ in {said}"
+    )
+
+
+@pytest.mark.parametrize("change", [{"version": 2}, {"data": "ab"}])
+def test_partners_share_version_and_data(change: dict[str, Any]) -> None:
+    other = dataclasses.replace(made(model="dss"), task={**made().task, **change})
+    with pytest.raises(UsageError, match=f"differ in {next(iter(change))} "):
+        compared([made()], [other])
+
+
+def test_partners_may_differ_in_their_tuning() -> None:
+    assert len(compared([made()], [made(model="dss", budget={"lr": 0.5})]).differences) == 1
+
+
+def test_sides_without_a_common_task_or_model() -> None:
+    with pytest.raises(UsageError, match=r"they share no task$"):
+        compared([made()], [made(task="mips")])
+    with pytest.raises(UsageError, match=r"they share no model$"):
+        compared([made(), made(model="dss")], [made(model="s4d")])
+
+
+def test_two_folders_of_several_models_are_compared_model_by_model() -> None:
+    a = [*runs("dlr", A), *runs("dss", B)]
+    b = [*runs("dlr", [0.6, 0.5, 0.4]), *runs("dss", [0.7, 0.75, 0.9]), *runs("s4d", [0.1])]
+    found = compared(a, b)
+    assert [(entry.model, entry.label) for entry in found.differences] == [("dlr", "shift"), ("dss", "shift")]
+    assert found.differences[0].differences == pytest.approx([0.3, 0.3, 0.55])
+    assert found.sheet().header[:2] == ["task", "model"]
+    assert [line[1] for line in found.sheet().lines] == ["dlr", "dss"]
+    assert found.left_out == ["without a partner: 1 of other on shift"]
+    assert found.overall()["tasks"] == 1
+
+
+def test_runs_without_a_partner_or_a_score_are_left_out_and_named() -> None:
+    lost = made(model="dlr", seed=1, score=None, status="diverged", cost={})
+    a = [made(seed=0), lost, made(seed=2, score=0.8), made(seed=3), made(task="mips")]
+    found = compared(a, runs("dss", [0.5, 0.6, 0.7]))
+    assert [record.seed for record, _ in found.differences[0].pairs] == [0, 2]
+    assert found.left_out == [
+        "dlr seed 1 on shift: diverged",
+        "without a partner: 1 of one on mips",
+        "without a partner: 1 of one on shift",
+    ]
+    assert found.notes()[-3:] == [f"left out: {reason}" for reason in found.left_out]
+    with pytest.raises(UsageError, match="no pair of one and other has two scores: dlr seed 1 on shift: diverged"):
+        compared([lost], runs("dss", [0.5, 0.6]))
+
+
+def test_a_run_has_one_partner() -> None:
+    two = [made(score=0.5), made(score=0.6, hyper={"layers": 2}, budget={"lr": 0.5})]
+    message = (
+        "^one holds two runs of dlr seed 0 on shift, which differ in lr, layers; one run can have one partner only$"
+    )
+    with pytest.raises(UsageError, match=message):
+        compared(two, runs("dss", [0.5]))
+    with pytest.raises(UsageError, match="which have the same settings"):
+        compared([made(score=0.5), made(score=0.6)], runs("dss", [0.5]))
+    assert len(compared([made(), made()], runs("dss", [0.5])).differences[0].pairs) == 1  # a copy is no second run
+
+
+def test_a_side_is_not_compared_with_itself() -> None:
+    with pytest.raises(UsageError, match="one and other are the same runs"):
+        compared(runs("dlr", A), runs("dlr", A))
+
+
+def test_a_model_is_named_as_tables_name_it() -> None:
+    records = [
+        made(score=0.5),
+        made(score=0.6, hyper={"kernel": "prod"}),
+        made(model="dss", score=0.4),
+        made(model="dss", task="mips", budget={"lr": 0.5, "steps": 5}),
+    ]
+    assert model_side("dlr (kernel=prod)", records).records == [records[1]]
+    assert model_side("dss", records).records == [records[3], records[2]]
+    with pytest.raises(
+        UsageError, match=r"'dlr' has several settings; name one of: dlr \(kernel=prod\), dlr \(kernel=r"
+    ):
+        model_side("dlr", records)
+    with pytest.raises(UsageError, match="unknown model 'dsss'; did you mean 'dss'"):
+        model_side("dsss", records)
+
+
+@pytest.fixture
+def folders(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``lrtasks compare ...`` with the folders ``runs`` and ``later`` of two models each."""
+    for folder, extra in (("runs", 0.0), ("later", 0.01)):
+        for model, scores in (("dlr", A), ("dss", B)):
+            for record in runs(model, scores):
+                place = Path(folder) / f"{model}-{record.seed}"
+                place.mkdir(parents=True)
+                score = record.scores["test"]["r2"] + extra * record.seed
+                dataclasses.replace(record, scores={"test": {"r2": score}}).write(place)
+    return lambda *words: command("compare", *words)
+
+
+def test_models_of_a_folder(folders: Callable[..., Any]) -> None:
+    said = folders("dlr", "dss")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines()[1].split() == [
+        "shift",
+        "r2",
+        *["0.883", "0.750", "+0.133", "-0.056", "to", "+0.323", "3", "0.094", "0.094"],
+    ]
+    assert "A: dlr; B: dss" in said.out
+    found = json.loads(folders("dlr", "dss", "--folder", "later", "--json").out)
+    assert found["differences"][0]["a"] == pytest.approx([0.9, 0.81, 0.97])
+    assert folders("dlr", "dss", "--format", "markdown").out.startswith("| task | metric | A | B | A - B |")
+
+
+def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
+    found = json.loads(folders("later", "runs", "--json").out)
+    assert [(entry["model"], entry["difference"]) for entry in found["differences"]] == [
+        ("dlr", pytest.approx(0.01)),
+        ("dss", pytest.approx(0.01)),
+    ]
+    runs = json.loads(folders("runs/dlr-0", "runs/dss-0", "--json").out)
+    assert (runs["differences"][0]["model"], runs["differences"][0]["seeds"]) == (None, [0])
+    Path("runs/old").mkdir()
+    dataclasses.replace(made(), schema=2).write(Path("runs/old"))
+    said = folders("later", "runs")
+    assert said.code == 0
+    assert said.err == (
+        "lrtasks: left out: runs/old/record.json has schema 2; this version of lrtasks reads schema 1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("runs", "dss"), "compare takes two models or two folders, found the folder runs and the name 'dss'"),
+        (
+            ("dlr", "runs/dss-0"),
+            "compare takes two models or two folders, found the folder runs/dss-0 and the name 'dlr'",
+        ),
+        (("dlr", "dsss"), "unknown model 'dsss'; did you mean 'dss'? Allowed: dlr, dss"),
+        (("runs", "nowhere/at-all"), "no results folder at nowhere/at-all"),
+        (("dlr", "dss", "--folder", "nowhere"), "no results folder at nowhere"),
+        (("runs", "runs"), "runs and runs are the same runs"),
+        (("dlr", "dss", "--format", "csv"), "unknown format 'csv'; Allowed: html, json, latex, markdown, text"),
+    ],
+)
+def test_mistakes(folders: Callable[..., Any], words: tuple[str, ...], message: str) -> None:
+    said = folders(*words)
+    assert (said.code, said.out, said.err) == (2, "", f"lrtasks: {message}\n")

@@ -1,0 +1,118 @@
+"""Sheets in every form: nothing lost, nothing that breaks out of its cell."""
+
+from __future__ import annotations
+
+import csv
+import html.parser
+import io
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from made_records import made
+
+from lrtasks.results import formats
+from lrtasks.results.formats import Sheet
+from lrtasks.results.table import make_table
+
+NASTY = r"""a|b <script>alert("&amp;")</script> 50% $x_1^2$ #{}~\end ±1 – 2"""
+SHEET = Sheet(["task", "model", NASTY], [["one", "0.5", ""], ["two", NASTY, "3"]])
+NOTES = [f"first {NASTY}", "second"]
+
+
+def test_text_is_aligned() -> None:
+    header, one, two, *notes = formats.text([SHEET], NOTES).splitlines()
+    assert header.index("model") == one.index("0.5") == two.index("a|b") == 6
+    assert header.index("a|b") == two.index("3", len(NASTY) + 6)
+    assert notes == NOTES
+    assert formats.text([SHEET, SHEET]).split("\n\n") == [formats.text([SHEET])] * 2
+
+
+def test_text_is_folded_at_the_width() -> None:
+    names = [f"model-{number}" for number in range(6)]
+    header = ["task", *(text for name in names for text in (name, "paper"))]
+    line = ["shift", *(str(number) for number in range(12))]
+    sheet = Sheet(header, [line], frozenset(range(2, 13, 2)))
+    assert formats.text([sheet], width=len(formats.text([sheet]).splitlines()[0])) == formats.text([sheet])
+    parts = formats.text([sheet], width=40).split("\n\n")
+    found = [[words.split() for words in part.splitlines()] for part in parts]
+    assert all(len(words) <= 40 for part in parts for words in part.splitlines())
+    assert [part[0][0] for part in found] == ["task"] * 3
+    assert [part[0][1::2] for part in found] == [names[:2], names[2:4], names[4:]]
+    assert [word for part in found for word in part[1][1:]] == line[1:]
+    narrow = formats.text([sheet], width=1).split("\n\n")  # no column is left out, however narrow
+    assert [part.splitlines()[0].split() for part in narrow] == [["task", name, "paper"] for name in names]
+
+
+def test_a_sheet_can_be_transposed() -> None:
+    sheet = Sheet(["task", "dlr", "paper"], [["shift", "1", "2"], ["sort", "3", "4"]], frozenset([2]))
+    assert formats.text([sheet.transposed()]).split() == ["task", "shift", "sort", "dlr", "1", "3", "paper", "2", "4"]
+
+
+def test_markdown_has_as_many_cells_in_each_row() -> None:
+    table, notes = formats.markdown([SHEET], NOTES).split("\n\n")
+    lines = table.splitlines()
+    assert len(lines) == 4
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4}
+    assert notes.splitlines() == [f"- {note}" for note in NOTES]
+    assert formats.markdown([SHEET], ["only"]).endswith("\n\nonly")
+
+
+class Page(html.parser.HTMLParser):
+    """Collects tags, and the text of each cell."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.cells: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag in ("td", "th", "p"):
+            self.cells.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1] in ("td", "th", "p"):
+            self.cells[-1] += data.rstrip("\n")
+
+
+def test_html_holds_names_as_they_are() -> None:
+    page = Page(formats.html_page([SHEET], NOTES))
+    assert page.cells == [*SHEET.header, *(cell for line in SHEET.lines for cell in line), *NOTES]
+    assert set(page.tags) == {"meta", "title", "style", "table", "tr", "th", "td", "p"}
+
+
+def test_latex_is_escaped() -> None:
+    text = formats.latex([SHEET], NOTES)
+    (table,) = re.findall(r"\\begin{tabular}{lll}\n(.*?)\\end{tabular}", text, flags=re.DOTALL)
+    assert re.findall(r"\\(toprule|midrule|bottomrule)", table) == ["toprule", "midrule", "bottomrule"]
+    rows = [line for line in table.splitlines() if line.endswith(r" \\")]
+    assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {2}
+    for row in rows:
+        bare = re.sub(r"\\[&%$#_{}]|\\text\w+{}|\$\\pm\$", "", row.removesuffix(r"\\"))
+        assert not re.search(r"[%$#_{}~^\\<>|±–]", bare)
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no LaTeX here")
+def test_latex_compiles(tmp_path: Path) -> None:
+    body = formats.latex([SHEET, SHEET.transposed()], NOTES)
+    page = f"\\documentclass{{article}}\\usepackage{{booktabs}}\\begin{{document}}\n{body}\n\\end{{document}}\n"
+    (tmp_path / "page.tex").write_text(page)
+    ended = subprocess.run(["pdflatex", "-halt-on-error", "page.tex"], cwd=tmp_path, capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stdout.decode(errors="replace")[-1000:]
+
+
+def test_csv_and_json_hold_the_same() -> None:
+    records = [made(), made(seed=1, score=0.7), made(task="mips"), made(model="a|b,c", score=None, status="failed")]
+    rows = json.loads(json.dumps(make_table(records).rows(), allow_nan=False))
+    found = list(csv.DictReader(io.StringIO(formats.csv_lines(rows))))
+    assert len(found) == len(rows) == 3
+    for line, row in zip(found, rows, strict=True):
+        for name, value in row.items():
+            text = json.dumps(value) if isinstance(value, (dict, list)) else "" if value is None else str(value)
+            assert line[name] == text

@@ -1,0 +1,284 @@
+"""The report in a browser: what its scripts do, how it fits, and whether everybody can use it.
+
+Needs Chromium on the search path, and the packages ``playwright`` and ``axe-playwright-python``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from made_records import made
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from report_pages import HOSTILE, renamed, trained, write_runs
+
+from lrtasks.results import RunRecord
+from lrtasks.results.report import make_report, read_sources, render_page
+
+pytestmark = pytest.mark.e2e
+
+TASKS = {"shift": 0.9, "cumsum": 0.7, "cummax": 0.5, "recall": 0.3}
+MODELS = {"dlr": 0.05, "attention": 0.0, "a-model-with-a-long-name": -0.05}
+WIDTHS = (360, 768, 1280)
+
+
+def records() -> Iterator[RunRecord]:
+    for task, score in TASKS.items():
+        for number, (model, more) in enumerate(MODELS.items()):
+            cost = {"seconds_per_step": 0.01 * (number + 1), "peak_memory_bytes": 2**20, "device": "cpu"}
+            command = f"lrtasks eval --model {model} --task {task}"
+            curve = [{"step": step, "loss": 1 / step, "r2": (score + 4 * more) * step / 80} for step in (20, 80)]
+            changes = {"cost": cost, "command": command, "curve": curve, "length": 64}
+            yield trained(task=task, model=model, score=score + more, **changes)
+    yield trained(task="shift", model="dlr", length=256, score=0.4)
+    for number, status in enumerate(("diverged", "failed", "running")):
+        yield made(task=list(TASKS)[number], model="broken", length=64, score=None, status=status)
+    yield renamed(trained(notes=[HOSTILE], command=HOSTILE), task=HOSTILE, model=HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of made-up runs."""
+    folder = write_runs(tmp_path_factory.mktemp("runs"), *records())
+    path = folder / "report.html"
+    path.write_text(render_page(make_report(read_sources([folder]))))
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Headless Chromium of the system."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert found, "these tests need Chromium (apt-get install chromium)"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, file: Path) -> Iterator[Page]:
+    """The page, opened; whatever it loads or complains about fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light", offline=True)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: complaints.append(request.url) if request.url.startswith("http") else None)
+    page.on("dialog", lambda dialog: complaints.append(dialog.message))
+    page.goto(file.as_uri())
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def column(page: Page, table: str, number: int) -> list[str]:
+    """The texts of one column of a table, as they are seen."""
+    cells = page.locator(f"{table} tbody tr:visible > :nth-child({number + 1})")
+    return [" ".join(text.split()) for text in cells.all_inner_texts()]
+
+
+def cell(page: Page, task: str, model: str) -> Locator:
+    """The link in a cell of the heat map."""
+    return page.get_by_role("link", name=re.compile(rf"^{model} on {re.escape(task)}[ :(]"))
+
+
+def test_nothing_is_wider_than_the_page(page: Page) -> None:
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(100)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.locator("summary", has_text="Models").click()
+    menu = page.get_by_role("group", name="Models", exact=True).bounding_box()
+    assert menu is not None and menu["x"] >= 0 and menu["x"] + menu["width"] <= 360
+    page.locator("summary", has_text="Models").click()
+    cell(page, "cumsum", "dlr").click()
+    dialog = page.get_by_role("dialog")
+    assert dialog.evaluate("element => element.scrollWidth <= element.clientWidth")
+
+
+def test_the_heat_map_scrolls_under_its_row_heads(page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 800})
+    scroller = page.get_by_role("region", name="Scores by task and model")
+    head = page.locator("#heat-map tbody th").first
+    before = head.bounding_box()
+    scroller.evaluate("element => element.scrollTo(1000, 0)")
+    assert scroller.evaluate("element => element.scrollLeft") > 50
+    after = head.bounding_box()
+    assert before is not None and after is not None and abs(after["x"] - before["x"]) <= 2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("opened", [False, True])
+def test_everybody_can_use_it(page: Page, scheme: str, opened: bool) -> None:
+    page.emulate_media(color_scheme=scheme)
+    for element in page.locator("details.values").all()[:2]:
+        element.locator("summary").click()
+    if opened:
+        cell(page, "cumsum", "dlr").click()
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_table_is_sorted_by_keyboard(page: Page) -> None:
+    page.locator("#heat-map").get_by_role("button", name="Task").focus()
+    page.keyboard.press("Enter")
+    names = column(page, "#heat-map", 0)
+    assert names[1:] == ["cummax", "cumsum", "recall", "shift length=64", "shift length=256"]
+    head = page.locator("#heat-map th[aria-sort=ascending]")
+    expect(head).to_have_text("Task")
+    page.keyboard.press("Space")
+    assert column(page, "#heat-map", 0) == names[::-1]
+    expect(page.locator("#heat-map th[aria-sort=descending]")).to_have_text("Task")
+
+
+def test_scores_are_sorted_as_numbers_and_missing_ones_stay_last(page: Page) -> None:
+    button = page.locator("#heat-map").get_by_role("button", name="dlr")
+    number = button.evaluate("button => button.closest('th').cellIndex")
+    button.click()
+    falling = column(page, "#heat-map", number)
+    assert falling == ["0.94", "0.69", "0.44", "0.25", "0.19", "not run"]
+    button.click()
+    rising = column(page, "#heat-map", number)
+    assert rising[:-1] == falling[:-1][::-1] and rising[-1] == falling[-1]
+
+
+def test_a_cell_opens_the_details_by_keyboard_and_gives_the_focus_back(page: Page) -> None:
+    link = cell(page, "cumsum", "dlr")
+    link.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="dlr on cumsum")
+    expect(dialog).to_be_visible()
+    expect(dialog.get_by_role("heading", name="dlr on cumsum")).to_be_focused()
+    expect(dialog.get_by_text("lrtasks eval --model dlr --task cumsum")).to_be_visible()
+    expect(dialog.get_by_text("activation rate")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(link).to_be_focused()
+    assert "#" not in page.url
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_visible()
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_be_hidden()
+
+
+def test_details_have_an_address_and_the_way_back_closes_them(page: Page) -> None:
+    cell(page, "cummax", "attention").click()
+    address = page.url
+    assert address.endswith("#cummax--attention")
+    page.go_back()
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.get_by_role("dialog", name="attention on cummax")).to_be_visible()
+
+
+def test_the_command_is_copied(page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    cell(page, "cumsum", "dlr").click()
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "lrtasks eval --model dlr --task cumsum"
+
+
+def test_a_line_of_a_chart_leads_to_its_run(page: Page) -> None:
+    card = page.locator(".task-card").filter(has=page.get_by_role("heading", name="cumsum", exact=True))
+    lines = card.locator("g[data-result]")
+    assert lines.count() == 3
+    card.locator("g[data-result='cumsum--attention'] circle").last.click()
+    expect(page.get_by_role("dialog", name="attention on cumsum")).to_be_visible()
+
+
+def test_a_row_lights_its_line(page: Page) -> None:
+    card = page.locator(".task-card").filter(has=page.get_by_role("heading", name="cumsum", exact=True))
+    card.locator(".ranking a").filter(has_text="attention").focus()
+    expect(card.locator(".lit .on")).to_have_attribute("data-result", "cumsum--attention")
+
+
+def test_arrow_keys_walk_over_the_cells(page: Page) -> None:
+    first = cell(page, "shift", "dlr").first
+    first.focus()
+    page.keyboard.press("ArrowDown")
+    second = page.evaluate("document.activeElement.getAttribute('href')")
+    page.keyboard.press("ArrowRight")
+    third = page.evaluate("document.activeElement.getAttribute('href')")
+    assert second.endswith("--dlr") and third.startswith(second.removesuffix("dlr")) and second != third
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowUp")
+    expect(first).to_be_focused()
+
+
+def test_the_theme_follows_the_system_until_it_is_chosen(page: Page) -> None:
+    def background() -> str:
+        found: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return found
+
+    light = background()
+    page.emulate_media(color_scheme="dark")
+    dark = background()
+    assert light != dark
+    page.get_by_role("button", name="Light theme").click()
+    assert background() == light
+    page.reload()
+    assert background() == light
+    page.get_by_role("button", name="Dark theme").click()
+    assert background() == dark
+
+
+def test_cells_show_scores_on_demand(page: Page) -> None:
+    link = cell(page, "cumsum", "dlr")
+    expect(link).to_have_text("0.69", use_inner_text=True)
+    page.get_by_text("score", exact=True).and_(page.locator(".choice span")).click()
+    expect(link).to_have_text("0.75", use_inner_text=True)
+
+
+def test_filters_by_task_model_and_words(page: Page) -> None:
+    rows, heads = page.locator("#heat-map tbody tr:visible"), page.locator("#heat-map th.model:visible")
+    every = rows.count(), heads.count()
+    page.get_by_label("Search").fill("cumsum DLR")
+    assert (rows.count(), heads.count()) == (1, 1)
+    assert page.locator(".task-card:visible").count() == 1
+    assert page.locator("#runs tbody tr:visible").count() == 1
+    expect(page.get_by_role("status")).to_have_text("1 of 17 results shown")
+    page.get_by_role("button", name="Clear").click()
+    expect(rows).to_have_count(every[0])
+    expect(heads).to_have_count(every[1])
+    page.locator("summary", has_text="Models").click()
+    page.get_by_role("checkbox", name="attention").uncheck()
+    assert heads.count() == every[1] - 1
+    expect(page.locator("[data-count=column]")).to_have_text("4/5")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("checkbox", name="attention")).to_be_hidden()
+    assert page.locator("#scatter a").count() == 3
+
+
+def test_efficiency_by_cost_and_task(page: Page) -> None:
+    points = page.locator("#scatter a")
+    assert points.count() == 4
+    expect(page.locator("#scatter-note")).to_contain_text("run on 1 to 5 tasks")
+    assert "ms" in (points.first.get_attribute("aria-label") or "")
+    page.get_by_role("combobox", name="Cost").select_option("streaming state")
+    assert "64 B" in (points.first.get_attribute("aria-label") or "")
+    page.get_by_role("combobox", name="Task").select_option("cumsum")
+    assert points.count() == 3
+    expect(page.locator("#scatter-note")).to_be_hidden()
+    points.first.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("on cumsum")
+
+
+def test_nothing_moves_where_less_motion_is_wanted(page: Page) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
+
+
+def test_the_first_tab_stop_skips_to_the_content(page: Page) -> None:
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()

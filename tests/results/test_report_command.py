@@ -1,0 +1,86 @@
+"""``lrtasks report``: what it writes, and what it says when it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_records import made
+from report_pages import parse, trained, write_runs
+
+Command = Callable[..., Any]
+
+
+def test_a_page_and_a_heat_map_are_written(command: Command, tmp_path: Path) -> None:
+    write_runs(tmp_path / "runs", trained(), made(task="sort"))
+    said = command("report", "-o", "page.html", "--heat-map", "map.svg")
+    assert (said.code, said.out, said.err) == (0, "wrote page.html\nwrote map.svg\n", "")
+    assert "shift" in parse((tmp_path / "page.html").read_text()).one("main").text()
+    assert (tmp_path / "map.svg").read_text().startswith("<svg")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["map.svg", "page.html", "runs"]
+
+
+def test_several_folders_make_one_page(command: Command, tmp_path: Path) -> None:
+    write_runs(tmp_path / "a", made())
+    write_runs(tmp_path / "b", made(task="sort"))
+    assert command("report", "a", "b").code == 0
+    assert "1 model on 2 tasks: 2 runs done." in parse((tmp_path / "report.html").read_text()).one("main").text()
+
+
+def test_what_is_left_out_is_said_and_listed(command: Command, tmp_path: Path) -> None:
+    write_runs(tmp_path / "runs", made())
+    (tmp_path / "runs" / "bad").mkdir()
+    (tmp_path / "runs" / "bad" / "record.json").write_text("{")
+    said = command("report")
+    assert said.code == 0
+    assert said.err.startswith("lrtasks: left out: runs/bad/record.json is damaged") and said.err.count("\n") == 1
+    page = parse((tmp_path / "report.html").read_text())
+    assert "runs/bad/record.json is damaged" in page.one(id="left-out").text()
+    assert page.one("a", href="#left-out").text() == "1 file left out."
+
+
+def test_an_old_page_is_replaced(command: Command, tmp_path: Path) -> None:
+    write_runs(tmp_path / "runs", made())
+    (tmp_path / "report.html").write_text("old")
+    assert command("report").code == 0
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+
+MISTAKES = {
+    ("report",): "no results folder at runs",
+    ("report", "empty"): "no run records below empty",
+    ("report", "full", "nowhere"): "no results folder at nowhere",
+    ("report", "full", "-o", "away/page.html"): "cannot write away/page.html: there is no folder away",
+    ("report", "full", "-o", "file/page.html"): "cannot write file/page.html: there is no folder file",
+    ("report", "full", "-o", "empty"): "cannot write empty: it is a folder",
+    ("report", "full", "-o", "/proc/page.html"): "cannot write /proc/page.html: ",
+    ("report", "full", "--heat-map", "map.png"): "--heat-map writes SVG; its name must end in .svg, found map.png",
+    ("report", "full", "--heat-map", "away/map.svg"): "cannot write away/map.svg: there is no folder away",
+    ("report", "full", "-o", "a.svg", "--heat-map", "empty/../a.svg"): "--out and --heat-map are both a.svg",
+    ("report", "unequal"): "unequal budgets on shift: steps is",
+    ("report", "bad"): "no run records below bad (1 could not be read: bad/record.json is damaged",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
+def test_a_mistake_is_said_in_one_line(command: Command, tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "record.json").write_text("{")
+    write_runs(tmp_path / "full", made())
+    write_runs(tmp_path / "unequal", made(), made(model="dss", budget={"steps": 5}))
+    before = sorted(tmp_path.rglob("*"))
+    said = command(*words)
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert said.err.startswith(f"lrtasks: {MISTAKES[words]}")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_unequal_budgets_can_be_asked_for(command: Command, tmp_path: Path) -> None:
+    write_runs(tmp_path / "runs", made(), made(model="dss", budget={"steps": 5}))
+    assert command("report", "--unequal-budgets").code == 0
+    assert "steps=5" in (tmp_path / "report.html").read_text()

@@ -1,0 +1,254 @@
+"""The report's HTML: what it says, what it links, and that nothing gets into it or out of it."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from made_records import made
+from PIL import Image
+from report_pages import HOSTILE, Element, parse, read_report, renamed, report_of, trained, write_runs
+
+from lrtasks.results import RunRecord
+from lrtasks.results.report import Report, Sources, heat_map_svg, make_report, render_page
+
+MAX_BYTES = 10_000_000
+
+
+def page_of(*records: RunRecord) -> Element:
+    return parse(render_page(report_of(*records)))
+
+
+def heat_map(page: Element) -> dict[tuple[str, str], Element]:
+    """The cells of the heat map by task and model."""
+    table = page.one("table", id="heat-map")
+    models = [th.text() for th in table.one("thead").all("th")][2:]
+    rows = table.one("tbody").all("tr")
+    return {
+        (row.all("th")[0].text(), model): cell
+        for row in rows
+        for model, cell in zip(models, row.all("td", class_="cell"), strict=True)
+    }
+
+
+def test_a_cell_shows_score_above_floor_and_leads_to_the_details() -> None:
+    page = page_of(trained(score=0.6, floor=0.2), made(model="dss", score=0.2, floor=0.2))
+    cell = heat_map(page)["shift", "dlr"]
+    link = cell.one("a")
+    assert (link.one(class_="above").text(), link.one(class_="raw").text()) == ("0.50", "0.60")
+    assert link.attributes["class"] == "h10"
+    assert link.attributes["aria-label"] == "dlr on shift: 0.50 above floor, score 0.600"
+    details = page.one("template", data_details=link.attributes["href"].removeprefix("#"))
+    assert "dlr on shift" in details.one("h2").text()
+    assert heat_map(page)["shift", "dss"].one("a").attributes["class"] == "h0"
+
+
+def test_cells_without_a_score_are_told_apart() -> None:
+    def cell(task: str, **changes: object) -> RunRecord:
+        return renamed(made(score=None, **changes), task=task)  # type: ignore[arg-type]
+
+    page = page_of(
+        cell("a", status="diverged"),
+        cell("b", status="failed"),
+        cell("c", status="running"),
+        dataclasses.replace(cell("d"), scores={"test": {"r2": None}}),
+        cell("e"),
+        made(task="a", model="dss"),
+    )
+    cells = heat_map(page)
+    words = {task: cells[task, "dlr"].one("a").one(class_="above").text() for task in "abcde"}
+    assert words == {"a": "div.", "b": "failed", "c": "running", "d": "NaN", "e": "none"}
+    classes = {cells[task, "dlr"].one("a").attributes["class"] for task in "abcde"}
+    assert len(classes) == 5
+    assert cells["b", "dss"].text() == "not run" and not cells["b", "dss"].all("a")
+    assert cells["a", "dlr"].attributes["data-value"] == ""
+    legend = page.one(id="after-heat").text()
+    assert "the loss stopped being a number" in legend and "the score is no number" in legend
+
+
+def test_other_seeds_that_diverged_are_marked() -> None:
+    page = page_of(made(seed=0), made(seed=1, score=None, status="diverged"))
+    link = heat_map(page)["shift", "dlr"].one("a")
+    assert link.one("sup").text() == "!"
+    assert link.attributes["aria-label"].endswith("1 of 2 runs diverged")
+
+
+def test_every_link_leads_somewhere_within_the_page() -> None:
+    page = page_of(trained(), *(made(task=task, model=model) for task in ("mips", "sort") for model in ("a", "b")))
+    targets = {element.attributes["id"] for element in page.all() if "id" in element.attributes}
+    targets |= {element.attributes["data-details"] for element in page.all("template")}
+    links = [link.attributes["href"] for link in page.all("a")]
+    assert len(links) > 20
+    assert {link for link in links if not (link.startswith("#") and link[1:] in targets)} == set()
+
+
+def test_names_within_the_page_are_given_once() -> None:
+    page = page_of(trained(), trained(model="dss"), made(task="sort"))
+    outside = [element.attributes["id"] for element in page.all() if "id" in element.attributes]
+    repeated = {name for name, count in Counter(outside).items() if count > 1}
+    assert repeated == {"details-title"}  # one in each template, of which one is in the page at a time
+
+
+def hostile() -> RunRecord:
+    record = trained(
+        command=HOSTILE,
+        notes=[HOSTILE],
+        environment={HOSTILE: HOSTILE},
+        diagnostics={HOSTILE: {HOSTILE: HOSTILE}},
+        slices={HOSTILE: [{"label": HOSTILE, HOSTILE: 0.5}]},
+        hyper={HOSTILE: HOSTILE},
+        preset=HOSTILE,
+        cost={"seconds_per_step": 0.1, "device": HOSTILE},
+        floors={HOSTILE: {"r2": 0.5, HOSTILE: 0.1}},
+        scores={"test": {"r2": 0.75, HOSTILE: 0.5}, HOSTILE: {"r2": 0.5}},
+    )
+    record.task["parameters"][HOSTILE] = HOSTILE
+    return renamed(record, task=HOSTILE, model=HOSTILE)
+
+
+def test_names_are_text_wherever_they_are_written() -> None:
+    report = make_report(Sources(((Path("run"), hostile()), (Path("other"), trained())), (HOSTILE,)))
+    page = parse(render_page(report))
+    assert not [image for image in page.all("img") if not image.attributes["src"].startswith("data:")]
+    assert not page.all("b")
+    assert not [element for element in page.all() if any(name.startswith("on") for name in element.attributes)]
+    name = " ".join(HOSTILE.split())
+    assert page.one("section", id="left-out").one("li").text() == name
+    texts = {element.text() for element in page.all()}
+    for tag in ("h3", "code", "dt", "dd", "option"):
+        assert any(name in element.text() for element in page.all(tag)), tag
+    assert f"{name} on {name}" in texts
+    assert "49" not in page.one("select", id="scatter-row").text()
+
+
+def test_data_for_scripts_cannot_leave_its_element() -> None:
+    html = render_page(report_of(hostile()))
+    block = parse(html).one("script", type="application/json")
+    assert "<" not in block.text()
+    assert json.loads(block.text())["rows"] == [HOSTILE]
+
+
+def test_the_policy_lets_in_nothing_but_what_is_there() -> None:
+    html = render_page(report_of(trained()))
+    page = parse(html)
+    policy = page.one("meta", http_equiv="Content-Security-Policy").attributes["content"]
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == "'none'" and rules["img-src"] == "data:"
+
+    def hashes(tag: str) -> set[str]:
+        parts = [str(part.children[0]) for part in page.all(tag) if part.attributes.get("type") != "application/json"]
+        return {f"'sha256-{base64.b64encode(hashlib.sha256(p.encode()).digest()).decode()}'" for p in parts}
+
+    assert set(rules["script-src"].split()) == hashes("script")
+    assert set(rules["style-src"].split()) == hashes("style")
+    assert not [element for element in page.all() if "style" in element.attributes]
+    assert not page.all("link") and "@import" not in html and "url(" not in html
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
+    records = [trained(), trained(model="dss"), made(task="mips"), made(seed=1, status="failed", score=None)]
+    first = render_page(read_report(write_runs(tmp_path / "first", *records)))
+    random.Random(0).shuffle(records)
+    assert render_page(read_report(write_runs(tmp_path / "second", *records))) == first
+
+
+def test_details_repeat_command_settings_and_notes() -> None:
+    page = page_of(trained(command="lrtasks eval --model dlr --task shift --seed 0"))
+    details = page.one("template")
+    assert details.one(class_="repeat").one("code").text() == "lrtasks eval --model dlr --task shift --seed 0"
+    assert details.one(class_="run-note").text() == "a slow path was taken"
+    settings = {
+        dl.one("dt").text(): dl.one("dd").text() for dl in details.all("div") if dl.all("dt") and len(dl.children) == 2
+    }
+    assert settings["steps"] == "2000" and settings["kernel"] == "real"
+    assert settings["commit"] == "0123abc" and settings["time per step"] == "10 ms"
+    assert "activation rate" in details.text() and "0.25" in details.text()
+
+
+def test_every_chart_has_its_values_as_a_table() -> None:
+    page = page_of(trained(), trained(length=1024, score=0.5))
+    figures = [
+        figure for figure in page.all("figure") if any(c.attributes.get("role") == "img" for c in figure.all("svg"))
+    ]
+    charts = [figure for figure in figures if figure.attributes.get("class") != "sample"]
+    assert len(charts) >= 5  # over length, and in page and details a learning curve of each run
+    for figure in charts:
+        assert figure.one("svg", class_="chart").attributes["aria-label"]
+        assert figure.one("table").one("tbody").all("td")
+
+
+def test_rows_of_tables_have_as_many_cells_as_their_heads() -> None:
+    page = page_of(
+        trained(), trained(model="dss", slices={}), made(task="sort"), made(model="x", score=None, status="failed")
+    )
+    tables = page.all("table")
+    assert len(tables) > 10
+    for table in tables:
+        head = table.one("thead").all("tr")[-1]
+        widths = {len(row.all("th") + row.all("td")) for row in (head, *table.one("tbody").all("tr"))}
+        assert len(widths) == 1, table.one("thead").text()
+
+
+def test_sortable_heads_are_buttons_and_rows_say_by_what() -> None:
+    page = page_of(trained(), made(task="sort"))
+    tables = page.all("table", class_="sortable")
+    assert len(tables) == 5
+    for table in tables:
+        heads = [th for th in table.one("thead").all("th") if "aria-sort" in th.attributes]
+        assert heads and all(head.one("button").attributes["type"] == "button" for head in heads)
+        numbers = [i for i, th in enumerate(table.one("thead").all("tr")[-1].all("th")) if "aria-sort" in th.attributes]
+        for row in table.one("tbody").all("tr"):
+            cells = [child for child in row.children if isinstance(child, Element)]
+            assert all("data-value" in cells[number].attributes for number in numbers)
+
+
+def test_predictions_of_a_run_are_in_its_details(tmp_path: Path) -> None:
+    write_runs(tmp_path, made(task="pathlike"))
+    (folder,) = (path.parent for path in tmp_path.rglob("record.json"))
+    Image.new("RGB", (30, 10), "red").save(folder / "predictions.png")
+    image = parse(render_page(read_report(tmp_path))).one("template").one("img")
+    assert image.attributes["src"].startswith("data:image/png;base64,") and image.attributes["alt"]
+
+
+def test_papers_figures_stand_beside_ours() -> None:
+    page = page_of(made(length=4096, score=0.99))
+    (cell,) = page.one(class_="ranking").all("td", class_="paper")
+    assert cell.text() == "1.00"
+    assert "DLR paper, Table 1, length 4096, averaged over batches" in page.one("template").text()
+
+
+def fifty() -> Report:
+    curve = [{"step": step, "loss": 1 / step, "r2": step / 2000} for step in range(100, 2001, 100)]
+    tasks = ("shift", "cumsum", "cummax", "reverse", "sort", "select", "select-fixed", "mips", "solve", "context-shift")
+    models = ("attention", "dlr", "dss", "s4d", "sgconv")
+    return report_of(*(trained(task=task, model=model, curve=curve) for task in tasks for model in models))
+
+
+def test_fifty_runs_are_far_below_the_limit() -> None:
+    report = fifty()
+    assert len(report.results) == 50
+    assert 100_000 < len(render_page(report).encode()) < MAX_BYTES
+
+
+def test_the_heat_map_alone() -> None:
+    svg = heat_map_svg(report_of(made(score=0.6), made(model="dss", score=None, status="diverged"), made(task="sort")))
+    texts = [
+        "".join(element.itertext()) for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    ]
+    assert {"shift", "sort", "dlr", "dss", "0.50", "div.", "0.87"} <= set(texts)
+    assert "prefers-color-scheme:dark" in svg
+    assert "<script" not in svg and "href" not in svg
+
+
+@pytest.mark.parametrize("name", [HOSTILE, "\x00\x1b[31m", "\ud800"])
+def test_the_heat_map_alone_is_xml_whatever_the_names(name: str) -> None:
+    svg = heat_map_svg(report_of(renamed(made(), task=name, model=name)))
+    root = ElementTree.fromstring(svg.encode(errors="replace"))
+    assert {element.tag.rpartition("}")[2] for element in root.iter()} == {"svg", "title", "style", "rect", "text"}

@@ -1,0 +1,40 @@
+"""What docs/tables.md says of tables and intervals is so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from lrtasks.results.compare import ENOUGH_TASKS
+from lrtasks.results.settings import SHARED_BUDGET
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "tables.md").read_text()
+
+
+def test_the_table_is_what_the_command_prints(command: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    ((words, shown),) = re.findall(r"```bash\nlrtasks (.*)\n```\n\n```text\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert command(*words.split()).out == shown
+
+
+def test_the_factors_are_students() -> None:
+    three, two = (stats.t.ppf(0.975, count - 1) for count in (3, 2))
+    assert f"{three:.2f} standard errors for three seeds, {two:.1f} for two" in PAGE
+    assert f"{three / 3**0.5:.1f} times its standard deviation" in PAGE.replace("\n  ", " ")
+
+
+def test_the_smallest_number_of_tasks_is_right() -> None:
+    assert ENOUGH_TASKS == 6 and "Fewer than six tasks cannot get below 0.05" in PAGE
+    assert 2 / 2**ENOUGH_TASKS < 0.05 < 2 / 2 ** (ENOUGH_TASKS - 1)
+
+
+@pytest.mark.parametrize("name", SHARED_BUDGET)
+def test_every_shared_field_of_the_budget_is_named(name: str) -> None:
+    words = {"train_samples": "training samples", "val_batches": "validation", "stop_at": "stopping\nscore"}
+    assert words.get(name, name.replace("_", " ")) in PAGE.split("must have had the same budget:")[1].split(".")[0]
