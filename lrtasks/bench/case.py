@@ -41,7 +41,7 @@ class Settings(Parametrised):
     batch: int = parameter(1, "sequences in a batch", at_least=1, at_most=2**20)
     bidirectional: bool = parameter(False, "bidirectional models, which have no streaming state")
     repeats: int = parameter(5, "timed repeats, after one that does not count", at_least=1, at_most=10_000)
-    patience: float = parameter(20.0, "seconds after which no further repeat begins", above=0)
+    patience: float = parameter(20.0, "seconds of timed work after which no repeat begins", above=0)
     threads: int = parameter(1, "threads of a process", at_least=1, at_most=1024)
 
 

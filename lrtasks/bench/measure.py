@@ -23,7 +23,14 @@ PHASES: tuple[Phase, ...] = ("training", "inference")
 WARM_UP = 32
 """Positions of the sequence that loads libraries before memory is counted."""
 
+CLOCKS = ("cpu_seconds", "wall_seconds")
+
 Run = Callable[[], None]
+
+
+def clock_of(device: str) -> str:
+    """The clock that counts: CPU time on a CPU, which other processes disturb little, elapsed time on a GPU."""
+    return CLOCKS[0] if device == "cpu" else CLOCKS[1]
 
 
 def sizes(case: Case) -> dict[str, int | None]:
@@ -67,17 +74,19 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
         runs, times = [run, other], [own, [_timed(other, device)]]
     _repeat(runs, times, case.bench, device)
     for prefix, measured in zip(("", "baseline_"), times, strict=False):
-        figures[f"{prefix}cpu_seconds"], figures[f"{prefix}wall_seconds"] = map(list, zip(*measured, strict=True))
+        for name, repeats in zip(CLOCKS, zip(*measured, strict=True), strict=True):
+            figures[prefix + name] = list(repeats)
     found = {name or "model": report() for name, report in offered(model, "diagnostics")}
     return {**figures, "diagnostics": found} if found and phase == "training" else figures
 
 
 def _repeat(runs: list[Run], times: list[list[tuple[float, float]]], bench: Bench, device: torch.device) -> None:
     """Go on in turn, so that what slows the machine down for a while slows all of them down."""
-    begun = time.monotonic()
-    while len(times[0]) < bench.settings.repeats and time.monotonic() - begun < bench.settings.patience:
+    clock, spent = CLOCKS.index(clock_of(device.type)), 0.0
+    while len(times[0]) < bench.settings.repeats and spent < bench.settings.patience:
         for run, measured in zip(runs, times, strict=True):
             measured.append(_timed(run, device))
+            spent += measured[-1][clock]
 
 
 def _made(case: Case, phase: Phase) -> tuple[Backbone, Run]:
@@ -122,7 +131,7 @@ def _forward_pass(model: Backbone, x: Tensor) -> Run:
 
 
 def _timed(run: Run, device: torch.device) -> tuple[float, float]:
-    """CPU time of this process's threads, and elapsed time."""
+    """What :data:`CLOCKS` say: CPU time of this process's threads, and elapsed time."""
     _wait(device)
     cpu, wall = time.process_time(), time.perf_counter()
     run()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lrtasks.bench.case import Case
-from lrtasks.bench.measure import Phase
+from lrtasks.bench.measure import Phase, clock_of
 from lrtasks.errors import UsageError
 from lrtasks.files import write_atomically
 
@@ -85,8 +85,7 @@ class Measurement:
         write_atomically(file, (text + "\n").encode())
 
     def _shortest(self, phase: Phase, prefix: str) -> float | None:
-        clock = "cpu_seconds" if self.identity["device"] == "cpu" else "wall_seconds"
-        repeats = self.figures(phase).get(prefix + clock)
+        repeats = self.figures(phase).get(prefix + clock_of(self.identity["device"]))
         return min(repeats) if repeats else None
 
 

@@ -32,7 +32,7 @@ def bench(
     ] = None,
     bidirectional: Annotated[bool, typer.Option("--bidirectional", help="Measure bidirectional models.")] = False,
     repeats: Annotated[int, typer.Option(help="Timed repeats.")] = 5,
-    patience: Annotated[float, typer.Option(help="Seconds after which no further repeat begins.")] = 20.0,
+    patience: Annotated[float, typer.Option(help="Seconds of timed work after which no repeat begins.")] = 20.0,
     threads: Annotated[int, typer.Option(help="Threads.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     time_limit: Annotated[float, typer.Option(help="Seconds after which a measurement is stopped.")] = 600.0,

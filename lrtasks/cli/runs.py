@@ -25,6 +25,10 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, typer.Option(help="Results folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE for every run.")]
+Trackers = Annotated[
+    list[str] | None,
+    typer.Option("--tracker", help="jsonl, tensorboard or wandb, with commas or again: files in each run's folder."),
+]
 BackendName = Annotated[str, typer.Option("--backend", help="Where runs go: local, ray or slurm.")]
 Jobs = Annotated[int | None, typer.Option(help="Runs at a time (local, where they share the cores; slurm).")]
 Address = Annotated[str | None, typer.Option(help="Address of the cluster (ray).")]
@@ -63,6 +67,7 @@ def carry_out(
     time_limit: float | None,
     device: str,
     may_differ: Collection[str],
+    trackers: Collection[str],
 ) -> list[RunRecord]:
     """Run entries with a display; say which were skipped.
 
@@ -83,6 +88,7 @@ def carry_out(
             time_limit=time_limit,
             device=device,
             may_differ=may_differ,
+            trackers=trackers,
             on_change=display,
         )
 

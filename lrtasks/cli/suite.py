@@ -20,6 +20,7 @@ from lrtasks.cli.runs import (
     Settings,
     Slurm,
     TimeLimit,
+    Trackers,
     carry_out,
     chosen_backend,
     exit_code,
@@ -51,6 +52,7 @@ def suite(
     ] = False,
     out: Out = Path("runs"),
     settings: Settings = None,
+    trackers: Trackers = None,
     as_json: AsJson = False,
 ) -> int:
     """Run every task × every model; finished runs are not repeated, and one that fails does not stop the rest.
@@ -72,6 +74,7 @@ def suite(
         backend=place,
         time_limit=wanted.time_limit if time_limit is None else time_limit,
         device=device,
+        trackers=trackers or (),
         may_differ=SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else (),
     )
     print_records(wanted.entries, records, as_json=as_json)

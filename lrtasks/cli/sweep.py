@@ -22,6 +22,7 @@ from lrtasks.cli.runs import (
     Settings,
     Slurm,
     TimeLimit,
+    Trackers,
     carry_out,
     chosen_backend,
     exit_code,
@@ -54,6 +55,7 @@ def sweep(
     ] = False,
     out: Out = Path("runs"),
     settings: Settings = None,
+    trackers: Trackers = None,
     solved: Annotated[float, typer.Option(help="Score from which a point counts as solved.")] = 0.95,
     as_json: AsJson = False,
 ) -> int:
@@ -87,6 +89,7 @@ def sweep(
         backend=place,
         time_limit=time_limit,
         device=device,
+        trackers=trackers or (),
         may_differ=SHARED_BUDGET if unequal_budgets else [name.removeprefix("budget.") for name in varied],
     )
     print_records(entries, records, as_json=as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lrtasks import generators, models
@@ -61,7 +61,9 @@ def require_known(
     Raises:
         UsageError: for one that is not; without this, every single run would be skipped for it.
     """
-    of_models, of_tasks = list(of_models), list(of_tasks)
+    of_models, of_tasks = _usable(models.registry, of_models), _usable(generators.registry, of_tasks)
+    if not (of_models and of_tasks):
+        return  # every run is skipped, for a reason of its own
     for setting in lacking(settings, of_models, of_tasks):
         known = sorted({*parameter_names(of_models, of_tasks), *options})
         raise UsageError(
@@ -73,8 +75,8 @@ def require_known(
 def require_known_preset(preset: str, of_models: Iterable[str], of_tasks: Iterable[str]) -> None:
     """Raise :class:`UsageError` for a preset that none of these models and tasks has."""
     known = set(DEFAULTS)
-    for registry, name in _usable(of_models, of_tasks):
-        known.update(registry.presets(name))
+    known.update(name for model in _usable(models.registry, of_models) for name in models.registry.presets(model))
+    known.update(name for task in _usable(generators.registry, of_tasks) for name in generators.registry.presets(task))
     if preset not in known:
         raise unknown("preset", preset, known)
 
@@ -82,17 +84,12 @@ def require_known_preset(preset: str, of_models: Iterable[str], of_tasks: Iterab
 def parameter_names(of_models: Iterable[str], of_tasks: Iterable[str]) -> set[str]:
     """Names of all parameters of these models, these tasks and the budget."""
     known = set(Budget.parameter_names())
-    for registry, name in _usable(of_models, of_tasks):
-        known.update(registry.get(name).parameter_names())
+    known.update(name for model in of_models for name in models.registry.get(model).parameter_names())
+    known.update(name for task in of_tasks for name in generators.registry.get(task).parameter_names())
     return known
 
 
-def _usable(of_models: Iterable[str], of_tasks: Iterable[str]) -> Iterator[tuple[Registry[Any], str]]:
-    """Models and tasks, each with its registry; those that cannot be used are named where their runs are skipped."""
-    both: tuple[tuple[Registry[Any], Iterable[str]], ...] = (
-        (models.registry, of_models),
-        (generators.registry, of_tasks),
-    )
-    for registry, names in both:
-        usable = registry.usable()
-        yield from ((registry, name) for name in names if name in usable)
+def _usable(registry: Registry[Any], names: Iterable[str]) -> list[str]:
+    """Names without those that cannot be used, of which it is said where their runs are skipped."""
+    usable = registry.usable()
+    return [name for name in names if name in usable]

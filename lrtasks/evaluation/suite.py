@@ -18,6 +18,7 @@ from lrtasks.evaluation.entries import Entry, expand, require_distinct, require_
 from lrtasks.evaluation.environment import DEVICES
 from lrtasks.evaluation.identity import run_folder
 from lrtasks.evaluation.standing import REFUSED, WAITING, Standing
+from lrtasks.evaluation.trackers import tracker_names
 from lrtasks.files import held
 from lrtasks.results.records import FILE, FINISHED, RunRecord, read_record
 
@@ -35,6 +36,7 @@ def run_suite(
     time_limit: float | None = None,
     device: str = "auto",
     may_differ: Collection[str] = (),
+    trackers: Collection[str] = (),
     on_change: OnChange = lambda *_: None,
 ) -> list[RunRecord]:
     """Carry out all entries; return their records in order.
@@ -46,6 +48,7 @@ def run_suite(
         time_limit: seconds after which a run is stopped and recorded as failed; its checkpoint stays.
         device: device of every run.
         may_differ: fields of :data:`lrtasks.results.settings.SHARED_BUDGET` that runs on one task need not share.
+        trackers: names of trackers that every run writes to.
         on_change: called after every change of status.
 
     Returns:
@@ -60,6 +63,7 @@ def run_suite(
         raise UsageError(f"time_limit must be above 0 seconds, found {time_limit:g}")
     if device not in DEVICES:
         raise unknown("device", device, DEVICES)
+    tracked = tracker_names(trackers)
     out = Path(out).absolute()
     plans = [entry.plan() for entry in entries]
     folders = [run_folder(out, plan, entry.seed) for entry, plan in zip(entries, plans, strict=True)]
@@ -87,7 +91,7 @@ def run_suite(
             on_change(standing, number)
 
     if left:
-        tail = ("--out", str(out), "--device", device)
+        tail = ("--out", str(out), "--device", device, *(word for name in tracked for word in ("--tracker", name)))
         todo = [
             jobs.Job(standing.titles[number], (*entries[number].command()[1:], *tail), folders[number], time_limit)
             for number in left

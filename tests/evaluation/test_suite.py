@@ -172,6 +172,14 @@ def test_a_job_is_the_command_of_the_run(tmp_path: Path) -> None:
     assert (job.folder, job.time_limit, job.title) == (entry().folder(tmp_path), 5, "attention on cumsum seed 0")
 
 
+def test_trackers_go_to_every_run_and_misspelt_ones_nowhere(tmp_path: Path) -> None:
+    backend = Pretend(leaves(record_of(entry(), status="done")))
+    run_suite([entry()], tmp_path, backend=backend, trackers=["jsonl,tensorboard"])
+    assert backend.jobs[0].arguments[-4:] == ("--tracker", "jsonl", "--tracker", "tensorboard")
+    with pytest.raises(UsageError, match=r"jsnl.*jsonl"):
+        run_suite([entry(seed=1)], tmp_path, backend=backend, trackers=["jsnl"])
+
+
 def test_finished_runs_are_not_repeated_and_failed_ones_are(tmp_path: Path) -> None:
     entries = [entry(seed=seed) for seed in range(4)]
     for one, status in zip(entries, ("done", "diverged", "failed", "running"), strict=True):

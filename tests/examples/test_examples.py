@@ -65,7 +65,7 @@ def test_hugging_face(tmp_path: Path) -> None:
     said = run("hf_datasets.py", tmp_path, str(tmp_path / "sets"))
     assert said.splitlines() == [
         "stream: 3 samples with input_ids, labels",
-        "in memory: 100 samples, tokens (100, 64)",
+        "in memory: 100 samples, tokens (100, 66)",
         "stored: train 960, validation 20, test 20",
     ]
 

@@ -124,7 +124,7 @@ def test_its_records_are_readable_where_it_is_not_installed(call: Call, folder: 
 
 def test_a_suite_leaves_broken_models_out_and_says_why(site: Path, tmp_path: Path) -> None:
     write_package(tmp_path / "bad", "bad", {"broken.py": "import no_such_module\n"}, models={"lost": "broken:Model"})
-    words = ("--models", "lost,attention", "--tasks", "cumsum,parity", "--heads", "2", *SMALL, *TINY)
+    words = ("--models", "lost,attention", "--tasks", "cumsum,parity", *SMALL, *TINY)
     ended = subprocess.run(
         [sys.executable, "-m", "lrtasks", "suite", *words, "--json"],
         cwd=tmp_path,

@@ -92,6 +92,8 @@ def test_nothing_is_wider_than_the_page(page: Page) -> None:
         page.set_viewport_size({"width": width, "height": 800})
         page.wait_for_timeout(100)
         assert page.evaluate("document.documentElement.scrollWidth") == width
+        for name in page.locator("tbody th .name:text-is('attention')").all():
+            assert name.evaluate("name => name.offsetHeight") < 30
     page.set_viewport_size({"width": 360, "height": 800})
     page.locator("summary", has_text="Models").click()
     menu = page.get_by_role("group", name="Models", exact=True).bounding_box()
