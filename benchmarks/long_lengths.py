@@ -1,18 +1,23 @@
 """Cost of one layer at 16,384 to 65,536 positions: linear in the length, in time and memory.
 
-    python benchmarks/long_lengths.py [--lengths 16384,32768,65536] [--d-model 64] [--batch 1] [--repeats 3] [--json]
+    python benchmarks/long_lengths.py [--lengths 16384,32768,65536] [--d-model 64] [--batch 1] [--repeats 3]
+        [--default-allocator]
 
 The layers: SeqBoat with its window of 256 active tokens, LongVQ with 512 codes and a window of 128, local attention in
 chunks of 1,024, and Focus in chunks of 512 (its own default grows with the length). Each stands between an embedding
 and a class per sequence, causal, in one thread. A training step is forward, loss, backward and AdamW. Every figure is
 from a process of its own: the shortest of the repeats in CPU time, and peak memory above the process before the layer
 was built. An array of length × length float32 alone would take 17.2 GB at 65,536.
+
+By default glibc gives blocks above 32 MB back when they are freed and gets their pages anew at the next use, which adds
+to the time from the length on at which a layer's arrays pass that size. Here it keeps them, unless
+``--default-allocator`` is given.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 from typing import Any
 
 from lrtasks.bench.apart import run_apart
@@ -21,34 +26,47 @@ from lrtasks.bench.growth import growth
 from lrtasks.bench.measure import PHASES, cost
 
 HYPER: dict[str, dict[str, Any]] = {
-    "seqboat": {"window": 256},
+    # a fixed table of biases, so that all lengths start from equal weights and equal shares of active tokens
+    "seqboat": {"window": 256, "max_positions": 1024},
     "longvq": {"codebook": 512, "window": 128},
     "local-attention": {"chunk": 1024},
     "focus": {"chunk": 512},
 }
+KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 TIME_LIMIT = 600.0
+
+
+COSTS = tuple(f"{phase}_{unit}" for phase in PHASES for unit in ("seconds", "bytes"))
 
 
 def measure(bench: Bench, model: str, length: int) -> dict[str, Any]:
     """Both phases of one layer at one length."""
-    row: dict[str, Any] = {"model": model, "length": length}
+    row: dict[str, Any] = {"length": length}
     for phase in PHASES:
         outcome = run_apart(cost, Case(bench, model, length), phase, False, time_limit=TIME_LIMIT)
         if outcome.reason:
             raise SystemExit(f"{model} at {length}, {phase}: {outcome.reason}")
         row[f"{phase}_seconds"] = min(outcome.value["cpu_seconds"])
         row[f"{phase}_bytes"] = outcome.value["peak_bytes"]
-        row.update({"diagnostics": outcome.value["diagnostics"]} if "diagnostics" in outcome.value else {})
+        for report in outcome.value.get("diagnostics", {}).values():
+            if "activation_rate" in report:
+                row["active"] = report["activation_rate"]
     return row
 
 
-def exponents(rows: list[dict[str, Any]], model: str) -> dict[str, Any]:
-    """With which power of the length each cost of a model grows."""
-    found = {}
-    for name in (f"{phase}_{unit}" for phase in PHASES for unit in ("seconds", "bytes")):
-        grown = growth([(row["length"], row[name]) for row in rows if row["model"] == model])
-        found[name] = None if grown is None else [grown.slope, grown.last]
-    return found
+def print_row(model: str, row: dict[str, Any]) -> None:
+    cells = [f"{1e3 * row[name]:9.0f} ms" if "seconds" in name else f"{row[name] / 1e6:9.0f} MB" for name in COSTS]
+    active = f"  {row['active']:.2f} of the positions active" if "active" in row else ""
+    print(f"{model:<16}{row['length']:>7}  {'  '.join(cells)}{active}", flush=True)
+
+
+def print_exponents(rows: list[dict[str, Any]]) -> None:
+    """With which power of the length each cost grows: over all lengths, and between the last two."""
+    cells = []
+    for name in COSTS:
+        found = growth([(row["length"], row[name]) for row in rows])
+        cells.append(f"{found.slope:.2f}, {found.last:.2f}" if found else "")
+    print(f"{'  power':<23}  {'  '.join(f'{cell:>12}' for cell in cells)}")
 
 
 def main() -> None:
@@ -57,25 +75,19 @@ def main() -> None:
     parser.add_argument("--d-model", type=int, default=64)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--default-allocator", action="store_true", help="let glibc give freed memory back")
     arguments = parser.parse_args()
+    if not arguments.default_allocator:
+        os.environ.update(KEEP_FREED)  # read by the processes that are started from now on
     settings = Settings(d_model=arguments.d_model, layers=1, batch=arguments.batch, repeats=arguments.repeats)
     bench = Bench(settings, hyper=HYPER)
-    rows = []
-    if not arguments.json:
-        print(f"{'':<16}{'length':>7}  {'training':>20}  {'inference':>20}")
+    print(f"{'':<16}{'length':>7}  {'training':>12}  {'':>12}  {'inference':>12}")
     for model in HYPER:
+        rows = []
         for length in (int(text) for text in arguments.lengths.split(",")):
-            rows.append(row := measure(bench, model, length))
-            if not arguments.json:
-                cells = [f"{1e3 * row[f'{p}_seconds']:8.0f} ms {row[f'{p}_bytes'] / 1e6:6.0f} MB" for p in PHASES]
-                print(f"{model:<16}{length:>7}  {'  '.join(cells)}", flush=True)
-        found = exponents(rows, model)
-        if not arguments.json and all(found.values()):
-            cells = [f"{found[f'{p}_seconds'][0]:8.2f}    {found[f'{p}_bytes'][0]:6.2f}   " for p in PHASES]
-            print(f"{'':<16}{'power':>7}  {'  '.join(cells)}".rstrip())
-    if arguments.json:
-        print(json.dumps({"rows": rows, "exponents": {model: exponents(rows, model) for model in HYPER}}, indent=1))
+            rows.append(measure(bench, model, length))
+            print_row(model, rows[-1])
+        print_exponents(rows)
 
 
 if __name__ == "__main__":

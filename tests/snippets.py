@@ -33,7 +33,8 @@ FOLDERS = ("benchmarks", "examples", "results")
 """What pages take from the repository; a page that names one finds a copy of it."""
 THREADS = ("jax",)
 """Packages after whose import a process had better not fork, as the loaders of later pages do."""
-_PLAIN = re.compile(r"lrtasks [^|&;<>$`*?~#()]*")
+_PLAIN = re.compile(r"(lrtasks [^|&;<>$`*?~#()]*?)(?: > ([\w./-]+))?")
+"""A call of lrtasks without anything that a shell must see to but a file for its output."""
 _FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*([\w+-]*)")
 
 
@@ -109,7 +110,7 @@ def run_shell(block: Block, page: Path, folder: Path) -> None:
     lines = code.splitlines()
     parts = lines if all(line.startswith("lrtasks ") for line in lines) and "<<" not in code else [code]
     for part in parts:
-        status, said = call(shlex.split(part, comments=True)) if _PLAIN.fullmatch(part) else shell(part, folder)
+        status, said = call(part, folder) if _PLAIN.fullmatch(part) else shell(part, folder)
         assert status == 0, f"{page}:{block.line}\n{part}\n{said}"
 
 
@@ -127,16 +128,20 @@ def shell(code: str, folder: Path) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
-def call(words: list[str]) -> tuple[int, str]:
-    """Exit code of a call of ``lrtasks``, and what it said."""
-    said = io.StringIO()
-    streams = contextlib.redirect_stdout(said), contextlib.redirect_stderr(said)
-    with mock.patch.object(sys, "argv", words), mock.patch.object(sys, "path", [*sys.path]), streams[0], streams[1]:
+def call(line: str, folder: Path) -> tuple[int, str]:
+    """Exit code of a plain call of lrtasks in ``folder``, the current one, and what it said."""
+    plain = _PLAIN.fullmatch(line)
+    assert plain is not None
+    code, printed, told = 0, io.StringIO(), io.StringIO()
+    state = mock.patch.object(sys, "argv", shlex.split(plain[1])), mock.patch.object(sys, "path", [*sys.path])
+    with state[0], state[1], contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told):
         try:
             main()
         except SystemExit as ended:
-            return int(ended.code or 0), said.getvalue()
-    return 0, said.getvalue()
+            code = int(ended.code or 0)
+    if plain[2]:
+        (folder / plain[2]).write_text(printed.getvalue())
+    return code, printed.getvalue() + told.getvalue()
 
 
 def run_python(block: Block, page: Path, session: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Make the generated parts of the documentation, or check that they are up to date.
 
-    python docs/scripts/generate.py            # floors, pictures, and the generated regions of all pages
+    python docs/scripts/generate.py            # floors, pictures, heat map, and the generated regions of all pages
     python docs/scripts/generate.py --check    # change nothing; exit with 1 and name what is stale
     python docs/scripts/generate.py --check --regions
 
@@ -16,12 +16,14 @@ from pathlib import Path
 
 import model_pages
 import reproduce
+import scores
 import task_examples
 import task_pages
 from PIL import Image
 from regions import Renderer, filled
 
 DOCS = Path(__file__).parents[1]
+HEAT_MAP = DOCS / "heat_map.svg"
 RENDERERS: dict[str, Renderer] = {
     "gallery": task_pages.gallery,
     "tasks": task_pages.tasks,
@@ -53,11 +55,11 @@ def stale(*, regions_only: bool, write: bool) -> Iterator[Path]:
 
 
 def _measured(write: bool) -> Iterator[Path]:
-    floors = task_examples.floors()
-    if not task_examples.FLOORS.exists() or floors != task_examples.FLOORS.read_text():
-        if write:
-            task_examples.FLOORS.write_text(floors)
-        yield task_examples.FLOORS
+    for path, text in ((task_examples.FLOORS, task_examples.floors()), (HEAT_MAP, scores.heat_map())):
+        if not path.exists() or text != path.read_text():
+            if write:
+                path.write_text(text)
+            yield path
     for path, picture in task_examples.pictures().items():
         if not path.exists() or not task_examples.same_picture(Image.open(path), picture):
             if write:
@@ -69,7 +71,7 @@ def _measured(write: bool) -> Iterator[Path]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is stale")
-    parser.add_argument("--regions", action="store_true", help="leave floors and pictures as they are")
+    parser.add_argument("--regions", action="store_true", help="leave floors, pictures and heat map as they are")
     arguments = parser.parse_args()
     found = list(stale(regions_only=arguments.regions, write=not arguments.check))
     for path in found:

@@ -1,4 +1,4 @@
-"""Scores of the published runs at the preset ``small``, as the site's pages show them."""
+"""Scores of the published runs at the preset ``small``: tables for the site's pages, and the heat map of all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from regions import table
 
 from lrtasks.results import RunRecord, read_records
 from lrtasks.results.cell import Cell
+from lrtasks.results.report import heat_map_svg, make_report, read_sources
 from lrtasks.results.table import make_table
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -46,6 +47,11 @@ def of_models(words: Sequence[str]) -> str:
         floor = _floor(next(iter(here.values())))
         rows.append([row, floor, *(here[model].shown() if model in here else "" for model in columns)])
     return table(["task", "floor", *columns], rows)
+
+
+def heat_map() -> str:
+    """The heat map of tasks × models, as SVG."""
+    return heat_map_svg(make_report(read_sources([SMALL])))
 
 
 KINDS: dict[str, Callable[[Sequence[str]], str]] = {"task": of_task, "models": of_models}

@@ -110,7 +110,8 @@ class Case:
             "device": self.bench.device,
             "device_name": device_name(torch.device(self.bench.device)),
             "torch": torch.__version__,
-            "source": source_digest(Path(inspect.getfile(type(self.config)))),
+            "source": source_digest(),
+            "module": _digest([Path(inspect.getfile(type(self.config)))]),
         }
 
     def file(self, out: Path) -> Path:
@@ -147,13 +148,16 @@ def make_cases(bench: Bench, names: Iterable[str], lengths: Iterable[int]) -> li
 
 
 @cache
-def source_digest(module: Path) -> str:
-    """Digest of the code that is measured and that measures: models, bench, optimiser, and a model's own ``module``."""
+def source_digest() -> str:
+    """Digest of the code that is measured and that measures: all built-in models, the bench, the optimiser."""
     folders = (Path(inspect.getfile(models)).parent, Path(__file__).parent)
     files = {file for folder in folders for file in folder.rglob("*.py")}
-    files |= {Path(inspect.getfile(optimiser)), module}
+    return _digest(sorted({*files, Path(inspect.getfile(optimiser))}))
+
+
+def _digest(files: Iterable[Path]) -> str:
     digest = hashlib.blake2b(digest_size=8)
-    for file in sorted(files):
+    for file in files:
         content = file.read_bytes()
         digest.update(f"{file.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()

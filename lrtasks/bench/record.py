@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lrtasks.bench.case import Case
+from lrtasks.bench.case import BASELINE, Case
 from lrtasks.bench.measure import Phase, clock_of
 from lrtasks.errors import UsageError
 from lrtasks.files import write_atomically
@@ -89,21 +89,55 @@ class Measurement:
         return min(repeats) if repeats else None
 
 
-def read_measurement(file: Path, case: Case) -> Measurement | None:
-    """The measurement of ``case`` in ``file``; None if there is none.
+SHARED = ("settings", "device", "device_name", "torch", "source")
+"""Parts of the identity in which the measurements of one table must agree."""
+
+
+def finished(case: Case, out: Path) -> Measurement | None:
+    """The measurement of ``case`` in the folder ``out``; None if there is none.
 
     Raises:
-        UsageError: if the file is damaged, or holds something else.
+        UsageError: if its file is damaged, or holds something else.
+    """
+    file = case.file(out)
+    if not file.exists():
+        return None
+    found = read_measurement(file)
+    if found.identity != case.identity():
+        raise UsageError(f"{file} is a measurement of something else; remove it")
+    return found
+
+
+def read_measurements(folder: Path) -> list[Measurement]:
+    """All measurements in ``folder``, short lengths first, the Transformer first at each length.
+
+    Raises:
+        UsageError: if there are none, one is damaged, or two differ in more than model and length.
+    """
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise UsageError(f"no measurements in {folder}")
+    found = [read_measurement(file) for file in files]
+    for file, entry in zip(files, found, strict=True):
+        for name in SHARED:
+            if entry.identity.get(name) != found[0].identity.get(name):
+                raise UsageError(
+                    f"{files[0]} and {file} were measured with different {name}; keep them in folders of their own"
+                )
+    return sorted(found, key=lambda entry: (entry.length, entry.model != BASELINE, entry.model))
+
+
+def read_measurement(file: Path) -> Measurement:
+    """The measurement in ``file``.
+
+    Raises:
+        UsageError: if it is damaged or of another schema.
     """
     try:
         content = json.loads(file.read_text())
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} is damaged and cannot be read as a measurement: {error}; remove it") from None
     fields = {field.name for field in dataclasses.fields(Measurement)}
     if not isinstance(content, dict) or set(content) != fields or content["schema"] != SCHEMA:
         raise UsageError(f"{file} is not a measurement of schema {SCHEMA}; remove it")
-    if content["identity"] != case.identity():
-        raise UsageError(f"{file} is a measurement of something else; remove it")
     return Measurement(**content)

@@ -101,8 +101,11 @@ class Report:
                 " multi-head attention runs in torch's fused kernel"
             )
         notes += [f"{entry.model} at {entry.length:,}: {line}" for entry in self._found for line in _missing(entry)]
+        notes += [f"{model}: {_settings(entry)}" for model, entry in self._by_model() if entry.length == first.length]
         return notes + [
-            f"{model}: {_settings(entry)}" for model, entry in self._by_model() if entry.length == first.length
+            f"{model} at {entry.length:,}: {', '.join(f'{rate:.2f}' for rate in rates)} of the positions active"
+            for model, entry in self._by_model()
+            if (rates := _activation_rates(entry))
         ]
 
     def _against(self, entry: Measurement, name: str) -> dict[str, float | None]:
@@ -187,6 +190,12 @@ def _settings(entry: Measurement) -> str:
     """Hyper-parameters, without those that all models share and options that are off."""
     shown = {name: value for name, value in entry.identity["hyper"].items() if name not in OWN and value is not False}
     return ", ".join(f"{name} {'none' if value is None else value}" for name, value in shown.items())
+
+
+def _activation_rates(entry: Measurement) -> list[float]:
+    """Share of positions at which each module of a sparse model ran in training, on which its cost depends."""
+    found = entry.training.get("diagnostics", {}).values()
+    return [report["activation_rate"] for report in found if report.get("activation_rate", 1) < 1]
 
 
 def _missing(entry: Measurement) -> Iterator[str]:

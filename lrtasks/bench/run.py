@@ -10,7 +10,7 @@ from typing import Any
 from lrtasks.bench.apart import Outcome, run_apart
 from lrtasks.bench.case import BASELINE, Case
 from lrtasks.bench.measure import Phase, cost, sizes
-from lrtasks.bench.record import Measurement, read_measurement
+from lrtasks.bench.record import Measurement, finished
 from lrtasks.bench.resident import processor
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.environment import describe_environment
@@ -47,13 +47,12 @@ def run_bench(
     found: list[Measurement] = []
     with held(out / ".lock", f"the measurements in {out}"):
         for case in cases:
-            file = case.file(out)
-            before = read_measurement(file, case)
-            if before is None:
-                measured = _measure(case, time_limit, _baseline(case, found))
-                measured.write(file)
-            found.append(before or measured)
-            on_end(case, found[-1], before is not None)
+            kept = finished(case, out)
+            measured = kept or _measure(case, time_limit, _baseline(case, found))
+            if not kept:
+                measured.write(case.file(out))
+            found.append(measured)
+            on_end(case, measured, kept is not None)
     return found
 
 

@@ -37,6 +37,7 @@ def bench(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     time_limit: Annotated[float, typer.Option(help="Seconds after which a measurement is stopped.")] = 600.0,
     out: Annotated[Path, typer.Option(help="Results folder.")] = Path("runs/bench"),
+    show: Annotated[bool, typer.Option("--show", help="Measure nothing; print what the results folder holds.")] = False,
     form: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
@@ -48,6 +49,12 @@ def bench(
     form = "json" if as_json else form
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
+    if show:
+        from lrtasks.bench.record import read_measurements
+        from lrtasks.bench.report import Report
+
+        _print(Report(read_measurements(out)), form)
+        return
     shared = {
         "d_model": d_model,
         "layers": layers,
@@ -69,7 +76,7 @@ def bench(
     done = sum(case.length for case in cases if case.file(out).exists())
     with Progress("bench", "positions", sum(case.length for case in cases), done=done) as progress:
 
-        def show(case: Case, measured: Measurement, kept: bool) -> None:
+        def note(case: Case, measured: Measurement, kept: bool) -> None:
             nonlocal done
             if kept:
                 for part, reason in measured.reasons().items():
@@ -78,7 +85,7 @@ def bench(
                 done += case.length
                 progress.update(done)
 
-        report = Report(run_bench(cases, out, time_limit=time_limit, on_end=show))
+        report = Report(run_bench(cases, out, time_limit=time_limit, on_end=note))
     _print(report, form)
 
 

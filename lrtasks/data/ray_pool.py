@@ -17,6 +17,7 @@ from lrtasks.errors import UsageError
 from lrtasks.ray_cluster import TRIES, connected, describe
 
 _MOST_TASKS = 1000
+"""At a time: each has a thread that waits for it."""
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def start_tasks(plan: Plan, store: Store, workers: int | str) -> Iterator[Pool]:
 
 
 class _Tasks:
-    """One thread for each shard in the making: it waits for the task, and begins another if the worker was lost."""
+    """A thread for each shard in the making: it waits for the task, and begins another if the worker was lost."""
 
     def __init__(self, ray: Any, plan: Plan, store: Store, threads: ThreadPoolExecutor, width: int) -> None:
         self._ray, self._threads, self.width = ray, threads, width
@@ -55,25 +56,30 @@ class _Tasks:
             self._ray.cancel(task, force=True)
 
     def _finish(self, block: Block, attempts: dict[int, int]) -> Record:
-        errors = self._ray.exceptions
-        for left in reversed(range(TRIES)):
-            task = self._task.remote(self._plan, self._address, block, attempts)
-            self._running.add(task)
+        errors, tries = self._ray.exceptions, 0
+        while True:
+            tries += 1
             try:
-                record: Record = self._ray.get(task)
+                return self._make_once(block, attempts)
             except errors.RayTaskError as error:
                 raise _explain(error) from None
             except errors.RayError as error:
-                if self._stopped or not left:
+                if self._stopped or tries == TRIES:
                     raise RuntimeError(
                         f"Ray lost the worker of shard {block.number} of {block.split} {TRIES} times, the last time so:"
                         f" {describe(error)}; finished shards are kept"
                     ) from error
-            else:
-                return record
-            finally:
-                self._running.discard(task)
-        raise AssertionError
+
+    def _make_once(self, block: Block, attempts: dict[int, int]) -> Record:
+        task = self._task.remote(self._plan, self._address, block, attempts)
+        self._running.add(task)
+        if self._stopped:  # while the task was begun
+            self._ray.cancel(task, force=True)
+        try:
+            record: Record = self._ray.get(task)
+            return record
+        finally:
+            self._running.discard(task)
 
 
 def _explain(error: Any) -> Exception:

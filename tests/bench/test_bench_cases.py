@@ -57,19 +57,24 @@ def test_whatever_decides_a_cost_decides_the_file(changes: dict[str, Any], monke
 
 def test_so_do_model_length_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {Case(BENCH, model, length).file(Path()) for model in ("transformer", UNFUSED) for length in (32, 64)}
-    monkeypatch.setattr(cases, "source_digest", lambda _: "other")
+    monkeypatch.setattr(cases, "source_digest", lambda: "other")
     files.add(Case(BENCH, "transformer", 32).file(Path()))
     assert len(files) == 5
 
 
-def test_the_digest_holds_the_models_own_module(tmp_path: Path) -> None:
+def test_the_identity_tells_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "mine.py"
-    digests = set()
+    seqboat, transformer = (Case(BENCH, model, 32) for model in ("seqboat", "transformer"))
+    assert seqboat.identity()["source"] == transformer.identity()["source"]
+    assert seqboat.identity()["module"] != transformer.identity()["module"]
+    monkeypatch.setattr(cases.inspect, "getfile", lambda _: str(module))
+    found = set()
     for text in ("a = 1", "a = 2"):
         module.write_text(text)
         source_digest.cache_clear()
-        digests.add(source_digest(module))
-    assert len(digests) == 2
+        found |= {seqboat.identity()["source"], seqboat.identity()["module"]}
+    source_digest.cache_clear()
+    assert len(found) == 4
 
 
 @pytest.mark.parametrize(

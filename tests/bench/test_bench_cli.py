@@ -35,6 +35,8 @@ def test_measured_once_and_shown_in_every_form(command: Command) -> None:
         assert again.code == 0 and "s4d" in again.out
         assert "positions/s" not in again.err
     assert {file: file.stat().st_mtime_ns for file in Path("out").iterdir()} == files
+    shown = command("bench", "--show", "--out", "out", "--json")
+    assert json.loads(shown.out) == content
 
 
 @pytest.mark.parametrize(

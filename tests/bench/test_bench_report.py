@@ -177,6 +177,13 @@ def test_one_length_has_no_table_of_growth() -> None:
     assert len(Report(some()[:3]).sheets()) == 2
 
 
+def test_the_share_of_active_positions_is_told() -> None:
+    rates = {"blocks.0.sparse": {"activation_rate": 0.25}, "blocks.1.sparse": {"activation_rate": 0.5}, "other": {}}
+    phase = some()[2].training
+    notes = Report([some()[0], made("seqboat", 1024, 1, 1, training={**phase, "diagnostics": rates})]).notes()
+    assert "seqboat at 1,024: 0.25, 0.50 of the positions active" in notes
+
+
 def test_notes_say_what_was_measured_and_what_is_missing() -> None:
     alone = {"cpu_seconds": [1.0], "wall_seconds": [1.0], "peak_bytes": 1}
     failed = made("mega", 4096, 1, 1, training={"reason": "out of memory"}, inference=alone)

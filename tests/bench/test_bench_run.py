@@ -15,7 +15,7 @@ from lrtasks.bench import case as cases
 from lrtasks.bench import run
 from lrtasks.bench.apart import Outcome
 from lrtasks.bench.case import Bench, Case, Settings, make_cases
-from lrtasks.bench.record import Measurement
+from lrtasks.bench.record import Measurement, read_measurements
 from lrtasks.bench.run import run_bench
 from lrtasks.errors import UsageError
 from lrtasks.files import held
@@ -90,7 +90,7 @@ def test_what_is_finished_is_not_measured_again(measured: list[Any], tmp_path: P
 def test_other_code_measures_anew(measured: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_cases(BENCH, [], [16])
     run_bench(made, tmp_path)
-    monkeypatch.setattr(cases, "source_digest", lambda _: "other")
+    monkeypatch.setattr(cases, "source_digest", lambda: "other")
     measured.clear()
     run_bench(made, tmp_path)
     assert len(measured) == 2
@@ -152,10 +152,21 @@ def test_a_record_of_something_else_is_named(tmp_path: Path) -> None:
         run_bench([long], tmp_path)
 
 
+@pytest.mark.usefixtures("measured")
+def test_a_folder_can_be_read_without_measuring(tmp_path: Path) -> None:
+    found = run_bench(make_cases(BENCH, ["attention"], [32, 16]), tmp_path)
+    assert read_measurements(tmp_path) == found
+    run_bench(make_cases(Bench(Settings(d_model=16, layers=1, repeats=2)), [], [16]), tmp_path)
+    with pytest.raises(UsageError, match="were measured with different settings; keep them in folders of their own"):
+        read_measurements(tmp_path)
+
+
 def test_mistakes(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="file cannot be made"):
         run_bench([], tmp_path / "file")
+    with pytest.raises(UsageError, match="no measurements in"):
+        read_measurements(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="time_limit must be above 0"):
         run_bench([], tmp_path, time_limit=0)
 

@@ -31,7 +31,7 @@ def test_generated_regions_are_fresh() -> None:
 
 
 @pytest.mark.e2e
-def test_floors_and_pictures_are_fresh() -> None:
+def test_floors_pictures_and_heat_map_are_fresh() -> None:
     check()
 
 

@@ -143,6 +143,12 @@ def test_a_command_that_fails_is_noticed(page: Path, tmp_path: Path, line: str) 
         run_shell(Block("shell", f"{line}\nlrtasks list\n", 7, False), page, tmp_path)
 
 
+@pytest.mark.parametrize("code", ["lrtasks list tasks > names.txt", "lrtasks list tasks | cat > names.txt"])
+def test_what_is_printed_goes_where_it_is_sent(page: Path, reader: Path, code: str) -> None:
+    run_shell(Block("shell", f"{code}\n", 7, False), page, reader)
+    assert (reader / "names.txt").read_text().startswith("tasks\n  context-shift\n")
+
+
 def test_an_output_that_differs_is_noticed(page: Path) -> None:
     with pytest.raises(AssertionError, match="Expected"):
         run_session(Block("session", ">>> one + 1\n1\n", 7, False), page, {"one": 1})

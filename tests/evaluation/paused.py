@@ -1,4 +1,4 @@
-"""A run that takes long enough to be killed in the middle, imported as ``paused:net`` by processes elsewhere."""
+"""A run that stops in the middle until it is killed, imported as ``paused:net`` by processes elsewhere."""
 
 from __future__ import annotations
 
@@ -20,16 +20,22 @@ from lrtasks.specs import Spec
 MODEL = "paused:net"
 TASK = lrtasks.make("shift", length=16, shifts=2)
 BUDGET = {"steps": 60, "batch_size": 4, "eval_every": 10, "val_batches": 1, "test_batches": 1, "lr": 0.02}
-PAUSE = "LRTASKS_TEST_PAUSE"
-"""Variable that holds the seconds that a step of training takes longer."""
+GATE = "LRTASKS_TEST_GATE"
+"""Variable that names a file; as long as it is not there, every process stops after 25 steps of training."""
 
 
 class Paused(Net):
-    """A net whose training takes its time and draws random numbers."""
+    """A net whose training draws random numbers, and stops at the gate."""
+
+    steps = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            time.sleep(float(os.environ.get(PAUSE, "0")))
+        self.steps += self.training
+        gate = Path(os.environ.get(GATE, os.devnull))
+        if self.steps > 25 and not gate.exists():
+            gate.with_name(f"waiting-{os.getpid()}").touch()
+            while not gate.exists():
+                time.sleep(0.02)
         return super().forward(x)
 
 
@@ -39,7 +45,7 @@ def net(input: Spec, target: Spec, *, causal: bool) -> nn.Module:
 
 
 def undisturbed(out: Path, seed: int = 0) -> RunRecord:
-    """The same run in this process, without pauses."""
+    """The same run in this process, where there must be no gate."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -92,6 +98,14 @@ def processes(words: str) -> list[tuple[int, int]]:
     lines = subprocess.run(["ps", "-eo", "pid,ppid,args", "-ww"], capture_output=True, text=True, check=True).stdout
     found = [line.split(None, 2) for line in lines.splitlines() if words in line]
     return [(int(pid), int(parent)) for pid, parent, _ in found]
+
+
+def wait_at(gate: Path, out: Path) -> tuple[int, int]:
+    """Process and parent of the run that writes below ``out``, once it has stopped at the gate."""
+    found: list[tuple[int, int]] = wait_for(
+        lambda: [run for run in processes(f"--out {out}") if gate.with_name(f"waiting-{run[0]}").exists()]
+    )
+    return found[0]
 
 
 def wait_for(condition: Any, seconds: float = 120) -> Any:

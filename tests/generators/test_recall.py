@@ -103,8 +103,8 @@ def test_a_given_distance_is_log_uniform_and_no_window_solves_it() -> None:
     assert abs(found.mean() - np.log(65 / 3) / np.log(1027 / 3)) < 0.08
 
 
-def test_floors_answer_from_the_last_position_alone() -> None:
-    task = lrtasks.make("recall", length=64)
+def test_floors_answer_at_the_last_position() -> None:
+    task = lrtasks.make("recall", length=256)
     train, test = task.batch(range(2000)), task.batch(range(2000), split="test")
     scores = {}
     for name, floor in task.floors().items():
@@ -113,7 +113,8 @@ def test_floors_answer_from_the_last_position_alone() -> None:
         assert guess.shape == test.y.shape
         scores[name] = (guess == test.y)[:, -1].mean()
     assert abs(scores["majority"] - 1 / 14) < 0.03
-    assert scores["window-64"] > 0.98
+    assert abs(scores["window-64"] - task.share_within(64)) < 0.03
+    assert list(lrtasks.make("recall", length=64).floors()) == ["majority"]
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,10 @@ class Ray:
             _Tasks(ray, self, jobs, started, ended).finish()
 
     def _require_room(self, ray: Any) -> None:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        if not any(node.get("CPU", 0) >= self.cpus and node.get("GPU", 0) >= self.gpus for node in nodes):
-            found = "; ".join(f"{node.get('CPU', 0):g} and {node.get('GPU', 0):g}" for node in nodes)
+        resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = {(node.get("CPU", 0), node.get("GPU", 0)) for node in resources}
+        if not any(cpus >= self.cpus and gpus >= self.gpus for cpus, gpus in nodes):
+            found = "; ".join(f"{cpus:g} and {gpus:g}" for cpus, gpus in sorted(nodes, reverse=True))
             raise UsageError(
                 f"a run asks for {self.cpus} CPUs and {self.gpus:g} GPUs of one node, and the nodes of the Ray cluster"
                 f" have {found}"

@@ -118,8 +118,12 @@ class Recall(Task):
         return batch
 
     def floors(self) -> Mapping[str, Floor]:
-        """The most frequent answer, and the answer looked up in the last 64 tokens alone: how local the samples are."""
-        return {"majority": _MajorityAnswer(self.vocab), f"window-{WINDOW}": WindowLookup(WINDOW)}
+        """The most frequent answer and, from length 256, the answer looked up in the last 64 tokens alone.
+
+        The latter says how local the samples are; in shorter samples it sees so much that it is the solution itself.
+        """
+        local = {f"window-{WINDOW}": WindowLookup(WINDOW)} if self.length >= 4 * WINDOW else {}
+        return {"majority": _MajorityAnswer(self.vocab), **local}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """By distance from the query back to the key's last occurrence, and by its occurrences, both in octaves."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -66,7 +67,8 @@ def _best_first(
     number_of: Callable[[tuple[int, int]], int],
 ) -> list[int]:
     """Numbers of the labels by the sum of their limited values, in falling order: what was not run adds nothing."""
-    sums = [sum(_limited(value for key, value in above.items() if number_of(key) == i)) for i in range(len(labels))]
+    parts = [_limited(value for key, value in above.items() if number_of(key) == i) for i in range(len(labels))]
+    sums = [math.fsum(part) for part in parts]  # the same whatever the order of the records
     return sorted(range(len(labels)), key=lambda i: (-sums[i], i))
 
 

@@ -61,7 +61,6 @@ def _environment() -> jinja2.Environment:
         "score": readable.score,
         "above": readable.above,
         "count": readable.count,
-        "number": readable.number,
         "series": series_class,
         "heat": lambda value: f"h{scale.step(value)}",
     }
