@@ -32,16 +32,18 @@ class Outcome:
     reason: str | None = None
 
 
-def run_apart(function: Callable[..., Any], *arguments: Any, time_limit: float) -> Outcome:
-    """Call ``function`` in a new process, which may use nine tenths of the memory that is free now.
+def run_apart(function: Callable[..., Any], *arguments: Any, time_limit: float, limited: bool = True) -> Outcome:
+    """Call ``function`` in a new process.
 
     Args:
         function: a function of a module; it and its arguments are pickled.
         arguments: what it is called with.
         time_limit: seconds after which the process is stopped.
+        limited: let it use nine tenths of the memory that is free now and no more; not for CUDA, which maps far more
+            than it uses.
     """
     receiver, sender = _context.Pipe(duplex=False)
-    process = _context.Process(target=_serve, args=(sender, function, arguments), daemon=True)
+    process = _context.Process(target=_serve, args=(sender, function, arguments, limited), daemon=True)
     process.start()
     sender.close()
     try:
@@ -59,10 +61,11 @@ def run_apart(function: Callable[..., Any], *arguments: Any, time_limit: float) 
         receiver.close()
 
 
-def _serve(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _serve(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...], limited: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes it, and ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    limit_memory()
+    if limited:
+        limit_memory()
     try:
         outcome = Outcome(function(*arguments))
     except UsageError as error:

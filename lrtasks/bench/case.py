@@ -26,6 +26,8 @@ BASELINE = "transformer"
 UNFUSED = "transformer-unfused"
 """The baseline with its attention weights held as an array, as the papers' Transformer holds them."""
 VOCABULARY, CLASSES = 256, 2
+MEASURING = ("apart.py", "case.py", "measure.py", "resident.py")
+"""Files of this package on which figures depend."""
 OWN = ("d_model", "layers")
 """Parameters of every model that the settings give."""
 
@@ -149,10 +151,9 @@ def make_cases(bench: Bench, names: Iterable[str], lengths: Iterable[int]) -> li
 
 @cache
 def source_digest() -> str:
-    """Digest of the code that is measured and that measures: all built-in models, the bench, the optimiser."""
-    folders = (Path(inspect.getfile(models)).parent, Path(__file__).parent)
-    files = {file for folder in folders for file in folder.rglob("*.py")}
-    return _digest(sorted({*files, Path(inspect.getfile(optimiser))}))
+    """Digest of what is measured and what measures: all built-in models, the optimiser, part of this package."""
+    measured = [*Path(inspect.getfile(models)).parent.rglob("*.py"), Path(inspect.getfile(optimiser))]
+    return _digest(sorted({*measured, *(Path(__file__).with_name(name) for name in MEASURING)}))
 
 
 def _digest(files: Iterable[Path]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +63,19 @@ def _baseline(case: Case, found: Sequence[Measurement]) -> Measurement | None:
 
 def _measure(case: Case, time_limit: float, baseline: Measurement | None) -> Measurement:
     """One measurement. Where the Transformer is known to fail, the model is timed alone."""
+    apart = partial(run_apart, time_limit=time_limit, limited=case.bench.device == "cpu")
 
     def figures(phase: Phase) -> dict[str, Any]:
         paired = baseline is None or "reason" not in baseline.figures(phase)
-        outcome = run_apart(cost, case, phase, paired, time_limit=time_limit)
+        outcome = apart(cost, case, phase, paired)
         if paired and outcome.reason:  # what fails beside the Transformer may succeed without it
-            outcome = run_apart(cost, case, phase, False, time_limit=time_limit)
+            outcome = apart(cost, case, phase, False)
         return _found(outcome)
 
     return Measurement(
         identity=case.identity(),
         environment={**describe_environment(), "threads": case.bench.settings.threads, "processor": processor()},
-        sizes=_found(run_apart(sizes, case, time_limit=time_limit)),
+        sizes=_found(apart(sizes, case)),
         training=figures("training"),
         inference=figures("inference"),
     )

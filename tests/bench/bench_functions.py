@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -45,6 +46,10 @@ def take_too_much() -> None:
 
 def take_too_much_with_numpy() -> None:
     np.ones(1 << 42, dtype=np.uint8)
+
+
+def data_limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_DATA)[0]
 
 
 def note_and_sleep(file: Path) -> None:

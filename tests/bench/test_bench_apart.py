@@ -40,6 +40,12 @@ def test_a_process_that_wants_more_than_is_free_fails_alone(function: object) ->
     assert run_apart(function, time_limit=60) == Outcome(reason="out of memory")  # type: ignore[arg-type]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit works on Linux")
+def test_only_a_limited_process_is_limited() -> None:
+    limits = [run_apart(functions.data_limit, time_limit=60, limited=limited).value for limited in (False, True)]
+    assert limits[0] == functions.data_limit() != limits[1]
+
+
 def test_a_process_past_its_time_is_stopped(tmp_path: Path) -> None:
     start = time.monotonic()
     outcome = run_apart(functions.note_and_sleep, tmp_path / "pid", time_limit=1.5)
