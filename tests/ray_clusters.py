@@ -25,7 +25,6 @@ def alone(folder: Path, *modules: Path) -> Iterator[None]:
         patch.setenv("RAY_TMPDIR", str(folder))
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # elsewhere than there, 0 means 127.0.0.1 for everything
         patch.setenv("RAY_AUTH_MODE", "disabled")  # or a token is written into the home folder
-        patch.setenv("RAY_raylet_start_wait_time_s", "120")  # the cores may be busy with other things
         patch.delenv("RAY_ADDRESS", raising=False)
         path = [str(module) for module in (Path(__file__).parent, *modules)] + [
             path for path in [os.environ.get("PYTHONPATH")] if path
