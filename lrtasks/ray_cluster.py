@@ -15,7 +15,7 @@ from typing import Any, TextIO, cast
 
 from lrtasks.errors import UsageError
 
-SECONDS_TO_ANSWER = 20.0
+SECONDS_TO_ANSWER = 60.0
 TRIES = 3
 """How often a piece of work is begun whose worker is lost each time."""
 
