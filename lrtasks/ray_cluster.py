@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import socket
@@ -56,11 +57,12 @@ def connected(address: str | None) -> Iterator[Any]:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:
         raise _refusal(address, " ".join(str(error).split())) from error
-    try:
-        with redirect_stdout(cast(TextIO, _Hushed(sys.stdout, set(threading.enumerate()) - before))):
+    with redirect_stdout(cast(TextIO, _Hushed(sys.stdout, set(threading.enumerate()) - before))):
+        try:
             yield ray
-    finally:
-        ray.shutdown()
+        finally:
+            with redirect_stdout(io.StringIO()):  # where it prints the reports that its threads have not
+                ray.shutdown()
 
 
 def describe(error: Exception) -> str:
