@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import model_pages
+import published
 import reproduce
 import scores
 import task_examples
@@ -34,12 +35,17 @@ RENDERERS: dict[str, Renderer] = {
     "common": model_pages.common,
     "budget": model_pages.budget,
     "reproduce": reproduce.commands,
+    "runs": published.runs,
+    "measurements": published.measurements,
+    "activation": published.activation,
+    "codebooks": published.codebooks,
 }
 
 
 def pages() -> list[Path]:
     """Every page that may have generated regions."""
-    return [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+    root = DOCS.parent
+    return [root / "README.md", *sorted(DOCS.rglob("*.md")), *sorted((root / "results").rglob("*.md"))]
 
 
 def stale(*, regions_only: bool, write: bool) -> Iterator[Path]:

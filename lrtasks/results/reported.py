@@ -18,9 +18,9 @@ class Figure:
 
     Attributes:
         value: the figure.
-        metric: which score it is; the papers average over batches.
+        metric: which score it is.
         source: paper and table.
-        where: the task at which it was measured, as readable text ("length 4096").
+        where: how it was measured, as readable text ("length 4096, averaged over batches").
         length: task length at which it was measured, for tasks that have one.
     """
 
@@ -56,7 +56,8 @@ def _distance(reported: int | None, ours: int | None) -> float:
 
 def _where(entry: dict[str, Any]) -> str:
     settings = {"length": entry["length"]} if "length" in entry else entry["parameters"]
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
+    words = [f"{name} {value}" for name, value in settings.items()]
+    return ", ".join([*words, "averaged over batches"] if entry["metric"].endswith("_batch_mean") else words)
 
 
 @functools.cache

@@ -103,7 +103,7 @@ class Table:
         if 1 in counts:
             notes.append("without ±: a single seed, which has no interval")
         figures = [cell.paper for cell in self.cells.values() if cell.paper]
-        sources = sorted({f"{figure.source} ({figure.where}, averaged over batches)" for figure in figures})
+        sources = sorted({f"{figure.source} ({figure.where})" for figure in figures})
         return [*notes, f"paper: {'; '.join(sources)}"] if sources else notes
 
     def text(self, *, costs: bool = True, width: int | None = None) -> str:

@@ -1,0 +1,60 @@
+"""The tables of the pages in ``results/``, made from the records that lie beside each page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from regions import table
+
+from lrtasks.bench.record import read_measurements
+from lrtasks.bench.report import Report
+from lrtasks.results import RunRecord, formats, read_records
+from lrtasks.results.table import make_table
+
+
+def runs(page: Path, words: Sequence[str]) -> str:
+    """What ``lrtasks table FOLDER --format markdown`` prints; ``transpose`` is its option."""
+    made = make_table(_records(page))
+    scores = made.scores().transposed() if "transpose" in words else made.scores()
+    return formats.markdown([scores, made.costs()], made.notes())
+
+
+def measurements(page: Path, _: Sequence[str]) -> str:
+    """What ``lrtasks bench --out FOLDER --show --format markdown`` prints."""
+    report = Report(read_measurements(page.parent))
+    return formats.markdown(report.sheets(), report.notes())
+
+
+def activation(page: Path, _: Sequence[str]) -> str:
+    """Activation rates and attention spans, layer by layer, of the runs whose model decides where to attend."""
+    rows = []
+    for record in _records(page):
+        layers = [layer for layer in record.diagnostics.values() if "temperature" in layer]
+        rates = [f"{layer['activation_rate']:.3f} ±{layer['activation_rate_std']:.3f}" for layer in layers]
+        spans = [f"{layer['attention_span']:.1f}" for layer in layers]
+        if layers:
+            rows.append([record.task["name"], record.model["name"], f"{record.headline():.3f}", *rates, *spans])
+    header = ["task", "model", "score", "rate, layer 1", "rate, layer 2", "span, layer 1", "span, layer 2"]
+    return table(header, rows)
+
+
+def codebooks(page: Path, _: Sequence[str]) -> str:
+    """Use of the codebooks, layer by layer, of the runs whose model quantises its keys."""
+    rows = []
+    for record in _records(page):
+        layers = [layer for layer in record.diagnostics.values() if "codebook_perplexity" in layer]
+        if layers:
+            perplexities = [f"{layer['codebook_perplexity']:.1f}" for layer in layers]
+            errors = [f"{layer['quantisation_error']:.3f}" for layer in layers]
+            function = record.model["parameters"]["attention"]
+            rows.append([record.task["name"], function, f"{record.headline():.3f}", *perplexities, *errors])
+    header = ["task", "attention", "score", "perplexity, layer 1", "layer 2", "quantisation error, layer 1", "layer 2"]
+    return table(header, rows)
+
+
+def _records(page: Path) -> list[RunRecord]:
+    found, problems = read_records(page.parent)
+    if problems:
+        raise ValueError(f"published records cannot be read: {'; '.join(problems)}")
+    return [record for _, record in found]
