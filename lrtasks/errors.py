@@ -10,6 +10,15 @@ class UsageError(ValueError):
     """A mistake in what the user asked for: the message names what was wrong, what was found and what is allowed."""
 
 
+def first_line(error: BaseException) -> str:
+    """First line of an exception's message; the name of its type if it has none.
+
+    >>> first_line(ValueError("a damaged header")), first_line(AssertionError())
+    ('a damaged header', 'AssertionError')
+    """
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest of ``known``, whatever the case, or an empty string.
 

@@ -12,6 +12,26 @@ from pathlib import Path
 from lrtasks.errors import UsageError
 
 
+def make_folder(folder: Path, what: str) -> None:
+    """Make a folder, and those above it, unless it is there; files can be written into it afterwards.
+
+    Args:
+        folder: the folder.
+        what: what it is, for the message.
+
+    Raises:
+        UsageError: if it cannot be made, or is not writable.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"{what} {folder} cannot be made: a file stands in its way") from None
+    except OSError as error:
+        raise UsageError(f"{what} {folder} cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{what} {folder} is not writable")
+
+
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Write a file so that a kill at any moment leaves the old content or the new one."""
     partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")

@@ -101,6 +101,9 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     ('variant', 'clean')
 
     Dashes and underscores are the same in the name; Python's spellings of true and false are understood.
+
+    Raises:
+        UsageError: if there is no name or no equals sign.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():

@@ -44,7 +44,11 @@ class Registry(Generic[T]):
         self._classes: dict[str, type[T]] = {}
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Class decorator: make the class known as ``name``, which no other class may have."""
+        """Class decorator: make the class known as ``name``, which no other class may have.
+
+        Raises:
+            UsageError: if another class has this name, or for what is no class of this kind.
+        """
 
         def add(cls: type[T]) -> type[T]:
             if not (isinstance(cls, type) and issubclass(cls, self._base_class())):

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from lrtasks.cli.options import print_json
+from lrtasks.cli.options import AsJson, print_json
 
 
 def analyze(
     run: Annotated[Path, typer.Argument(help="A run's folder (the one with record.json).")],
     out: Annotated[Path | None, typer.Option(help="Folder for the plots (default: RUN/analysis).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print a run's breakdowns and diagnostics, and draw them with the learning curve and what the model holds."""
     from lrtasks.results import analysis

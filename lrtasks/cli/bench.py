@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import print_json
-from lrtasks.cli.table import FORMATS, terminal_width
-from lrtasks.errors import UsageError, unknown
+from lrtasks.cli.options import Device, Out, print_json
+from lrtasks.cli.sheets import FORMATS, JsonFormat, chosen_format, format_option, print_sheets
+from lrtasks.errors import UsageError
 from lrtasks.parameters import parse_assignment
 from lrtasks.progress import Progress
 
@@ -34,21 +34,19 @@ def bench(
     repeats: Annotated[int, typer.Option(help="Timed repeats.")] = 5,
     patience: Annotated[float, typer.Option(help="Seconds of timed work after which no repeat begins.")] = 20.0,
     threads: Annotated[int, typer.Option(help="Threads.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     time_limit: Annotated[float, typer.Option(help="Seconds after which a measurement is stopped.")] = 600.0,
-    out: Annotated[Path, typer.Option(help="Results folder.")] = Path("runs/bench"),
+    out: Out = Path("runs/bench"),
     show: Annotated[bool, typer.Option("--show", help="Measure nothing; print what the results folder holds.")] = False,
-    form: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")] = "text",
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    form: Annotated[str, format_option(FORMATS)] = "text",
+    as_json: JsonFormat = False,
 ) -> None:
     """Measure training step, inference, peak memory and streaming state, against a Transformer in the same run.
 
     What is finished is kept, failures included, until its file is removed: the same command goes on after a kill, and
     prints the tables again.
     """
-    form = "json" if as_json else form
-    if form not in FORMATS:
-        raise unknown("format", form, FORMATS)
+    form = chosen_format(form, as_json, FORMATS)
     if show:
         from lrtasks.bench.record import read_measurements
         from lrtasks.bench.report import Report
@@ -96,10 +94,8 @@ def _print(report: Report, form: str) -> None:
         print_json(report.content())
     elif form == "csv":
         print(formats.csv_lines(report.rows()))
-    elif form == "text":
-        print(formats.text(report.sheets(), report.notes(), width=terminal_width()))
     else:
-        print(formats.FORMS[form](report.sheets(), report.notes()))
+        print_sheets(form, report.sheets(), report.notes())
 
 
 def _length(text: str) -> int:

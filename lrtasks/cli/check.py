@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lrtasks.cli.options import option_names, parse_settings, print_json
+from lrtasks.cli.options import AsJson, option_names, parse_settings, print_json
 
 
 def check(
@@ -15,7 +15,7 @@ def check(
     name: Annotated[str, typer.Argument(help="A task or a model, of this package or of another.")],
     preset: Annotated[str, typer.Option(help="Preset that fills in parameters: small or paper.")] = "small",
     settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter of it.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Check that a task or a model keeps its contract; print what is wrong, in words. Parameters are options.
 

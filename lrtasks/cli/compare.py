@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lrtasks.cli.options import print_json
-from lrtasks.cli.table import read_results, terminal_width
-from lrtasks.errors import UsageError, unknown
+from lrtasks.cli.sheets import JsonFormat, chosen_format, format_option, print_sheets
+from lrtasks.cli.table import read_results
+from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
     from lrtasks.results.pairing import Side
@@ -23,26 +24,21 @@ def compare(
     folders: Annotated[
         list[Path] | None, typer.Option("--folder", help="Results folder of models given by name (default: runs).")
     ] = None,
-    form: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")] = "text",
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    form: Annotated[str, format_option(FORMATS)] = "text",
+    as_json: JsonFormat = False,
 ) -> None:
     """Compare the test scores of two models, or of two folders, with paired tests.
 
     A pair has the same task, parameters, budget and seed; between two folders of several models the same model too.
     """
-    form = "json" if as_json else form
-    if form not in FORMATS:
-        raise unknown("format", form, FORMATS)
-    from lrtasks.results import formats
+    form = chosen_format(form, as_json, FORMATS)
     from lrtasks.results.compare import compare as compared
 
     found = compared(*_sides(a, b, folders))
     if form == "json":
         print_json(found.content())
-    elif form == "text":
-        print(formats.text([found.sheet()], found.notes(), width=terminal_width()))
     else:
-        print(formats.FORMS[form]([found.sheet()], found.notes()))
+        print_sheets(form, [found.sheet()], found.notes())
 
 
 def _sides(a: str, b: str, folders: list[Path] | None) -> tuple[Side, Side]:

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from lrtasks.cli.options import print_json
+from lrtasks.cli.options import AsJson, print_json
 
 app = typer.Typer(help="Check and describe stored datasets.", no_args_is_help=True)
 
 Address = Annotated[str, typer.Argument(metavar="DIR", help="Folder or fsspec address of a dataset.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lrtasks.evaluation.entries import Entry
     from lrtasks.evaluation.standing import Standing
 
-MOST_RUNS_SHOWN = 4
+MAX_RUNS_SHOWN = 4
 
 
 class Display:
@@ -76,9 +76,9 @@ def screen(standing: Standing, grid: Grid, width: int, height: int) -> list[Text
     from rich.text import Text
 
     runs = running_lines(standing)
-    hidden = len(runs) - MOST_RUNS_SHOWN
+    hidden = len(runs) - MAX_RUNS_SHOWN
     if hidden > 0:
-        runs[MOST_RUNS_SHOWN - 1 :] = [f"and {hidden + 1} more runs"]
+        runs[MAX_RUNS_SHOWN - 1 :] = [f"and {hidden + 1} more runs"]
     below = [Text(line[:width]) for line in (*runs, summary(standing))]
     # one line stays free, since a terminal scrolls when its last one is written
     return [*grid.draw(width, height - len(below) - 1), *below]

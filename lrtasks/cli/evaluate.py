@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import option_names, parse_settings, print_json
+from lrtasks.cli.options import Device, Out, option_names, parse_settings, print_json, worker_number
 from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 1,
     data: Annotated[str | None, typer.Option(help="Train and test on this stored dataset.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     workers: Annotated[str, typer.Option(help="Background processes that make batches, or auto.")] = "auto",
-    out: Annotated[Path, typer.Option(help="Results folder.")] = Path("runs"),
+    out: Out = Path("runs"),
     trackers: Annotated[
         list[str] | None,
         typer.Option("--tracker", help="jsonl, tensorboard or wandb, with commas or again: files in the run's folder."),
@@ -63,12 +63,11 @@ def evaluate(
         "layers": layers,
         "d_model": d_model,
         "d_state": d_state,
+        "precision": precision,
     }
     assignments = [f"{name}={value}" for name, value in named.items() if value is not None]
     options = option_names(context)
     given = parse_settings(context.args, [*assignments, *(settings or [])], options=options)
-    if precision is not None and given.setdefault("precision", precision) != precision:
-        raise UsageError(f"precision is given twice: {precision!r} and {given['precision']!r}")
     if ":" in model:
         # where `python script.py` would look, a command that pip installed does not
         sys.path.insert(0, "")
@@ -86,7 +85,7 @@ def evaluate(
             seed=number,
             data=data,
             device=device,
-            workers=int(workers) if workers.isdigit() else workers,
+            workers=worker_number(workers),
             out=out,
             trackers=trackers or (),
             parameters=owned["parameters"],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lrtasks.cli.options import parse_settings, print_json
+from lrtasks.cli.options import print_json, task_parameters, worker_number
 from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def generate(
     file_format: Annotated[str, typer.Option("--format", help="parquet, png, npy or tsv.")] = "parquet",
     backend: Annotated[str, typer.Option(help="Where shards are made: local or ray.")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of the Ray cluster.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE: a task parameter.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> int:
     """Write a dataset; run the same command again to finish one that was interrupted.
@@ -38,7 +39,7 @@ def generate(
     from lrtasks.data import info
     from lrtasks.generators import make
 
-    chosen = make(task, **parse_settings(context.args))
+    chosen = make(task, **task_parameters(context, task, settings or []))
     target = out if out is not None else default_folder(chosen, samples, seed)
     try:
         write(
@@ -47,7 +48,7 @@ def generate(
             samples=samples,
             split=_fractions(split),
             seed=seed,
-            workers=_workers(workers),
+            workers=worker_number(workers),
             format=file_format,
             backend=backend,
             address=address,
@@ -83,7 +84,3 @@ def _fractions(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"--split takes three fractions like 0.96,0.02,0.02, found {text!r}") from None
-
-
-def _workers(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import option_names, parse_settings, print_json
+from lrtasks.cli.options import AsJson, print_json, task_parameters
 from lrtasks.errors import unknown
 
 if TYPE_CHECKING:
     from lrtasks.registry import Registry
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 
 def list_names(
@@ -85,11 +83,7 @@ def preview(
     presets = generators.registry.presets(task) or {"small": {}}
     if preset not in presets:
         raise unknown("preset", preset, presets)
-    options, parameters = option_names(context), generators.registry.get(task).parameter_names()
-    given = parse_settings(context.args, settings or [], options=options)
-    for name in given:
-        if name not in parameters:
-            raise unknown(f"option or parameter of {task}", name, [*options, *parameters])
+    given = task_parameters(context, task, settings or [])
     made = generators.make(task, **{**presets[preset].get("parameters", {}), **given})
     path = out or Path(f"{task}.png")
     save_preview(made, path, samples=samples, seed=seed)

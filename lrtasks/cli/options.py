@@ -1,15 +1,20 @@
-"""Options that are parameters: ``--res 256`` and ``--set NAME=VALUE`` without a declaration for each."""
+"""Options of several commands, and those that are parameters: ``--res 256`` and ``--set NAME=VALUE``, undeclared."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from lrtasks.errors import UsageError, suggestion
+from lrtasks.errors import UsageError, suggestion, unknown
 from lrtasks.parameters import parse_assignment
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Out = Annotated[Path, typer.Option(help="Results folder.")]
 
 
 def option_names(context: typer.Context) -> list[str]:
@@ -47,6 +52,27 @@ def parse_settings(
     for assignment in assignments:
         _add(settings, assignment)
     return settings
+
+
+def task_parameters(context: typer.Context, task: str, assignments: Iterable[str] = ()) -> dict[str, Any]:
+    """The parameters of ``task`` among the words that a command has no option for, and those given by ``--set``.
+
+    Raises:
+        UsageError: as :func:`parse_settings`, for an unknown task, or a name that is no parameter of it.
+    """
+    from lrtasks import generators
+
+    options, names = option_names(context), generators.registry.get(task).parameter_names()
+    given = parse_settings(context.args, assignments, options=options)
+    for name in given:
+        if name not in names:
+            raise unknown(f"option or parameter of {task}", name, [*options, *names])
+    return given
+
+
+def worker_number(text: str) -> int | str:
+    """A number of workers as it is meant; ``auto``, or what is no number, as it is."""
+    return int(text) if text.isdecimal() else text
 
 
 def print_json(content: Any) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from lrtasks.cli.display import Display
 from lrtasks.cli.options import parse_settings, print_json
-from lrtasks.cli.table import terminal_width
+from lrtasks.cli.sheets import terminal_width
 from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from lrtasks.results import RunRecord
 
 TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which a run is stopped and recorded as failed.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Out = Annotated[Path, typer.Option(help="Results folder.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE for every run.")]
 Trackers = Annotated[
     list[str] | None,
@@ -48,11 +45,15 @@ def chosen_backend(
     gpus: float | None,
     slurm: Sequence[str] | None,
 ) -> Backend:
-    """The backend that the options name."""
+    """The backend that the options name.
+
+    Raises:
+        UsageError: for one that is unknown, an option that it does not have, or a bad parameter of Slurm jobs.
+    """
     from lrtasks.evaluation.backends import make_backend
 
     for assignment in slurm or ():
-        if "=" not in assignment:
+        if not assignment.partition("=")[0].strip() or "=" not in assignment:
             raise UsageError(f"--slurm takes NAME=VALUE, found {assignment!r}")
     parameters = parse_settings([], slurm or ())
     return make_backend(name, jobs=jobs, address=address, cpus=cpus, gpus=gpus, slurm=parameters)

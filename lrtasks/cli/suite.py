@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import option_names, parse_settings
+from lrtasks.cli.options import AsJson, Device, Out, option_names, parse_settings
 from lrtasks.cli.runs import (
     Address,
-    AsJson,
     BackendName,
     Cpus,
-    Device,
     Gpus,
     Jobs,
-    Out,
     Settings,
     Slurm,
     TimeLimit,

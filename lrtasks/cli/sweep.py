@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import option_names, parse_settings
+from lrtasks.cli.options import AsJson, Device, Out, option_names, parse_settings
 from lrtasks.cli.runs import (
     Address,
-    AsJson,
     BackendName,
     Cpus,
-    Device,
     Gpus,
     Jobs,
-    Out,
     Settings,
     Slurm,
     TimeLimit,
@@ -72,7 +69,7 @@ def sweep(
     options = option_names(context)
     given = parse_settings(context.args, settings or [], options=options)
     if seeds < 1:
-        raise UsageError(f"seeds must be at least 1, found {seeds}")
+        raise UsageError(f"--seeds must be at least 1, found {seeds}")
     place = chosen_backend(backend, jobs=jobs, address=address, cpus=cpus, gpus=gpus, slurm=slurm)
     generators.registry.get(task)
     chosen = select(registered.registry, models)

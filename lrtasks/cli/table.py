@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,29 +10,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lrtasks.cli.options import print_json
+from lrtasks.cli.sheets import FORMATS, JsonFormat, chosen_format, format_option, print_sheets
 from lrtasks.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from lrtasks.results import RunRecord
 
-FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
-
 
 def table(
     folders: Annotated[list[Path] | None, typer.Argument(help="Results folders (default: runs).")] = None,
-    form: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")] = "text",
+    form: Annotated[str, format_option(FORMATS)] = "text",
     models: Annotated[str, typer.Option(help="Names with commas, or all.")] = "all",
     tasks: Annotated[str, typer.Option(help="Names with commas, or all.")] = "all",
     transpose: Annotated[bool, typer.Option("--transpose", help="Show models as rows and tasks as columns.")] = False,
     unequal_budgets: Annotated[
         bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task, in rows of their own.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_json: JsonFormat = False,
 ) -> None:
     """Print scores with their intervals, floors, the papers' figures and costs of all runs."""
-    form = "json" if as_json else form
-    if form not in FORMATS:
-        raise unknown("format", form, FORMATS)
+    form = chosen_format(form, as_json, FORMATS)
     from lrtasks.results import formats
     from lrtasks.results.table import make_table
 
@@ -47,11 +43,7 @@ def table(
         print(formats.csv_lines(made.rows()))
     else:
         scores = made.scores().transposed() if transpose else made.scores()
-        sheets = [scores, made.costs()]
-        if form == "text":
-            print(formats.text(sheets, made.notes(), width=terminal_width()))
-        else:
-            print(formats.FORMS[form](sheets, made.notes()))
+        print_sheets(form, [scores, made.costs()], made.notes())
 
 
 def read_results(folders: Sequence[Path]) -> list[RunRecord]:
@@ -74,11 +66,6 @@ def read_results(folders: Sequence[Path]) -> list[RunRecord]:
         unread = f" that can be read; {len(problems)} cannot" if problems else ""
         raise UsageError(f"no run records below {where}{unread}")
     return records
-
-
-def terminal_width() -> int | None:
-    """Columns of the terminal; ``None`` where standard output goes elsewhere."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _chosen(kind: str, chosen: str, records: Sequence[RunRecord], names: Sequence[str]) -> list[RunRecord]:

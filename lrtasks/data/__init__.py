@@ -7,19 +7,9 @@ batch = dataset.batch(range(16), split="train")
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-_LAZY = {
-    "Manifest": "lrtasks.data.manifest",
-    "StoredDataset": "lrtasks.data.reader",
-    "epoch_order": "lrtasks.data.reader",
-    "generate": "lrtasks.data.writer",
-    "info": "lrtasks.data.checks",
-    "open_dataset": "lrtasks.data.reader",
-    "read_tsv": "lrtasks.data.tsv",
-    "verify": "lrtasks.data.checks",
-}
+from lrtasks.lazy import lazy_names
 
 __all__ = ["Manifest", "StoredDataset", "epoch_order", "generate", "info", "open_dataset", "read_tsv", "verify"]
 
@@ -30,8 +20,16 @@ if TYPE_CHECKING:
     from lrtasks.data.tsv import read_tsv
     from lrtasks.data.writer import generate
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'lrtasks.data' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Manifest": "lrtasks.data.manifest:Manifest",
+        "StoredDataset": "lrtasks.data.reader:StoredDataset",
+        "epoch_order": "lrtasks.data.reader:epoch_order",
+        "generate": "lrtasks.data.writer:generate",
+        "info": "lrtasks.data.checks:info",
+        "open_dataset": "lrtasks.data.reader:open_dataset",
+        "read_tsv": "lrtasks.data.tsv:read_tsv",
+        "verify": "lrtasks.data.checks:verify",
+    },
+)

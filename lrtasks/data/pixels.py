@@ -37,7 +37,11 @@ def encode_grey(pixels: np.ndarray) -> bytes:
 
 
 def encode_labels(labels: np.ndarray, classes: int) -> bytes:
-    """PNG of ``(rows, columns)`` labels below ``classes`` (-100 where ignored), whose pixel values are the labels."""
+    """PNG of ``(rows, columns)`` labels below ``classes`` (-100 where ignored), whose pixel values are the labels.
+
+    Raises:
+        UsageError: for a label that is too large.
+    """
     from PIL import Image
 
     if labels.max(initial=0) >= min(classes, IGNORED_BYTE):

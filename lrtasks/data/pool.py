@@ -17,6 +17,7 @@ from lrtasks.data.plan import Block, Plan
 from lrtasks.data.shards import make_shard
 from lrtasks.data.store import Store
 from lrtasks.errors import UsageError, unknown
+from lrtasks.machine import cores
 
 BACKENDS = ("local", "ray")
 
@@ -67,17 +68,16 @@ def start_pool(plan: Plan, store: Store, workers: int | str, backend: str) -> Ab
         from lrtasks.data.ray_pool import start_tasks
 
         return start_tasks(plan, store, workers)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = worker_count(workers, plan, cores)
-    return (
-        _start_processes(plan, store, count) if count > 1 and not store.in_process else nullcontext(_Here(plan, store))
-    )
+    count = worker_count(workers, plan, cores())
+    if count == 1 or store.in_process:
+        return nullcontext(_Here(plan, store))
+    return _start_processes(plan, store, count)
 
 
-def worker_count(workers: int | str, plan: Plan, cores: int) -> int:
-    """As many as asked, or one per core, and no more than there are shards."""
+def worker_count(workers: int | str, plan: Plan, available: int) -> int:
+    """As many as asked, or one per core of those ``available``, and no more than there are shards."""
     shards = sum(plan.shards(split) for split in plan.counts)
-    return max(1, min(cores if workers == "auto" else int(workers), shards))
+    return max(1, min(available if workers == "auto" else int(workers), shards))
 
 
 class _Here:

@@ -16,7 +16,7 @@ from lrtasks.data.store import Store
 from lrtasks.errors import UsageError
 from lrtasks.ray_cluster import TRIES, connected, describe
 
-_MOST_TASKS = 1000
+_MAX_TASKS = 1000
 """At a time: each has a thread that waits for it."""
 
 
@@ -25,7 +25,7 @@ def start_tasks(plan: Plan, store: Store, workers: int | str) -> Iterator[Pool]:
     """Tasks of one core each, on the cluster that this process is connected to."""
     with connected(None) as ray:
         count = worker_count(workers, plan, int(ray.cluster_resources().get("CPU", 0)))
-        width = min(2 * count if workers == "auto" else count, _MOST_TASKS)
+        width = min(2 * count if workers == "auto" else count, _MAX_TASKS)
         with ThreadPoolExecutor(width) as threads:
             pool = _Tasks(ray, plan, store, threads, width)
             try:
@@ -93,7 +93,11 @@ def _explain(error: Any) -> Exception:
 
 
 def make_there(plan: Plan, address: str, block: Block, attempts: dict[int, int]) -> Record:
-    """Make a shard on this machine, if it sees the store of the one that asks."""
+    """Make a shard on this machine, if it sees the store of the one that asks.
+
+    Raises:
+        UsageError: if it does not, or as :func:`lrtasks.data.shards.make_shard`.
+    """
     store = Store(address)
     with store.explained():
         if not store.exists(PLAN):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, first_line
 from lrtasks.files import write_atomically
 
 
@@ -29,8 +29,8 @@ def load(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError, ValueError, OSError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"{path} cannot be read ({first}); remove {path.parent} to start this run again") from None
+        reason = first_line(error)
+        raise UsageError(f"{path} cannot be read ({reason}); remove {path.parent} to start this run again") from None
     if not isinstance(state, dict):
         raise UsageError(f"{path} is not a checkpoint of lrtasks; remove {path.parent} to start this run again")
     return state

@@ -16,6 +16,7 @@ from lightning.fabric import Fabric
 
 from lrtasks import __version__
 from lrtasks.errors import UsageError, unknown
+from lrtasks.machine import cores
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -55,11 +56,6 @@ def describe_environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
     }
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_name(device: torch.device) -> str:

@@ -14,9 +14,9 @@ from torch import nn
 from lrtasks import models
 from lrtasks.evaluation.environment import describe_environment
 from lrtasks.evaluation.presets import Plan
-from lrtasks.evaluation.subject import ModelLike, Subject
+from lrtasks.evaluation.subject import Subject
 from lrtasks.generators.base import Task
-from lrtasks.models.base import Backbone, state_bytes
+from lrtasks.models.base import Backbone, ModelLike, state_bytes
 from lrtasks.results.records import RunRecord
 
 

@@ -13,7 +13,7 @@ class Job:
     """One run that a suite wants carried out in a process of its own.
 
     Attributes:
-        title: what a reader should see, such as ``"dlr/shift seed 0"``.
+        title: what a reader should see, such as ``"dlr on shift seed 0"``.
         arguments: what follows ``python -m lrtasks`` (``eval --model dlr ... --out DIR --device auto``).
         folder: the run's folder, where the process leaves its record and its checkpoint.
         time_limit: seconds after which the run is stopped, or ``None``.

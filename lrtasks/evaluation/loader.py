@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.environment import cores
 from lrtasks.generators.base import Batch, Split
+from lrtasks.machine import cores
 
 
 class Source(Protocol):
@@ -149,7 +149,11 @@ class Replay:
 
 
 def worker_count(workers: int | str) -> int:
-    """Number of background processes: ``"auto"`` leaves one core to the model, up to 8 workers."""
+    """Number of background processes: ``"auto"`` leaves one core to the model, up to 8 workers.
+
+    Raises:
+        UsageError: for anything but ``"auto"`` or a whole number of at least 0.
+    """
     if workers == "auto":
         return max(1, min(8, cores() - 1))
     if not isinstance(workers, int) or workers < 0:

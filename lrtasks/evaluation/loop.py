@@ -17,7 +17,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.budget import Budget
 from lrtasks.evaluation.loader import BatchStream, Loaded, load
@@ -295,5 +295,5 @@ def _resume(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> S
         optimiser.load_state_dict(saved["optimiser"])
         return State(**saved["state"])
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"{path} does not fit this run ({first}); remove {path.parent} to start it again") from None
+        reason = first_line(error)
+        raise UsageError(f"{path} does not fit this run ({reason}); remove {path.parent} to start it again") from None

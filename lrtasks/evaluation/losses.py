@@ -43,7 +43,11 @@ LOSSES: dict[str, Loss] = {
 
 
 def loss_named(name: str) -> Loss:
-    """The loss called ``name``, one of :data:`LOSSES`."""
+    """The loss called ``name``, one of :data:`LOSSES`.
+
+    Raises:
+        UsageError: if there is none.
+    """
     if name not in LOSSES:
         raise unknown("loss", name, LOSSES)
     return LOSSES[name]

@@ -9,9 +9,7 @@ from torch import nn
 
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.budget import Budget
-from lrtasks.models.base import offered
-
-_OPTIONS = {"lr", "weight_decay"}
+from lrtasks.models.base import PARAMETER_OPTIONS, offered
 
 
 def make_optimiser(model: nn.Module, budget: Budget) -> torch.optim.AdamW:
@@ -52,7 +50,7 @@ def _declared_options(model: nn.Module) -> dict[int, dict[str, Any]]:
         for name, options in parameter_options().items():
             if name not in own:
                 raise UsageError(f"{where} names {name!r}, which it does not have; it has: {', '.join(own) or 'none'}")
-            if not options.keys() <= _OPTIONS:
-                raise UsageError(f"{where} may set {sorted(_OPTIONS)}, found {sorted(options)}")
+            if not options.keys() <= set(PARAMETER_OPTIONS):
+                raise UsageError(f"{where} may set {' and '.join(PARAMETER_OPTIONS)}, found {', '.join(options)}")
             declared[id(own[name])] = options
     return declared

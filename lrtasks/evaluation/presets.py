@@ -8,6 +8,7 @@ from typing import Any
 
 from lrtasks.errors import UsageError, suggestion, unknown
 from lrtasks.evaluation.budget import DEFAULTS, Budget
+from lrtasks.evaluation.choices import split_setting
 from lrtasks.generators import Task, registry
 
 TASK_ENTRIES = ("parameters", "training")
@@ -114,9 +115,8 @@ def assign(
     }
     sorted_settings: dict[str, dict[str, Any]] = {key: {} for key, _ in owners.values()}
     for name, value in settings.items():
-        prefix, dot, rest = name.partition(".")
-        qualified = bool(dot) and prefix in owners
-        having = [prefix] if qualified else [owner for owner, (_, known) in owners.items() if name in known]
+        said, bare = split_setting(name)
+        having = [said] if said else [owner for owner, (_, known) in owners.items() if name in known]
         if len(having) > 1:
             choices = " or ".join(f"{owner}.{name}" for owner in having)
             raise UsageError(f"{name!r} is a parameter of {' and '.join(having)}: write {choices}")
@@ -129,7 +129,6 @@ def assign(
                 f"{suggestion(name, every)} ({listed}{own})"
             )
         mine = sorted_settings[owners[having[0]][0]]
-        bare = rest if qualified else name
         if mine.setdefault(bare, value) != value:
             raise UsageError(f"{bare} is given twice: {mine[bare]!r} and {value!r}")
     return sorted_settings

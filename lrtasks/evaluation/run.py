@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import warnings
@@ -17,22 +16,19 @@ from lightning.fabric import Fabric
 import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import checkpoint, loop
-from lrtasks.evaluation.budget import Budget
 from lrtasks.evaluation.environment import device_name, make_fabric, peak_memory_bytes, reset_peak_memory
-from lrtasks.evaluation.floors import FIT_BATCHES, floor_scores
 from lrtasks.evaluation.identity import command_text, new_record, run_folder
 from lrtasks.evaluation.jobs import LOCK
-from lrtasks.evaluation.loader import Replay
+from lrtasks.evaluation.outcome import note_outcome
 from lrtasks.evaluation.presets import Plan, resolve
 from lrtasks.evaluation.streams import make_streams
-from lrtasks.evaluation.subject import ModelLike, Subject, build_subject, registered_name, require_room
+from lrtasks.evaluation.subject import Subject, build_subject, registered_name, require_room
 from lrtasks.evaluation.trackers import Tracking, track_finished, tracker_names
-from lrtasks.files import held, remove_partials
+from lrtasks.files import held, make_folder, remove_partials
 from lrtasks.generators.base import Task
-from lrtasks.models.base import offered
+from lrtasks.models.base import ModelLike
 from lrtasks.results.records import FILE, FINISHED, RunRecord, read_record
 
-PANEL = "predictions.png"
 PACKAGE = Path(lrtasks.__file__).parent
 
 
@@ -126,7 +122,7 @@ def _alone(fabric: Fabric, folder: Path) -> Iterator[None]:
     if not fabric.is_global_zero:
         yield
         return
-    _make_folder(folder)
+    make_folder(folder, "the results folder")
     try:
         with held(folder / LOCK, f"the run in {folder}"):
             for name in (FILE, loop.CHECKPOINT, loop.WEIGHTS):
@@ -195,7 +191,7 @@ def _execute(
         )
         note(state)
         tested = time.monotonic()
-        _test(fabric, subject, plan.task, plan.budget, streams, record, folder)
+        note_outcome(fabric, subject.module, plan.task, plan.budget, streams, record, folder)
         record.cost["seconds_with_evaluation"] += time.monotonic() - tested
     except loop.DivergedError as error:
         close("diverged", str(error))
@@ -262,52 +258,3 @@ def _shortage(error: Exception) -> str | None:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(sign in text for sign in signs):
         return "not enough memory for this run; choose a smaller batch_size, length or model"
     return None
-
-
-def _test(
-    fabric: Fabric,
-    subject: Subject,
-    task: Task,
-    budget: Budget,
-    streams: loop.Streams,
-    record: RunRecord,
-    folder: Path,
-) -> None:
-    _save_panel(fabric, subject, task, streams, folder)
-    scorer = loop.score(fabric, subject.module, task, *streams.test, streams.workers)
-    record.scores["test"], record.slices = scorer.scores(), scorer.slices()
-    # now, as they speak of the batch that the model saw last
-    record.diagnostics = {name or "model": report() for name, report in offered(subject.module, "diagnostics")}
-    train = streams.train.whole()
-    if streams.finite:
-        count = min(streams.test[1], budget.steps)
-        record.scores["train"] = loop.score(
-            fabric, subject.module, task, train, count, streams.workers, slices=False
-        ).scores()
-    record.floors = floor_scores(
-        task, Replay(train, FIT_BATCHES, streams.workers), Replay(*streams.test, streams.workers)
-    )
-
-
-def _save_panel(fabric: Fabric, subject: Subject, task: Task, streams: loop.Streams, folder: Path) -> None:
-    """For image tasks with a class per pixel, draw image, target and prediction of a few test samples."""
-    shape = task.image_shape()
-    if shape is None or task.target.length != task.input.length or not fabric.is_global_zero:
-        return
-    from lrtasks.results import plots
-
-    stream, _ = streams.test
-    for loaded, prediction in loop.predictions(fabric, subject.module, task, stream, 1, 0):
-        batch = loaded.batch
-        plots.save(plots.draw_predictions(batch.x, batch.y, prediction, shape, task.target.width), folder / PANEL)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise UsageError(f"the results folder {folder} cannot be made: a file stands in its way") from None
-    except OSError as error:
-        raise UsageError(f"the results folder {folder} cannot be made: {error.strerror}") from None
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"the results folder {folder} is not writable")

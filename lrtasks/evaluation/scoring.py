@@ -153,7 +153,11 @@ SCORERS: dict[str, type[RealScorer] | type[ClassScorer] | type[SegmentationScore
 
 
 def make_scorer(task: Task, *, slices: bool = True) -> Scorer:
-    """The scorer for the metric that ``task`` declares, one of :data:`SCORERS`; without slices it costs less."""
+    """The scorer for the metric that ``task`` declares, one of :data:`SCORERS`; without slices it costs less.
+
+    Raises:
+        UsageError: if there is none.
+    """
     if task.metric not in SCORERS:
         raise unknown("metric", task.metric, SCORERS)
     return SCORERS[task.metric](task, slices)

@@ -16,9 +16,8 @@ from torch import nn
 from lrtasks import models
 from lrtasks.errors import UsageError, suggestion
 from lrtasks.generators.base import Task
+from lrtasks.models.base import ModelLike
 from lrtasks.models.memory import require_memory
-
-ModelLike = str | nn.Module | Callable[..., nn.Module]
 
 
 @dataclass(frozen=True)

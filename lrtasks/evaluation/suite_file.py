@@ -100,6 +100,9 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
         content: what TOML made of the file.
         settings: settings of every run, which win over the file's.
         options: what else the user could have meant by the name of an unknown setting.
+
+    Raises:
+        UsageError: for a value of a wrong type, an unknown model, task, preset or setting, or a run that cannot be.
     """
     content = dict(content)
     runs = content.pop("runs", [])

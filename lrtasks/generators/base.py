@@ -128,7 +128,11 @@ class Task(Parametrised):
         return (self.batch(range(index, index + batch_size), seed, split) for index in first)
 
     def key(self, seed: int, split: str) -> np.ndarray:
-        """Philox key of one stream of samples."""
+        """Philox key of one stream of samples.
+
+        Raises:
+            UsageError: for an unknown split, or a seed outside 0..2^63-1.
+        """
         if split not in SPLITS:
             raise UsageError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
         _check_whole("seed", seed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lrtasks.errors import UsageError, unknown
-from lrtasks.generators.base import IGNORED, Split, Task
+from lrtasks.generators.base import IGNORED, Task
 from lrtasks.specs import Spec
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ MAX_LINES = 4
 """Channels up to this number are drawn as lines, more as rows of a heat map."""
 
 
-def save_preview(task: Task, path: str | Path, *, samples: int = 2, seed: int = 0, split: Split = "train") -> None:
-    """Draw ``samples`` samples of ``task`` and write the picture to ``path``; its extension says in which format.
+def save_preview(task: Task, path: str | Path, *, samples: int = 2, seed: int = 0) -> None:
+    """Draw the first ``samples`` training samples of ``task``; the extension of ``path`` says in which format.
 
     Raises:
         UsageError: for an extension that matplotlib cannot write, a path that cannot be written, or a bad argument.
     """
-    figure = preview(task, samples=samples, seed=seed, split=split)
+    figure = preview(task, samples=samples, seed=seed)
     path = Path(path)
     extension = path.suffix.removeprefix(".").lower()
     formats = figure.canvas.get_supported_filetypes()
@@ -40,7 +40,7 @@ def save_preview(task: Task, path: str | Path, *, samples: int = 2, seed: int = 
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def preview(task: Task, *, samples: int = 2, seed: int = 0, split: Split = "train") -> Figure:
+def preview(task: Task, *, samples: int = 2, seed: int = 0) -> Figure:
     """The picture as a matplotlib figure: for each sample its text, or one panel for the input and one for the target.
 
     Raises:
@@ -50,7 +50,7 @@ def preview(task: Task, *, samples: int = 2, seed: int = 0, split: Split = "trai
 
     if not 1 <= samples <= MAX_SAMPLES:
         raise UsageError(f"samples must be at least 1 and at most {MAX_SAMPLES}, found {samples}")
-    batch = task.batch(range(samples), seed, split)
+    batch = task.batch(range(samples), seed)
     texts = [task.text(batch, index) for index in range(samples)]
     image = task.image_shape()
     height = 4.5 if image is not None else 2.0

@@ -46,6 +46,7 @@ class AttentionLayer(nn.Module):
         return self._finish(u, self.attention(u, mask))
 
     def initial_state(self, batch: int) -> KVCache:
+        """The attention's cache."""
         return self.attention.initial_state(batch)
 
     def step(self, u: Tensor, state: KVCache) -> tuple[Tensor, KVCache]:

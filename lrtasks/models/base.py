@@ -15,9 +15,16 @@ from torch import Tensor, nn
 
 from lrtasks.errors import UsageError
 from lrtasks.models.ops.norms import make_norm
+from lrtasks.models.ops.streaming import require_causal
 from lrtasks.models.registration import registry
 from lrtasks.parameters import Parametrised, parameter
 from lrtasks.specs import Spec
+
+ModelLike = str | nn.Module | Callable[..., nn.Module]
+"""What names a model: a registered name (or an address, where one is taken), a module, or what builds one."""
+
+PARAMETER_OPTIONS = ("lr", "weight_decay")
+"""What a module may declare of a parameter of its own (``parameter_options``)."""
 
 
 class Block(nn.Module):
@@ -32,6 +39,8 @@ class Block(nn.Module):
     * ``diagnostics() -> {name: value}``, valid after a forward pass: numbers or lists for the run record;
     * ``initial_state(batch) -> state`` and ``step(x, state) -> (y, state)``, streaming form on ``(batch, d_model)``;
     * ``cache_bytes(steps) -> bytes`` of one sequence by which its state has grown after that many steps;
+    * ``training_bytes(batch, device) -> {"kept": bytes, "passing": bytes}`` of a training step in float32: what is kept
+      for the gradient, and the largest need for a moment;
     * ``portraits() -> [Portrait, ...]``, valid after a forward pass: what ``lrtasks analyze`` draws.
     """
 
@@ -44,7 +53,9 @@ class ResidualBlock(Block):
 
     Args:
         mixer: module on ``(batch, length, d_model)`` and a mask (or ``None``), as a block's.
-        norm: normalisation over features, one of :data:`NORMS`.
+        d_model: width.
+        norm: normalisation over features, one of :data:`lrtasks.models.ops.norms.NORMS`.
+        prenorm: normalise before the mixer instead of after the residual.
         dropout: rate on the mixer's output.
     """
 
@@ -97,8 +108,7 @@ class Backbone(nn.Module):
 
     def initial_state(self, batch: int) -> list[Any]:
         """One state per block for :meth:`step`; raises :class:`UsageError` if the model has no streaming form."""
-        if not self.causal:
-            raise UsageError("a bidirectional model has no streaming form; build it with causal=True")
+        require_causal(self.causal)
         return [_streaming(block).initial_state(batch) for block in self.blocks]
 
     def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:

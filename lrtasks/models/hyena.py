@@ -110,12 +110,9 @@ class HyenaOperator(nn.Module):
 
     def initial_state(self, batch: int) -> tuple[WindowState, WindowState]:
         """The last inputs of the short and of the long convolution (as many as the longest sequence has)."""
-
-        def window(reversed_taps: Tensor) -> WindowState:
-            return WindowState(reversed_taps, reversed_taps.new_zeros(batch, *reversed_taps.shape), 0)
-
-        # a torch convolution holds its taps in reversed order already
-        return window(self.short.weight[:, 0]), window(self.filter(self.length).flip(-1))
+        # a torch convolution holds its taps in reversed order
+        short = self.short.weight[:, 0].flip(-1)
+        return WindowState.empty(short, batch), WindowState.empty(self.filter(self.length), batch)
 
     def step(self, x: Tensor, state: tuple[WindowState, WindowState]) -> tuple[Tensor, tuple[WindowState, WindowState]]:
         """One position ``(batch, d_model)``, at ``O(longest sequence)``."""

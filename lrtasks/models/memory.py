@@ -24,14 +24,13 @@ REMEDIES = {
 
 
 def estimate_bytes(model: Backbone, batch: int, device: torch.device) -> dict[str, int]:
-    """Estimate what one training step of ``model`` holds at its peak in float32 on ``device``, by part.
+    """Estimate what one training step of ``model`` holds at its peak in float32 on ``device``, in bytes by part.
 
     Only shapes are read, so that a model built on the meta device will do. ``parameters``: values, gradients and the
     two moments of AdamW. ``activations``: three signals ``(batch, length, d_model)`` per block (its input, and the
     argument and result of its norm), what modules say that they keep (``training_bytes``), and the output with its
-    gradient. ``passing``: the largest need for a moment that a module
-    declares (its kernel, or gradients on their way). A block that declares nothing counts with
-    its three signals only, so that for such models this is a lower bound.
+    gradient. ``passing``: the largest need for a moment that a module declares (its kernel, or gradients on their way).
+    A block that declares nothing counts with its three signals only, so that for such models this is a lower bound.
     """
     length, d_model = model.input.length, model.decoder.in_features
     declared = [method(batch, device) for _, method in offered(model, "training_bytes")]

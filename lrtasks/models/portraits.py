@@ -6,7 +6,7 @@ A module offers ``portraits() -> list[Portrait]``, valid after a forward pass in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -36,4 +36,4 @@ class Portrait:
     y_label: str = ""
     log_x: bool = False
     log_y: bool = False
-    labels: tuple[str, ...] = field(default=())
+    labels: tuple[str, ...] = ()

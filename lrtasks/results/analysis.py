@@ -9,15 +9,16 @@ import torch
 from torch import nn
 
 from lrtasks import models
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.loop import WEIGHTS
 from lrtasks.evaluation.subject import build_subject
+from lrtasks.files import make_folder
 from lrtasks.generators import Batch, Task, make, registry
 from lrtasks.models.base import offered
 from lrtasks.models.portraits import Portrait
 from lrtasks.results import plots
-from lrtasks.results.records import RunRecord, read_record
+from lrtasks.results.records import RunRecord, read_record, score_name
 
 PORTRAIT_SAMPLES = 4
 """Test samples that a model sees before it is asked for its portraits."""
@@ -30,14 +31,14 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
         The record and the paths of the plots.
 
     Raises:
-        UsageError: if there is no readable record, or nothing to show yet.
+        UsageError: if there is no readable record, nothing to show yet, or a folder that cannot be written to.
     """
     record = read_record(run)
     if not record.curve:
         raise UsageError(f"{run} has nothing to analyze yet: its status is {record.status}")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out, "the folder of the plots")
     written = [plots.save(plots.draw_curve(record), out / "curve.png")]
-    if record.slices:
+    if record.filled_slices():
         written.append(plots.save(plots.draw_slices(record), out / "slices.png"))
     figures = module_figures(record)
     if figures:
@@ -58,8 +59,8 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
 def slice_tables(record: RunRecord) -> str:
     """The breakdowns as text, one table each."""
     tables = []
-    for name, rows in record.slices.items():
-        score = plots.score_name(rows)
+    for name, rows in record.filled_slices().items():
+        score = score_name(rows)
         lines = [f"{name:>12}  {score:>10}  elements"]
         for row in rows:
             value = "-" if row[score] is None else f"{row[score]:.4f}"
@@ -103,8 +104,8 @@ def portraits(run: Path, record: RunRecord, task: Task, batch: Batch) -> dict[st
             try:
                 model.load_state_dict(weights["model"])
             except (KeyError, RuntimeError) as error:
-                first = str(error).splitlines()[0]
-                raise UsageError(f"{run / WEIGHTS} does not fit the model of its record ({first})") from None
+                reason = first_line(error)
+                raise UsageError(f"{run / WEIGHTS} does not fit the model of its record ({reason})") from None
         for title, portrait in _take(model, batch):
             found.setdefault(title, {})[moment] = portrait
     return found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lrtasks.models.portraits import Portrait
-from lrtasks.results.records import RunRecord
+from lrtasks.results.records import RunRecord, score_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,11 +37,11 @@ def draw_curve(record: RunRecord) -> Figure:
 
 
 def draw_slices(record: RunRecord) -> Figure:
-    """The test score within each group, one panel per breakdown."""
-    figure = _figure(columns=len(record.slices))
-    for panel, (name, rows) in zip(
-        np.atleast_1d(figure.subplots(1, len(record.slices))), record.slices.items(), strict=True
-    ):
+    """The test score within each group, one panel per breakdown, of which there is at least one."""
+    slices = record.filled_slices()
+    figure = _figure(columns=len(slices))
+    panels = np.atleast_1d(figure.subplots(1, len(slices)))
+    for panel, (name, rows) in zip(panels, slices.items(), strict=True):
         score = score_name(rows)
         values = [np.nan if row[score] is None else row[score] for row in rows]
         labels = [str(row["label"]) for row in rows]
@@ -133,11 +133,6 @@ def draw_predictions(
             panel.set_title(title, fontsize=8)
             panel.set_axis_off()
     return figure
-
-
-def score_name(rows: Sequence[dict[str, Any]]) -> str:
-    """Name of the score in the rows of a breakdown."""
-    return next(name for name in rows[0] if name not in ("label", "elements"))
 
 
 def save(figure: Figure, path: Path) -> Path:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import typing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from lrtasks.files import write_atomically
 
 SCHEMA = 1
 FILE = "record.json"
+PANEL = "predictions.png"
+"""What a run of an image task leaves beside its record: a few images, their targets and its predictions."""
 STATUSES = ("running", "done", "diverged", "failed")
 FINISHED = ("done", "diverged")
 """Statuses of runs that are not carried out again."""
@@ -71,6 +74,10 @@ class RunRecord:
         """Write ``record.json`` into ``folder`` atomically."""
         write_atomically(folder / FILE, (self.to_json() + "\n").encode())
 
+    def filled_slices(self) -> dict[str, list[dict[str, Any]]]:
+        """The breakdowns that have a group; where no element of the test set is labelled, there is none."""
+        return {name: rows for name, rows in self.slices.items() if rows}
+
     def headline(self, split: str = "test") -> float | None:
         """The score that the task's metric names, or ``None`` if the run has none."""
         value = self.scores.get(split, {}).get(self.task["metric"])
@@ -106,6 +113,9 @@ def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]
 
     Returns:
         ``(path, record)`` pairs, and one line for each file that could not be read: one damaged record hides no other.
+
+    Raises:
+        UsageError: if there is no such folder.
     """
     if not folder.exists():
         raise UsageError(f"no results folder at {folder}")
@@ -116,6 +126,11 @@ def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]
         except UsageError as error:
             problems.append(str(error))
     return found, problems
+
+
+def score_name(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Name of the score in the rows of a breakdown, of which there is at least one."""
+    return next(name for name in rows[0] if name not in ("label", "elements"))
 
 
 _ENTRIES: dict[str, dict[str, Any]] = {

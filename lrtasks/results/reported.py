@@ -50,8 +50,11 @@ def _agree(wanted: dict[str, Any], found: dict[str, Any]) -> bool:
     return all(found.get(name) == value for name, value in wanted.items())
 
 
-def _distance(reported: int | None, ours: int | None) -> float:
-    return abs(math.log(reported / ours)) if reported and ours else 0.0
+def _distance(reported: int | None, ours: Any) -> float:
+    """How far apart two lengths are, in octaves; 0 where there is none, or what a record holds is not a length."""
+    if reported is None or not isinstance(ours, (int, float)) or not 0 < ours < math.inf:
+        return 0.0
+    return abs(math.log2(reported) - math.log2(ours))
 
 
 def _where(entry: dict[str, Any]) -> str:

@@ -29,8 +29,6 @@ from lrtasks.results.settings import (
     task_settings,
 )
 
-__all__ = ["Cell", "Table", "make_table"]
-
 
 @dataclass(frozen=True)
 class Table:

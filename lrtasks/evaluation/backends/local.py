@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.backends.process import run_job
-from lrtasks.evaluation.environment import cores
 from lrtasks.evaluation.jobs import Ended, Job, Started
+from lrtasks.machine import cores
 
 
 @dataclass(frozen=True)

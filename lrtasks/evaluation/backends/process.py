@@ -18,7 +18,7 @@ from lrtasks.files import write_atomically
 
 _LAST_BYTES = 100_000
 _REFUSED_CODE = 2
-_LOOKS_APART = 0.1
+SECONDS_BETWEEN_LOOKS = 0.1
 """Seconds between two looks at whether a job is to be stopped."""
 
 
@@ -76,7 +76,7 @@ def _wait(process: subprocess.Popen[bytes], time_limit: float | None, stop: thre
     last = math.inf if time_limit is None else time.monotonic() + time_limit
     while time.monotonic() < last and not stop.is_set():
         with suppress(subprocess.TimeoutExpired):
-            return process.wait(min(_LOOKS_APART, max(last - time.monotonic(), 0)))
+            return process.wait(min(SECONDS_BETWEEN_LOOKS, max(last - time.monotonic(), 0)))
     return process.poll()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation.backends.remote import Arrivals, Report, run_there
 from lrtasks.evaluation.jobs import Ended, Job, Started
 
@@ -64,7 +64,7 @@ class Slurm:
                 **{name if name in _GENERIC else f"slurm_{name}": value for name, value in given.items()}
             )
         except (AssertionError, NameError, TypeError, ValueError) as error:
-            raise UsageError(f"bad parameters for Slurm: {str(error).splitlines()[0]}") from None
+            raise UsageError(f"bad parameters for Slurm: {first_line(error)}") from None
         return executor
 
 

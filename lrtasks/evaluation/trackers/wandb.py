@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, first_line
 
 PROJECT = "lrtasks"
 
@@ -40,7 +40,7 @@ class WeightsAndBiases:
                 settings=wandb.Settings(console="off", silent=True),
             )
         except (wandb.Error, ValueError) as error:
-            raise UsageError(f"tracker 'wandb' cannot start: {(str(error).splitlines() or [''])[0]}") from None
+            raise UsageError(f"tracker 'wandb' cannot start: {first_line(error)}") from None
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         # a run that goes on online has its earlier points there already

@@ -14,6 +14,7 @@ METRICS = {"real": ("r2",), "token": ("accuracy", "macro_f1")}
 
 
 def check_declaration(probe: Probe) -> Iterator[Problem]:
+    """What the class says of itself, before anything is drawn."""
     task = probe.task
     if not hasattr(task, "name"):
         yield (

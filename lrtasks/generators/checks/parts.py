@@ -14,6 +14,7 @@ from lrtasks.generators.floors import Floor
 
 
 def check_floors(probe: Probe) -> Iterator[Problem]:
+    """Floors can be fitted and asked, and do not look at what they are to predict."""
     try:
         floors: object = probe.task.floors()
     except Exception as error:
@@ -60,6 +61,7 @@ def _strange(probe: Probe, prediction: np.ndarray) -> Any:
 
 
 def check_slices(probe: Probe) -> Iterator[Problem]:
+    """Breakdowns label the elements of ``y``."""
     batch = probe.batch()
     try:
         slices: object = probe.task.slices(batch)
@@ -85,6 +87,7 @@ def _slice_problems(name: str, labels: np.ndarray, batch: Batch) -> Iterator[Pro
 
 
 def check_views(probe: Probe) -> Iterator[Problem]:
+    """Text, fingerprint and picture are there in the right form, or not at all."""
     task, batch = probe.task, probe.batch()
     for method, kind in (("text", str), ("fingerprint", bytes)):
         try:

@@ -21,6 +21,7 @@ SHARED = 64
 
 
 def check_independence(probe: Probe) -> Iterator[Problem]:
+    """A sample is the same in every batch it is in, and at every call."""
     task, count, seed = probe
     batch = probe.batch()
     expected = batch_digest(batch)
@@ -54,6 +55,7 @@ def _row(batch: Batch, row: int) -> Batch:
 
 
 def check_streams(probe: Probe) -> Iterator[Problem]:
+    """Samples, seeds, splits and attempts differ from each other."""
     task, count, seed = probe
     indices = range(count)
     batch = probe.batch()

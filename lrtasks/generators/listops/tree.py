@@ -18,7 +18,7 @@ from lrtasks.generators.listops.grammar import CLOSE, FIRST_OPERATOR, OPERATORS
 from lrtasks.generators.listops.lengths import Limits, longest
 
 _ATTEMPTS = 64  # in the first round, about what the papers' settings need; doubled in every further round
-_MOST_ATTEMPTS = 4096
+_MAX_ATTEMPTS = 4096
 
 
 class _Runs(NamedTuple):
@@ -64,7 +64,7 @@ def _shape(rng: np.random.Generator, limits: Limits) -> list[Generation]:
         shape = _grow(rng, limits, attempts)
         if shape is not None:
             return shape
-        attempts = min(2 * attempts, _MOST_ATTEMPTS)
+        attempts = min(2 * attempts, _MAX_ATTEMPTS)
 
 
 def _grow(rng: np.random.Generator, limits: Limits, attempts: int) -> list[Generation] | None:

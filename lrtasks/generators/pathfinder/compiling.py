@@ -16,7 +16,6 @@ if not os.environ.get("LRTASKS_NO_NUMBA"):
     with contextlib.suppress(ImportError):
         numba = importlib.import_module("numba")
 
-COMPILED = numba is not None
 _announced: set[str] = set()
 
 

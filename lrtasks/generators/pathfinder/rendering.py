@@ -43,14 +43,14 @@ class Patches(NamedTuple):
     solid_box: np.ndarray
 
 
-def patches(settings: Settings, margin: int, tables: Geometry) -> Patches:
+def patches(settings: Settings, margin: int, geometry: Geometry) -> Patches:
     """Draw the dashes of all orientations."""
     scale = settings.antialias
     half = settings.dash_length + math.ceil(settings.dash_thickness) + margin
     side = 2 * half + 1
-    ink = np.zeros((len(tables.angle), side, side), np.float32)
-    cover = np.zeros((len(tables.angle), side, side), np.uint8)
-    ends = np.ceil(half * scale + steps(settings, tables.drawn_angle.tolist(), settings.dash_length * scale))
+    ink = np.zeros((len(geometry.angle), side, side), np.float32)
+    cover = np.zeros((len(geometry.angle), side, side), np.uint8)
+    ends = np.ceil(half * scale + steps(settings, geometry.drawn_angle.tolist(), settings.dash_length * scale))
     for some in np.array_split(np.arange(len(ink)), math.ceil(len(ink) / 32)):  # chunks that stay in the cache
         lines = [_line(half * scale, ends[index], round(settings.dash_thickness * scale)) for index in some]
         widened = dilated(np.stack([np.asarray(line) for line in lines]).astype(np.uint8), margin * scale)

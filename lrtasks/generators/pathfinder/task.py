@@ -80,6 +80,9 @@ class PathfinderTask(Task):
     def input(self) -> Spec:
         return Spec("real", self.res**2, 1)
 
+    def image_shape(self) -> tuple[int, int]:
+        return self.res, self.res
+
     def image(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
         """One image and its target, ``(res, res)`` uint8, and what is known of it.
 

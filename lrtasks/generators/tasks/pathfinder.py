@@ -38,9 +38,6 @@ class Pathfinder(PathfinderTask):
         image, target, meta = self.image(rng)
         return Sample(self.pixels(image), target.ravel().astype(np.int64), None, meta)
 
-    def image_shape(self) -> tuple[int, int]:
-        return self.res, self.res
-
     def floors(self) -> Mapping[str, Floor]:
         # the most frequent class is the background, by far
         return {"all-background": MajorityClass(3)}

@@ -34,6 +34,3 @@ class PathfinderClassification(PathfinderTask):
     def sample(self, rng: np.random.Generator) -> Sample:
         image, _, meta = self.image(rng)
         return Sample(self.pixels(image), np.array([meta["label"]]), None, meta)
-
-    def image_shape(self) -> tuple[int, int]:
-        return self.res, self.res

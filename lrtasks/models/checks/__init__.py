@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from lrtasks.errors import UsageError
+from lrtasks.models.base import ModelLike
 from lrtasks.models.checks.forms import check_mask, check_reload, check_step
 from lrtasks.models.checks.outputs import check_causality, check_output, check_rows
 from lrtasks.models.checks.probe import TOLERANCE, Probe
@@ -20,8 +20,6 @@ from lrtasks.models.checks.training import check_extras, check_gradients
 from lrtasks.specs import Spec
 
 __all__ = ["check_model", "model_problems"]
-
-ModelLike = str | nn.Module | Callable[..., nn.Module]
 
 
 def check_model(

@@ -10,12 +10,12 @@ from typing import Any
 from torch import nn
 
 from lrtasks.errors import UsageError
-from lrtasks.models.base import build
+from lrtasks.models.base import ModelLike, build
 from lrtasks.specs import Spec
 
 
 def factory_of(
-    model: str | nn.Module | Callable[..., nn.Module], input: Spec, target: Spec, causal: bool, hyper: dict[str, Any]
+    model: ModelLike, input: Spec, target: Spec, causal: bool, hyper: dict[str, Any]
 ) -> Callable[[], nn.Module] | None:
     """What builds the model anew at each call; ``None`` for a module that is built already.
 
@@ -48,7 +48,11 @@ def factory_of(
 
 
 def own_copy(model: Any) -> nn.Module:
-    """A copy of the module ``model``, so that nothing of it changes."""
+    """A copy of the module ``model``, so that nothing of it changes.
+
+    Raises:
+        UsageError: if it cannot be copied.
+    """
     try:
         copied: nn.Module = copy.deepcopy(model)
     except Exception as error:

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from lrtasks.errors import unknown
-from lrtasks.models.base import offered
+from lrtasks.models.base import PARAMETER_OPTIONS, offered
 from lrtasks.models.checks.probe import INPUT, Probe, Problem, place
-
-OPTIONS = {"lr", "weight_decay"}
 
 
 def check_extras(probe: Probe) -> Iterator[Problem]:
@@ -47,7 +45,11 @@ def check_extras(probe: Probe) -> Iterator[Problem]:
 
 
 def check_gradients(probe: Probe, unused: Collection[str]) -> Iterator[Problem]:
-    """A training step reaches the parameters, with finite gradients."""
+    """A training step reaches the parameters, with finite gradients.
+
+    Raises:
+        UsageError: if ``unused`` names what is no parameter.
+    """
     parameters = dict(probe.model.named_parameters())
     for name in unused:
         if name not in parameters:
@@ -94,6 +96,6 @@ def _diagnostic_problem(value: Any) -> Problem | None:
 
 
 def _options_problem(value: Any) -> Problem | None:
-    if isinstance(value, dict) and set(value) <= OPTIONS:
+    if isinstance(value, dict) and set(value) <= set(PARAMETER_OPTIONS):
         return None
-    return f"must be a dictionary with {' or '.join(sorted(OPTIONS))}, found {value!r}"
+    return f"must be a dictionary with {' or '.join(PARAMETER_OPTIONS)}, found {value!r}"

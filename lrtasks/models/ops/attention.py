@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from lrtasks.errors import UsageError
 from lrtasks.models.ops.rotary import rotate
+from lrtasks.models.ops.streaming import require_causal
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, keys: Tensor | None = None) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, valid: Tensor | None = None) -> Tensor:
     """``softmax(q kᵀ) v`` over the visible keys; the caller has put the scale into ``q``.
 
     Args:
@@ -24,7 +25,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, keys: Tensor | None
         k: ``(batch, heads, positions, e)``, with ``positions >= queries`` if causal.
         v: as ``k``.
         causal: the last query stands at the last position, and none sees what comes after it.
-        keys: ``(batch, positions)`` bool, False at padding, which no query sees. A query that is left without any
+        valid: ``(batch, positions)`` bool, False at padding, which no query sees. A query that is left without any
             key (it is padding itself, or its whole sample is) sees what it would without padding, so that every
             output is finite.
 
@@ -32,14 +33,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, keys: Tensor | None
         ``(batch, heads, queries, e)``.
     """
     queries, positions = q.shape[-2], k.shape[-2]
-    if keys is None and (not causal or queries in (1, positions)):
+    if valid is None and (not causal or queries in (1, positions)):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal and queries > 1, scale=1.0)
     # (queries, positions), or one row for all queries
     visible = torch.ones(queries if causal else 1, positions, dtype=torch.bool, device=q.device)
     if causal:
         visible = visible.tril(positions - queries)
-    if keys is not None:
-        unpadded = visible & keys[:, None, None, :]
+    if valid is not None:
+        unpadded = visible & valid[:, None, None, :]
         visible = unpadded | (visible & ~unpadded.any(-1, keepdim=True))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=1.0)
 
@@ -79,8 +80,7 @@ class MultiHeadAttention(nn.Module):
 
     def initial_state(self, batch: int) -> KVCache:
         """Empty cache; raises :class:`UsageError` if the layer is not causal."""
-        if not self.causal:
-            raise UsageError("attention can only be streamed if it is causal")
+        require_causal(self.causal)
         empty = self.qkv.weight.new_zeros(batch, self.heads, 0, self.qkv.in_features // self.heads)
         return KVCache(empty, empty, 0)
 
@@ -97,7 +97,7 @@ class MultiHeadAttention(nn.Module):
         return 2 * self._kept(steps - 1) * self.out.in_features * self.out.weight.element_size()
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        return attend(q, k, v, causal=self.causal, keys=mask)
+        return attend(q, k, v, causal=self.causal, valid=mask)
 
     def _kept(self, position: int) -> int:
         """Number of keys that the query at ``position`` sees, its own included."""

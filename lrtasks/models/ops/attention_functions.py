@@ -7,14 +7,13 @@ Sources: squared ReLU, "Primer", section 3; Laplace, "Mega: Moving Average Equip
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 AttentionFunction = Literal["softmax", "relu2", "laplace"]
-ATTENTION_FUNCTIONS = get_args(AttentionFunction)
 
 # Added to the scores of keys that a query does not see: all three functions give exactly 0 there, while a query without
 # any key gets finite weights from a softmax. Half precision can hold it.

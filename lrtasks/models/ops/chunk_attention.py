@@ -10,9 +10,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lrtasks.errors import UsageError
 from lrtasks.models.ops.relative_bias import RelativeBias
 from lrtasks.models.ops.scoped_attention import Scope, attend
+from lrtasks.models.ops.streaming import require_causal
 
 CHUNKS = 32  # about so many chunks in a sequence: the Focus paper's C
 SHORTEST = 32
@@ -51,8 +51,7 @@ class ChunkAttention(nn.Module):
         Raises:
             UsageError: if the attention is not causal.
         """
-        if not self.scope.causal:
-            raise UsageError("a bidirectional model has no streaming form; build it with causal=True")
+        require_causal(self.scope.causal)
         return like.new_zeros(batch, self.chunk, self.d_k), like.new_zeros(batch, self.chunk, self.d_v)
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache, position: int) -> tuple[Tensor, Cache]:

@@ -17,11 +17,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lrtasks.errors import UsageError
 from lrtasks.models.ops.expkernel import exp_kernel
 from lrtasks.models.ops.initialisation import normal_
 from lrtasks.models.ops.longconv import fft_conv
-from lrtasks.models.ops.longlayer import ExponentialState, Kernel, WindowState
+from lrtasks.models.ops.longlayer import ExponentialState, Kernel, WindowState, kernel_state
 
 
 class EMAKernel(Kernel):
@@ -98,20 +97,8 @@ class SSM(nn.Module):
         return y.transpose(1, 2) + self.omega * x
 
     def initial_state(self, batch: int) -> ExponentialState | WindowState:
-        """N numbers per channel (float64), or for a cut kernel the inputs that it spans.
-
-        Raises:
-            UsageError: for two directions.
-        """
-        if self.kernel.directions == 2:
-            raise UsageError("a bidirectional model has no streaming form; build it with causal=True")
-        found = None if self.kernel_length is not None else self.kernel.recurrence()
-        if found is not None:
-            weight, exponent = found
-            memory = weight.new_zeros(batch, *weight.shape)
-            return ExponentialState(weight, torch.exp(exponent), memory)
-        taps = self.kernel(self.kernel_length or self.length)[0].flip(-1)
-        return WindowState(taps, taps.new_zeros(batch, *taps.shape), 0)
+        """See :func:`lrtasks.models.ops.longlayer.kernel_state`."""
+        return kernel_state(self.kernel, batch, self.length, self.kernel_length)
 
     def step(self, x: Tensor, state: ExponentialState | WindowState) -> tuple[Tensor, ExponentialState | WindowState]:
         """One position ``(batch, d_model)``; equals :meth:`forward` of a causal map."""

@@ -23,6 +23,7 @@ from lrtasks.models.ops.attention_functions import MASKED, AttentionFunction, at
 from lrtasks.models.ops.initialisation import WEIGHT_STD, linear, normal_
 from lrtasks.models.ops.rotary import rotate
 from lrtasks.models.ops.scoped_attention import Scope, attend
+from lrtasks.models.ops.streaming import require_causal
 
 
 @dataclasses.dataclass
@@ -119,8 +120,7 @@ class SharedAttention(nn.Module):
         Raises:
             UsageError: if the attention is not causal.
         """
-        if not self.scope.causal:
-            raise UsageError("a bidirectional model has no streaming form; build it with causal=True")
+        require_causal(self.scope.causal)
         slots = min(self.length, self.scope.chunk or self.length)
         if self.scope.window is not None:
             slots = min(self.length, self.scope.window + 1)
@@ -194,6 +194,7 @@ class GatedAttentionUnit(nn.Module):
         return y
 
     def initial_state(self, batch: int) -> Memory:
+        """The attention's memory; raises :class:`UsageError` if it is not causal."""
         return self.attention.initial_state(batch)
 
     def step(self, h: Tensor, state: Memory, position: int, active: Tensor | None = None) -> tuple[Tensor, Memory]:

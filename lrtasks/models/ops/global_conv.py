@@ -67,8 +67,7 @@ class GlobalConv(nn.Module):
 
     def initial_state(self, batch: int) -> WindowState:
         """The last K inputs."""
-        taps = self.taps().flip(-1)
-        return WindowState(taps, taps.new_zeros(batch, *taps.shape), 0)
+        return WindowState.empty(self.taps(), batch)
 
     def step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
         """One position ``(batch, d_model)``, at O(K) per channel."""

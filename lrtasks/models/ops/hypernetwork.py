@@ -76,6 +76,7 @@ class BinSummary(nn.Module):
         return largest.view(*y.shape[:3], self.pooled)
 
     def initial_state(self, batch: int) -> SummaryState:
+        """State before the first position of the first bin."""
         window = self.conv.initial_state(batch)
         return SummaryState(window, self._lowest(window.memory[..., :1].expand(-1, -1, self.pooled)), 0)
 

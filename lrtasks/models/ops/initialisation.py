@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-WEIGHT_STD = 0.02  # of the linear maps, and of the biases by distance, of MEGA and SeqBoat
+WEIGHT_STD = 0.02  # of the linear maps, and of the biases by distance, of MEGA and the models that build on it
 
 
 def normal_(tensor: Tensor, std: float, *, truncated: bool) -> Tensor:

@@ -9,7 +9,7 @@ from lrtasks.errors import UsageError
 from lrtasks.models.ops.attention import MultiHeadAttention, attend
 
 
-def attend_local(q: Tensor, k: Tensor, v: Tensor, *, chunk: int, causal: bool, keys: Tensor | None = None) -> Tensor:
+def attend_local(q: Tensor, k: Tensor, v: Tensor, *, chunk: int, causal: bool, valid: Tensor | None = None) -> Tensor:
     """``softmax(q kᵀ) v`` where query i sees key j if ``|i // chunk - j // chunk| <= 1``, and ``j <= i`` if causal.
 
     Inner chunks, whose windows are all alike, go through one batched call; those at the edges (the first, and the
@@ -22,7 +22,7 @@ def attend_local(q: Tensor, k: Tensor, v: Tensor, *, chunk: int, causal: bool, k
         v: as ``q``.
         chunk: positions in a chunk, counted from position 0.
         causal: see above.
-        keys: ``(batch, length)`` bool, False at padding, as :func:`lrtasks.models.ops.attention.attend` takes it.
+        valid: ``(batch, length)`` bool, False at padding, as :func:`lrtasks.models.ops.attention.attend` takes it.
 
     Returns:
         ``(batch, heads, length, e)``.
@@ -34,17 +34,19 @@ def attend_local(q: Tensor, k: Tensor, v: Tensor, *, chunk: int, causal: bool, k
     def edge(start: int) -> Tensor:
         """The chunk that starts at ``start``, on whatever its window holds."""
         window = slice(max(0, start - chunk), start + chunk * (1 + after))
-        seen = None if keys is None else keys[:, window]
-        return attend(q[:, :, start : start + chunk], k[:, :, window], v[:, :, window], causal=causal, keys=seen)
+        seen = None if valid is None else valid[:, window]
+        return attend(q[:, :, start : start + chunk], k[:, :, window], v[:, :, window], causal=causal, valid=seen)
 
     outputs = [edge(0)]
     if inner > 1:
-        outputs.append(_attend_inner(q, k, v, chunk, inner, causal, keys))
+        outputs.append(_attend_inner(q, k, v, chunk, inner, causal, valid))
     outputs.extend(edge(start) for start in range(inner * chunk, length, chunk))
     return torch.cat(outputs, 2)
 
 
-def _attend_inner(q: Tensor, k: Tensor, v: Tensor, chunk: int, inner: int, causal: bool, keys: Tensor | None) -> Tensor:
+def _attend_inner(
+    q: Tensor, k: Tensor, v: Tensor, chunk: int, inner: int, causal: bool, valid: Tensor | None
+) -> Tensor:
     """Chunks ``1..inner-1`` together: ``(batch, heads, (inner - 1) * chunk, e)``."""
     batch, heads, _, width = q.shape
     span = chunk * (2 if causal else 3)
@@ -54,8 +56,8 @@ def _attend_inner(q: Tensor, k: Tensor, v: Tensor, chunk: int, inner: int, causa
         return x[:, :, :used].unfold(2, span, chunk).permute(0, 2, 1, 4, 3).reshape(-1, heads, span, width)
 
     queries = q[:, :, chunk : inner * chunk].reshape(batch, heads, inner - 1, chunk, width).transpose(1, 2)
-    seen = None if keys is None else keys[:, :used].unfold(1, span, chunk).flatten(0, 1)
-    attended = attend(queries.flatten(0, 1), windows(k), windows(v), causal=causal, keys=seen)
+    seen = None if valid is None else valid[:, :used].unfold(1, span, chunk).flatten(0, 1)
+    attended = attend(queries.flatten(0, 1), windows(k), windows(v), causal=causal, valid=seen)
     return attended.reshape(batch, inner - 1, heads, chunk, width).transpose(1, 2).flatten(2, 3)
 
 
@@ -77,7 +79,7 @@ class MultiHeadLocalAttention(MultiHeadAttention):
         self.chunk = chunk
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        return attend_local(q, k, v, chunk=self.chunk, causal=self.causal, keys=mask)
+        return attend_local(q, k, v, chunk=self.chunk, causal=self.causal, valid=mask)
 
     def _kept(self, position: int) -> int:
         return position + 1 - max(0, position // self.chunk - 1) * self.chunk

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lrtasks.errors import UsageError
 from lrtasks.models.ops.longconv import fft_conv, working_bytes
+from lrtasks.models.ops.streaming import require_causal
 from lrtasks.models.portraits import Portrait
 
 PORTRAIT_CHANNELS = 4
@@ -54,6 +55,7 @@ class ExponentialState:
     memory: Tensor
 
     def step(self, u: Tensor) -> tuple[Tensor, ExponentialState]:
+        """One input ``(batch, d_model)`` to one output, real, in double precision."""
         memory = self.memory * self.ratio + u.unsqueeze(-1)
         return (memory * self.weight).sum(-1).real, dataclasses.replace(self, memory=memory)
 
@@ -66,11 +68,41 @@ class WindowState:
     memory: Tensor
     head: int
 
+    @classmethod
+    def empty(cls, taps: Tensor, batch: int) -> WindowState:
+        """Before the first position, for the kernel ``taps``, ``(d_model, K)``."""
+        return cls(taps.flip(-1), taps.new_zeros(batch, *taps.shape), 0)
+
     def step(self, u: Tensor) -> tuple[Tensor, WindowState]:
+        """One input ``(batch, d_model)`` to one output, at O(K)."""
         memory = self.memory.clone()
         memory[..., self.head] = u
         head = (self.head + 1) % memory.shape[-1]
         return (memory * self.reversed_taps.roll(head, -1)).sum(-1), dataclasses.replace(self, memory=memory, head=head)
+
+
+def kernel_state(kernel: Kernel, batch: int, length: int, kernel_length: int | None) -> ExponentialState | WindowState:
+    """State before the first position: N numbers per channel, or the last K inputs.
+
+    The recurrence is kept in double precision: a rounding of exp(Λ) to float32 would turn the phase by a radian in
+    2^24 steps and bend the kernel well before. A cut kernel, or one that is no sum of N exponentials, needs its
+    last K inputs instead.
+
+    Args:
+        kernel: look-back only.
+        batch: sequences.
+        length: longest sequence.
+        kernel_length: number of taps of a cut kernel; None for one as long as the sequence.
+
+    Raises:
+        UsageError: for a kernel of two directions.
+    """
+    require_causal(kernel.directions == 1)
+    found = None if kernel_length is not None else kernel.recurrence()
+    if found is None:
+        return WindowState.empty(kernel(kernel_length or length)[0], batch)
+    weight, exponent = found
+    return ExponentialState(weight, torch.exp(exponent), weight.new_zeros(batch, *weight.shape))
 
 
 class LongConvLayer(nn.Module):
@@ -78,6 +110,7 @@ class LongConvLayer(nn.Module):
 
     Args:
         kernel: the module that gives the taps.
+        d_model: channels.
         length: longest sequence L.
         kernel_length: cut the kernel to that many lags; None for L.
         glu: map to 2 d_model and gate one half with the sigmoid of the other.
@@ -143,21 +176,8 @@ class LongConvLayer(nn.Module):
         return drawn
 
     def initial_state(self, batch: int) -> ExponentialState | WindowState:
-        """State before the first position: N complex numbers per channel, or the last K inputs.
-
-        The recurrence is kept in complex128: a rounding of exp(Λ) to float32 would turn the phase by a radian in
-        2^24 steps and bend the kernel well before. A cut kernel, or one that is no sum of N exponentials, needs its
-        last K inputs instead.
-        """
-        if self.kernel.directions == 2:
-            raise UsageError("a bidirectional model has no streaming form; build it with causal=True")
-        found = None if self.kernel_length is not None else self.kernel.recurrence()
-        if found is not None:
-            weight, exponent = found
-            memory = torch.zeros(batch, len(self.D), weight.shape[-1], dtype=weight.dtype, device=self.D.device)
-            return ExponentialState(weight, torch.exp(exponent), memory)
-        taps = self.kernel(self.kernel_length or self.length)[0].flip(-1)
-        return WindowState(taps, torch.zeros(batch, *taps.shape, dtype=taps.dtype, device=self.D.device), 0)
+        """See :func:`kernel_state`."""
+        return kernel_state(self.kernel, batch, self.length, self.kernel_length)
 
     def step(self, x: Tensor, state: ExponentialState | WindowState) -> tuple[Tensor, ExponentialState | WindowState]:
         """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer."""

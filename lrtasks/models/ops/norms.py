@@ -24,7 +24,11 @@ class ScalarNorm(nn.Module):
 
 
 class ScaleNorm(nn.Module):
-    """``g x / sqrt(mean(x^2) + 1e-5)`` with one learned scalar g (SeqBoat code; ``models_hybrids`` section 2.8)."""
+    """``g x / sqrt(mean(x²) + 1e-5)`` with a learned g: a scalar (SeqBoat code), or a number per channel (RMS norm).
+
+    Args:
+        gains: 1, or the number of channels.
+    """
 
     def __init__(self, gains: int = 1) -> None:
         super().__init__()
@@ -58,7 +62,11 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def make_norm(kind: str, d_model: int) -> nn.Module:
-    """Build the normalisation called ``kind``, one of :data:`NORMS`."""
+    """Build the normalisation called ``kind``, one of :data:`NORMS`.
+
+    Raises:
+        UsageError: if there is none.
+    """
     if kind not in NORMS:
         raise unknown("norm", kind, NORMS)
     return NORMS[kind](d_model)

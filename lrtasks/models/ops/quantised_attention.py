@@ -17,6 +17,7 @@ from lrtasks.models.ops.attention_functions import MASKED, AttentionFunction
 from lrtasks.models.ops.quantiser import Codebook
 from lrtasks.models.ops.relative_bias import LocalBias
 from lrtasks.models.ops.scoped_attention import Scope
+from lrtasks.models.ops.streaming import require_causal
 from lrtasks.models.ops.vq_attention import KeyGradients, attend_quantised, join, sum_by_code
 
 NORM_EPSILON = 1e-6
@@ -121,8 +122,7 @@ class QuantisedAttention(nn.Module):
         Raises:
             UsageError: if the attention is not causal.
         """
-        if not self.causal:
-            raise UsageError("a bidirectional model has no streaming form; build it with causal=True")
+        require_causal(self.causal)
         if self.codebook is None:
             slots, codes, sums = self.length, None, None
         else:

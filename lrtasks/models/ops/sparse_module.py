@@ -69,6 +69,7 @@ class SparseModule(nn.Module):
         return spread
 
     def initial_state(self, batch: int) -> Any:
+        """The inner module's."""
         return self.inner.initial_state(batch)  # type: ignore[operator]
 
     def step(self, h: Tensor, state: Any, position: int) -> tuple[Tensor, Any]:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 from markupsafe import Markup
 
 from lrtasks.results.report.axes import Axis, tick_label
+from lrtasks.results.report.svg import add
 
 WIDTH, HEIGHT = 440, 250
 LOW = 130
@@ -103,8 +104,8 @@ def line_chart(
     _draw_frame(root, frame, x_label, y_label, x.ticks() if x_ticks is None else x_ticks)
     for name, level in (marks or {}).items():
         at = frame.y_place(level)
-        _add(root, "line", {"class": "mark", "x1": LEFT, "x2": WIDTH - RIGHT, "y1": at, "y2": at})
-        _add(
+        add(root, "line", {"class": "mark", "x1": LEFT, "x2": WIDTH - RIGHT, "y1": at, "y2": at})
+        add(
             root,
             "text",
             {"class": "mark-label", "x": WIDTH - RIGHT - 2, "y": at - 4 if at > TOP + 8 else at + 12},
@@ -127,31 +128,31 @@ def series_class(number: int) -> str:
 def _draw_frame(root: ElementTree.Element, frame: Frame, x_label: str, y_label: str, x_ticks: Sequence[float]) -> None:
     for value in frame.y.ticks():
         at = frame.y_place(value)
-        _add(root, "line", {"class": "grid", "x1": LEFT, "x2": WIDTH - RIGHT, "y1": at, "y2": at})
-        _add(root, "text", {"class": "tick", "x": LEFT - 6, "y": at + 4, "text-anchor": "end"}, tick_label(value))
+        add(root, "line", {"class": "grid", "x1": LEFT, "x2": WIDTH - RIGHT, "y1": at, "y2": at})
+        add(root, "text", {"class": "tick", "x": LEFT - 6, "y": at + 4, "text-anchor": "end"}, tick_label(value))
     for value in x_ticks:
         at = frame.x_place(value)
-        _add(root, "line", {"class": "grid", "x1": at, "x2": at, "y1": frame.bottom, "y2": frame.bottom + 4})
+        add(root, "line", {"class": "grid", "x1": at, "x2": at, "y1": frame.bottom, "y2": frame.bottom + 4})
         anchor = "end" if at > WIDTH - RIGHT - 8 else "middle"
-        _add(root, "text", {"class": "tick", "x": at, "y": frame.bottom + 17, "text-anchor": anchor}, tick_label(value))
+        add(root, "text", {"class": "tick", "x": at, "y": frame.bottom + 17, "text-anchor": anchor}, tick_label(value))
     below = {"class": "axis", "x": (LEFT + WIDTH - RIGHT) / 2, "y": frame.bottom + 36, "text-anchor": "middle"}
-    _add(root, "text", below, x_label)
+    add(root, "text", below, x_label)
     upright = {"class": "axis", "transform": f"translate(12 {(TOP + frame.bottom) / 2}) rotate(-90)"}
-    _add(root, "text", {**upright, "text-anchor": "middle"}, y_label)
+    add(root, "text", {**upright, "text-anchor": "middle"}, y_label)
 
 
 def _draw_line(root: ElementTree.Element, line: Series, frame: Frame, drawn: Drawn) -> None:
-    group = _add(root, "g", {"class": f"series {series_class(line.number)}"})
+    group = add(root, "g", {"class": f"series {series_class(line.number)}"})
     if line.result is not None:
         group.set("data-result", line.result)
-    _add(group, "title", {}, line.label)
+    add(group, "title", {}, line.label)
     for part in _unbroken(line.points):
         places = [(frame.x_place(x), frame.y_place(y)) for x, y in part]
         if drawn != "dots":
             path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-            _add(group, "path", {"d": path, "class": "line"})
+            add(group, "path", {"d": path, "class": "line"})
         for x, y in places if drawn != "lines" else ():
-            _add(group, "circle", {"cx": x, "cy": y, "r": 2.5})
+            add(group, "circle", {"cx": x, "cy": y, "r": 2.5})
 
 
 def _unbroken(points: Points) -> list[list[tuple[float, float]]]:
@@ -163,13 +164,3 @@ def _unbroken(points: Points) -> list[list[tuple[float, float]]]:
         elif parts[-1]:
             parts.append([])
     return [part for part in parts if part]
-
-
-def _add(
-    parent: ElementTree.Element, tag: str, attributes: Mapping[str, object], text: str | None = None
-) -> ElementTree.Element:
-    """Append an element; numbers are rounded to a tenth of a pixel."""
-    given = {name: f"{value:.1f}" if isinstance(value, float) else str(value) for name, value in attributes.items()}
-    element = ElementTree.SubElement(parent, tag, given)
-    element.text = text
-    return element

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from lrtasks.results.report import readable, scale
 from lrtasks.results.report.content import STATES, Report, Result
+from lrtasks.results.report.svg import add
 
 CELL_WIDTH, CELL_HEIGHT, GAP = 52, 30, 2
 LETTER = 6.6
@@ -20,8 +19,6 @@ PLAIN = {
     "soft": ("#566173", "#9aa7ba"),
     "line": ("#c9d0d9", "#3a4658"),
 }
-
-_NOT_XML = re.compile(r"[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def heat_map_svg(report: Report) -> str:
@@ -43,17 +40,17 @@ def heat_map_svg(report: Report) -> str:
             "font-size": "12",
         },
     )
-    _add(root, "title", {}, "Score above floor by task and model")
-    _add(root, "style", {}, _style())
-    _add(root, "rect", {"class": "page", "width": width, "height": height, "rx": 8})
+    add(root, "title", {}, "Score above floor by task and model")
+    add(root, "style", {}, _style())
+    add(root, "rect", {"class": "page", "width": width, "height": height, "rx": 8})
     for number, column in enumerate(report.columns):
         x = left + number * (CELL_WIDTH + GAP) + CELL_WIDTH / 2
         above = f"translate({x:.1f} {top - 8:.1f}) rotate(-45)"
-        _add(root, "text", {"class": "text", "transform": above}, column.label)
+        add(root, "text", {"class": "text", "transform": above}, column.label)
     for number, row in enumerate(report.rows):
         y = top + number * (CELL_HEIGHT + GAP)
         middle = y + CELL_HEIGHT / 2 + 4
-        _add(root, "text", {"class": "text", "x": left - 10, "y": middle, "text-anchor": "end"}, row.label)
+        add(root, "text", {"class": "text", "x": left - 10, "y": middle, "text-anchor": "end"}, row.label)
         for place in range(len(report.columns)):
             _cell(root, left + place * (CELL_WIDTH + GAP), y, report.results.get((number, place)))
     _legend(root, left, bottom + 14)
@@ -63,21 +60,21 @@ def heat_map_svg(report: Report) -> str:
 def _cell(root: ElementTree.Element, x: float, y: float, result: Result | None) -> None:
     box = {"x": x, "y": y, "width": CELL_WIDTH, "height": CELL_HEIGHT, "rx": 4}
     if result is None:
-        _add(root, "rect", {**box, "class": "missing"})
+        add(root, "rect", {**box, "class": "missing"})
         return
     scored = result.above is not None
     kind = f"h{scale.step(result.above)}" if result.above is not None else "state"
-    _add(root, "rect", {**box, "class": kind})
+    add(root, "rect", {**box, "class": kind})
     text = readable.above(result.above) if scored else STATES[result.state].word
     place = {"x": x + CELL_WIDTH / 2, "y": y + CELL_HEIGHT / 2 + 4, "text-anchor": "middle"}
-    _add(root, "text", {**place, "class": f"i{kind[1:]}" if scored else "soft"}, text)
+    add(root, "text", {**place, "class": f"i{kind[1:]}" if scored else "soft"}, text)
 
 
 def _legend(root: ElementTree.Element, x: float, y: float) -> None:
-    _add(root, "text", {"class": "soft", "x": x, "y": y + 10}, "0 floor")
+    add(root, "text", {"class": "soft", "x": x, "y": y + 10}, "0 floor")
     for number in range(scale.STEPS):
-        _add(root, "rect", {"class": f"h{number}", "x": x + 48 + 6 * number, "y": y, "width": 6, "height": 12})
-    _add(root, "text", {"class": "soft", "x": x + 48 + 6 * scale.STEPS + 8, "y": y + 10}, "1 perfect")
+        add(root, "rect", {"class": f"h{number}", "x": x + 48 + 6 * number, "y": y, "width": 6, "height": 12})
+    add(root, "text", {"class": "soft", "x": x + 48 + 6 * scale.STEPS + 8, "y": y + 10}, "1 perfect")
 
 
 def _style() -> str:
@@ -92,8 +89,3 @@ def _colours(theme: int) -> str:
     rules = [f".h{number}{{fill:{colour}}}.i{number}{{fill:{ink}}}" for number, (colour, ink) in enumerate(ramp)]
     rules += [f".{name}{{fill:{colours[theme]}}}" for name, colours in PLAIN.items() if name != "line"]
     return "".join([*rules, f".missing,.state{{stroke:{PLAIN['line'][theme]}}}"])
-
-
-def _add(parent: ElementTree.Element, tag: str, attributes: Mapping[str, object], text: str = "") -> None:
-    given = {name: f"{value:.1f}" if isinstance(value, float) else str(value) for name, value in attributes.items()}
-    ElementTree.SubElement(parent, tag, given).text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-PREDICTIONS = "predictions.png"
-"""What a run of an image task leaves in its folder: a few images, their targets and its predictions."""
+from lrtasks.results.records import PANEL
+
 MAX_WIDTH = 720
 """Pixels to which a run's picture is reduced."""
 
@@ -46,7 +46,7 @@ def class_image(labels: np.ndarray) -> str:
 
 def predictions_panel(folder: Path) -> str | None:
     """The run's own picture of its predictions, made smaller; ``None`` if there is none that can be read."""
-    path = folder / PREDICTIONS
+    path = folder / PANEL
     if not path.is_file():
         return None
     try:

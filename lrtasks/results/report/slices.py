@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lrtasks.results.records import score_name
 from lrtasks.results.report.content import Result
 
 Label = str | int | float
@@ -35,7 +36,7 @@ class Breakdown:
 def breakdowns(results: Sequence[Result]) -> list[Breakdown]:
     """All breakdowns that any of the results has."""
     names = dict.fromkeys(
-        name for result in results for record in result.cell.records for name, rows in record.slices.items() if rows
+        name for result in results for record in result.cell.records for name in record.filled_slices()
     )
     return [_breakdown(name, results) for name in names]
 
@@ -43,7 +44,7 @@ def breakdowns(results: Sequence[Result]) -> list[Breakdown]:
 def _breakdown(name: str, results: Sequence[Result]) -> Breakdown:
     rows = {result.id: _rows(name, result) for result in results}
     found = [row for own in rows.values() for row in own]
-    score = next(key for key in found[0] if key not in ("label", "elements"))
+    score = score_name(found)
     labels = _sorted(list(dict.fromkeys(row["label"] for row in found)))
     elements = [{row.get("elements") for row in found if row["label"] == label} for label in labels]
     values = {id_: tuple(_mean(own, label, score) for label in labels) for id_, own in rows.items() if own}

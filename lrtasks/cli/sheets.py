@@ -1,0 +1,52 @@
+"""Tables on standard output, in the formats that commands offer."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lrtasks.errors import unknown
+
+if TYPE_CHECKING:
+    from lrtasks.results.formats import Sheet
+
+FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
+
+JsonFormat = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+
+
+def format_option(formats: Sequence[str]) -> Any:
+    """The option ``--format`` of a command that offers ``formats``."""
+    return typer.Option("--format", help=f"{', '.join(formats[:-1])} or {formats[-1]}.")
+
+
+def chosen_format(form: str, as_json: bool, formats: Sequence[str]) -> str:
+    """What ``--format`` says, unless ``--json`` was given.
+
+    Raises:
+        UsageError: if it is not one of ``formats``.
+    """
+    if as_json:
+        return "json"
+    if form not in formats:
+        raise unknown("format", form, formats)
+    return form
+
+
+def print_sheets(form: str, sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
+    """Print sheets in any format but ``csv`` and ``json``, which hold rows and plain data in place of texts."""
+    from lrtasks.results import formats
+
+    if form == "text":
+        print(formats.text(sheets, notes, width=terminal_width()))
+    else:
+        print(formats.FORMS[form](sheets, notes))
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal; ``None`` where standard output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
