@@ -1,16 +1,14 @@
 """CPU time of one LongVQ layer, forward and backward, against the same layer with attention over the keys themselves.
 
     python benchmarks/longvq_layer.py [--length 4096] [--d-model 64] [--codebook 512] [--window 128] [--batch 4]
-        [--attention softmax] [--bidirectional] [--linear-only] [--repeats 5]
+        [--attention softmax] [--bidirectional] [--repeats 5]
 
-Both layers are timed in turn, in one thread. ``--linear-only`` leaves out the quadratic one, and prints the largest
-resident size of the process instead.
+Both layers are timed in turn, in one thread. ``benchmarks/long_lengths.py`` has the layer alone at greater lengths.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import time
 from typing import Any
@@ -37,7 +35,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--attention", default="softmax")
     parser.add_argument("--bidirectional", action="store_true")
-    parser.add_argument("--linear-only", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -50,8 +47,7 @@ def main() -> None:
     x = torch.randn(arguments.batch, arguments.length, arguments.d_model)
     causal = not arguments.bidirectional
     layers = {
-        quantise: LongVQ(**settings, quantise=quantise)._layer(arguments.length, causal)
-        for quantise in ([True] if arguments.linear_only else [True, False])
+        quantise: LongVQ(**settings, quantise=quantise)._layer(arguments.length, causal) for quantise in (True, False)
     }
     times: dict[bool, list[float]] = {quantise: [] for quantise in layers}
     for layer in layers.values():  # the first pass starts the codebook, and warms up
@@ -59,16 +55,11 @@ def main() -> None:
     for _ in range(arguments.repeats):
         for quantise, layer in layers.items():
             times[quantise].append(1e3 * seconds(layer, x))
-    ours = statistics.median(times[True])
+    ours, theirs = (statistics.median(times[quantise]) for quantise in (True, False))
     case = (
         f"length {arguments.length}, d_model {arguments.d_model}, codebook {arguments.codebook},"
         f" window {arguments.window}, batch {arguments.batch}, {'causal' if causal else 'bidirectional'}"
     )
-    if arguments.linear_only:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"{case}: {ours:.0f} ms of CPU time, at most {peak:.2f} GiB resident")
-        return
-    theirs = statistics.median(times[False])
     print(f"{case}: {ours:.0f} ms against {theirs:.0f} ms of CPU time, {theirs / ours:.1f} times less")
 
 

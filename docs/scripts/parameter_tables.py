@@ -9,7 +9,14 @@ from typing import Any
 
 from regions import table
 
-WORDS = {"int": "a whole number", "float": "a number", "bool": "`true`, `false`", "str": "a text", "None": "none"}
+WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "`true`, `false`",
+    "str": "a text",
+    "tuple[int, ...]": "whole numbers",
+    "None": "none",
+}
 
 
 def parameter_table(entries: Iterable[Mapping[str, Any]]) -> str:

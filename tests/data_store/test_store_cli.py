@@ -22,7 +22,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 def test_generate_info_verify(tmp_path: Path) -> None:
     out = str(tmp_path / "set")
-    options = "--length 16 --shifts=4 --samples 20 --split 0.5,0.25,0.25 --seed 7 --workers 1"
+    options = "--length 16 --set shifts=4 --samples 20 --split 0.5,0.25,0.25 --seed 7 --workers 1"
     code, stdout, stderr = run("generate", "shift", *options.split(), "--out", out, "--json")
     summary = json.loads(stdout)
     assert code == 0 and summary["counts"] == {"train": 10, "val": 5, "test": 5} and summary["seed"] == 7
@@ -50,7 +50,8 @@ def test_default_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("options", "message"),
     [
         ("shfit", "unknown task 'shfit'; did you mean 'shift'"),
-        ("shift --lenght 16", "shift has no parameter 'lenght'; did you mean 'length'"),
+        ("shift --lenght 16", "unknown option or parameter of shift 'lenght'; did you mean 'length'"),
+        ("shift --sampels 5", "unknown option or parameter of shift 'sampels'; did you mean 'samples'"),
         ("shift --samples 0", "samples must be a whole number of at least 1, found 0"),
         ("shift --split 0.9,x", "three fractions like 0.96,0.02,0.02, found '0.9,x'"),
         ("shift --split 0.9,0.2,0.2", "split must add up to 1"),

@@ -16,7 +16,7 @@ from lrtasks import generators, models
 from lrtasks.cli import app
 from lrtasks.evaluation.budget import Budget
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS: Any = typer.main.get_command(app)
 OWNERS = {
     "budget": set(Budget.parameter_names()),
@@ -74,6 +74,12 @@ def test_scripts(page: Path) -> None:
         _, script, *words = shlex.split(command.removeprefix("OMP_NUM_THREADS=1 ").split(" | ")[0])
         source = (ROOT / script).read_text()
         assert [word for word in words if word.startswith("--") and f'"{word}"' not in source] == [], command
+
+
+def test_every_benchmark_is_listed() -> None:
+    text = (ROOT / "benchmarks" / "README.md").read_text()
+    listed = [command.split()[1] for command in commands(text, "python benchmarks/")]
+    assert sorted(listed) == sorted(f"benchmarks/{path.name}" for path in (ROOT / "benchmarks").glob("*.py"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Relative links of README and pages lead to files of the repository; mkdocs sees those within the site alone."""
+"""Relative links lead to files of the repository; mkdocs sees those within the site alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from snippets import ROOT
 
 BUILT = {"results/report.html"}
 """What only the built site has."""
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for name in ("benchmarks", "docs", "examples", "results") for page in (ROOT / name).rglob("*.md")),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

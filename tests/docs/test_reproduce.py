@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import typer
 from snippets import ROOT
 
 sys.path.insert(0, str(ROOT / "docs" / "scripts"))
@@ -22,6 +23,7 @@ from lrtasks.results import RunRecord
 from lrtasks.results.reported import reported_figure
 
 PAGE = (ROOT / "docs" / "reproduce.md").read_text()
+LRTASKS: Any = typer.main.get_command(app)
 REPORTED, OTHERS = list(reproduce.cells(reproduce.REPORTED)), list(reproduce.cells(reproduce.OTHERS))
 
 
@@ -39,7 +41,7 @@ def plan_of(command: list[str], monkeypatch: pytest.MonkeyPatch) -> Plan:
 
     monkeypatch.setattr(lrtasks.evaluation.run, "evaluate", note)
     with pytest.raises(AskedError):
-        app(command[1:], standalone_mode=False)
+        LRTASKS(command[1:], standalone_mode=False)
     names = ("preset", "parameters", "hyper", "budget")
     return resolve(asked["task"], asked["model"], **{name: asked[name] for name in names})
 

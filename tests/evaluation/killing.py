@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from quick_runs import TASK
 from toys import droppy
 
 import lrtasks
 from lrtasks.evaluation import loop
 
-TASK = lrtasks.make("shift", length=16, shifts=2)
 BUDGET = {
     "steps": 40,
     "batch_size": 4,

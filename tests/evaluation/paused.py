@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from quick_runs import TASK
 from torch import Tensor, nn
 from toys import Net
 
@@ -18,7 +19,6 @@ from lrtasks.results.records import RunRecord, read_record, read_records
 from lrtasks.specs import Spec
 
 MODEL = "paused:net"
-TASK = lrtasks.make("shift", length=16, shifts=2)
 BUDGET = {"steps": 60, "batch_size": 4, "eval_every": 10, "val_batches": 1, "test_batches": 1, "lr": 0.02}
 GATE = "LRTASKS_TEST_GATE"
 """Variable that names a file; as long as it is not there, every process stops after 25 steps of training."""
@@ -61,24 +61,6 @@ def job(out: Path, folder: Path, *more: str, seed: int = 0, time_limit: float | 
     tail = ("--seed", str(seed), "--workers", "0", "--device", "cpu", "--out", str(out))
     command = ("eval", "--model", MODEL, "--task", "shift", *words, *tail, *more)
     return Job(f"paused seed {seed}", command, folder, time_limit)
-
-
-def outcome(record: RunRecord) -> dict[str, Any]:
-    """What must not depend on where a run ran, or how often it was killed."""
-    names = (
-        "status",
-        "task",
-        "model",
-        "preset",
-        "budget",
-        "seed",
-        "scores",
-        "floors",
-        "curve",
-        "slices",
-        "diagnostics",
-    )
-    return {name: getattr(record, name) for name in (*names, "notes")}
 
 
 def only_record(out: Path) -> RunRecord:

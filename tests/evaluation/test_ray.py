@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import paused
 import pytest
 import ray_clusters
+from diary import Diary
+from quick_runs import outcome
 
 from lrtasks import UsageError, ray_cluster
 from lrtasks.evaluation.backends.ray import Ray
@@ -52,23 +54,6 @@ def free_port() -> int:
         return port
 
 
-class Diary:
-    """What a backend says of its jobs, and what is done about it."""
-
-    def __init__(self, on_start: Callable[[], object] = lambda: None) -> None:
-        self.begun: list[int] = []
-        self.lines: dict[int, str] = {}
-        self._on_start = on_start
-
-    def started(self, number: int) -> None:
-        self.begun.append(number)
-        self._on_start()
-
-    def ended(self, number: int, line: str) -> None:
-        assert number not in self.lines
-        self.lines[number] = line
-
-
 def running(out: Path) -> list[tuple[int, int]]:
     """The process of the run that writes below ``out`` and the Ray worker that started it, once there is one."""
     return paused.processes(f"--out {out}")
@@ -95,7 +80,7 @@ def test_a_run_goes_on_when_its_worker_and_then_its_machine_are_killed(
             paused.wait_for(lambda run=run: run not in dict(running(out)))
         place.gate.touch()
 
-    def add_node() -> None:
+    def add_node(_: int) -> None:
         if len(diary.begun) == 2:
             place.nodes.add_node(num_cpus=1, **ray_clusters.NODE)
 
@@ -106,12 +91,12 @@ def test_a_run_goes_on_when_its_worker_and_then_its_machine_are_killed(
     assert diary.begun == [0, 0, 0]
     # two after 25 steps, and two more after the 25 that follow the checkpoint at 20
     assert points == [2, 4]
-    assert paused.outcome(paused.only_record(out)) == paused.outcome(expected)
+    assert outcome(paused.only_record(out)) == outcome(expected)
     assert capsys.readouterr().out == ""
 
 
 def test_a_run_whose_worker_is_lost_again_and_again_is_given_up(place: Place, tmp_path: Path) -> None:
-    def kill() -> None:
+    def kill(_: int) -> None:
         ((_, worker),) = paused.wait_for(lambda: running(tmp_path))
         os.kill(worker, signal.SIGKILL)
 
@@ -124,7 +109,7 @@ def test_a_run_whose_worker_is_lost_again_and_again_is_given_up(place: Place, tm
 
 
 def test_interrupting_the_suite_stops_its_runs(place: Place, tmp_path: Path) -> None:
-    def interrupt() -> None:
+    def interrupt(_: int) -> None:
         paused.wait_for(lambda: running(tmp_path))
         raise KeyboardInterrupt
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from diary import Diary
 
 from lrtasks.evaluation.backends import remote
 from lrtasks.evaluation.backends.remote import Arrivals, Report, run_there
@@ -18,14 +19,6 @@ def job(folder: Path) -> Job:
     return Job("fine", ("list",), folder, 60)
 
 
-class Diary(dict[int, str]):
-    """How each run ended."""
-
-    def end(self, number: int, line: str) -> None:
-        assert number not in self
-        self[number] = line
-
-
 def test_a_machine_that_does_not_see_the_results_folder_runs_nothing(tmp_path: Path) -> None:
     report = run_there(job(tmp_path / "task" / "run"), 1)
     assert report.line.startswith(f"there is no folder {tmp_path}/task/run on {report.host}: all machines must share")
@@ -35,7 +28,7 @@ def test_a_machine_that_does_not_see_the_results_folder_runs_nothing(tmp_path: P
 
 def test_a_run_ends_when_its_record_is_here_as_it_is_there(tmp_path: Path) -> None:
     jobs, diary = [job(tmp_path / "task" / str(number)) for number in range(3)], Diary()
-    arrivals = Arrivals(jobs, diary.end)
+    arrivals = Arrivals(jobs, diary.ended)
     here = jobs[0].folder / FILE
     here.write_text("old")
     there = tmp_path / "there"
@@ -45,11 +38,11 @@ def test_a_run_ends_when_its_record_is_here_as_it_is_there(tmp_path: Path) -> No
     arrivals.expect(1, Report("node", "broken"))
     arrivals.settle()
     assert arrivals
-    assert diary == {1: "broken"}
+    assert diary.lines == {1: "broken"}
     there.rename(here)
     arrivals.settle()
     assert not arrivals
-    assert diary == {1: "broken", 0: "fine"}
+    assert diary.lines == {1: "broken", 0: "fine"}
     arrivals.close()
     assert [path.name for path in (tmp_path / "task").iterdir()] == ["0"]
 
@@ -57,10 +50,10 @@ def test_a_run_ends_when_its_record_is_here_as_it_is_there(tmp_path: Path) -> No
 def test_a_record_that_never_appears_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "SECONDS_TO_APPEAR", 0)
     diary = Diary()
-    arrivals = Arrivals([job(tmp_path / "task" / "run")], diary.end)
+    arrivals = Arrivals([job(tmp_path / "task" / "run")], diary.ended)
     arrivals.expect(0, Report("node", "fine", (1, 1)))
     arrivals.settle()
-    assert diary[0].startswith(f"what node wrote into {tmp_path}/task/run is not here: all machines must share")
+    assert diary.lines[0].startswith(f"what node wrote into {tmp_path}/task/run is not here: all machines must share")
 
 
 HOLD = """

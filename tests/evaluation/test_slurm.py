@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import paused
 import pytest
+from diary import Diary
+from quick_runs import outcome
 
 from lrtasks import UsageError
 from lrtasks.evaluation.backends import slurm
@@ -24,24 +25,6 @@ pytestmark = pytest.mark.e2e
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(slurm, "SECONDS_BETWEEN_LOOKS", 0.1)
-
-
-class Diary:
-    """What a backend says of its jobs, and what is done about it."""
-
-    def __init__(self, on_start: Callable[[int], object] | None = None) -> None:
-        self.begun: list[int] = []
-        self.lines: dict[int, str] = {}
-        self._on_start = on_start
-
-    def started(self, number: int) -> None:
-        self.begun.append(number)
-        if self._on_start is not None:
-            self._on_start(number)
-
-    def ended(self, number: int, line: str) -> None:
-        assert number not in self.lines
-        self.lines[number] = line
 
 
 def test_a_run_that_is_preempted_goes_on_and_others_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +55,7 @@ def test_a_run_that_is_preempted_goes_on_and_others_may_fail(tmp_path: Path, mon
     assert sorted(diary.begun) == [0, 1, 2]
     # two after 25 steps, and two more after the 25 that follow the checkpoint at 20
     assert points == [2, 4]
-    assert paused.outcome(paused.only_record(out)) == paused.outcome(expected)
+    assert outcome(paused.only_record(out)) == outcome(expected)
     assert diary.lines[1].startswith("refused: unknown task or model 'shfit'; did you mean 'shift'?")
     assert diary.lines[2] == "stopped at its time limit of 0.5 s"
 

@@ -88,8 +88,8 @@ def test_each_sample_has_its_panels(task: Task, panels: int) -> None:
 
 def test_panels_show_the_samples() -> None:
     task = make("select", length=32, marks=5)
-    batch = task.batch(range(2), 3, "val")
-    panels = preview(task, samples=2, seed=3, split="val").axes
+    batch = task.batch(range(2), 3)
+    panels = preview(task, samples=2, seed=3).axes
     for channel, line in enumerate(panels[2].lines):
         assert np.array_equal(line.get_ydata(), batch.x[1, :, channel])
     (line,) = panels[3].lines

@@ -9,6 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lrtasks.models import build
+from lrtasks.specs import Spec
+
 Named = Mapping[str, Tensor]
 
 
@@ -55,3 +58,13 @@ def check_streaming(model: nn.Module, x: Tensor, at_most: float) -> None:
         y, state = model.step(x[:, position], state)
         outputs.append(y)
     assert gap(torch.stack(outputs, 1), wanted) <= at_most
+
+
+def check_streaming_of(name: str, **hyper: Any) -> None:
+    """The same of a small model called ``name``, in float32 and in float64."""
+    torch.manual_seed(0)
+    spec = Spec("real", 60, 2)
+    model = build(name, spec, spec, **{"layers": 2, "d_model": 5, "d_state": 12, **hyper})
+    x = torch.randn(3, 60, 2)
+    check_streaming(model, x, 1e-5)
+    check_streaming(model.double(), x.double(), 1e-10)

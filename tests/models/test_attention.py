@@ -50,13 +50,13 @@ def test_attend_is_the_plain_definition(causal: bool, queries: int, padded: bool
     visible = torch.ones(queries, 7, dtype=torch.bool).expand(2, 1, -1, -1)
     if causal:
         visible = visible.tril(7 - queries)
-    keys = None
+    valid = None
     if padded:
-        keys = torch.ones(2, 7, dtype=torch.bool)
-        keys[0, :2], keys[1, 3] = False, False
-        visible = visible & keys[:, None, None]
+        valid = torch.ones(2, 7, dtype=torch.bool)
+        valid[0, :2], valid[1, 3] = False, False
+        visible = visible & valid[:, None, None]
     expected = plain_attention(q, k, v, visible)
-    found = attend(q, k, v, causal=causal, keys=keys)
+    found = attend(q, k, v, causal=causal, valid=valid)
     seeing = visible.any(-1)[..., None].expand_as(expected)
     assert seeing.any()
     assert gap(found[seeing], expected[seeing]) < 1e-12
@@ -65,9 +65,9 @@ def test_attend_is_the_plain_definition(causal: bool, queries: int, padded: bool
 
 def test_queries_without_keys_have_finite_gradients() -> None:
     q, k, v = (torch.randn(2, 1, 5, 4, requires_grad=True) for _ in range(3))
-    keys = torch.tensor([[False] * 5, [False, False, True, True, True]])
+    valid = torch.tensor([[False] * 5, [False, False, True, True, True]])
     for causal in (True, False):
-        attend(q, k, v, causal=causal, keys=keys).square().sum().backward()
+        attend(q, k, v, causal=causal, valid=valid).square().sum().backward()
     assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
 
 
@@ -164,5 +164,5 @@ def test_heads_must_fit_the_width(heads: int) -> None:
 
 def test_a_bidirectional_model_has_no_stream() -> None:
     model = build("attention", SIGNAL, SIGNAL, causal=False)
-    with pytest.raises(UsageError, match="only be streamed if it is causal"):
+    with pytest.raises(UsageError, match="a bidirectional model has no streaming form"):
         model.blocks[0].initial_state(2)

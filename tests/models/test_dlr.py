@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parity import check_outputs_and_gradients, check_streaming, gap
+from parity import check_outputs_and_gradients, check_streaming_of, gap
 
 from lrtasks.errors import UsageError
 from lrtasks.models.base import build, offered, state_bytes
@@ -173,12 +173,7 @@ def test_kernel_is_exact_at_a_million_positions() -> None:
     ids=str,
 )
 def test_streaming_equals_convolution(hyper: dict[str, Any]) -> None:
-    torch.manual_seed(0)
-    spec = Spec("real", 60, 2)
-    model = build("dlr", spec, spec, layers=2, d_model=5, d_state=12, dt_min=1e-3, dt_max=1e-1, **hyper)
-    x = torch.randn(3, 60, 2)
-    check_streaming(model, x, 1e-5)
-    check_streaming(model.double(), x.double(), 1e-10)
+    check_streaming_of("dlr", dt_min=1e-3, dt_max=1e-1, **hyper)
 
 
 def test_state_holds_its_size_in_bytes() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parity import check_outputs_and_gradients, check_streaming
+from parity import check_outputs_and_gradients, check_streaming_of
 
 from lrtasks.errors import UsageError
 from lrtasks.models.base import build, offered, state_bytes
@@ -86,12 +86,7 @@ def test_scale_is_exact_where_the_step_is_tiny() -> None:
 
 @pytest.mark.parametrize("hyper", [{}, {"scale": False}, {"kernel_length": 7}, {"glu": True}], ids=str)
 def test_streaming_equals_convolution(hyper: dict[str, Any]) -> None:
-    torch.manual_seed(0)
-    spec = Spec("real", 60, 2)
-    model = build("dss", spec, spec, layers=2, d_model=5, d_state=12, **hyper)
-    x = torch.randn(3, 60, 2)
-    check_streaming(model, x, 1e-5)
-    check_streaming(model.double(), x.double(), 1e-10)
+    check_streaming_of("dss", **hyper)
 
 
 def test_state_holds_one_complex_number_per_state() -> None:

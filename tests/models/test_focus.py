@@ -1,137 +1,23 @@
-"""Focus and Focus-H: reference arrays, what each output may see, streaming, what a record shows, bad input."""
+"""Focus and Focus-H: what each output may see, streaming, bad input."""
 
 from __future__ import annotations
 
-import json
 import warnings
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hybrid_parity import GRADIENT, OUTPUT, Part, check_close, check_gradients, fill, load
+from focus_models import SMALL, built, signal, spec
 from parity import check_streaming, gap
-from scipy.signal import freqz
-from test_local_attention import Largest
-from torch import Tensor, nn
+from torch import nn
 
 from lrtasks.errors import UsageError
 from lrtasks.models import build, registry
-from lrtasks.models.base import offered, state_bytes
+from lrtasks.models.base import state_bytes
 from lrtasks.models.checks import check_model
-from lrtasks.models.focus import Focus
-from lrtasks.models.focus_h import FocusH
-from lrtasks.models.ops.focus_layer import FocusLayer
-from lrtasks.models.ops.global_conv import GlobalConv, smooth
-from lrtasks.models.ops.hypernetwork import BinSummary, CoefficientNetwork, Hypernetwork
 from lrtasks.specs import Spec
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divide the length")
-
-SMALL: dict[str, Any] = {"d_model": 6, "layers": 2, "chunk": 8}
-
-
-def spec(length: int = 48) -> Spec:
-    return Spec("real", length, 2)
-
-
-def built(name: str = "focus", length: int = 48, causal: bool = True, **settings: Any) -> Any:
-    """A model in double precision and evaluation mode, its parameters large enough for everything to matter."""
-    torch.manual_seed(0)
-    model = build(name, spec(length), spec(length), causal=causal, **{**SMALL, **settings}).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.5)
-    return model
-
-
-def signal(length: int = 48, batch: int = 2) -> Tensor:
-    return torch.randn(batch, length, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-
-# reference arrays
-
-
-@pytest.mark.parametrize("double", [True, False])
-def test_global_convolution_parity(data: Path, double: bool) -> None:
-    arrays = load(data, "longconv")
-    dtype = torch.float64 if double else torch.float32
-    channels, taps = arrays["in_kernel"].shape[1:]
-    conv = GlobalConv(channels, taps, float(arrays["in_lambda"]), None, 0.2).to(dtype).eval()
-    with torch.no_grad():
-        conv.kernel.copy_(torch.from_numpy(arrays["in_kernel"][0]))
-        conv.D.copy_(torch.from_numpy(arrays["in_skip"][0]))
-    check_close(conv.taps(), arrays["out_squashed"][0], OUTPUT[double])
-    u = torch.from_numpy(arrays["in_u"]).to(dtype)
-    check_close(conv.convolve(u.transpose(1, 2)).transpose(1, 2), arrays["out_y"][:, 0], OUTPUT[double])
-    conv.threshold, conv.smoothing = float(arrays["in_lambda_smooth"]), int(arrays["in_smooth_window"])
-    check_close(conv.taps(), arrays["out_smoothed_then_squashed"][0], OUTPUT[double])
-
-
-def reference_layer(arrays: dict[str, Any]) -> FocusLayer:
-    bin_length, bins, filters, pooled, chunk, d_k, d_v, hidden = arrays["in_cfg"].tolist()
-    config = Focus(
-        d_model=arrays["in_x"].shape[2],
-        bins=bins,
-        filters=filters,
-        pooled=pooled,
-        hidden=hidden,
-        chunk=chunk,
-        d_k=d_k,
-        d_v=d_v,
-        shared=False,
-        squash=float(arrays["in_lambda"]),
-        kernel_dropout=0.0,
-        norm="none",
-    )
-    return config._layer(bins * bin_length, bin_length, chunk, causal=True)
-
-
-def reference_parts(layer: FocusLayer) -> list[Part]:
-    coefficients = layer.coefficients
-    assert isinstance(coefficients, Hypernetwork) and coefficients.summary is not None
-    assert layer.attention.bias is not None
-    conv, network = coefficients.summary.conv, coefficients.network
-    maps = {"mix": conv.mix, "mlp1": network.hidden, "mlp2": network.out, "q": layer.query, "joint": layer.mix}
-    return [
-        *(Part(f"W{name}", module.weight) for name, module in maps.items()),
-        *(Part(f"b{name}", module.bias) for name, module in maps.items()),
-        *(Part("Uh", layer.out.weight), Part("kernel", conv.kernel), Part("skip", conv.D)),
-        Part("rel", layer.attention.bias.table),
-    ]
-
-
-@pytest.mark.parametrize("double", [True, False])
-def test_layer_parity(data: Path, double: bool) -> None:
-    arrays = dict(load(data, "focus_layer"))
-    for prefix in ("param_W", "param_b", "grad_W", "grad_b"):  # the maps of the filtered signal are one in ours
-        arrays[f"{prefix}joint"] = np.concatenate([arrays[prefix + name] for name in ("k", "v", "gam", "phi", "h")])
-    layer = reference_layer(arrays).to(torch.float64 if double else torch.float32)
-    parts = reference_parts(layer)
-    assert {id(part.parameter) for part in parts} == {id(parameter) for parameter in layer.parameters()}
-    fill(arrays, parts)
-    coefficients = layer.coefficients
-    assert isinstance(coefficients, Hypernetwork) and coefficients.summary is not None
-    x = torch.from_numpy(arrays["in_x"]).to(layer.query.weight.dtype).requires_grad_()
-    theta = coefficients(x, None, None)
-    check_close(coefficients.summary(x), arrays["out_embedding"][:, :, :-1], OUTPUT[double])  # of all bins but the last
-    check_close(theta.transpose(1, 2), arrays["out_theta_shifted"][:, 1:], OUTPUT[double])
-    filtered = layer.filter(x, theta)
-    check_close(filtered, arrays["out_filtered"], OUTPUT[double])
-    k, v = layer._mix(filtered)[:2]
-    check_close(layer.attention(layer.query(x), k, v), arrays["out_attention"], OUTPUT[double])
-    y = layer(x)
-    check_close(y, arrays["out_y"], OUTPUT[double])
-    (y * torch.from_numpy(arrays["in_G"]).to(y.dtype)).sum().backward()
-    assert x.grad is not None
-    check_close(x.grad, arrays["grad_x"], GRADIENT[double])
-    check_gradients(arrays, parts, GRADIENT[double])
-
-
-def test_all_arrays_are_compared(data: Path) -> None:
-    files = {path.stem for path in (data / "hybrids").glob("focus_*.npz")}
-    assert files == {"focus_iir", "focus_causality", "focus_poles", "focus_layer"}
 
 
 # what an output may see
@@ -241,137 +127,6 @@ def test_state_does_not_grow() -> None:
     sizes = {length: [state_bytes(built(name, length)) for name in ("focus", "focus-h")] for length in (48, 96)}
     assert sizes[48][1] == sizes[96][1] == 8 * 2 * (6 * 2 + 8 * (3 + 6))
     assert sizes[96][0] - sizes[48][0] == 8 * 6 * 48
-
-
-# parts
-
-
-def test_one_convolution_or_one_per_layer() -> None:
-    def convolutions(model: nn.Module) -> int:
-        return sum(isinstance(module, GlobalConv) for module in model.modules())
-
-    assert convolutions(built(layers=3)) == 1
-    assert convolutions(built(layers=3, shared=False)) == 3
-    assert convolutions(built("focus-h")) == 0
-    shared, own = built(layers=1), built(layers=1, shared=False)
-    state = {
-        name.replace("0.summary.", "0.layers.0.coefficients.summary."): value
-        for name, value in shared.state_dict().items()
-    }
-    own.load_state_dict(state)
-    assert gap(own(signal()), shared(signal())) < 1e-12
-
-
-def test_the_shared_summary_is_that_of_the_encoded_input() -> None:
-    """The second layer's filters depend on the encoded input alone, not on what the first layer makes of it."""
-    model = built()
-    model(signal())
-    before = model.blocks[0].layers[1].filter.theta
-    with torch.no_grad():
-        model.blocks[0].layers[0].out.weight += 1.0
-        model.blocks[0].layers[0].mix.bias += 1.0
-    model(signal())
-    assert torch.equal(model.blocks[0].layers[1].filter.theta, before)
-
-
-def test_pooling_windows() -> None:
-    """Window o of a bin of 10 covers floor(10 o / 4) up to ceil(10 (o + 1) / 4)."""
-    summary = BinSummary(GlobalConv(3, 40, 0.0, None, 0.0), 10, 4).double()
-    x = torch.randn(2, 40, 3, dtype=torch.float64)
-    y, found = summary.conv(x), summary(x)
-    assert found.shape == (2, 3, 3, 4)
-    for number in range(3):
-        for o, (first, stop) in enumerate([(0, 3), (2, 5), (5, 8), (7, 10)]):
-            wanted = y[:, 10 * number + first : 10 * number + stop].amax(1)
-            assert gap(found[:, :, number, o], wanted) < 1e-12
-
-
-def test_smoothing_counts_zeros_beyond_the_ends() -> None:
-    kernel = torch.tensor([[3.0, 6.0, 9.0, 12.0]])
-    assert smooth(kernel, 3).tolist() == [[3.0, 6.0, 9.0, 7.0]]
-
-
-def test_dropout_of_taps_in_training_only() -> None:
-    conv, x = GlobalConv(3, 20, 0.0, None, 0.5), torch.randn(1, 20, 3)
-    assert not torch.equal(conv(x), conv(x))
-    conv.eval()
-    assert torch.equal(conv(x), conv(x))
-
-
-@pytest.mark.parametrize("signed", [False, True])
-def test_filters_start_mild(signed: bool) -> None:
-    """θ1 near 0.1 and θ0 near 0.1, or 0 if signed; the same spread in both models."""
-    torch.manual_seed(0)
-    networks = [CoefficientNetwork(4, 16, 2, signed=signed)(torch.randn(500, 4)) for _ in range(40)]
-    learned = FocusH(d_model=4000, filters=2, signed=signed).coefficients(48, 12)(torch.empty(0), None, None)
-    for theta in (torch.cat(networks), learned[0, :, 0]):
-        theta0, theta1 = theta.detach().flatten(0, -2).median(0).values.tolist()
-        assert abs(theta1 - 0.12) < 0.05 and abs(theta0 - (0 if signed else 0.12)) < 0.1
-        spread = theta.detach()[..., 1].logit().std()
-        assert 0.4 < float(spread) < 1.2
-
-
-def test_kernels_have_options_of_their_own() -> None:
-    options = {name: given() for name, given in offered(built(), "parameter_options")}
-    assert {"kernel": {"lr": 1e-3, "weight_decay": 0.0}} in options.values()
-    assert {"raw": {"weight_decay": 0.0}} in [given() for _, given in offered(built("focus-h"), "parameter_options")]
-
-
-def test_memory_is_linear_in_the_length() -> None:
-    """At 65,536 positions, forward and backward: no tensor beyond each query's chunk."""
-    for length in (2**15, 2**16):
-        model = build("focus", spec(length), spec(length), d_model=2, layers=1, chunk=32)
-        with Largest() as largest:
-            model(torch.randn(1, length, 2)).sum().backward()
-        assert largest.numel <= length * 32
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"), [("focus", {}), ("focus", {"shared": False, "filters": 3}), ("focus-h", {})]
-)
-def test_estimate_of_what_training_keeps(name: str, settings: dict[str, Any]) -> None:
-    """Near what a forward pass saves for its gradient."""
-    stack = build(name, spec(1024), spec(1024), **{**SMALL, **settings, "d_model": 32, "chunk": 64}).blocks[0]
-    saved: dict[int, Tensor] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        saved[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        stack(torch.randn(4, 1024, 32, requires_grad=True))
-    found = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
-    assert stack.training_bytes(4, torch.device("cpu"))["kept"] == pytest.approx(found, rel=0.15)
-
-
-# what a record shows
-
-
-@pytest.mark.parametrize("name", ["focus", "focus-h"])
-def test_filter_responses(name: str) -> None:
-    """Nine frequencies by sample and bin in the record, images and impulse responses for drawing."""
-    model = built(name, filters=2)
-    assert not dict(model.blocks[0].layers[0].filter.diagnostics())
-    model(signal(batch=3))
-    filter = model.blocks[0].layers[0].filter
-    figures = json.loads(json.dumps(filter.diagnostics()))
-    theta = filter.theta.numpy()
-    found = np.array(figures["frequency_response"])
-    samples, bins, first = (2, 4, 1) if name == "focus" else (1, 1, 0)
-    assert found.shape == (samples, bins, 9) and 0 < figures["pole_radius"] < 1
-    assert not first or (found[:, 0] == 1).all()
-    for sample in range(samples):
-        for number in range(bins - first):
-            responses = [
-                np.abs(sum(freqz([1], [1, *pair], worN=np.linspace(0, np.pi, 9))[1] for pair in channel[number]))
-                for channel in theta[sample]
-            ]
-            assert np.abs(found[sample, number + first] - np.mean(responses, 0)).max() < 1e-4
-    *images, impulses = filter.portraits()
-    assert [image.title for image in images] == [f"frequency response, sample {i}" for i in range(samples)]
-    assert all(image.series["response"].shape == (bins, 65) for image in images)
-    assert list(impulses.series) == [f"bin {number}" for number in range(first, bins)]
-    assert all(response[0] == 2 for response in impulses.series.values())  # two filters, each 1 at first
 
 
 # bad input

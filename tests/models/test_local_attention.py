@@ -36,12 +36,12 @@ def test_parity(data: Path, file: str, precision: str, monkeypatch: pytest.Monke
 def test_is_the_plain_definition(causal: bool, padded: bool, length: int) -> None:
     """With chunks of 4: one chunk, two, many, ragged ones."""
     q, k, v = (torch.randn(2, 2, length, 2, dtype=torch.float64) for _ in range(3))
-    visible, keys = local_visible(length, 4, causal).expand(2, 1, -1, -1), None
+    visible, valid = local_visible(length, 4, causal).expand(2, 1, -1, -1), None
     if padded:
-        keys = torch.rand(2, length) < 0.6
-        visible = visible & keys[:, None, None]
+        valid = torch.rand(2, length) < 0.6
+        visible = visible & valid[:, None, None]
     expected = plain_attention(q, k, v, visible)
-    found = attend_local(q, k, v, chunk=4, causal=causal, keys=keys)
+    found = attend_local(q, k, v, chunk=4, causal=causal, valid=valid)
     assert found.shape == expected.shape
     assert found.isfinite().all()
     seeing = visible.any(-1)[..., None].expand_as(expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -18,12 +18,13 @@ from torch import Tensor
 
 from lrtasks.errors import UsageError
 from lrtasks.models.ops import attention_functions
-from lrtasks.models.ops.attention_functions import ATTENTION_FUNCTIONS, laplace, relu2
+from lrtasks.models.ops.attention_functions import AttentionFunction, laplace, relu2
 from lrtasks.models.ops.quantised_attention import QuantisedAttention
 from lrtasks.models.ops.quantiser import Codebook
 from lrtasks.models.ops.relative_bias import LocalBias
 from lrtasks.models.ops.vq_attention import attend_quantised
 
+ATTENTION_FUNCTIONS = get_args(AttentionFunction)
 ATTENTION_FILES = [
     f"{function}_{kind}"
     for function in ATTENTION_FUNCTIONS

@@ -89,6 +89,19 @@ def test_the_untrained_model_is_the_one_that_training_started_from(run: Path) ->
     assert any(np.allclose(values, taps[0], atol=1e-6) for values in drawn.values())
 
 
+def test_a_breakdown_without_groups_is_left_out(tmp_path: Path) -> None:
+    made(curve=[{"step": 1, "loss": 1.0, "r2": 0.0}], slices={"position": []}).write(tmp_path)
+    record, written = analysis.analyze(tmp_path, tmp_path / "out")
+    assert [path.name for path in written] == ["curve.png"]
+    assert analysis.slice_tables(record) == ""
+
+
+def test_plots_in_place_of_a_file_are_refused(tmp_path: Path) -> None:
+    made(curve=[{"step": 1, "loss": 1.0, "r2": 0.0}]).write(tmp_path)
+    with pytest.raises(UsageError, match=r"the folder of the plots .* cannot be made: a file stands in its way"):
+        analysis.analyze(tmp_path, tmp_path / "record.json")
+
+
 def test_a_run_without_a_curve_is_refused(run: Path, tmp_path: Path) -> None:
     content = json.loads((run / "record.json").read_text())
     content.update(curve=[], status="running")

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from report_pages import HOSTILE, parse
 
-from lrtasks.evaluation import run
+from lrtasks.results.records import PANEL
 from lrtasks.results.report import pictures, scale
 from lrtasks.results.report.axes import Axis, axis_for
 from lrtasks.results.report.charts import LOWEST, Series, line_chart, score_axis
@@ -114,9 +114,8 @@ def test_classes_have_colours_and_ignored_ones_none() -> None:
     assert pixels[0].tolist() == [list(pictures.CLASSES[0]), list(pictures.CLASSES[1]), [0, 0, 0, 0]]
 
 
-def test_the_panel_is_the_one_that_a_run_leaves(tmp_path: Path) -> None:
-    assert pictures.PREDICTIONS == run.PANEL
-    Image.new("RGB", (2 * pictures.MAX_WIDTH, 50), "red").save(tmp_path / run.PANEL)
+def test_the_panel_that_a_run_leaves_is_made_smaller(tmp_path: Path) -> None:
+    Image.new("RGB", (2 * pictures.MAX_WIDTH, 50), "red").save(tmp_path / PANEL)
     uri = pictures.predictions_panel(tmp_path)
     assert uri is not None and decode(uri).shape[:2] == (25, pictures.MAX_WIDTH)
 
@@ -124,7 +123,7 @@ def test_the_panel_is_the_one_that_a_run_leaves(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [None, b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"<svg onload='alert(1)'/>"])
 def test_a_panel_that_is_no_picture_is_left_out(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
-        (tmp_path / run.PANEL).write_bytes(content)
+        (tmp_path / PANEL).write_bytes(content)
     assert pictures.predictions_panel(tmp_path) is None
 
 

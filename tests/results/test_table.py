@@ -208,6 +208,16 @@ def test_the_papers_figure_is_that_of_the_settings(record: RunRecord, value: flo
         assert "paper" not in notes
 
 
+@pytest.mark.parametrize(
+    "length",
+    [0, -256, math.inf, 10**400, "long", [256]],
+    ids=["zero", "negative", "infinite", "huge", "text", "list"],
+)
+def test_an_odd_length_does_not_hide_the_papers_figure(length: Any) -> None:
+    (row,) = make_table([made(length=length)]).rows()
+    assert row["paper"] is not None
+
+
 def cost(seconds: float, device: str = "cpu") -> dict[str, Any]:
     return {"seconds_per_step": seconds, "seconds": 1.0, "device": device}
 

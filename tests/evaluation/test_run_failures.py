@@ -1,0 +1,120 @@
+"""Runs that diverge, fail or cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from quick_runs import TASK, folders, outcome, run
+from torch import Tensor, nn
+from toys import Labels, Net, Unmakeable, misshapen, plain
+
+from lrtasks.errors import UsageError
+from lrtasks.results import read_record
+
+
+def test_diverging_is_recorded(tmp_path: Path) -> None:
+    record = run("toys:exploding", tmp_path, hyper={"healthy": 5})
+    assert record.status == "diverged"
+    assert record.notes == ["the loss was no longer finite at step 8"]
+    assert [point["step"] for point in record.curve] == [4]
+    assert "test" not in record.scores
+    (folder,) = folders(tmp_path)
+    assert [path.name for path in folder.iterdir()] == ["record.json"]
+    assert outcome(read_record(folder)) == outcome(record)
+
+
+def test_weights_that_diverge_at_the_last_step_are_noticed(tmp_path: Path) -> None:
+    class Steep(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            zero = self.decoder.bias - self.decoder.bias
+            return super().forward(x) + zero.sqrt()  # a value of 0, and no gradient
+
+    record = run(Steep(TASK.input, TASK.target), tmp_path, budget={"steps": 1})
+    assert record.status == "diverged"
+    assert record.notes == ["the weights were no longer finite at step 1"]
+
+
+def test_diverging_leaves_other_runs_alone(tmp_path: Path) -> None:
+    run(plain, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    run("toys:exploding", tmp_path)
+    assert len(folders(tmp_path)) == 2
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_an_output_of_the_wrong_shape(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"returned shape \(4, 16, 3\); task shift needs \(4, 16, 2\)"):
+        run(misshapen, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_is_no_tensor(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"must return one tensor of shape \(4, 16, 2\), found tuple"):
+        run(nn.GRU(3, 2, batch_first=True), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_task_that_cannot_draw_its_samples(tmp_path: Path, workers: int) -> None:
+    with pytest.raises(UsageError, match=r"^these parameters leave nothing to draw$"):
+        run(plain, tmp_path, Unmakeable(), workers=workers)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, "0", 1.5])
+def test_bad_seeds_are_found_before_anything_is_built(tmp_path: Path, seed: Any) -> None:
+    def never(*_: Any, **__: Any) -> nn.Module:
+        raise AssertionError
+
+    with pytest.raises(UsageError, match="seed must be a whole number"):
+        run(never, tmp_path, seed=seed)
+
+
+def test_a_bug_in_a_model_is_recorded_and_raised(tmp_path: Path) -> None:
+    class Buggy(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ZeroDivisionError("oh")
+
+    with pytest.raises(ZeroDivisionError):
+        run(Buggy(TASK.input, TASK.target), tmp_path)
+    record = read_record(folders(tmp_path)[0])
+    assert (record.status, record.notes) == ("failed", ["ZeroDivisionError: oh"])
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_too_little_memory_is_said_in_one_line(tmp_path: Path, error: Exception) -> None:
+    class Hungry(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            raise error
+
+    with pytest.raises(UsageError, match="not enough memory for this run; choose a smaller batch_size"):
+        run(Hungry(TASK.input, TASK.target), tmp_path)
+
+
+def test_a_worker_that_dies_is_said_in_one_line(tmp_path: Path) -> None:
+    class Deadly(Labels):
+        def sample(self, rng: np.random.Generator) -> Any:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(UsageError, match=r"a background process that makes batches died .*; try --workers 0"):
+        run(plain, tmp_path, Deadly(), workers=1)
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "/proc/runs"])
+def test_an_output_folder_that_cannot_be(tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match=r"the results folder .* cannot be made"):
+        run(plain, tmp_path / out)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_run_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"needs about .* GB .* lower .*batch_size"):
+        run("dlr", tmp_path, "shift", parameters={"length": 2**20}, hyper={"d_model": 4096}, budget={"batch_size": 256})
+    assert not folders(tmp_path)

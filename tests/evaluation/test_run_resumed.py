@@ -1,0 +1,117 @@
+"""Runs that were cut off, and folders that another process works in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from quick_runs import folders, outcome, run
+from torch import nn
+from toys import BUDGET, Labels, droppy, plain
+
+from lrtasks.errors import UsageError
+from lrtasks.evaluation import loop
+from lrtasks.evaluation.run import LOCK
+from lrtasks.files import held
+from lrtasks.results import RunRecord, read_record
+
+
+def half_way(out: Path, monkeypatch: pytest.MonkeyPatch, model: Any = plain) -> Path:
+    """Start a run and interrupt it after its second evaluation; return its folder."""
+    real = loop._evaluate_and_note
+
+    def interrupted(fabric: Any, module: nn.Module, task: Any, streams: Any, state: loop.State, folder: Path) -> None:
+        if state.step == 12:
+            raise KeyboardInterrupt
+        real(fabric, module, task, streams, state, folder)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "_evaluate_and_note", interrupted)
+        run(model, out)
+    (folder,) = folders(out)
+    return folder
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = half_way(tmp_path, monkeypatch, droppy)
+    running = read_record(folder)
+    assert (running.status, len(running.curve)) == ("running", 2)
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.pt", "record.json"]
+    assert outcome(run(droppy, tmp_path)) == outcome(run(droppy, tmp_path / "unbroken"))
+
+
+def test_a_schedule_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BUDGET, "schedule", "cosine")
+    monkeypatch.setitem(BUDGET, "warmup_steps", 6)
+    half_way(tmp_path, monkeypatch)
+    assert outcome(run(plain, tmp_path)) == outcome(run(plain, tmp_path / "unbroken"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a checkpoint", None])
+def test_a_corrupted_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None) -> None:
+    folder = half_way(tmp_path, monkeypatch)
+    path = folder / loop.CHECKPOINT
+    path.write_bytes(path.read_bytes()[:-100] if damage is None else damage)
+    before = {entry.name: entry.read_bytes() for entry in folder.iterdir()}
+    with pytest.raises(UsageError, match=r"checkpoint\.pt cannot be read .*; remove .*-seed0 to start this run again"):
+        run(plain, tmp_path)
+    assert {entry.name: entry.read_bytes() for entry in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("content", [[1], {"model": {}}])
+def test_a_checkpoint_of_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any) -> None:
+    folder = half_way(tmp_path, monkeypatch)
+    torch.save(content, folder / loop.CHECKPOINT)
+    with pytest.raises(
+        UsageError, match=r"checkpoint\.pt (is not a checkpoint|does not fit this run).*; remove .*-seed0"
+    ):
+        run(plain, tmp_path)
+
+
+def test_a_corrupted_record(tmp_path: Path) -> None:
+    run(plain, tmp_path)
+    record = folders(tmp_path)[0] / "record.json"
+    record.write_bytes(record.read_bytes()[:-20])
+    before = record.read_bytes()
+    with pytest.raises(UsageError, match=r"record\.json is damaged"):
+        run(plain, tmp_path)
+    assert record.read_bytes() == before
+
+
+def test_a_run_that_another_process_works_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = half_way(tmp_path, monkeypatch)
+
+    def busy(path: Path, what: str) -> Any:
+        assert path == folder / LOCK
+        raise UsageError(f"another process is working on {what}")
+
+    monkeypatch.setattr("lrtasks.evaluation.run.held", busy)
+    before = {entry.name: entry.read_bytes() for entry in folder.iterdir()}
+    with pytest.raises(UsageError, match="another process is working on the run in"):
+        run(plain, tmp_path)
+    assert {entry.name: entry.read_bytes() for entry in folder.iterdir()} == before
+
+
+def test_a_run_that_another_process_finished_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(path: Path, what: str) -> Any:
+        monkeypatch.setattr("lrtasks.evaluation.run.held", held)
+        finished.append(run(plain, tmp_path))
+        monkeypatch.setattr(loop, "train", None)
+        return held(path, what)
+
+    finished: list[RunRecord] = []
+    monkeypatch.setattr("lrtasks.evaluation.run.held", slow)
+    assert outcome(run(plain, tmp_path)) == outcome(finished[0])
+
+
+def test_a_solved_run_that_was_cut_off_in_its_test_trains_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = {"steps": 400, "eval_every": 10, "stop_at": 0.9}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("lrtasks.evaluation.outcome.floor_scores", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        run(plain, tmp_path, Labels(), budget=budget)
+    resumed = run(plain, tmp_path, Labels(), budget=budget)
+    assert outcome(resumed) == outcome(run(plain, tmp_path / "unbroken", Labels(), budget=budget))

@@ -1,0 +1,156 @@
+"""What happens in the steps of a run: losses, rates, clipping, precision, which weights are tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from quick_runs import TASK, folders, run
+from torch import Tensor, nn
+from toys import Labels, Net, Reporting, plain
+
+from lrtasks.evaluation import loop
+
+
+def test_extra_losses_enter_the_loss_and_diagnostics_the_record(tmp_path: Path) -> None:
+    module = nn.Sequential(Reporting(TASK.input, TASK.target))
+    record = run(module, tmp_path, budget={"lr": 1.0, "steps": 40, "eval_every": 20})
+    # the extra loss pulls the bias to 7, 3 · 2 · 49 away from it at the start
+    assert 10 < record.curve[0]["loss"] < 300
+    assert record.diagnostics == {"0": {"bias": pytest.approx(module[0].decoder.bias.mean().item())}}
+    assert record.diagnostics["0"]["bias"] > 4
+
+
+def test_the_curve_shows_the_mean_loss_since_the_last_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses: list[float] = []
+    real = loop.loss_named
+
+    def spy(name: str) -> Any:
+        def loss(output: Tensor, target: Tensor) -> Tensor:
+            value = real(name)(output, target)
+            losses.append(value.item())
+            return value
+
+        return loss
+
+    monkeypatch.setattr(loop, "loss_named", spy)
+    record = run(plain, tmp_path)
+    expected = [np.mean(losses[start : start + 4]) for start in (0, 4, 8)]
+    assert [point["loss"] for point in record.curve] == pytest.approx(expected)
+
+
+def test_stop_at(tmp_path: Path) -> None:
+    budget = {"steps": 400, "eval_every": 5, "stop_at": 0.9, "lr": 0.005}
+    record = run(plain, tmp_path, Labels(), budget=budget)
+    scores = [point["accuracy"] for point in record.curve]
+    assert record.status == "done"
+    assert record.curve[-1]["step"] < 400
+    assert scores[-1] >= 0.9 > max(scores[:-1])
+
+
+def test_bf16(tmp_path: Path) -> None:
+    kinds: set[torch.dtype] = set()
+
+    class Seeing(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            out = super().forward(x)
+            kinds.add(out.dtype)
+            return out
+
+    rounded, exact = Seeing(TASK.input, TASK.target), Net(TASK.input, TASK.target)
+    exact.load_state_dict(rounded.state_dict())
+    record = run(rounded, tmp_path, budget={"precision": "bf16"})
+    assert kinds == {torch.bfloat16}
+    score = run(exact, tmp_path).headline()
+    assert record.headline() == pytest.approx(score, abs=0.01)
+    assert record.headline() != score
+
+
+def test_learning_rates_follow_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    real = torch.optim.AdamW.step
+
+    def step(self: torch.optim.AdamW, *arguments: Any) -> Any:
+        rates.extend(group["lr"] for group in self.param_groups)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    run(plain, tmp_path, budget={"warmup_steps": 4, "lr": 0.1})
+    assert rates == pytest.approx([0.025, 0.05, 0.075] + [0.1] * 9)
+
+
+def test_gradients_are_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms: dict[float, list[float]] = {0.0: [], 0.01: []}
+    real = torch.optim.AdamW.step
+    for clip, found in norms.items():
+
+        def step(self: torch.optim.AdamW, *arguments: Any, found: list[float] = found) -> Any:
+            gradients = [value.grad for group in self.param_groups for value in group["params"]]
+            found.append(float(torch.cat([value.flatten() for value in gradients]).norm()))
+            return real(self, *arguments)
+
+        monkeypatch.setattr(torch.optim.AdamW, "step", step)
+        run(Net(TASK.input, TASK.target), tmp_path, budget={"clip": clip})
+    assert min(norms[0.0]) > 0.011
+    assert max(norms[0.01]) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_finite_training_set_is_tested_at_its_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the middle one of three evaluations is made the best
+    real, calls = loop.score, []
+
+    def score(*arguments: Any, **options: Any) -> Any:
+        scorer = real(*arguments, **options)
+        if options.get("slices") is False and len(calls) < 3:
+            calls.append(scorer)
+            scores = {**scorer.scores(), "r2": [0.1, 0.3, 0.2][len(calls) - 1]}
+            monkeypatch.setattr(scorer, "scores", lambda: scores)
+        return scorer
+
+    monkeypatch.setattr(loop, "score", score)
+    module = Net(TASK.input, TASK.target)
+    record = run(module, tmp_path, budget={"train_samples": 8})
+    saved = torch.load(folders(tmp_path)[0] / "weights.pt", weights_only=True)
+    assert saved["step"] == 8
+    assert torch.equal(module.decoder.weight, saved["model"]["decoder.weight"])
+    assert record.scores["val"]["r2"] == 0.3
+    for split in ("train", "test"):
+        batch = TASK.batch(range(8 if split == "train" else 12), split=split)  # type: ignore[arg-type]
+        with torch.no_grad():
+            error = ((module(torch.from_numpy(batch.x)).numpy() - batch.y) ** 2).mean()
+        # in training, every step goes through half the set: twelve steps see all of it
+        tolerance = 0.05 if split == "train" else 1e-6
+        assert record.scores[split]["r2"] == pytest.approx(1 - error / batch.y.var(), abs=tolerance)
+
+
+def test_evaluation_mode_is_left_again(tmp_path: Path) -> None:
+    modes: list[bool] = []
+
+    class Watching(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            modes.append(self.training)
+            return super().forward(x)
+
+    run(Watching(TASK.input, TASK.target), tmp_path, budget={"steps": 8})
+    assert modes == [True] * 4 + [False] * 2 + [True] * 4 + [False] * 2 + [False] * 3
+
+
+def test_the_padding_mask_reaches_models_that_take_it(tmp_path: Path) -> None:
+    given: list[Tensor | None] = []
+
+    class Masked(Net):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            given.append(mask)
+            return super().forward(x)
+
+    class Padded(Labels):
+        def sample(self, rng: np.random.Generator) -> Any:
+            return super().sample(rng)._replace(mask=np.arange(self.length) < 7)
+
+    model = Masked(Labels().input, Labels().target)
+    run(model, tmp_path, Padded())
+    assert all(mask is not None and mask.sum(1).tolist() == [7] * 4 for mask in given)
+    assert run(plain, tmp_path, Padded()).status == "done"  # and is kept from those that do not

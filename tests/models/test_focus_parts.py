@@ -1,0 +1,148 @@
+"""Focus and Focus-H: convolution, hypernetwork, filters at start, memory, and what a record shows of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from focus_models import SMALL, built, signal, spec
+from parity import gap
+from scipy.signal import freqz
+from test_local_attention import Largest
+from torch import Tensor, nn
+
+from lrtasks.models import build
+from lrtasks.models.base import offered
+from lrtasks.models.focus_h import FocusH
+from lrtasks.models.ops.global_conv import GlobalConv, smooth
+from lrtasks.models.ops.hypernetwork import BinSummary, CoefficientNetwork
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*divide the length")
+
+
+def test_one_convolution_or_one_per_layer() -> None:
+    def convolutions(model: nn.Module) -> int:
+        return sum(isinstance(module, GlobalConv) for module in model.modules())
+
+    assert convolutions(built(layers=3)) == 1
+    assert convolutions(built(layers=3, shared=False)) == 3
+    assert convolutions(built("focus-h")) == 0
+    shared, own = built(layers=1), built(layers=1, shared=False)
+    state = {
+        name.replace("0.summary.", "0.layers.0.coefficients.summary."): value
+        for name, value in shared.state_dict().items()
+    }
+    own.load_state_dict(state)
+    assert gap(own(signal()), shared(signal())) < 1e-12
+
+
+def test_the_shared_summary_is_that_of_the_encoded_input() -> None:
+    """The second layer's filters depend on the encoded input alone, not on what the first layer makes of it."""
+    model = built()
+    model(signal())
+    before = model.blocks[0].layers[1].filter.theta
+    with torch.no_grad():
+        model.blocks[0].layers[0].out.weight += 1.0
+        model.blocks[0].layers[0].mix.bias += 1.0
+    model(signal())
+    assert torch.equal(model.blocks[0].layers[1].filter.theta, before)
+
+
+def test_pooling_windows() -> None:
+    """Window o of a bin of 10 covers floor(10 o / 4) up to ceil(10 (o + 1) / 4)."""
+    summary = BinSummary(GlobalConv(3, 40, 0.0, None, 0.0), 10, 4).double()
+    x = torch.randn(2, 40, 3, dtype=torch.float64)
+    y, found = summary.conv(x), summary(x)
+    assert found.shape == (2, 3, 3, 4)
+    for number in range(3):
+        for o, (first, stop) in enumerate([(0, 3), (2, 5), (5, 8), (7, 10)]):
+            wanted = y[:, 10 * number + first : 10 * number + stop].amax(1)
+            assert gap(found[:, :, number, o], wanted) < 1e-12
+
+
+def test_smoothing_counts_zeros_beyond_the_ends() -> None:
+    kernel = torch.tensor([[3.0, 6.0, 9.0, 12.0]])
+    assert smooth(kernel, 3).tolist() == [[3.0, 6.0, 9.0, 7.0]]
+
+
+def test_dropout_of_taps_in_training_only() -> None:
+    conv, x = GlobalConv(3, 20, 0.0, None, 0.5), torch.randn(1, 20, 3)
+    assert not torch.equal(conv(x), conv(x))
+    conv.eval()
+    assert torch.equal(conv(x), conv(x))
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_filters_start_mild(signed: bool) -> None:
+    """θ1 near 0.1 and θ0 near 0.1, or 0 if signed; the same spread in both models."""
+    torch.manual_seed(0)
+    networks = [CoefficientNetwork(4, 16, 2, signed=signed)(torch.randn(500, 4)) for _ in range(40)]
+    learned = FocusH(d_model=4000, filters=2, signed=signed).coefficients(48, 12)(torch.empty(0), None, None)
+    for theta in (torch.cat(networks), learned[0, :, 0]):
+        theta0, theta1 = theta.detach().flatten(0, -2).median(0).values.tolist()
+        assert abs(theta1 - 0.12) < 0.05 and abs(theta0 - (0 if signed else 0.12)) < 0.1
+        spread = theta.detach()[..., 1].logit().std()
+        assert 0.4 < float(spread) < 1.2
+
+
+def test_kernels_have_options_of_their_own() -> None:
+    options = {name: given() for name, given in offered(built(), "parameter_options")}
+    assert {"kernel": {"lr": 1e-3, "weight_decay": 0.0}} in options.values()
+    assert {"raw": {"weight_decay": 0.0}} in [given() for _, given in offered(built("focus-h"), "parameter_options")]
+
+
+def test_memory_is_linear_in_the_length() -> None:
+    """At 65,536 positions, forward and backward: no tensor beyond each query's chunk."""
+    for length in (2**15, 2**16):
+        model = build("focus", spec(length), spec(length), d_model=2, layers=1, chunk=32)
+        with Largest() as largest:
+            model(torch.randn(1, length, 2)).sum().backward()
+        assert largest.numel <= length * 32
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("focus", {}), ("focus", {"shared": False, "filters": 3}), ("focus-h", {})]
+)
+def test_estimate_of_what_training_keeps(name: str, settings: dict[str, Any]) -> None:
+    """Near what a forward pass saves for its gradient."""
+    stack = build(name, spec(1024), spec(1024), **{**SMALL, **settings, "d_model": 32, "chunk": 64}).blocks[0]
+    saved: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        stack(torch.randn(4, 1024, 32, requires_grad=True))
+    found = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+    assert stack.training_bytes(4, torch.device("cpu"))["kept"] == pytest.approx(found, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["focus", "focus-h"])
+def test_filter_responses(name: str) -> None:
+    """Nine frequencies by sample and bin in the record, images and impulse responses for drawing."""
+    model = built(name, filters=2)
+    assert not dict(model.blocks[0].layers[0].filter.diagnostics())
+    model(signal(batch=3))
+    filter = model.blocks[0].layers[0].filter
+    figures = json.loads(json.dumps(filter.diagnostics()))
+    theta = filter.theta.numpy()
+    found = np.array(figures["frequency_response"])
+    samples, bins, first = (2, 4, 1) if name == "focus" else (1, 1, 0)
+    assert found.shape == (samples, bins, 9) and 0 < figures["pole_radius"] < 1
+    assert not first or (found[:, 0] == 1).all()
+    for sample in range(samples):
+        for number in range(bins - first):
+            responses = [
+                np.abs(sum(freqz([1], [1, *pair], worN=np.linspace(0, np.pi, 9))[1] for pair in channel[number]))
+                for channel in theta[sample]
+            ]
+            assert np.abs(found[sample, number + first] - np.mean(responses, 0)).max() < 1e-4
+    *images, impulses = filter.portraits()
+    assert [image.title for image in images] == [f"frequency response, sample {i}" for i in range(samples)]
+    assert all(image.series["response"].shape == (bins, 65) for image in images)
+    assert list(impulses.series) == [f"bin {number}" for number in range(first, bins)]
+    assert all(response[0] == 2 for response in impulses.series.values())  # two filters, each 1 at first
