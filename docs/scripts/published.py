@@ -49,6 +49,7 @@ def codebooks(page: Path, _: Sequence[str]) -> str:
             errors = [f"{layer['quantisation_error']:.3f}" for layer in layers]
             function = record.model["parameters"]["attention"]
             rows.append([record.task["name"], function, f"{record.headline():.3f}", *perplexities, *errors])
+    rows.sort(key=lambda row: (row[0], row[1] != "softmax", row[1]))
     header = ["task", "attention", "score", "perplexity, layer 1", "layer 2", "quantisation error, layer 1", "layer 2"]
     return table(header, rows)
 

@@ -12,7 +12,7 @@ from lrtasks.bench.measure import PHASES
 from lrtasks.bench.papers import Comparison, compare
 from lrtasks.bench.record import Measurement
 from lrtasks.bench.relative import QUANTITIES, relative
-from lrtasks.results.formats import Sheet
+from lrtasks.results.formats import Sheet, digits
 
 COSTS: dict[str, Callable[[Measurement], float | None]] = {
     "training_seconds": lambda found: found.seconds("training"),
@@ -226,14 +226,7 @@ def _comparison_line(entry: Comparison) -> list[str]:
 
 
 def _number(value: float | None) -> str:
-    """Three digits or all that stand before the point.
-
-    >>> _number(0.01234), _number(1234567.8), _number(None)
-    ('0.0123', '1,234,568', '')
-    """
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return "" if value is None else digits(value)
 
 
 def _times(value: float | None) -> str:

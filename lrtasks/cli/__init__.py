@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -27,8 +29,12 @@ EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 # The base of typer's own errors; newer versions of typer carry their own click, older ones import it.
 _CommandLineError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
+PACKAGE = Path(__file__).parents[1]
+
 INTERRUPTED = 130
 """What newer versions of typer return in place of raising KeyboardInterrupt."""
+
+_python_format = warnings.formatwarning
 
 app = typer.Typer(
     name="lrtasks",
@@ -55,6 +61,7 @@ app.add_typer(data, name="data")
 
 def main() -> None:
     """Run the command line: exit code 0 done, 2 a user's mistake (one line on standard error), 1 anything else."""
+    warnings.formatwarning = _formatted
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
@@ -71,6 +78,15 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _formatted(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning of this package as one line, as its errors are; of any other as Python has it."""
+    if category is UserWarning and Path(filename).is_relative_to(PACKAGE):
+        return f"lrtasks: {message}\n"
+    return _python_format(message, category, filename, lineno, line)
 
 
 def _misspelt(error: Any) -> str:

@@ -206,7 +206,10 @@ class LongVQ(ModelConfig):
         if self.window is None:
             return min(DEFAULT_WINDOW, length)
         if self.window > length:
-            raise UsageError(f"{self.name}: window must be at most the sequence length ({length}), found {self.window}")
+            raise UsageError(
+                f"{self.name}: window must be at most the sequence length ({length}), found {self.window};"
+                " window=none takes one that fits"
+            )
         return self.window
 
     def _codebook(self, d_k: int) -> Codebook | None:

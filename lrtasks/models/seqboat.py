@@ -184,7 +184,7 @@ class SeqBoat(ModelConfig):
         elif window > length:
             raise UsageError(
                 f"{self.name}: window must be at most the sequence length ({length}), found {window};"
-                " scope='full' has no window"
+                " window=none takes one that fits, scope='full' has none"
             )
         elif window % even:
             raise UsageError(f"{self.name}: a bidirectional model needs an even window, found {window}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from lrtasks.generators import Batch, Task, make, registry
 from lrtasks.models.base import offered
 from lrtasks.models.portraits import Portrait
 from lrtasks.results import plots
-from lrtasks.results.records import RunRecord, read_record, score_name
+from lrtasks.results.records import FILE, RunRecord, read_record, score_name
 
 PORTRAIT_SAMPLES = 4
 """Test samples that a model sees before it is asked for its portraits."""
@@ -70,11 +71,11 @@ def slice_tables(record: RunRecord) -> str:
 
 
 def diagnostics_table(record: RunRecord) -> str:
-    """The model's diagnostics as text: one line per module and value."""
+    """The model's diagnostics as text: one line per module and value; of arrays only the shape."""
     lines = []
     for module, values in record.diagnostics.items():
         for name, value in values.items():
-            lines.append(f"{module}  {name}  {value:.4g}" if isinstance(value, float) else f"{module}  {name}  {value}")
+            lines.append(f"{module}  {name}  {_shown(value)}")
     return "\n".join(lines)
 
 
@@ -109,6 +110,22 @@ def portraits(run: Path, record: RunRecord, task: Task, batch: Batch) -> dict[st
         for title, portrait in _take(model, batch):
             found.setdefault(title, {})[moment] = portrait
     return found
+
+
+def _shown(value: Any) -> str:
+    """A diagnostic in a line.
+
+    >>> _shown(0.123456), _shown(7), _shown([0.5, None]), _shown([[[1.0] * 9] * 4] * 2)
+    ('0.1235', '7', '[0.5, None]', '2 × 4 × 9 numbers, in record.json')
+    """
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    shape = []
+    inner = value
+    while isinstance(inner, list) and inner:
+        shape.append(len(inner))
+        inner = inner[0]
+    return f"{' × '.join(map(str, shape))} numbers, in {FILE}" if len(shape) > 1 else str(value)
 
 
 def _take(model: nn.Module, batch: Batch) -> list[tuple[str, Portrait]]:

@@ -40,9 +40,8 @@ class Cell:
         """One test score of each seed that has it; a seed that is there twice counts once, with the mean of both."""
         by_seed: dict[int, list[float]] = {}
         for record in self.records:
-            value = record.scores.get("test", {}).get(score)
-            if value is not None and math.isfinite(value):
-                by_seed.setdefault(record.seed, []).append(value)
+            if _scored(record, score):
+                by_seed.setdefault(record.seed, []).append(record.scores["test"][score])
         return [float(np.mean(values)) for values in by_seed.values()]
 
     @property
@@ -115,13 +114,24 @@ class Cell:
     def shown(self) -> str:
         """The cell's score as a reader wants it."""
         score = self.score
+        # a run may be done and have no score: its prediction was not a number everywhere
+        outcomes = [
+            "no score" if record.status == "done" and not _scored(record, self.metric) else record.status
+            for record in self.records
+        ]
         if score is None:
-            return "/".join(sorted({record.status for record in self.records}))
+            return "/".join(sorted(set(outcomes)))
         spread = "" if score.half_width is None else f" ±{score.half_width:z.3f}"
-        others = Counter(record.status for record in self.records if record.status != "done")
-        remarks = [f"{count} {status}" for status, count in sorted(others.items())]
+        others = Counter(outcome for outcome in outcomes if outcome != "done")
+        remarks = [f"{count} {outcome}" for outcome, count in sorted(others.items())]
         remarks += [f"seed {seed} {count} times" for seed, count in Counter(self.seeds).items() if count > 1]
         return f"{score.mean:z.3f}{spread}" + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def _scored(record: RunRecord, score: str) -> bool:
+    """Whether a run has a test score of this name that is a finite number."""
+    value = record.scores.get("test", {}).get(score)
+    return value is not None and math.isfinite(value)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -86,6 +86,15 @@ def csv_lines(rows: Sequence[Mapping[str, Any]]) -> str:
     return buffer.getvalue().rstrip("\n")
 
 
+def digits(value: float) -> str:
+    """Three digits, or all that stand before the point.
+
+    >>> digits(0.01234), digits(99.96), digits(1234567.8)
+    ('0.0123', '100', '1,234,568')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 FORMS: dict[str, Callable[[Sequence[Sheet], Sequence[str]], str]] = {
     "text": text,
     "markdown": markdown,

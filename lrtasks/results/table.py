@@ -84,7 +84,7 @@ class Table:
                     name,
                     _range(counts, "{:,}".format),
                     _range(states, "{:,}".format) or ("none" if counts else ""),
-                    _range(times, "{:.3g}".format),
+                    _range(times, formats.digits),
                     "; ".join(devices),
                 ]
             )

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,18 @@ def test_everything_can_be_described(command: Command, name: str) -> None:
     said = command("describe", name)
     assert (said.code, said.err) == (0, "")
     assert said.out.startswith(("task ", "model "))
+
+
+def test_warnings_of_this_package_are_one_line(command: Command) -> None:
+    """Without its path and the line of code, as errors are; those of other packages stay as Python shows them."""
+    command("list")
+    ours, other = Path(models.__file__), Path(pytest.__file__)
+    assert (
+        warnings.formatwarning(UserWarning("7 bins are used"), UserWarning, str(ours), 1)
+        == "lrtasks: 7 bins are used\n"
+    )
+    assert str(other) in warnings.formatwarning(UserWarning("something"), UserWarning, str(other), 1)
+    assert str(ours) in warnings.formatwarning(RuntimeWarning("overflow"), RuntimeWarning, str(ours), 1)
 
 
 def test_preview(command: Command, tmp_path: Path) -> None:

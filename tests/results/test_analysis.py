@@ -184,6 +184,17 @@ def test_module_figures_are_drawn_with_their_spread(run: Path) -> None:
     assert not span.collections
 
 
+def test_long_diagnostics_are_told_by_their_shape() -> None:
+    record = made()
+    response = [[[1.0] * 9] * 4] * 2
+    record.diagnostics = {"blocks.0": {"causal": True, "pole_radius": 0.123456, "frequency_response": response}}
+    assert analysis.diagnostics_table(record).splitlines() == [
+        "blocks.0  causal  True",
+        "blocks.0  pole_radius  0.1235",
+        "blocks.0  frequency_response  2 × 4 × 9 numbers, in record.json",
+    ]
+
+
 def test_diagnostics_of_a_run_are_drawn(tmp_path: Path) -> None:
     run = trained(tmp_path, "longvq", "shift", {"length": 32}, d_model=8, d_state=2, layers=2, codebook=4, window=8)
     record, written = analysis.analyze(run, tmp_path / "analysis")

@@ -172,6 +172,12 @@ def test_a_score_that_is_no_number_does_not_count() -> None:
     assert row["score"] == 0.5
 
 
+def test_a_run_that_is_done_without_a_score_is_said() -> None:
+    without = made(score=math.nan)
+    assert make_table([without]).cells[0, 0].shown() == "no score"
+    assert make_table([without, made(seed=1, score=0.5)]).cells[0, 0].shown() == "0.500 (1 no score)"
+
+
 ATTENTION = {"layers": 1, "feedforward": 0, "glu": False}
 
 
@@ -229,12 +235,12 @@ def sized(record: RunRecord, count: int | None, state: int | None) -> RunRecord:
 def test_costs_are_the_range_over_the_rows() -> None:
     records = [
         sized(made(cost=cost(0.0123)), 12345, 64),
-        sized(made(task="mips", cost=cost(0.5)), 99999, 64),
+        sized(made(task="mips", cost=cost(1.5)), 99999, 64),
         sized(made(model="dss", cost=cost(0.002, "gpu")), 100, None),
         sized(made(model="lost", score=None, status="failed", cost={}), None, None),
     ]
     assert make_table(records).costs().lines == [
-        ["dlr", "12,345 – 99,999", "64", "12.3 – 500", "cpu"],
+        ["dlr", "12,345 – 99,999", "64", "12.3 – 1,500", "cpu"],
         ["dss", "100", "none", "2", "gpu"],
         ["lost", "", "", "", ""],
     ]
