@@ -51,10 +51,10 @@ def differing(settings: Sequence[Settings]) -> list[str]:
 def label(entry: Settings, names: Iterable[str]) -> str:
     """The name with some of the settings.
 
-    >>> label({"name": "shift", "task length": 256}, ["task length"])
-    'shift (length=256)'
+    >>> label({"name": "longvq", "model window": None, "model quantise": True}, ["model window", "model quantise"])
+    'longvq (window=none, quantise=true)'
     """
-    shown = ", ".join(f"{bare(name)}={entry.get(name)}" for name in names)
+    shown = ", ".join(f"{bare(name)}={_as_given(entry.get(name))}" for name in names)
     return f"{entry['name']} ({shown})" if shown else str(entry["name"])
 
 
@@ -67,6 +67,11 @@ def labels(settings: Sequence[Settings]) -> list[str]:
 def bare(name: str) -> str:
     """The name of a setting without its owner."""
     return name.split(" ")[-1]
+
+
+def _as_given(value: Any) -> str:
+    """A value as a command takes it."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def by_number(text: str) -> list[tuple[float, str]]:
