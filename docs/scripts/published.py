@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regions import table
+from scores import records
 
 from lrtasks.bench.record import read_measurements
 from lrtasks.bench.report import Report
-from lrtasks.results import RunRecord, formats, read_records
+from lrtasks.results import formats
 from lrtasks.results.table import make_table
 
 
 def runs(page: Path, words: Sequence[str]) -> str:
     """What ``lrtasks table FOLDER --format markdown`` prints; ``transpose`` is its option."""
-    made = make_table(_records(page))
+    made = make_table(records(page.parent))
     scores = made.scores().transposed() if "transpose" in words else made.scores()
     return formats.markdown([scores, made.costs()], made.notes())
 
@@ -29,7 +30,7 @@ def measurements(page: Path, _: Sequence[str]) -> str:
 def activation(page: Path, _: Sequence[str]) -> str:
     """Activation rates and attention spans, layer by layer, of the runs whose model decides where to attend."""
     rows = []
-    for record in _records(page):
+    for record in records(page.parent):
         layers = [layer for layer in record.diagnostics.values() if "temperature" in layer]
         rates = [f"{layer['activation_rate']:.3f} ±{layer['activation_rate_std']:.3f}" for layer in layers]
         spans = [f"{layer['attention_span']:.1f}" for layer in layers]
@@ -42,7 +43,7 @@ def activation(page: Path, _: Sequence[str]) -> str:
 def codebooks(page: Path, _: Sequence[str]) -> str:
     """Use of the codebooks, layer by layer, of the runs whose model quantises its keys."""
     rows = []
-    for record in _records(page):
+    for record in records(page.parent):
         layers = [layer for layer in record.diagnostics.values() if "codebook_perplexity" in layer]
         if layers:
             perplexities = [f"{layer['codebook_perplexity']:.1f}" for layer in layers]
@@ -52,10 +53,3 @@ def codebooks(page: Path, _: Sequence[str]) -> str:
     rows.sort(key=lambda row: (row[0], row[1] != "softmax", row[1]))
     header = ["task", "attention", "score", "perplexity, layer 1", "layer 2", "quantisation error, layer 1", "layer 2"]
     return table(header, rows)
-
-
-def _records(page: Path) -> list[RunRecord]:
-    found, problems = read_records(page.parent)
-    if problems:
-        raise ValueError(f"published records cannot be read: {'; '.join(problems)}")
-    return [record for _, record in found]

@@ -59,20 +59,21 @@ KINDS: dict[str, Callable[[Sequence[str]], str]] = {"task": of_task, "models": o
 
 def _cells(wanted: Callable[[RunRecord], bool]) -> list[tuple[str, str, Cell]]:
     """Row label, column label and cell of the runs that are ``wanted``, in the order of the table."""
-    records = [record for record in _records() if wanted(record)]
-    if not records:
+    chosen = [record for record in records(SMALL) if record.preset == "small" and wanted(record)]
+    if not chosen:
         return []
-    made = make_table(records, unequal_budgets=True)
+    made = make_table(chosen, unequal_budgets=True)
     cells = sorted(made.cells.items())
     return [(made.row_labels[row], made.column_labels[column], cell) for (row, column), cell in cells]
 
 
 @functools.cache
-def _records() -> list[RunRecord]:
-    found, problems = read_records(SMALL)
+def records(folder: Path) -> list[RunRecord]:
+    """All runs published in ``folder``, none of which may be unreadable."""
+    found, problems = read_records(folder)
     if problems:
         raise ValueError(f"published records cannot be read: {'; '.join(problems)}")
-    return [record for _, record in found if record.preset == "small"]
+    return [record for _, record in found]
 
 
 def _floor(cell: Cell) -> str:
