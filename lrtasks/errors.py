@@ -19,6 +19,27 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def in_one_line(error: BaseException) -> str:
+    """Type and whole message of an exception that other people's code raised, which may have several lines.
+
+    >>> in_one_line(ImportError("no libcudart\\n  found"))
+    'ImportError: no libcudart found'
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, on the processor or on an accelerator.
+
+    NumPy raises MemoryError, which becomes a RuntimeError that names it inside a worker; torch's are RuntimeErrors.
+
+    >>> is_shortage(MemoryError()), is_shortage(RuntimeError("CUDA out of memory.")), is_shortage(ValueError("no"))
+    (True, True, False)
+    """
+    signs = ("MemoryError", "allocate memory", "out of memory")
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in signs)
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest of ``known``, whatever the case, or an empty string.
 

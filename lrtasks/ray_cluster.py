@@ -18,7 +18,7 @@ from lrtasks.errors import UsageError
 
 SECONDS_TO_ANSWER = 60.0
 TRIES = 3
-"""How often a piece of work is begun whose worker is lost each time."""
+"""How often a piece of work is begun whose worker is lost each time, and a cluster asked whose answer is an error."""
 
 
 @contextmanager
@@ -50,13 +50,7 @@ def connected(address: str | None) -> Iterator[Any]:
     if address != "local":
         _require_answer(address)
     before = set(threading.enumerate())
-    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except Exception as error:
-        raise _refusal(address, " ".join(str(error).split())) from error
+    _join(ray, address)
     with redirect_stdout(cast(TextIO, _Hushed(sys.stdout, set(threading.enumerate()) - before))):
         try:
             yield ray
@@ -86,18 +80,38 @@ class _Hushed:
         return getattr(self._stream, name)
 
 
+def _join(ray: Any, address: str) -> None:
+    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    for times in range(1, _tries(address) + 1):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
+            return
+        except Exception as error:
+            if times == _tries(address):
+                raise _refusal(address, " ".join(str(error).split())) from error
+
+
 def _require_answer(address: str) -> None:
     """Find out whether Ray answers, in a process of its own: an attempt goes on for minutes and cannot be stopped."""
     if address != "auto":
         _require_port(address)
     code = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
     command = [sys.executable, "-c", code, address]
-    try:
-        asked = subprocess.run(command, capture_output=True, timeout=SECONDS_TO_ANSWER, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise _refusal(address, f"not within {SECONDS_TO_ANSWER:g} s. {_last_line(error.stderr)}") from None
-    if asked.returncode:
-        raise _refusal(address, _last_line(asked.stderr))
+    for _ in range(_tries(address)):
+        try:
+            asked = subprocess.run(command, capture_output=True, timeout=SECONDS_TO_ANSWER, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise _refusal(address, f"not within {SECONDS_TO_ANSWER:g} s. {_last_line(error.stderr)}") from None
+        if asked.returncode == 0:
+            return
+    raise _refusal(address, _last_line(asked.stderr))
+
+
+def _tries(address: str) -> int:
+    """A client's server is forked for it and now and then dies of that (Ray issue 63202); the next attempt gets one."""
+    return TRIES if address.startswith("ray://") else 1
 
 
 def _last_line(said: bytes | None) -> str:

@@ -19,7 +19,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError, in_one_line, unknown
 from lrtasks.parameters import Parametrised
 
 T = TypeVar("T", bound=Parametrised)
@@ -169,12 +169,12 @@ class Registry(Generic[T]):
             with contextlib.redirect_stdout(sys.stderr):
                 cls = point.load()
         except (Exception, SystemExit) as error:  # whatever other people's code does, the rest goes on working
-            reason = f"{type(error).__name__}: {error}"
-            raise UsageError(f"{self.kind} {name!r} from {_origin(point)} cannot be imported: {reason}") from error
+            problem = f"cannot be imported: {in_one_line(error)}"
+            raise UsageError(f"{self.kind} {name!r} from {_origin(point)} {problem}") from error
         registered = [known for known, owner in self._classes.items() if owner is cls and known != name]
         if registered:
             raise UsageError(f"entry point {name!r} = {point.value} brings the {self.kind} called {registered[0]!r}")
-        if isinstance(cls, type) and issubclass(cls, Parametrised):
+        if isinstance(cls, type) and issubclass(cls, self._base_class()) and issubclass(cls, Parametrised):
             cls.name = name  # type: ignore[attr-defined]
             for problem in malformed(cls):
                 raise UsageError(f"{self.kind} {name!r} from {_origin(point)}: {problem}")
@@ -202,7 +202,7 @@ def malformed(cls: type[Parametrised]) -> Iterator[str]:
     except UsageError:
         pass  # its own check refuses its defaults, which is its business
     except Exception as error:
-        yield f"it cannot be made with its defaults: {type(error).__name__}: {error}"
+        yield f"it cannot be made with its defaults: {in_one_line(error)}"
 
 
 def _origin(point: metadata.EntryPoint) -> str:

@@ -16,6 +16,7 @@ from plugin_packages import WAVE, importable, write_package
 from lrtasks.errors import UsageError
 from lrtasks.generators import Task
 from lrtasks.generators.base import registry as tasks
+from lrtasks.models import registry as models
 from lrtasks.parameters import Parametrised, parameter
 from lrtasks.registry import Registry
 
@@ -117,10 +118,12 @@ def test_a_package_cannot_take_a_built_in_name(install: Install) -> None:
         ("waves Wave", "from waves Wave (package it) cannot be imported: AttributeError: "),
         ("exits:Wave", "cannot be imported: SystemExit: 3"),
         ("spelt:Wave", "cannot be imported: SyntaxError: "),
+        ("lines:Wave", "cannot be imported: ValueError: one two"),
         ("bare:Bare", "from bare:Bare (package it): length became no parameter: put @dataclass(frozen=True) on top of"),
         ("plain:Plain", "parameter length has no description; write length: TYPE = parameter(DEFAULT, 'what it is')"),
         ("needy:Needy", "parameter length has no default; write length: TYPE = parameter(DEFAULT, 'what it is')"),
         ("odd:Odd", "it cannot be made with its defaults: TypeError: a parameter cannot be declared as dict"),
+        ("rows:Rows", "it cannot be made with its defaults: ValueError: three four"),
     ],
 )
 def test_entry_points_must_name_a_task(install: Install, value: str, message: str) -> None:
@@ -130,10 +133,13 @@ def test_entry_points_must_name_a_task(install: Install, value: str, message: st
         "waves.py": WAVE,
         "exits.py": "raise SystemExit(3)\n",
         "spelt.py": "class Wave(:\n",
+        "lines.py": "raise ValueError('one\\n  two')\n",
         "bare.py": f"{start}class Bare(Task):\n    length: int = parameter(8, 'values')\n",
         "plain.py": f"{start}@dataclass(frozen=True)\nclass Plain(Task):\n    length: int = 8\n",
         "needy.py": f"{start}@dataclass(frozen=True)\nclass Needy(Task):\n    length: int\n",
         "odd.py": f"{start}@dataclass(frozen=True)\nclass Odd(Task):\n    length: dict = parameter(None, 'values')\n",
+        "rows.py": f"{start}@dataclass(frozen=True)\nclass Rows(Task):\n"
+        "    def check(self):\n        raise ValueError('three\\n  four')\n",
     }
     registry = install(files, it={"it": value}, waves={"wave": "waves:Wave"})
     for _ in range(2):  # the second time as the first
@@ -142,6 +148,14 @@ def test_entry_points_must_name_a_task(install: Install, value: str, message: st
     assert list(registry.problems()) == ["it"]
     assert message in registry.problems()["it"]
     assert "it" not in registry.usable() and {"shift", "wave"} <= set(registry.usable())
+
+
+def test_a_class_of_another_kind_keeps_its_name(install: Install) -> None:
+    registry = install({}, it={"it": "lrtasks.models.dlr:DLR"})
+    with pytest.raises(UsageError, match="must be a subclass of"):
+        registry.get("it")
+    with pytest.raises(UsageError, match=r"^dlr has no parameter"):
+        models.get("dlr").make(no_such=1)
 
 
 def test_what_cannot_be_used_is_listed_with_the_reason(install: Install) -> None:

@@ -11,6 +11,7 @@ from scores import records
 from lrtasks.bench.record import read_measurements
 from lrtasks.bench.report import Report
 from lrtasks.results import formats
+from lrtasks.results.records import RunRecord
 from lrtasks.results.table import make_table
 
 
@@ -35,8 +36,8 @@ def activation(page: Path, _: Sequence[str]) -> str:
         rates = [f"{layer['activation_rate']:.3f} ±{layer['activation_rate_std']:.3f}" for layer in layers]
         spans = [f"{layer['attention_span']:.1f}" for layer in layers]
         if layers:
-            rows.append([record.task["name"], record.model["name"], f"{record.headline():.3f}", *rates, *spans])
-    header = ["task", "model", "score", "rate, layer 1", "rate, layer 2", "span, layer 1", "span, layer 2"]
+            rows.append([*_run(record, record.model["name"]), *rates, *spans])
+    header = ["task", "model", "seed", "score", "rate, layer 1", "rate, layer 2", "span, layer 1", "span, layer 2"]
     return table(header, rows)
 
 
@@ -48,8 +49,12 @@ def codebooks(page: Path, _: Sequence[str]) -> str:
         if layers:
             perplexities = [f"{layer['codebook_perplexity']:.1f}" for layer in layers]
             errors = [f"{layer['quantisation_error']:.3f}" for layer in layers]
-            function = record.model["parameters"]["attention"]
-            rows.append([record.task["name"], function, f"{record.headline():.3f}", *perplexities, *errors])
-    rows.sort(key=lambda row: (row[0], row[1] != "softmax", row[1]))
-    header = ["task", "attention", "score", "perplexity, layer 1", "layer 2", "quantisation error, layer 1", "layer 2"]
-    return table(header, rows)
+            rows.append([*_run(record, record.model["parameters"]["attention"]), *perplexities, *errors])
+    rows.sort(key=lambda row: (row[0], row[1] != "softmax", row[1], row[2]))
+    errors = ["quantisation error, layer 1", "layer 2"]
+    return table(["task", "attention", "seed", "score", "perplexity, layer 1", "layer 2", *errors], rows)
+
+
+def _run(record: RunRecord, which: str) -> list[str]:
+    """What names a run in a table, and its score."""
+    return [record.task["name"], which, str(record.seed), f"{record.headline():.3f}"]

@@ -11,13 +11,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-import torch
-
 from lrtasks.bench.resident import limit_memory
-from lrtasks.errors import UsageError
-
-SHORTAGE = ("allocate memory", "out of memory", "MemoryError")
-"""What torch's and NumPy's messages of a failed allocation have in common."""
+from lrtasks.errors import UsageError, is_shortage
 
 # processes are forked from one that has imported torch and done nothing else
 _context = multiprocessing.get_context("forkserver")
@@ -71,9 +66,8 @@ def _serve(sender: Connection, function: Callable[..., Any], arguments: tuple[An
     except UsageError as error:
         outcome = Outcome(reason=" ".join(str(error).split()))
     except Exception as error:
-        line = (str(error).splitlines() or [""])[0]
-        short = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(sign in str(error) for sign in SHORTAGE)
-        outcome = Outcome(reason="out of memory" if short else f"{type(error).__name__}: {line}")
+        what = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        outcome = Outcome(reason="out of memory" if is_shortage(error) else what)
     sender.send(outcome)
 
 

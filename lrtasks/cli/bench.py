@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from lrtasks.bench.report import Report
 
 
+BESIDE_SHOW = ("show", "out", "form", "as_json")
+"""The options that ``--show`` can stand beside."""
+
+
 def bench(
+    context: typer.Context,
     models: Annotated[str, typer.Option(help="Names with commas, or all; the Transformer is always measured.")] = "all",
     length: Annotated[str, typer.Option(help="Lengths with commas.")] = "1024,4096,16384",
     batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,
@@ -48,6 +53,7 @@ def bench(
     """
     form = chosen_format(form, as_json, FORMATS)
     if show:
+        _require_no_choices(context)
         from lrtasks.bench.record import read_measurements
         from lrtasks.bench.report import Report
 
@@ -96,6 +102,14 @@ def _print(report: Report, form: str) -> None:
         print(formats.csv_lines(report.rows()))
     else:
         print_sheets(form, report.sheets(), report.notes())
+
+
+def _require_no_choices(context: typer.Context) -> None:
+    """Refuse options that say what to measure where all that was measured is shown."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name not in BESIDE_SHOW and source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"{option.opts[0]} has no meaning with --show, which prints all that the folder holds")
 
 
 def _length(text: str) -> int:

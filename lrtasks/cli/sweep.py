@@ -101,7 +101,10 @@ def print_solved(name: str, entries: Sequence[Entry], records: Sequence[RunRecor
 
     Of a setting whose values are no numbers, all such values are listed.
     """
-    numbers = all(isinstance(entry.settings[name], (int, float)) for entry in entries)
+    from lrtasks.results.settings import as_given
+
+    # true and false are numbers to Python alone
+    numbers = all(type(entry.settings[name]) in (int, float) for entry in entries)
     print(f"\n{'largest ' if numbers else ''}{name} with a test score of at least {solved:g}:")
     for model in dict.fromkeys(entry.model for entry in entries):
         reached: dict[Any, bool] = {}
@@ -112,7 +115,7 @@ def print_solved(name: str, entries: Sequence[Entry], records: Sequence[RunRecor
                 reached[value] = reached.get(value, True) and score is not None and score >= solved
         values = [value for value, ok in reached.items() if ok]
         best = [max(values)] if values and numbers else values
-        print(f"  {model}: {', '.join(map(str, best)) or 'none'}")
+        print(f"  {model}: {', '.join(map(as_given, best)) or 'none'}")
 
 
 def _values(name: str, text: str) -> list[Any]:

@@ -30,6 +30,8 @@ def table(
 ) -> None:
     """Print scores with their intervals, floors, the papers' figures and costs of all runs."""
     form = chosen_format(form, as_json, FORMATS)
+    if transpose and form in ("csv", "json"):
+        raise UsageError(f"--transpose has no meaning with {form}, which lists single cells")
     from lrtasks.results import formats
     from lrtasks.results.table import make_table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lrtasks import generators, models
@@ -39,6 +39,21 @@ def split_setting(setting: str) -> tuple[str | None, str]:
     """
     owner, dot, rest = setting.partition(".")
     return (owner, rest) if dot and owner in OWNERS else (None, setting)
+
+
+def override(settings: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` with those of ``by``, which replace the same parameter even if only one of them says whose it is.
+
+    >>> override({"budget.steps": 500, "length": 64}, {"steps": 20})
+    {'length': 64, 'steps': 20}
+    """
+    winning = [split_setting(name) for name in by]
+
+    def replaced(name: str) -> bool:
+        owner, bare = split_setting(name)
+        return any(bare == other and (owner is None or said is None or owner == said) for said, other in winning)
+
+    return {name: value for name, value in settings.items() if not replaced(name)} | dict(by)
 
 
 def lacking(settings: Iterable[str], of_models: Iterable[str], of_tasks: Iterable[str]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import platform
 import resource
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning.fabric import Fabric
 
 from lrtasks import __version__
@@ -34,6 +37,7 @@ def make_fabric(device: str, precision: str) -> Fabric:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     world = int(os.environ.get("WORLD_SIZE", "1"))
+    joins = world > 1 and not dist.is_initialized()
     fabric = Fabric(
         accelerator=device,
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
@@ -42,7 +46,20 @@ def make_fabric(device: str, precision: str) -> Fabric:
         precision="bf16-mixed" if precision == "bf16" else "32-true",
     )
     fabric.launch()
+    if joins:
+        atexit.register(_leave)
     return fabric
+
+
+def _leave() -> None:
+    """Leave the group of processes while Python still runs, not while it is taken apart.
+
+    Where the backend's threads still free a tensor by then, they abort the process, with a run that is done
+    (https://github.com/pytorch/pytorch/pull/179291).
+    """
+    gc.collect()  # its threads end with the last one who knows the group, which may be a cycle
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def describe_environment() -> dict[str, Any]:

@@ -5,6 +5,8 @@ Batch ``k`` of a stream is a function of task, seed, split and ``k``: workers de
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +19,9 @@ from torch.utils.data import DataLoader, Dataset
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import Batch, Split
 from lrtasks.machine import cores
+
+SECONDS_TO_CALM = 0.1
+"""Far more than a thread needs to free a tensor, and far less than an evaluation takes."""
 
 
 class Source(Protocol):
@@ -119,6 +124,8 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
         pin: put batches into page-locked memory, from which they go faster to a GPU.
     """
     workers = min(workers, len(numbers))
+    if workers:
+        _calm_threads()
     loader = DataLoader(
         _Carrying(stream),
         batch_size=None,
@@ -134,6 +141,16 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
         if isinstance(loaded, UsageError):
             raise loaded
         yield loaded
+
+
+def _calm_threads() -> None:
+    """Let threads of torch that have just shared tensors with other processes free them, before a worker is forked.
+
+    While they do, they hold a lock of the interpreter for a moment, and before Python 3.11.10 a process that is forked
+    in that moment waits for it for ever (gh-112275).
+    """
+    if sys.version_info < (3, 11, 10) and torch.distributed.is_initialized():
+        time.sleep(SECONDS_TO_CALM)
 
 
 @dataclass(frozen=True)

@@ -129,8 +129,9 @@ def assign(
                 f"{suggestion(name, every)} ({listed}{own})"
             )
         mine = sorted_settings[owners[having[0]][0]]
-        if mine.setdefault(bare, value) != value:
+        if bare in mine and mine[bare] != value:
             raise UsageError(f"{bare} is given twice: {mine[bare]!r} and {value!r}")
+        mine[bare] = value
     return sorted_settings
 
 

@@ -14,7 +14,7 @@ import torch
 from lightning.fabric import Fabric
 
 import lrtasks
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, is_shortage
 from lrtasks.evaluation import checkpoint, loop
 from lrtasks.evaluation.environment import device_name, make_fabric, peak_memory_bytes, reset_peak_memory
 from lrtasks.evaluation.identity import command_text, new_record, run_folder
@@ -52,7 +52,8 @@ def evaluate(
 
     Args:
         model: a registered name, an ``nn.Module`` (which is trained in place), a factory
-            ``(input, target, *, causal, **hyper) -> nn.Module``, or its address ``"package.module:factory"``.
+            ``(input, target, **hyper) -> nn.Module``, which is told ``causal`` if it takes that, or its address
+            ``"package.module:factory"``.
         task: a name, or a task from :func:`lrtasks.make`.
         preset: ``"small"`` or ``"paper"``: fills in what is left open.
         seed: seeds initialisation and training stream.
@@ -101,9 +102,8 @@ def evaluate(
         # left by a kill right after the record was written
         with suppress(OSError, UsageError), held(folder / LOCK, f"the run in {folder}"):
             (folder / loop.CHECKPOINT).unlink(missing_ok=True)
-    if fabric.is_global_zero and tracked:
-        with held(folder / LOCK, f"the run in {folder}"):
-            track_finished(tracked, folder, record)
+    if fabric.is_global_zero:
+        track_finished(tracked, folder, record)
     if not quiet:
         fabric.print(f"finished earlier: {folder} (remove it to run again)", file=sys.stderr)
     return record
@@ -253,8 +253,6 @@ def _shortage(error: Exception) -> str | None:
     text = str(error)
     if "DataLoader worker (pid" in text:
         return f"a background process that makes batches died ({text.splitlines()[0]}); try --workers 0"
-    # inside a worker, NumPy's memory error becomes a RuntimeError that names it; torch's on a CPU always is one
-    signs = ("MemoryError", "allocate memory", "out of memory")
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(sign in text for sign in signs):
+    if is_shortage(error):
         return "not enough memory for this run; choose a smaller batch_size, length or model"
     return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from lrtasks import models
 from lrtasks.errors import UsageError, suggestion
 from lrtasks.generators.base import Task
 from lrtasks.models.base import ModelLike
+from lrtasks.models.factories import bind_factory
 from lrtasks.models.memory import require_memory
 
 
@@ -48,7 +48,7 @@ def registered_name(model: ModelLike) -> str | None:
 def build_subject(model: ModelLike, task: Task, hyper: Mapping[str, Any], seed: int) -> Subject:
     """Build ``model`` for ``task``; ``seed`` seeds the initialisation.
 
-    A factory is called as ``factory(input, target, causal=..., **hyper)``; a module is taken as it is.
+    A factory is called as :func:`lrtasks.models.factories.bind_factory` says; a module is taken as it is.
 
     Raises:
         UsageError: if it cannot be imported, built, or given these hyper-parameters.
@@ -64,18 +64,7 @@ def build_subject(model: ModelLike, task: Task, hyper: Mapping[str, Any], seed: 
         backbone = config.build(task.input, task.target, causal=task.causal)
         return Subject(name, config.parameters(), None, None, backbone)
     factory = _import_factory(model) if isinstance(model, str) else model
-    if not callable(factory):
-        raise UsageError(f"a model must be a name, a module or a factory, found {type(factory).__name__}")
-    arguments = {"causal": task.causal, **hyper}
-    try:
-        inspect.signature(factory).bind(task.input, task.target, **arguments)
-    except TypeError as error:
-        raise UsageError(
-            f"the factory is called as factory(input, target, {', '.join(f'{key}=...' for key in arguments)}): {error}"
-        ) from None
-    module = factory(task.input, task.target, **arguments)
-    if not isinstance(module, nn.Module):
-        raise UsageError(f"the factory must return a torch.nn.Module, found {type(module).__name__}")
+    module = bind_factory(factory, task.input, task.target, causal=task.causal, hyper=hyper)()
     label = model if isinstance(model, str) else getattr(factory, "__qualname__", type(factory).__name__)
     return _user_subject(label, dict(hyper), module)
 

@@ -8,7 +8,8 @@ next call, from its last checkpoint.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lrtasks.errors import UsageError, unknown
@@ -18,8 +19,8 @@ from lrtasks.evaluation.entries import Entry, expand, require_distinct, require_
 from lrtasks.evaluation.environment import DEVICES
 from lrtasks.evaluation.identity import run_folder
 from lrtasks.evaluation.standing import REFUSED, WAITING, Standing
-from lrtasks.evaluation.trackers import tracker_names
-from lrtasks.files import held
+from lrtasks.evaluation.trackers import track_finished, tracker_names
+from lrtasks.files import held, make_folder
 from lrtasks.results.records import FILE, FINISHED, RunRecord, read_record
 
 __all__ = ["Entry", "Standing", "expand", "run_suite"]
@@ -48,7 +49,7 @@ def run_suite(
         time_limit: seconds after which a run is stopped and recorded as failed; its checkpoint stays.
         device: device of every run.
         may_differ: fields of :data:`lrtasks.results.settings.SHARED_BUDGET` that runs on one task need not share.
-        trackers: names of trackers that every run writes to.
+        trackers: names of trackers that every run writes to; those that finished runs lack are written from records.
         on_change: called after every change of status.
 
     Returns:
@@ -56,8 +57,8 @@ def run_suite(
         that this version cannot read, has a record with status ``failed`` and the reason, which is not written.
 
     Raises:
-        UsageError: for entries that cannot be by their names and values, equal runs and unequal budgets; nothing has
-            been run then.
+        UsageError: for entries that cannot be by their names and values, equal runs, unequal budgets, and a results
+            folder that cannot be made or written to; nothing has been run then.
     """
     if time_limit is not None and not time_limit > 0:
         raise UsageError(f"time_limit must be above 0 seconds, found {time_limit:g}")
@@ -74,6 +75,8 @@ def run_suite(
         status, record = _look(entry, folder)
         if record is not None:
             standing.end(number, status, record)
+            if status in FINISHED:
+                track_finished(tracked, folder, record)
     on_change(standing, None)
     left = [number for number, status in enumerate(standing.statuses) if status == WAITING]
     lock = threading.Lock()
@@ -96,8 +99,22 @@ def run_suite(
             jobs.Job(standing.titles[number], (*entries[number].command()[1:], *tail), folders[number], time_limit)
             for number in left
         ]
-        (backend or Local()).carry_out(todo, started, ended)
+        with _results_folder(out):
+            (backend or Local()).carry_out(todo, started, ended)
     return [record for record in standing.records if record is not None]
+
+
+@contextmanager
+def _results_folder(out: Path) -> Iterator[None]:
+    """See to it that runs can write there; leave no folder that was not there and holds nothing."""
+    new = not out.exists()
+    make_folder(out, "the results folder")
+    try:
+        yield
+    finally:
+        if new:
+            with suppress(OSError):  # not empty
+                out.rmdir()
 
 
 def _look(entry: Entry, folder: Path) -> tuple[str, RunRecord | None]:

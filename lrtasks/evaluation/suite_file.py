@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 from lrtasks import generators, models
 from lrtasks.errors import UsageError, unknown
-from lrtasks.evaluation.choices import require_known, require_known_preset, select
+from lrtasks.evaluation.choices import OWNERS, override, require_known, require_known_preset, select
 from lrtasks.evaluation.entries import Entry, expand, impossible
 from lrtasks.parameters import Parametrised, parameter
 
@@ -118,7 +118,7 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
     if wanted:
         chosen = select(models.registry, combinations.models), select(generators.registry, combinations.tasks)
         require_known_preset(combinations.preset, *chosen)
-        both = {**shared, **settings}
+        both = override(shared, settings)
         if not runs:
             require_known(both, *chosen, options)
         seeds = range(combinations.seeds)
@@ -135,7 +135,7 @@ def _run(content: dict[str, Any], preset: str, shared: Mapping[str, Any], given:
     """A single run; unlike a combination it stands there because somebody wants it, so that it must be possible."""
     content = dict(content)
     _require_keys("key", content, [*SingleRun.parameter_names(), "settings"])
-    settings = {**shared, **_settings(content), **given}
+    settings = override(override(shared, _settings(content)), given)
     run = SingleRun.make(**content)
     for key in ("model", "task"):
         if key not in content:
@@ -148,11 +148,17 @@ def _run(content: dict[str, Any], preset: str, shared: Mapping[str, Any], given:
 
 
 def _settings(content: dict[str, Any]) -> dict[str, Any]:
-    """Take the settings out of ``content``."""
+    """Take the settings out of ``content``; ``model.kernel`` without quotes is a table ``model`` to TOML."""
     settings = content.pop("settings", {})
     if not isinstance(settings, dict):
         raise UsageError(f"settings must be a table such as {{ steps = 500 }}, found {settings!r}")
-    return settings
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in OWNERS and isinstance(value, dict):
+            flat |= {f"{name}.{bare}": entry for bare, entry in value.items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def _require_keys(what: str, content: Mapping[str, Any], known: Sequence[str]) -> None:

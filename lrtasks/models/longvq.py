@@ -38,6 +38,9 @@ from lrtasks.specs import Spec
 
 DEFAULT_WINDOW = 128
 
+# Without a meaning where keys are not quantised; so is ``codebook``, but presets set that one.
+QUANTISER_OPTIONS = ("commitment", "decay", "revive", "key_gradients")
+
 
 class QueriesAndKeys(nn.Module):
     """Two linear maps of Z ``(..., d_model)``, each to ``(..., d_k)``."""
@@ -139,7 +142,10 @@ class LongVQ(ModelConfig):
     d_ffn: int | None = parameter(None, "width inside the feed-forward sub-layer; none for 2 d_model", at_least=1)
     attention: Literal["softmax", "laplace", "relu2"] = parameter("softmax", "from scores to attention weights")
     codebook: int = parameter(
-        512, "codes S of each layer; a single one would make all keys equal", at_least=2, at_most=1 << 16
+        512,
+        "codes S of each layer if keys are quantised; a single one would make all keys equal",
+        at_least=2,
+        at_most=1 << 16,
     )
     quantise: bool = parameter(True, "quantise keys; false for attention over the keys, of quadratic cost")
     commitment: float = parameter(1e-4, "weight γ of the commitment loss", at_least=0)
@@ -169,6 +175,10 @@ class LongVQ(ModelConfig):
             raise UsageError(
                 f"{self.name}: d_state must be even with ssm={self.ssm!r} (conjugate pairs), found {self.d_state}"
             )
+        if not self.quantise:
+            for name in QUANTISER_OPTIONS:
+                if getattr(self, name) != getattr(LongVQ, name):
+                    raise UsageError(f"{self.name}: {name} has no meaning with quantise=false; leave it out")
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         blocks: list[nn.Module] = []

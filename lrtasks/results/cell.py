@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,8 +39,9 @@ class Cell:
         """One test score of each seed that has it; a seed that is there twice counts once, with the mean of both."""
         by_seed: dict[int, list[float]] = {}
         for record in self.records:
-            if _scored(record, score):
-                by_seed.setdefault(record.seed, []).append(record.scores["test"][score])
+            value = record.score(score)
+            if value is not None:
+                by_seed.setdefault(record.seed, []).append(value)
         return [float(np.mean(values)) for values in by_seed.values()]
 
     @property
@@ -114,11 +114,7 @@ class Cell:
     def shown(self) -> str:
         """The cell's score as a reader wants it."""
         score = self.score
-        # a run may be done and have no score: its prediction was not a number everywhere
-        outcomes = [
-            "no score" if record.status == "done" and not _scored(record, self.metric) else record.status
-            for record in self.records
-        ]
+        outcomes = [record.outcome() for record in self.records]
         if score is None:
             return "/".join(sorted(set(outcomes)))
         spread = "" if score.half_width is None else f" ±{score.half_width:z.3f}"
@@ -126,12 +122,6 @@ class Cell:
         remarks = [f"{count} {outcome}" for outcome, count in sorted(others.items())]
         remarks += [f"seed {seed} {count} times" for seed, count in Counter(self.seeds).items() if count > 1]
         return f"{score.mean:z.3f}{spread}" + (f" ({', '.join(remarks)})" if remarks else "")
-
-
-def _scored(record: RunRecord, score: str) -> bool:
-    """Whether a run has a test score of this name that is a finite number."""
-    value = record.scores.get("test", {}).get(score)
-    return value is not None and math.isfinite(value)
 
 
 def _mean(values: Sequence[float]) -> float | None:

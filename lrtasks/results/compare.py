@@ -13,13 +13,13 @@ from typing import Any
 
 from lrtasks.results.formats import Sheet
 from lrtasks.results.pairing import Pair, Side, more_than_one_model, pair_runs
-from lrtasks.results.settings import Settings, by_number, key, labels, shared_budget, task_settings
+from lrtasks.results.settings import Settings, by_number, key, labels, shared_budget, task_settings, versions_note
 from lrtasks.results.statistics import Estimate, estimate, holm, paired_t, sign_test, signed_rank
 
 DIGITS = 12
 """Differences are rounded to so many, as what is beyond them would make equal ones unequal."""
 ENOUGH_TASKS = 6
-"""From so many tasks on the tests over tasks can give a p-value below 0.05."""
+"""From so many tasks that differ on, the tests over tasks can give a p-value below 0.05."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,7 @@ class Comparison:
         notes = [f"A: {self.a}; B: {self.b}", self._over_tasks()]
         if any(entry.p is not None for entry in self.differences):
             notes.append("p: Student's paired test over seeds, two-sided; Holm: corrected for several tests")
+        notes += versions_note(record for entry in self.differences for pair in entry.pairs for record in pair)
         return [*notes, *(f"left out: {reason}" for reason in self.left_out)]
 
     def _over_tasks(self) -> str:
@@ -181,8 +182,9 @@ class Comparison:
         if overall["p_signed_rank"] is not None:
             said.append(f"Wilcoxon's signed-rank test p = {overall['p_signed_rank']:.2g}")
         said.append(f"sign test p = {overall['p_sign']:.2g}")
-        if count < ENOUGH_TASKS:
-            said.append(f"with {count} tasks no p is below {2 / 2**count:.2g}")
+        differ = overall["a_better"] + overall["b_better"]
+        if differ < ENOUGH_TASKS:
+            said.append(f"with {differ} tasks that differ no p is below {2 / 2**differ:.2g}")
         return "; ".join(said)
 
 

@@ -70,7 +70,7 @@ def pair_runs(a: Side, b: Side) -> tuple[list[Pair], list[str]]:
         raise UsageError(_nothing_in_common(a, b))
     pairs = [pair for pair in both if all(record.headline() is not None for record in pair)]
     left_out = [
-        f"{run_name(record)} on {record.task['name']}: {record.status}"
+        f"{run_name(record)} on {record.task['name']}: {record.outcome()}"
         for pair in both
         for record in pair
         if record.headline() is None

@@ -78,10 +78,23 @@ class RunRecord:
         """The breakdowns that have a group; where no element of the test set is labelled, there is none."""
         return {name: rows for name, rows in self.slices.items() if rows}
 
+    def score(self, name: str, split: str = "test") -> float | None:
+        """A score, or ``None`` if the run has none of this name that is a finite number.
+
+        Test scores are those of runs that are done: one may fail after its test, in its diagnostics for instance.
+        """
+        value = self.scores.get(split, {}).get(name)
+        if value is None or not math.isfinite(value) or (split == "test" and self.status != "done"):
+            return None
+        return float(value)
+
     def headline(self, split: str = "test") -> float | None:
-        """The score that the task's metric names, or ``None`` if the run has none."""
-        value = self.scores.get(split, {}).get(self.task["metric"])
-        return None if value is None else float(value)
+        """The score that the task's metric names, as :meth:`score` gives it."""
+        return self.score(self.task["metric"], split)
+
+    def outcome(self) -> str:
+        """The status; ``no score`` of a run that is done without one, as where a prediction was not a number."""
+        return "no score" if self.status == "done" and self.headline() is None else self.status
 
 
 def read_record(path: Path) -> RunRecord:

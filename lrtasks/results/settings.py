@@ -54,7 +54,7 @@ def label(entry: Settings, names: Iterable[str]) -> str:
     >>> label({"name": "longvq", "model window": None, "model quantise": True}, ["model window", "model quantise"])
     'longvq (window=none, quantise=true)'
     """
-    shown = ", ".join(f"{bare(name)}={_as_given(entry.get(name))}" for name in names)
+    shown = ", ".join(f"{bare(name)}={as_given(entry.get(name))}" for name in names)
     return f"{entry['name']} ({shown})" if shown else str(entry["name"])
 
 
@@ -69,7 +69,7 @@ def bare(name: str) -> str:
     return name.split(" ")[-1]
 
 
-def _as_given(value: Any) -> str:
+def as_given(value: Any) -> str:
     """A value as a command takes it."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
@@ -101,6 +101,13 @@ def require_equal_budgets(records: Sequence[RunRecord]) -> None:
 def run_name(record: RunRecord) -> str:
     """Model and seed, for a message."""
     return f"{record.model['name']} seed {record.seed}"
+
+
+def versions_note(records: Iterable[RunRecord]) -> list[str]:
+    """A note for the reader of figures that several versions of lrtasks have made; none if it was one."""
+    versions = {str(record.environment["lrtasks"]) for record in records if "lrtasks" in record.environment}
+    listed = " and ".join(sorted(versions, key=by_number))
+    return [f"made by lrtasks {listed}, whose models may differ"] if len(versions) > 1 else []
 
 
 def _said(settings: dict[str, Any]) -> Settings:

@@ -27,6 +27,7 @@ from lrtasks.results.settings import (
     require_equal_budgets,
     shared_budget,
     task_settings,
+    versions_note,
 )
 
 
@@ -100,6 +101,7 @@ class Table:
             notes.append(f"±: half the 95 % interval of the mean over {seeds} seeds (Student t)")
         if 1 in counts:
             notes.append("without ±: a single seed, which has no interval")
+        notes += versions_note(record for cell in self.cells.values() for record in cell.records)
         figures = [cell.paper for cell in self.cells.values() if cell.paper]
         sources = sorted({f"{figure.source} ({figure.where})" for figure in figures})
         return [*notes, f"paper: {'; '.join(sources)}"] if sources else notes

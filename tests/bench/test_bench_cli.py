@@ -53,6 +53,7 @@ def test_measured_once_and_shown_in_every_form(command: Command) -> None:
         (["--set", "seqboat.windw=3"], "seqboat has no parameter 'windw'; did you mean 'window'"),
         (["--set", "seqboat.window=3", "--set", "seqboat.window=4"], "seqboat.window is given twice: 3 and 4"),
         (["--format", "cvs"], "unknown format 'cvs'; did you mean 'csv'"),
+        (["--show", "--length", "64"], "--length has no meaning with --show, which prints all that the folder holds"),
         (["--device", "gpu"], "unknown device 'gpu'; did you mean 'cpu'"),
     ],
 )

@@ -267,7 +267,7 @@ def test_ctrl_c_ends_the_run_and_its_workers_with_one_line(tmp_path: Path) -> No
         while not list(tmp_path.rglob("checkpoint.pt")):
             assert process.poll() is None
         os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it to all
-        out, err = process.communicate(timeout=60)  # which waits for the workers too, since they share the pipes
+        out, err = process.communicate(timeout=120)  # which waits for the workers too, since they share the pipes
     assert (process.returncode, out) == (1, "")
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("lrtasks: interrupted; what was cut off goes on")

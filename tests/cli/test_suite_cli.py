@@ -173,6 +173,8 @@ def test_a_sweep_over_words_lists_those_that_are_solved(command: Command, preten
     said = command("sweep", "--task", "shift", "--models", "dlr", "--kernel", "real,prod")
     assert (said.code, len(pretend.jobs)) == (0, 2)
     assert "\nkernel with a test score of at least 0.95:\n  dlr: real, prod\n" in said.out
+    said = command("sweep", "--task", "shift", "--models", "dlr", "--glu", "true,false")
+    assert "\nglu with a test score of at least 0.95:\n  dlr: true, false\n" in said.out
 
 
 @pytest.mark.parametrize(
@@ -207,6 +209,13 @@ def test_mistakes_are_said_in_a_line_and_nothing_runs(
     assert said.err.splitlines()[-1].startswith("lrtasks: ")
     assert message in said.err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_results_folder_that_cannot_be_made_is_a_mistake(command: Command, pretend: Pretend, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    said = command("suite", "--models", "dlr", "--tasks", "shift", "--out", "file")
+    assert (said.code, said.out, pretend.jobs) == (2, "", [])
+    assert said.err.splitlines()[-1].endswith("file cannot be made: a file stands in its way")
 
 
 @pytest.mark.parametrize(

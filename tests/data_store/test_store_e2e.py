@@ -70,7 +70,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             with socket.socket() as client:
                 if client.connect_ex(("127.0.0.1", port)) == 0:
@@ -118,7 +118,7 @@ def test_a_killed_run_on_s3_is_continued(tmp_path: Path, s3: str) -> None:
         f"generate(SLOW, {address!r}, workers=1, **FEW)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len([name for name in files(address) if name.endswith(".parquet")]) < 3:
         assert process.poll() is None and time.monotonic() < deadline
     from test_store_generate import FEW, SLOW

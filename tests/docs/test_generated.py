@@ -39,7 +39,7 @@ def test_every_task_has_its_page(name: str) -> None:
     text = page.read_text()
     assert text.startswith(f"# {name}\n")
     assert f"<!-- scores: task {name} -->" in text
-    for part in ("**Formula.**", "**What it tests.**", "```pycon"):
+    for part in ("**Formula.**", "**Worked example", "**What it tests.**", "**How hard.**", "```pycon"):
         assert part in text
 
 

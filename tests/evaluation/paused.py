@@ -54,9 +54,10 @@ def undisturbed(out: Path, seed: int = 0) -> RunRecord:
         torch.set_num_threads(threads)
 
 
-def job(out: Path, folder: Path, *more: str, seed: int = 0, time_limit: float | None = 300) -> Job:
+def job(out: Path, folder: Path, *more: str, seed: int = 0, steps: int = 60, time_limit: float | None = 300) -> Job:
     """The run as a suite hands it to a backend."""
-    settings = {**{f"task.{name}": value for name, value in {"length": 16, "shifts": 2}.items()}, **BUDGET}
+    task = {"task.length": 16, "task.shifts": 2}
+    settings = {**task, **BUDGET, "steps": steps}
     words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     tail = ("--seed", str(seed), "--workers", "0", "--device", "cpu", "--out", str(out))
     command = ("eval", "--model", MODEL, "--task", "shift", *words, *tail, *more)

@@ -9,6 +9,7 @@ from toys import Unmakeable
 
 import lrtasks
 from lrtasks.errors import UsageError
+from lrtasks.evaluation import loader
 from lrtasks.evaluation.loader import BatchStream, Loaded, Replay, load, worker_count
 
 TASK = lrtasks.make("shift", length=16, shifts=2)
@@ -25,6 +26,28 @@ def test_batches_do_not_depend_on_workers(workers: int, samples: int | None) -> 
     made = list(load(stream, range(3, 9), workers=workers))
     assert len(made) == 6
     assert all(equal(found, stream[number]) for number, found in enumerate(made, start=3))
+
+
+@pytest.mark.parametrize(
+    ("version", "several", "workers", "expected"),
+    [
+        ((3, 11, 9), True, 1, [loader.SECONDS_TO_CALM]),
+        ((3, 11, 9), True, 0, []),
+        ((3, 11, 9), False, 1, []),
+        ((3, 11, 10), True, 1, []),
+    ],
+)
+def test_workers_are_forked_once_other_threads_are_calm_where_python_needs_that(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], several: bool, workers: int, expected: list[float]
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(loader.sys, "version_info", version)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: several)
+    monkeypatch.setattr(loader.time, "sleep", slept.append)
+    batches = load(BatchStream(TASK, 7, "train", 4), range(2), workers=workers)
+    monkeypatch.setattr(loader, "DataLoader", lambda *_, **__: slept.append(-1) or [])
+    assert list(batches) == []
+    assert slept == [*expected, -1]
 
 
 def test_a_batch_is_the_tasks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -112,6 +113,8 @@ def test_settings_find_their_owner() -> None:
         "hyper": {"d_state": 8, "layers": 3},
         "budget": {"lr": 0.1, "steps": 5},
     }
+    # given once, though it is not equal to itself
+    assert math.isnan(assign("shift", "dlr", {"lr": math.nan})["budget"]["lr"])
 
 
 def test_hyper_parameters_of_a_users_model_are_written_with_their_owner() -> None:

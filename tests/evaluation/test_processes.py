@@ -84,6 +84,29 @@ def test_a_run_of_two_processes_goes_on_as_one(tmp_path: Path) -> None:
     assert resumed["scores"]["test"] == pytest.approx(whole[0]["scores"]["test"], abs=1e-4)
 
 
+@pytest.mark.parametrize("kept", ["", "cycle = [dist.group.WORLD]\ncycle.append(cycle)\ndel cycle\n"])
+def test_a_process_whose_group_is_still_at_work_ends_well(tmp_path: Path, kept: str) -> None:
+    """A thread of the group that waits to free a tensor when Python is taken apart aborts the process."""
+    script = tmp_path / "leaving.py"
+    script.write_text(
+        "import atexit\nimport sys\nimport time\n"
+        "def hold():\n"  # the interpreter's lock, until the other process has taken part
+        "    sys.setswitchinterval(100)\n"
+        "    end = time.monotonic() + 2 * rank\n"
+        "    while time.monotonic() < end:\n        pass\n"
+        "atexit.register(hold)\n"  # the first runs last
+        "import torch\nimport torch.distributed as dist\n"
+        "from lrtasks.evaluation.environment import make_fabric\n"
+        "rank = make_fabric('cpu', '32').global_rank\n"
+        "dist.barrier()\n"
+        f"{kept}"
+        "time.sleep(1 - rank)\n"
+        "dist.all_reduce(torch.ones(4), async_op=True)\n"
+    )
+    ended = subprocess.run([*TORCHRUN[:-2], str(script)], capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_loss_that_one_process_alone_loses_ends_both(tmp_path: Path) -> None:
     """The processes agree that a run diverged, or one of them would wait for ever."""
     ended = call(TORCHRUN, tmp_path, "--model", "toys:exploding_elsewhere")

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -47,6 +48,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             yield Place(nodes, node, gate, nodes.address, f"ray://127.0.0.1:{port}")
 
 
+@pytest.fixture(autouse=True)
+def closed(place: Place) -> None:
+    place.gate.unlink(missing_ok=True)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -62,29 +68,36 @@ def running(out: Path) -> list[tuple[int, int]]:
 def test_a_run_goes_on_when_its_worker_and_then_its_machine_are_killed(
     place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(paused.GATE)
-    expected = paused.undisturbed(tmp_path / "here")
+    with monkeypatch.context() as patch:
+        patch.delenv(paused.GATE)
+        expected = paused.undisturbed(tmp_path / "here")
     out = tmp_path / "there"
     folder = out / next((tmp_path / "here").glob("*/*")).relative_to(tmp_path / "here")
 
     points: list[int] = []
+    added = threading.Event()
+
+    def add_node(_: int) -> None:
+        if len(diary.begun) == 2:  # here, because a node ends with the thread that added it
+            place.nodes.add_node(num_cpus=1, **ray_clusters.NODE)
+            added.set()
+
+    diary = Diary(add_node)
 
     def disturb() -> None:
-        for what in ("worker", "node"):
+        for times, what in enumerate(("worker", "node"), 1):
             run, worker = paused.wait_at(place.gate, out)
+            paused.wait_for(lambda times=times: len(diary.begun) == times)
             points.append(paused.points(folder))
             if what == "worker":
                 os.kill(worker, signal.SIGKILL)
             else:
+                added.wait()
                 place.nodes.remove_node(place.node, allow_graceful=False)
             paused.wait_for(lambda run=run: run not in dict(running(out)))
         place.gate.touch()
 
-    def add_node(_: int) -> None:
-        if len(diary.begun) == 2:
-            place.nodes.add_node(num_cpus=1, **ray_clusters.NODE)
-
-    diary, killer = Diary(add_node), threading.Thread(target=disturb, daemon=True)
+    killer = threading.Thread(target=disturb, daemon=True)
     killer.start()
     Ray(place.address).carry_out([paused.job(out, folder)], diary.started, diary.ended)
     killer.join()
@@ -96,16 +109,21 @@ def test_a_run_goes_on_when_its_worker_and_then_its_machine_are_killed(
 
 
 def test_a_run_whose_worker_is_lost_again_and_again_is_given_up(place: Place, tmp_path: Path) -> None:
-    def kill(_: int) -> None:
-        ((_, worker),) = paused.wait_for(lambda: running(tmp_path))
-        os.kill(worker, signal.SIGKILL)
+    points: list[int] = []
 
-    diary = Diary(kill)
-    Ray(place.address).carry_out([paused.job(tmp_path, tmp_path / "shift" / "run")], diary.started, diary.ended)
+    def kill(_: int) -> None:
+        run, worker = paused.wait_at(place.gate, tmp_path)
+        (record,) = tmp_path.glob("shift/*/record.json")
+        points.append(paused.points(record.parent))
+        os.kill(worker, signal.SIGKILL)
+        paused.wait_for(lambda: run not in dict(running(tmp_path)))
+
+    diary, job = Diary(kill), paused.job(tmp_path, tmp_path / "shift" / "run", steps=200)
+    Ray(place.address).carry_out([job], diary.started, diary.ended)
     assert diary.begun == [0] * ray_cluster.TRIES
     assert diary.lines[0].startswith("its Ray worker was lost 3 times, the last time so: The worker died")
     assert running(tmp_path) == []
-    assert not (tmp_path / "shift").exists()
+    assert points == [2, 4, 6]
 
 
 def test_interrupting_the_suite_stops_its_runs(place: Place, tmp_path: Path) -> None:
@@ -117,7 +135,7 @@ def test_interrupting_the_suite_stops_its_runs(place: Place, tmp_path: Path) -> 
     jobs = [paused.job(tmp_path, tmp_path / "shift" / str(seed), seed=seed) for seed in range(2)]
     with pytest.raises(KeyboardInterrupt):
         Ray(place.address).carry_out(jobs, diary.started, diary.ended)
-    paused.wait_for(lambda: not running(tmp_path), 20)
+    paused.wait_for(lambda: not running(tmp_path))
     assert diary.lines == {}
 
 
@@ -133,6 +151,37 @@ def test_a_run_that_fails_or_hangs_stops_no_other_through_a_client(place: Place,
     assert diary.lines[0].startswith("refused: unknown task or model 'shfit'; did you mean 'shift'?")
     assert diary.lines[1] == "stopped at its time limit of 0.5 s"
     assert diary.lines[2].startswith("ended with exit code 0")
+    assert not (tmp_path / "refused").exists()
+
+
+@pytest.mark.parametrize("where", ["the process that asks", "the process that connects"])
+def test_a_server_that_died_before_it_served_its_client_is_asked_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    import ray
+
+    failures = iter(range(ray_cluster.TRIES - 1))
+    asked, init = subprocess.run, ray.init
+
+    def failing_run(command: Any, **options: Any) -> Any:
+        fails = where == "the process that asks" and next(failures, None) is not None
+        return subprocess.CompletedProcess(command, 1, b"", b"no server") if fails else asked(command, **options)
+
+    def failing_init(address: str, **options: Any) -> Any:
+        if where == "the process that connects" and next(failures, None) is not None:
+            raise ConnectionError("no server")
+        return init(address, **options)
+
+    monkeypatch.setattr(subprocess, "run", failing_run)
+    monkeypatch.setattr(ray, "init", failing_init)
+    with ray_cluster.connected(place.client) as found:
+        assert found.is_initialized()
+    assert next(failures, None) is None
+
+    failures = iter(range(ray_cluster.TRIES))
+    with pytest.raises(UsageError, match=f"no Ray cluster answers at {place.client}: .*no server"):
+        ray_cluster.connected(place.client).__enter__()
+    assert next(failures, None) is None
 
 
 def test_the_commands_go_to_the_cluster(place: Place, command: Callable[..., Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,18 @@ def test_a_run_that_is_preempted_goes_on_and_others_may_fail(tmp_path: Path, mon
     assert diary.lines[2] == "stopped at its time limit of 0.5 s"
 
 
-def test_interrupting_the_suite_cancels_its_jobs(tmp_path: Path) -> None:
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """Let processes begun here hear SIGINT, by which submitit cancels; a shell's background processes do not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
+def test_interrupting_the_suite_cancels_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(paused.GATE, str(tmp_path / "open"))
+
     def interrupt(_: int) -> None:
         paused.wait_for(lambda: paused.processes(f"--out {tmp_path}"))
         raise KeyboardInterrupt
@@ -69,7 +81,7 @@ def test_interrupting_the_suite_cancels_its_jobs(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         job = paused.job(tmp_path, tmp_path / "shift" / "run")
         Slurm(cluster="local").carry_out([job], diary.started, diary.ended)
-    paused.wait_for(lambda: not paused.processes(f"--out {tmp_path}"), 20)
+    paused.wait_for(lambda: not paused.processes(f"--out {tmp_path}"))
     assert diary.lines == {}
 
 

@@ -65,6 +65,10 @@ def test_a_module_with_values_that_are_no_arrays() -> None:
     assert build_subject(module, TASK, {}, 0).start != before
 
 
+def test_a_factory_need_not_take_causal() -> None:
+    assert build_subject(lambda input, target: Net(input, target), TASK, {}, 0).hyper == {}
+
+
 @pytest.mark.parametrize(
     ("model", "hyper", "message"),
     [
@@ -76,7 +80,8 @@ def test_a_module_with_values_that_are_no_arrays() -> None:
         ("toys:BUDGET", {}, "a model must be a name, a module or a factory, found dict"),
         (3, {}, "a model must be a name, a module or a factory, found int"),
         ("toys:plain", {"wdith": 3}, r"called as factory\(input, target, causal=..., wdith=...\).*wdith"),
-        (lambda: None, {}, r"called as factory\(input, target, causal=...\)"),
+        (lambda: None, {}, r"called as factory\(input, target\): too many"),
+        (lambda *, causal: causal, {}, r"called as factory\(input, target, causal=...\)"),
         (lambda *_, **__: None, {}, "must return a torch.nn.Module, found NoneType"),
         (
             lambda input, target, **_: Net(input, target),

@@ -180,6 +180,30 @@ def test_trackers_go_to_every_run_and_misspelt_ones_nowhere(tmp_path: Path) -> N
         run_suite([entry(seed=1)], tmp_path, backend=backend, trackers=["jsnl"])
 
 
+def test_finished_runs_get_the_trackers_that_they_lack(tmp_path: Path) -> None:
+    entries = [entry(seed=seed) for seed in range(2)]
+    for one, status in zip(entries, ("done", "diverged"), strict=True):
+        leaves(record_of(one, status=status))(Job("", (), one.folder(tmp_path)))
+    mine = entries[1].folder(tmp_path) / "metrics.jsonl"
+    mine.write_text("mine")
+    run_suite(entries, tmp_path, backend=Pretend(), trackers=["jsonl"])
+    folder = entries[0].folder(tmp_path)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert (lines[0]["run"], lines[-1]["status"]) == (folder.name, "done")
+    assert mine.read_text() == "mine"
+    assert not (folder / LOCK).exists()
+
+
+def test_a_backend_that_cannot_be_reached_leaves_no_folder(tmp_path: Path) -> None:
+    class Unreachable:
+        def carry_out(self, *_: Any) -> None:
+            raise UsageError("nobody answers")
+
+    with pytest.raises(UsageError, match="nobody answers"):
+        run_suite([entry()], tmp_path / "runs", backend=Unreachable())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_finished_runs_are_not_repeated_and_failed_ones_are(tmp_path: Path) -> None:
     entries = [entry(seed=seed) for seed in range(4)]
     for one, status in zip(entries, ("done", "diverged", "failed", "running"), strict=True):

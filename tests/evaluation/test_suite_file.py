@@ -44,6 +44,34 @@ def test_combinations(tmp_path: Path) -> None:
     assert (suite.time_limit, suite.unequal_budgets) == (60, True)
 
 
+def test_settings_with_their_owner_need_no_quotes(tmp_path: Path) -> None:
+    suite = read(
+        tmp_path,
+        'models = ["dlr"]\ntasks = ["shift"]\n[settings]\nmodel.kernel = "prod"\nmodel.layers = 2\ntask.length = 32',
+    )
+    assert [entry.settings for entry in suite.entries] == [
+        {"model.kernel": "prod", "model.layers": 2, "task.length": 32}
+    ]
+
+
+def test_the_nearer_setting_wins_whichever_of_two_names_its_owner(tmp_path: Path) -> None:
+    text = """
+        models = ["dlr"]
+        tasks = ["shift"]
+        settings = { budget.steps = 5, length = 32 }
+        [[runs]]
+        model = "dlr"
+        task = "cumsum"
+        settings = { task.length = 16, lr = 0.1 }
+        """
+    combined, single = read(tmp_path, text).entries
+    assert combined.settings == {"budget.steps": 5, "length": 32}
+    assert single.settings == {"budget.steps": 5, "task.length": 16, "lr": 0.1}
+    combined, single = read(tmp_path, text, **{"steps": 6, "budget.lr": 0.2}).entries
+    assert combined.settings == {"length": 32, "steps": 6, "budget.lr": 0.2}
+    assert single.settings == {"task.length": 16, "steps": 6, "budget.lr": 0.2}
+
+
 def test_what_is_left_out_is_all_of_it_once_at_the_small_preset(tmp_path: Path) -> None:
     suite = read(tmp_path, 'models = ["dlr"]')
     assert suite.entries == [Entry("dlr", task) for task in generators.names()]

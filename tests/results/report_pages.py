@@ -16,7 +16,7 @@ from lrtasks.results.report import Report, Sources, make_report, read_sources
 HOSTILE = """</script><img src=x onerror="alert('1')">&amp;{{ 7 * 7 }}\"' --> <b>"""
 """A name that tries to leave wherever it is written."""
 
-VOID = ("meta", "br", "img", "input", "col", "link", "hr")
+VOID = ("meta", "br", "img", "input", "col", "link", "hr", "wbr")
 
 
 def report_of(*records: RunRecord) -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,10 +85,18 @@ def test_tests_over_tasks_take_one_difference_per_task() -> None:
     note = over_tasks(differences).notes()[1]
     assert note == (
         "over 4 tasks A is better on 3, B on 1; Wilcoxon's signed-rank test p = 0.25; sign test p = 0.62; "
-        "with 4 tasks no p is below 0.12"
+        "with 4 tasks that differ no p is below 0.12"
     )
     six = over_tasks({name: 0.1 * number for number, name in enumerate("abcdef", 1)})
     assert six.notes()[1].endswith("Wilcoxon's signed-rank test p = 0.031; sign test p = 0.031")
+
+
+def test_equal_tasks_do_not_make_a_test_over_tasks_stronger() -> None:
+    found = over_tasks({"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.0, "e": 0.0, "f": 0.0})
+    assert found.notes()[1] == (
+        "over 6 tasks A is better on 3, B on 0; Wilcoxon's signed-rank test p = 0.25; sign test p = 0.25; "
+        "with 3 tasks that differ no p is below 0.25"
+    )
 
 
 def test_a_task_at_several_lengths_is_one_task() -> None:
@@ -173,6 +182,11 @@ def test_runs_without_a_partner_or_a_score_are_left_out_and_named() -> None:
         "without a partner: 1 of one on shift",
     ]
     assert found.notes()[-3:] == [f"left out: {reason}" for reason in found.left_out]
+    unscored = made(seed=1, score=math.nan)
+    failed = made(seed=2, status="failed")
+    found = compared([made(), unscored, failed], runs("dss", [0.5, 0.6, 0.7]))
+    assert [record.seed for record, _ in found.differences[0].pairs] == [0]
+    assert found.left_out == ["dlr seed 1 on shift: no score", "dlr seed 2 on shift: failed"]
     with pytest.raises(UsageError, match="no pair of one and other has two scores: dlr seed 1 on shift: diverged"):
         compared([lost], runs("dss", [0.5, 0.6]))
 
@@ -187,6 +201,11 @@ def test_a_run_has_one_partner() -> None:
     with pytest.raises(UsageError, match="which have the same settings"):
         compared([made(score=0.5), made(score=0.6)], runs("dss", [0.5]))
     assert len(compared([made(), made()], runs("dss", [0.5])).differences[0].pairs) == 1  # a copy is no second run
+
+
+def test_versions_of_lrtasks_against_each_other_are_named() -> None:
+    found = compared([made(environment={"lrtasks": "0.1.0"})], [made(model="dss", environment={"lrtasks": "0.2.0"})])
+    assert "made by lrtasks 0.1.0 and 0.2.0, whose models may differ" in found.notes()
 
 
 def test_a_side_is_not_compared_with_itself() -> None:

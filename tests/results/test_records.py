@@ -39,6 +39,20 @@ def test_the_file_is_strict_json(tmp_path: Path) -> None:
 def test_headline() -> None:
     record = made(scores={"test": {"r2": 0.5}, "val": {"r2": 0.25}})
     assert (record.headline(), record.headline("val"), record.headline("train")) == (0.5, 0.25, None)
+    assert (record.score("r2"), record.score("r2", "val"), record.score("accuracy")) == (0.5, 0.25, None)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_no_finite_number_is_none(value: float) -> None:
+    record = made(score=value)
+    assert (record.headline(), record.outcome()) == (None, "no score")
+
+
+@pytest.mark.parametrize("status", ["running", "diverged", "failed"])
+def test_only_a_run_that_is_done_has_a_test_score(status: str) -> None:
+    record = made(status=status, scores={"test": {"r2": 0.5}, "val": {"r2": 0.25}})
+    assert (record.headline(), record.headline("val"), record.outcome()) == (None, 0.25, status)
+    assert made().outcome() == "done"
 
 
 def damage(**changes: Any) -> str:

@@ -150,6 +150,18 @@ def test_scores_are_sorted_as_numbers_and_missing_ones_stay_last(page: Page) -> 
     assert rising[:-1] == falling[:-1][::-1] and rising[-1] == falling[-1]
 
 
+def test_a_column_is_sorted_by_the_numbers_that_it_shows(page: Page) -> None:
+    cell(page, "cumsum", "dlr").evaluate("link => link.closest('td').dataset.score = '1.5'")
+    button = page.locator("#heat-map").get_by_role("button", name="dlr")
+    button.click()
+    table = page.locator("#heat-map tbody")
+    expect(table.get_by_role("row").first).to_contain_text("shift")
+    page.get_by_text("score", exact=True).and_(page.locator(".choice span")).click()
+    expect(table.get_by_role("row").first).to_contain_text("cumsum")
+    button.click()
+    expect(table.get_by_role("row").nth(-2)).to_contain_text("cumsum")
+
+
 def test_a_cell_opens_the_details_by_keyboard_and_gives_the_focus_back(page: Page) -> None:
     link = cell(page, "cumsum", "dlr")
     link.focus()
@@ -185,6 +197,7 @@ def test_the_command_is_copied(page: Page) -> None:
     cell(page, "cumsum", "dlr").click()
     page.get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    expect(page.get_by_role("dialog").get_by_role("status")).to_have_text("copied")
     assert page.evaluate("navigator.clipboard.readText()") == "lrtasks eval --model dlr --task cumsum"
 
 

@@ -83,6 +83,11 @@ def test_a_chart_escapes_what_it_is_given() -> None:
     assert HOSTILE in [text.children[0] for text in svg.all("text") if text.children]
 
 
+def test_no_line_runs_through_the_name_of_a_level() -> None:
+    drawn = [child for child in parse(chart((0, 0.5), (5, 0.5))).one("svg").children if not isinstance(child, str)]
+    assert drawn[-2].attributes["class"].startswith("series") and drawn[-1].attributes["class"] == "mark-label"
+
+
 @pytest.mark.parametrize(("stops", "direction"), [(scale.LIGHT, -1), (scale.DARK, 1)])
 def test_colours_are_legible_and_steady(stops: tuple[str, ...], direction: int) -> None:
     ramp = scale.ramp(stops)

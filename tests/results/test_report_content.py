@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from made_records import made
@@ -11,7 +12,7 @@ from report_pages import HOSTILE, renamed, report_of, trained
 from lrtasks.errors import UsageError
 from lrtasks.results import RunRecord
 from lrtasks.results.report import readable
-from lrtasks.results.report.curves import length_curves, loss_curves, score_curves
+from lrtasks.results.report.curves import length_curves, loss_curves, run_curves, score_curves
 from lrtasks.results.report.details import details
 from lrtasks.results.report.slices import breakdowns
 
@@ -131,21 +132,37 @@ def test_a_level_is_drawn_for_a_floor_that_length_does_not_change() -> None:
     assert "floor" not in length_curves(falling, "shift")[0].svg
 
 
-def test_learning_curves_have_a_line_for_each_run() -> None:
-    report = report_of(trained(seed=0), trained(seed=1), renamed(trained(), model="dss"), made(model="empty"))
-    chart = score_curves(
-        report.in_row(0), {result.id: report.columns[result.column].label for result in report.in_row(0)}
-    )
-    assert chart is not None
-    assert [name for name, _, _ in chart.rows] == ["dlr, seed 0", "dlr, seed 1", "dss"]
+def test_learning_curves_are_means_over_seeds() -> None:
+    short = [{"step": 20, "loss": 1.0, "r2": 0.6}, {"step": 40, "loss": 1.0, "r2": None}]
+    seeds = trained(seed=0), trained(seed=1, curve=short)
+    report = report_of(*seeds, renamed(trained(), model="dss"), made(model="empty"))
+    names = {result.id: report.columns[result.column].label for result in report.in_row(0)}
+    chart = score_curves(report.in_row(0), names)
+    assert chart is not None and chart.title == "Validation r2 while training, mean over seeds"
     assert chart.places == (20, 40, 60, 80)
-    assert chart.rows[2][2] == (0.2, 0.4, 0.6, 0.8)
+    assert [(name, values) for name, _, values in chart.rows] == [
+        ("dlr", (0.4, 0.4, 0.6, 0.8)),
+        ("dss", (0.2, 0.4, 0.6, 0.8)),
+    ]
+    one = score_curves(report.in_row(0)[1:], names)
+    assert one is not None and one.title == "Validation r2 while training"
+
+
+def test_the_runs_of_a_result_have_lines_of_their_own() -> None:
+    report = report_of(trained(model="dss", score=1.0), trained(seed=0), trained(seed=1))
+    result = report.results[0, 1]
+    scores, losses = run_curves(result, "dlr"), loss_curves(result)
+    assert scores is not None and losses is not None
+    assert [name for name, _, _ in scores.rows] == ["dlr, seed 0", "dlr, seed 1"]
+    for chart in (scores, losses):  # seed by seed in the same colours
+        assert re.findall(r"series (m\d d\d)", chart.svg) == ["m0 d0", "m1 d0"]
 
 
 def test_no_curve_no_chart() -> None:
     report = report_of(made())
     (result,) = report.results.values()
     assert score_curves([result], {result.id: "dlr"}) is None
+    assert run_curves(result, "dlr") is None
     assert loss_curves(result) is None
 
 

@@ -78,6 +78,8 @@ def test_other_seeds_that_diverged_are_marked() -> None:
     link = heat_map(page)["shift", "dlr"].one("a")
     assert link.one("sup").text() == "!"
     assert link.attributes["aria-label"].endswith("1 of 2 runs diverged")
+    assert "! some runs of the cell have no part in its score" in page.one(id="after-heat").text()
+    assert "!" not in page_of(made()).one(id="after-heat").text()
 
 
 def test_every_link_leads_somewhere_within_the_page() -> None:
@@ -170,6 +172,23 @@ def test_details_repeat_command_settings_and_notes() -> None:
     assert settings["steps"] == "2000" and settings["kernel"] == "real"
     assert settings["commit"] == "0123abc" and settings["time per step"] == "10 ms"
     assert "activation rate" in details.text() and "0.25" in details.text()
+
+
+def test_seeds_are_told_apart_by_the_colours_of_their_lines() -> None:
+    details = page_of(trained(seed=0), trained(seed=1)).one("template")
+    heads = [head for head in details.all("h3") if head.text().startswith("Seed ")]
+    assert [(head.text(), head.one("svg").attributes["class"]) for head in heads] == [
+        ("Seed 0: done", "swatch m0 d0"),
+        ("Seed 1: done", "swatch m1 d0"),
+    ]
+
+
+def test_long_settings_may_break_after_each_sign() -> None:
+    page = page_of(made(hyper={"kernel": "real"}), made(hyper={"kernel": HOSTILE}))
+    settings = [head.one(class_="settings") for head in page.one(id="heat-map").all("th", class_="model")]
+    assert sorted(found.text() for found in settings) == sorted([f"kernel={' '.join(HOSTILE.split())}", "kernel=real"])
+    assert all(len(found.all("wbr")) == found.text().count("=") for found in settings)
+    assert not [found for found in settings if found.all("img") or found.all("b")]
 
 
 def test_every_chart_has_its_values_as_a_table() -> None:

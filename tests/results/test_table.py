@@ -167,6 +167,20 @@ def test_diverged_runs_are_shown_and_do_not_count() -> None:
     assert row["seconds_per_step"] == 0.01
 
 
+def test_a_run_that_failed_after_its_test_does_not_count() -> None:
+    table = make_table([made(score=0.5), made(seed=1, score=0.75, status="failed")])
+    assert table.scores().lines[0][3] == "0.500 (1 failed)"
+    (row,) = table.rows()
+    assert (row["score"], row["batch_mean"]) == (0.5, 0.5)
+
+
+def test_versions_of_lrtasks_beside_each_other_are_named() -> None:
+    versions = ("0.10.0", "0.2.0", "0.10.0")
+    records = [made(seed=seed, environment={"lrtasks": version}) for seed, version in enumerate(versions)]
+    assert "made by lrtasks 0.2.0 and 0.10.0, whose models may differ" in make_table(records).notes()
+    assert not any("made by" in note for note in make_table([*records[::2], made(seed=3)]).notes())
+
+
 def test_a_score_that_is_no_number_does_not_count() -> None:
     (row,) = make_table([made(score=math.nan), made(seed=1, score=0.5)]).rows()
     assert row["score"] == 0.5
@@ -316,6 +330,10 @@ def test_the_command_refuses_unequal_budgets_unless_asked(results: Callable[...,
 def test_a_table_can_have_the_models_as_rows(results: Callable[..., Any]) -> None:
     rows = [line.split("  ")[0] for line in results("--transpose").out.splitlines()]
     assert rows[:7] == ["task", "metric", "floor", "dlr", "paper", "dss", ""]
+    for form in ("csv", "json"):
+        said = results("--transpose", "--format", form)
+        message = f"lrtasks: --transpose has no meaning with {form}, which lists single cells\n"
+        assert (said.code, said.out, said.err) == (2, "", message)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_the_factors_are_students() -> None:
 
 
 def test_the_smallest_number_of_tasks_is_right() -> None:
-    assert ENOUGH_TASKS == 6 and "Fewer than six tasks cannot get below 0.05" in PAGE
+    assert ENOUGH_TASKS == 6 and "Fewer than six tasks that differ cannot get below 0.05" in PAGE
     assert 2 / 2**ENOUGH_TASKS < 0.05 < 2 / 2 ** (ENOUGH_TASKS - 1)
 
 

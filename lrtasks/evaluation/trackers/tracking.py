@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Protocol
 
 from lrtasks.errors import UsageError, unknown
 from lrtasks.evaluation.budget import Budget
+from lrtasks.evaluation.jobs import LOCK
+from lrtasks.files import held
 from lrtasks.results.records import RunRecord
 
 _TRACKERS = {
@@ -126,13 +128,20 @@ class Tracking:
 
 
 def track_finished(names: Iterable[str], folder: Path, record: RunRecord) -> None:
-    """Tell the trackers that were not there of a run that has ended."""
+    """Tell the trackers that were not there of a run that has ended.
+
+    Raises:
+        UsageError: if another process is working in the run's folder.
+    """
     missing = [name for name in names if not (folder / _tracker_class(name).place).exists()]
-    tracking = Tracking(missing, folder, record)
-    try:
-        tracking.finish(record)
-    finally:
-        tracking.close()
+    if not missing:
+        return
+    with held(folder / LOCK, f"the run in {folder}"):
+        tracking = Tracking(missing, folder, record)
+        try:
+            tracking.finish(record)
+        finally:
+            tracking.close()
 
 
 def _tracker_class(name: str) -> type[Tracker]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lrtasks.errors import in_one_line
 from lrtasks.generators.base import Batch, Split, Task
 
 Problem = str
@@ -33,7 +34,7 @@ class Probe(NamedTuple):
         file = getattr(sys.modules.get(type(self.task).__module__), "__file__", None)
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
         where = f" (line {lines[-1]} of {Path(file).name})" if file and lines else ""
-        return f"{what} raised {type(error).__name__}: {' '.join(str(error).split())}{where}"
+        return f"{what} raised {in_one_line(error)}{where}"
 
 
 def caught(check: Callable[[Probe], Iterator[Problem]], probe: Probe) -> Iterator[Problem]:

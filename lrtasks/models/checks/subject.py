@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import nn
 
 from lrtasks.errors import UsageError
 from lrtasks.models.base import ModelLike, build
+from lrtasks.models.factories import bind_factory
 from lrtasks.specs import Spec
 
 
@@ -28,23 +28,7 @@ def factory_of(
         if hyper:
             raise UsageError(f"check_model: a module that is built already takes no hyper-parameters, found {hyper}")
         return None
-    if not callable(model):
-        raise UsageError(f"a model must be a name, a module or a factory, found {type(model).__name__}")
-    takes = inspect.signature(model).parameters.values()
-    if any(parameter.name == "causal" or parameter.kind is parameter.VAR_KEYWORD for parameter in takes):
-        hyper = {"causal": causal, **hyper}
-    try:
-        inspect.signature(model).bind(input, target, **hyper)
-    except TypeError as error:
-        raise UsageError(f"the factory is called as factory(input, target, **{hyper}): {error}") from None
-
-    def call() -> nn.Module:
-        built = model(input, target, **hyper)
-        if not isinstance(built, nn.Module):
-            raise UsageError(f"the factory must return a torch.nn.Module, found {type(built).__name__}")
-        return built
-
-    return call
+    return bind_factory(model, input, target, causal=causal, hyper=hyper)
 
 
 def own_copy(model: Any) -> nn.Module:

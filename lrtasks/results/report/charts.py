@@ -102,17 +102,14 @@ def line_chart(
         "svg", {"class": "chart", "viewBox": f"0 0 {WIDTH} {height}", "role": "img", "aria-label": description}
     )
     _draw_frame(root, frame, x_label, y_label, x.ticks() if x_ticks is None else x_ticks)
-    for name, level in (marks or {}).items():
-        at = frame.y_place(level)
+    levels = {name: frame.y_place(level) for name, level in (marks or {}).items()}
+    for at in levels.values():
         add(root, "line", {"class": "mark", "x1": LEFT, "x2": WIDTH - RIGHT, "y1": at, "y2": at})
-        add(
-            root,
-            "text",
-            {"class": "mark-label", "x": WIDTH - RIGHT - 2, "y": at - 4 if at > TOP + 8 else at + 12},
-            name,
-        )
     for line in series:
         _draw_line(root, line, frame, drawn)
+    for name, at in levels.items():  # last, so that no line runs through the words
+        place = {"x": WIDTH - RIGHT - 2, "y": at - 4 if at > TOP + 8 else at + 12}
+        add(root, "text", {"class": "mark-label", **place}, name)
     return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from lrtasks.results.records import RunRecord
@@ -41,24 +42,36 @@ class Curves:
 
 
 def score_curves(results: Sequence[Result], names: Mapping[str, str]) -> Curves | None:
-    """Validation scores over training steps of all runs of some results on one task; ``None`` if there are none.
+    """Validation scores over training steps of some results on one task, means over seeds; ``None`` if there are none.
 
     Args:
         results: results of one row.
-        names: by a result's ``id``, what its lines are called.
+        names: by a result's ``id``, what its line is called.
     """
     metric = next((result.cell.metric for result in results), "")
+    series = [Series(names[result.id], _means(result, metric), result.column, result.id) for result in results]
+    several = any(len(result.cell.records) > 1 for result in results)
+    title = f"Validation {metric} while training{', mean over seeds' if several else ''}"
+    return _score_curves(title, series, results)
+
+
+def run_curves(result: Result, name: str) -> Curves | None:
+    """Validation scores over training steps of each run of a result called ``name``; ``None`` if there are none."""
+    metric = result.cell.metric
     series = [
-        Series(_run_name(names[result.id], result, record), _points(record, metric), result.column, result.id)
-        for result in results
-        for record in result.cell.records
+        Series(_run_name(name, result, record), _points(record, metric), number)
+        for number, record in enumerate(result.cell.records)
     ]
+    return _score_curves(f"Validation {metric} while training", series, [result])
+
+
+def _score_curves(title: str, series: Sequence[Series], results: Sequence[Result]) -> Curves | None:
     series = [line for line in series if any(y is not None for _, y in line.points)]
     if not series:
         return None
     floor = next((result.floor for result in results if result.floor), None)
     marks = {f"floor: {floor[0]}": floor[1]} if floor else {}
-    return _curves(f"Validation {metric} while training", series, "step", metric, marks, _steps(series))
+    return _curves(title, series, "step", results[0].cell.metric, marks, _steps(series))
 
 
 def loss_curves(result: Result) -> Curves | None:
@@ -160,6 +173,15 @@ def _with_values(title: str, x_label: str, svg: Markup, series: Sequence[Series]
 
 def _points(record: RunRecord, name: str) -> list[tuple[float, float | None]]:
     return [(point["step"], point.get(name)) for point in record.curve]
+
+
+def _means(result: Result, name: str) -> list[tuple[float, float | None]]:
+    """At each step the mean over the runs that have a value there."""
+    found: dict[float, list[float]] = {}
+    for record in result.cell.records:
+        for step, value in _points(record, name):
+            found.setdefault(step, []).extend([] if value is None else [value])
+    return [(step, float(np.mean(values)) if values else None) for step, values in sorted(found.items())]
 
 
 def _run_name(name: str, result: Result, record: RunRecord) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lrtasks.results.records import RunRecord
 from lrtasks.results.report.content import COSTS, Report, Result
-from lrtasks.results.report.curves import Curves, loss_curves, score_curves
+from lrtasks.results.report.curves import Curves, loss_curves, run_curves
 from lrtasks.results.report.pictures import predictions_panel
 from lrtasks.results.report.readable import NONE, number, seconds, setting
 from lrtasks.results.report.scale import above_floor
@@ -71,8 +71,7 @@ def details(report: Report, result: Result) -> Details:
     budget = {"preset": first.preset, **first.budget}
     task = {"version": first.task["version"], "data": first.task.get("data"), **first.task["parameters"]}
     settings = {"Task": _pairs(task), "Model": _pairs(first.model["parameters"]), "Budget": _pairs(budget)}
-    label = report.columns[result.column].label
-    charts = [score_curves([result], {result.id: label}), loss_curves(result)]
+    charts = [run_curves(result, report.columns[result.column].label), loss_curves(result)]
     return Details(
         result,
         settings,

@@ -19,7 +19,7 @@ class Variant:
         number: number of its row.
         row: that row.
         results: what each model reached, best first.
-        curves: validation scores of all of them while training.
+        curves: validation scores of all of them while training, means over seeds.
         breakdowns: test scores of all of them by group.
     """
 

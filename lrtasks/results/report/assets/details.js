@@ -1,7 +1,6 @@
 // The details of a result in a dialog; its address ends in #NAME, so that it can be linked to.
 (() => {
   const dialog = document.getElementById("details");
-  const said = document.getElementById("said");
   const named = (name) => document.querySelector(`template[data-details="${CSS.escape(name)}"]`);
 
   const follow = () => {
@@ -17,14 +16,17 @@
   };
   const copy = async (button) => {
     const code = button.parentElement.querySelector("code");
+    // what stands outside an open dialog is not read aloud
+    const said = dialog.querySelector("[role=status]");
     try {
       await navigator.clipboard.writeText(code.textContent);
       said.textContent = "copied";
+      button.firstChild.textContent = "Copied";
     } catch {
       getSelection().selectAllChildren(code);
       said.textContent = "selected; copy it by the keyboard";
+      button.firstChild.textContent = "Selected";
     }
-    button.firstChild.textContent = said.textContent === "copied" ? "Copied" : "Selected";
   };
 
   dialog.addEventListener("click", (event) => {

@@ -1,7 +1,9 @@
-// Tables sorted by the buttons in their headers; rows without a value stay last.
+// Tables sorted by the buttons in their headers, by the numbers that their cells show; rows without a value stay last.
 (() => {
+  const showScore = document.getElementById("show-score");
   const value = (row, index) => {
-    const text = row.cells[index].dataset.value;
+    const { value, score } = row.cells[index].dataset;
+    const text = showScore.checked ? (score ?? value) : value;
     return { text, number: text === "" ? NaN : Number(text) };
   };
   const compare = (a, b, sign) => {
@@ -9,21 +11,27 @@
     if (!Number.isNaN(a.number) && !Number.isNaN(b.number)) return sign * (a.number - b.number);
     return sign * a.text.localeCompare(b.text, "en", { numeric: true });
   };
+  const order = (header) => {
+    const body = header.closest("table").tBodies[0];
+    const sign = header.ariaSort === "ascending" ? 1 : -1;
+    const rows = [...body.rows].map((row) => ({ row, value: value(row, header.cellIndex) }));
+    rows.sort((a, b) => compare(a.value, b.value, sign));
+    body.append(...rows.map(({ row }) => row));
+  };
   const sort = (button) => {
     const header = button.closest("th");
-    const table = button.closest("table");
-    const now = header.getAttribute("aria-sort");
     const other = { ascending: "descending", descending: "ascending" };
-    const next = other[now] ?? button.dataset.first;
-    for (const one of table.querySelectorAll("th[aria-sort]")) one.setAttribute("aria-sort", "none");
-    header.setAttribute("aria-sort", next);
-    const body = table.tBodies[0];
-    const rows = [...body.rows].map((row) => ({ row, value: value(row, header.cellIndex) }));
-    rows.sort((a, b) => compare(a.value, b.value, next === "ascending" ? 1 : -1));
-    body.append(...rows.map(({ row }) => row));
+    const next = other[header.ariaSort] ?? button.dataset.first;
+    for (const one of header.closest("table").querySelectorAll("th[aria-sort]")) one.ariaSort = "none";
+    header.ariaSort = next;
+    order(header);
   };
   document.addEventListener("click", (event) => {
     const button = event.target.closest(".sort");
     if (button) sort(button);
+  });
+  document.querySelector(".choice").addEventListener("change", () => {
+    const header = document.querySelector("#heat-map th[aria-sort$=cending]");
+    if (header) order(header);
   });
 })();
