@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import hypothesis
+import numpy as np
 import pytest
+import torch
 
 DATA = Path(__file__).parent / "data"
+
+# the same examples each time, however slow the machine is; --hypothesis-profile=search draws others, and more
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile("same")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Every test draws the same numbers each time, whichever tests ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_tasks import Blot, Few
+from fake_tasks import HOLD, Blot, Few
+from test_store_generate import FEW, TASK
 
 import lrtasks
 from lrtasks.data import generate, info, open_dataset, verify
@@ -114,21 +115,20 @@ def test_s3_holds_the_same_bytes(tmp_path: Path, s3: str, file_format: str) -> N
 def test_a_killed_run_on_s3_is_continued(tmp_path: Path, s3: str) -> None:
     address = f"{s3}/killed"
     code = (
-        "from test_store_generate import FEW, SLOW; from lrtasks.data import generate\n"
-        f"generate(SLOW, {address!r}, workers=1, **FEW)"
+        "from test_store_generate import FEW, TASK; from lrtasks.data import generate\n"
+        f"generate(TASK, {address!r}, workers=1, **FEW)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent)
+    environment = {**os.environ, HOLD: "30"}
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent, env=environment)
     deadline = time.monotonic() + 120
     while len([name for name in files(address) if name.endswith(".parquet")]) < 3:
         assert process.poll() is None and time.monotonic() < deadline
-    from test_store_generate import FEW, SLOW
-
     with pytest.raises(lrtasks.UsageError, match=f"another generate .process {process.pid}"):
-        generate(SLOW, address, workers=1, **FEW)
+        generate(TASK, address, workers=1, **FEW)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    generate(SLOW, address, workers=1, **FEW)
-    generate(SLOW, str(tmp_path), workers=1, **FEW)
+    generate(TASK, address, workers=1, **FEW)
+    generate(TASK, str(tmp_path), workers=1, **FEW)
     assert files(address) == files(str(tmp_path))
     assert info(address)["samples"] == 60
     expected = open_dataset(str(tmp_path)).batch([30, 2])

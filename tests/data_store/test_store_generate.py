@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_tasks import Blot, Few, Grey
+from fake_tasks import HOLD, Blot, Few, Grey
 
 import lrtasks
 from lrtasks.data import generate, info, open_dataset, verify
@@ -23,7 +23,7 @@ from lrtasks.data.lock import LOCK, locked
 from lrtasks.data.plan import split_counts
 from lrtasks.generators.tasks.shift import Shift
 
-SLOW = Few(kinds=256, pause=0.005)
+TASK = Few(kinds=256)
 FEW = {"samples": 60, "split": (0.6, 0.2, 0.2), "shard_size": 7}
 
 
@@ -33,10 +33,14 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def start(code: str, folder: Path) -> subprocess.Popen[str]:
-    """A process that runs ``code``, returned when the first shard is in ``folder``."""
+def start(code: str, folder: Path, hold: int) -> subprocess.Popen[str]:
+    """A process that runs ``code`` up to ``hold`` samples, returned when the first shard is in ``folder``."""
     process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=Path(__file__).parent, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        env={**os.environ, HOLD: str(hold)},
+        stderr=subprocess.PIPE,
+        text=True,
     )
     deadline = time.monotonic() + 120
     while not list((folder / ".lrtasks" / "shards").glob("*.json")):
@@ -45,14 +49,13 @@ def start(code: str, folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def start_slow(folder: Path, workers: int) -> subprocess.Popen[str]:
-    """A process that writes samples of ``SLOW``, returned when its first shard is there."""
+def start_writing(folder: Path, workers: int) -> subprocess.Popen[str]:
+    """A process that writes samples of ``TASK``, returned when its first shard is there."""
     code = (
-        "from test_store_generate import SLOW; from lrtasks.data import generate\n"
-        f"generate(SLOW, {str(folder)!r}, samples=60, split=(0.6, 0.2, 0.2), shard_size=7,"
-        f" workers={workers}, progress=True)"
+        "from test_store_generate import FEW, TASK; from lrtasks.data import generate\n"
+        f"generate(TASK, {str(folder)!r}, workers={workers}, progress=True, **FEW)"
     )
-    return start(code, folder)
+    return start(code, folder, hold=20)
 
 
 @pytest.mark.parametrize(
@@ -68,21 +71,29 @@ def test_any_number_of_workers_gives_the_same_bytes(
     assert verify(str(tmp_path / "3")) == []
 
 
+def shard(record: Path) -> Path:
+    """The file of samples that a record says is whole."""
+    (name,) = json.loads(record.read_text())["files"]
+    return record.parents[2] / name
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_run_is_continued_to_the_same_bytes(tmp_path: Path, workers: int) -> None:
-    process = start_slow(tmp_path / "killed", workers)
+    process = start_writing(tmp_path / "killed", workers)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "killed").glob("*.parquet")}
-    assert kept and not (tmp_path / "killed" / "manifest.json").exists()
+    records = list((tmp_path / "killed" / ".lrtasks" / "shards").glob("*.json"))
+    kept = {record: shard(record).stat().st_mtime_ns for record in records}
+    assert not (tmp_path / "killed" / "manifest.json").exists()
     assert "unfinished" in verify(str(tmp_path / "killed"))[0]
     with pytest.raises(lrtasks.UsageError, match="no manifest"):
         open_dataset(str(tmp_path / "killed"))
-    generate(SLOW, str(tmp_path / "killed"), workers=1, **FEW)
-    generate(SLOW, str(tmp_path / "whole"), workers=1, **FEW)
+    generate(TASK, str(tmp_path / "killed"), workers=1, **FEW)
+    generate(TASK, str(tmp_path / "whole"), workers=1, **FEW)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
-    first = tmp_path / "killed" / "train-00000-of-00006.parquet"
-    assert first.stat().st_mtime_ns == kept[first]
+    # all but those in which a sample was another shard's, too
+    untouched = [record for record in kept if not json.loads(record.read_text())["attempts"]]
+    assert untouched and all(shard(record).stat().st_mtime_ns == kept[record] for record in untouched)
     assert json.loads((tmp_path / "killed" / "manifest.json").read_text())["replaced"]
 
 
@@ -100,10 +111,10 @@ def test_finished_shards_that_were_changed_are_made_again(tmp_path: Path) -> Non
 
 
 def test_a_second_run_says_so_and_stops(tmp_path: Path) -> None:
-    process = start_slow(tmp_path / "set", 1)
+    process = start_writing(tmp_path / "set", 1)
     try:
         with pytest.raises(lrtasks.UsageError, match=f"another generate .process {process.pid} on .* is writing"):
-            generate(SLOW, str(tmp_path / "set"), workers=1, **FEW)
+            generate(TASK, str(tmp_path / "set"), workers=1, **FEW)
     finally:
         process.kill()
         process.wait()
@@ -118,10 +129,10 @@ def test_interrupt_ends_workers_and_keeps_shards(tmp_path: Path) -> None:
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from fake_tasks import Few; registry.register('few')(Few); app = typer.Typer()\n"
         "app.command(context_settings={'allow_extra_args': True, 'ignore_unknown_options': True})(generate)\n"
-        f"options = '--kinds 4096 --pause 0.001 --samples 5000 --workers 2 --out {folder}'\n"
+        f"options = '--kinds 4096 --samples 5000 --workers 2 --out {folder}'\n"
         "sys.exit(app(['few', *options.split()], standalone_mode=False))"
     )
-    process = start(code, folder)
+    process = start(code, folder, hold=1500)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 1
@@ -130,7 +141,7 @@ def test_interrupt_ends_workers_and_keeps_shards(tmp_path: Path) -> None:
 
 
 def test_workers_end_when_the_main_process_is_killed(tmp_path: Path) -> None:
-    process = start_slow(tmp_path / "set", 2)
+    process = start_writing(tmp_path / "set", 2)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     if not children.exists():
         process.kill()

@@ -292,7 +292,7 @@ def test_metadata_cannot_hide_a_column() -> None:
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(2, 200), st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_pictures_are_lossless(rows: int, columns: int, classes: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     labels = rng.integers(-1, classes, (rows, columns))
@@ -303,7 +303,7 @@ def test_pictures_are_lossless(rows: int, columns: int, classes: int, seed: int)
 
 
 @given(st.integers(1, 300), st.integers(0, 2**63 - 1), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_epoch_orders_are_permutations(samples: int, seed: int, epoch: int) -> None:
     order = epoch_order(samples, seed, epoch)
     assert np.array_equal(np.sort(order), np.arange(samples))

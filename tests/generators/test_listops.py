@@ -56,7 +56,7 @@ def test_the_papers_example_is_labelled_as_printed() -> None:
     ),
     seed=st.integers(0, 2**63 - 1),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_limits_that_are_accepted_are_kept(limits: Limits, seed: int) -> None:
     try:
         task = lrtasks.make("listops", **limits._asdict())

@@ -28,7 +28,7 @@ def tasks(draw: st.DrawFn) -> Mqar:
 
 
 @given(task=tasks(), seed=st.integers(0, 2**63 - 1))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_each_key_is_asked_once_and_answered_with_its_value(task: Mqar, seed: int) -> None:
     batch = task.batch(range(4), seed=seed)
     labels = task.slices(batch)

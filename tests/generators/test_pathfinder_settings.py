@@ -16,7 +16,7 @@ from lrtasks.generators import make
 TASKS = ("pathfinder", "pathfinder-classification")
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     given_settings=st.fixed_dictionaries(
         {

@@ -25,7 +25,7 @@ def tasks(draw: st.DrawFn) -> Recall:
 
 
 @given(task=tasks(), seed=st.integers(0, 2**63 - 1))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_the_answer_is_the_value_that_stood_beside_the_key(task: Recall, seed: int) -> None:
     batch = task.batch(range(4), seed=seed)
     assert batch.x.shape == batch.y.shape == (4, task.length + 2)

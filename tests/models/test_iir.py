@@ -95,7 +95,7 @@ def test_pole_radius(data: Path) -> None:
     check_close(pole_radius(theta), arrays["out_radius"], 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
     length=st.sampled_from([1, 2, 3, 4, 5, 7, 16, 33, 150]),

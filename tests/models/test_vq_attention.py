@@ -149,7 +149,7 @@ def test_all_arrays_are_compared(data: Path) -> None:
     assert files - {"vq_quantise"} == {"vq_codemean_gradient", *(f"vq_attn_{file}" for file in ATTENTION_FILES)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     length=st.integers(1, 40),
     block=st.integers(1, 12),
