@@ -171,9 +171,7 @@ def test_a_terminal_without_symbols_gets_plain_letters() -> None:
     assert drawn[1].split()[1:3] == [">", "."]
 
 
-def test_runs_that_go_on_are_shown_with_what_they_have_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_that_go_on_are_shown_with_what_they_have_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.monotonic", lambda: 0.0)
     entries = [Entry(model, "shift", settings={"steps": 8}) for model in MODELS]
     standing = Standing(entries, [one.folder(tmp_path) for one in entries])

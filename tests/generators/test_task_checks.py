@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,15 @@ from lrtasks.errors import UsageError
 from lrtasks.generators import Sample, Task
 from lrtasks.generators.checks import task_problems
 from lrtasks.specs import Spec
+
+
+@pytest.fixture(autouse=True)
+def imports() -> Iterator[None]:
+    """What a broken task leaves among the imported modules goes with its test."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) & {"tensorflow"} - before:
+        del sys.modules[name]
 
 
 def test_a_good_task_passes() -> None:
