@@ -10,6 +10,7 @@ and all values and drawing slots with ``choice(p=...)``.
 
 from __future__ import annotations
 
+import argparse
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -99,6 +100,7 @@ def rows() -> Iterator[tuple[str, str, float, float]]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(f"{'task':8} {'setting':24} {'ms a sample':>12} {'alternative':>12} {'ratio':>7}")
     for task, setting, ours, alternative in rows():
         print(f"{task:8} {setting:24} {ours:12.3f} {alternative:12.3f} {alternative / ours:7.1f}", flush=True)
