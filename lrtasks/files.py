@@ -45,6 +45,14 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
         partial.unlink(missing_ok=True)
 
 
+def write_output(path: Path, data: bytes) -> None:
+    """Write what a user asked for by name: a file atomically, through links, and into a pipe or device as it comes."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+    else:
+        write_atomically(path.resolve(), data)
+
+
 def remove_partials(path: Path) -> None:
     """Remove what killed calls of :func:`write_atomically` left of ``path``; nobody may be writing it."""
     for partial in path.parent.glob(f".{path.name}.*-*"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,7 +45,7 @@ def compare(
 def _sides(a: str, b: str, folders: list[Path] | None) -> tuple[Side, Side]:
     from lrtasks.results.pairing import Side, model_side
 
-    are_folders = [not folders and ("/" in word or Path(word).exists()) for word in (a, b)]
+    are_folders = [not folders and ("/" in word or _exists(word)) for word in (a, b)]
     if all(are_folders):
         return Side(a, read_results([Path(a)])), Side(b, read_results([Path(b)]))
     if any(are_folders):
@@ -52,3 +53,9 @@ def _sides(a: str, b: str, folders: list[Path] | None) -> tuple[Side, Side]:
         raise UsageError(f"compare takes two models or two folders, found the folder {folder} and the name {name!r}")
     records = read_results(folders or [Path("runs")])
     return model_side(a, records), model_side(b, records)
+
+
+def _exists(name: str) -> bool:
+    with suppress(OSError):  # a model's name with its settings may be too long for a file
+        return Path(name).exists()
+    return False

@@ -28,7 +28,7 @@ def report(
         raise UsageError(f"--heat-map writes SVG; its name must end in .svg, found {heat_map}")
     if heat_map is not None and heat_map.resolve() == out.resolve():
         raise UsageError(f"--out and --heat-map are both {out}")
-    from lrtasks.files import write_atomically
+    from lrtasks.files import write_output
     from lrtasks.results.report import heat_map_svg, make_report, read_sources, render_page
 
     sources = read_sources(folders or [Path("runs")])
@@ -38,7 +38,7 @@ def report(
     contents = [render_page(made), *([heat_map_svg(made)] if heat_map is not None else [])]
     for path, content in zip(targets, contents, strict=True):
         try:
-            write_atomically(path, content.encode(errors="replace"))
+            write_output(path, content.encode(errors="replace"))
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}") from None
         print(f"wrote {path}")
@@ -50,5 +50,8 @@ def _require_writable(path: Path) -> None:
         raise UsageError(f"cannot write {path}: it is a folder")
     if not folder.is_dir():
         raise UsageError(f"cannot write {path}: there is no folder {folder}")
-    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+    # a file is replaced, a pipe or a device is written into
+    replaced = path.is_file() or not path.exists()
+    places = [*([path.resolve().parent] if replaced else []), *([path] if path.exists() else [])]
+    if not all(os.access(place, os.W_OK) for place in places):
         raise UsageError(f"cannot write {path}: it is not writable")

@@ -45,7 +45,8 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
     if figures:
         written.append(plots.save(plots.draw_figures(figures), out / "diagnostics.png"))
     # the packages that brought task and model may be missing here, or broken by now
-    there = record.model["name"] in models.registry.usable() and record.task["name"] in registry.usable()
+    registered = record.model.get("structure") is None and record.model["name"] in models.registry.usable()
+    there = registered and record.task["name"] in registry.usable()
     if there and (run / WEIGHTS).exists():
         task = make(record.task["name"], **record.task["parameters"])
         batch = task.batch(range(PORTRAIT_SAMPLES), 0, "test")

@@ -70,7 +70,8 @@ class Cell:
     @property
     def step_seconds(self) -> list[float]:
         """Seconds per training step of each seed that was timed."""
-        return [record.cost["seconds_per_step"] for record in self.records if record.cost]
+        found = (record.cost.get("seconds_per_step") for record in self.records)
+        return [seconds for seconds in found if seconds is not None]
 
     @property
     def devices(self) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +101,14 @@ class RunRecord:
 def read_record(path: Path) -> RunRecord:
     """Read ``record.json``, or the one in the folder ``path``.
 
+    A number that is not finite, which only others write, is read as ``None``.
+
     Raises:
         UsageError: if it is missing, damaged or of another schema.
     """
     file = path / FILE if path.is_dir() else path
     try:
-        content = json.loads(file.read_text())
+        content = _finite(json.loads(file.read_text()))
     except OSError as error:
         raise UsageError(f"no run record at {file} ({error.strerror})") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -122,7 +125,7 @@ def read_record(path: Path) -> RunRecord:
 
 
 def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
-    """Read all records below ``folder``, sorted by path.
+    """Read all records below ``folder``, sorted by path; links to folders are followed, each folder is read once.
 
     Returns:
         ``(path, record)`` pairs, and one line for each file that could not be read: one damaged record hides no other.
@@ -133,7 +136,7 @@ def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]
     if not folder.exists():
         raise UsageError(f"no results folder at {folder}")
     found, problems = [], []
-    for file in sorted(folder.rglob(FILE)):
+    for file in sorted(_files(folder)):
         try:
             found.append((file.parent, read_record(file)))
         except UsageError as error:
@@ -149,9 +152,23 @@ def score_name(rows: Sequence[Mapping[str, Any]]) -> str:
 _ENTRIES: dict[str, dict[str, Any]] = {
     "task": {"name": str, "version": int, "parameters": dict, "metric": str},
     "model": {"name": str, "parameters": dict, "count": int | None, "state_bytes": int | None},
-    "cost": {"seconds_per_step": int | float, "device": str},
+    "cost": {"seconds_per_step": int | float | None, "device": str},
 }
 """What the readers of records rely on inside a field, with its type; a run that was not timed has no cost."""
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The records below ``folder``."""
+    seen = set()
+    for place, below, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:  # two links lead here, or one that leads back
+            below.clear()
+            continue
+        seen.add(real)
+        below.sort()
+        if FILE in files:
+            yield Path(place) / FILE
 
 
 def _writer(content: dict[str, Any]) -> str:
@@ -193,6 +210,9 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    if isinstance(value, int | float):
+        try:
+            return value if math.isfinite(value) else None
+        except OverflowError:  # a whole number beyond all floats
+            return None
     return value

@@ -16,6 +16,9 @@ SHARED_BUDGET = ("steps", "batch_size", "train_samples", "val_batches", "test_ba
 
 Settings = Mapping[str, Any]
 
+_OTHERWISE = re.compile(r"none|null|true|false|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
+"""Texts that would be read as a value of another type."""
+
 
 def task_settings(record: RunRecord) -> Settings:
     """The task with its parameters, version and data."""
@@ -34,7 +37,10 @@ def model_settings(record: RunRecord) -> Settings:
     model = record.model
     parameters = {f"model {name}": value for name, value in model["parameters"].items()}
     tuning = {name: value for name, value in record.budget.items() if name not in SHARED_BUDGET}
-    return _said({"name": model["name"], **parameters, **tuning, "structure": model.get("structure")})
+    said = _said({"name": model["name"], **parameters, **tuning, "structure": model.get("structure")})
+    if "structure" in said:  # of a user's own model only what was given is known: none is not the default
+        return {**said, **parameters}
+    return said
 
 
 def key(settings: Settings) -> str:
@@ -45,7 +51,15 @@ def key(settings: Settings) -> str:
 def differing(settings: Sequence[Settings]) -> list[str]:
     """Names of the settings that are not the same in all, sorted."""
     names = {name for entry in settings for name in entry}
-    return sorted(name for name in names if len({json.dumps(entry.get(name)) for entry in settings}) > 1)
+    return sorted(name for name in names if len({_told(entry, [name]) for entry in settings}) > 1)
+
+
+def telling(settings: Sequence[Settings]) -> list[str]:
+    """What :func:`differing` gives, but the structure of a user's own models only if nothing else tells them apart."""
+    names = differing(settings)
+    words = [name for name in names if name != "structure"]
+    counts = [len({_told(entry, chosen) for entry in settings}) for chosen in (words, names)]
+    return words if counts[0] == counts[1] else names
 
 
 def label(entry: Settings, names: Iterable[str]) -> str:
@@ -54,13 +68,14 @@ def label(entry: Settings, names: Iterable[str]) -> str:
     >>> label({"name": "longvq", "model window": None, "model quantise": True}, ["model window", "model quantise"])
     'longvq (window=none, quantise=true)'
     """
-    shown = ", ".join(f"{bare(name)}={as_given(entry.get(name))}" for name in names)
+    missing = "default" if "structure" in entry else as_given(None)
+    shown = ", ".join(f"{bare(name)}={as_given(entry[name]) if name in entry else missing}" for name in names)
     return f"{entry['name']} ({shown})" if shown else str(entry["name"])
 
 
 def labels(settings: Sequence[Settings]) -> list[str]:
     """Label each by its name and by what differs among those of one name."""
-    alike = {entry["name"]: differing([e for e in settings if e["name"] == entry["name"]]) for entry in settings}
+    alike = {entry["name"]: telling([e for e in settings if e["name"] == entry["name"]]) for entry in settings}
     return [label(entry, alike[entry["name"]]) for entry in settings]
 
 
@@ -70,7 +85,9 @@ def bare(name: str) -> str:
 
 
 def as_given(value: Any) -> str:
-    """A value as a command takes it."""
+    """A value as a command takes it; a text that looks like another value in quotation marks."""
+    if isinstance(value, str):
+        return json.dumps(value) if _OTHERWISE.fullmatch(value.lower()) else value
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
@@ -108,6 +125,11 @@ def versions_note(records: Iterable[RunRecord]) -> list[str]:
     versions = {str(record.environment["lrtasks"]) for record in records if "lrtasks" in record.environment}
     listed = " and ".join(sorted(versions, key=by_number))
     return [f"made by lrtasks {listed}, whose models may differ"] if len(versions) > 1 else []
+
+
+def _told(entry: Settings, names: Iterable[str]) -> str:
+    """A text that is the same for entries that have the same to say of ``names``."""
+    return json.dumps([[name in entry, entry.get(name)] for name in names])
 
 
 def _said(settings: dict[str, Any]) -> Settings:

@@ -19,7 +19,6 @@ from lrtasks.results.records import RunRecord
 from lrtasks.results.settings import (
     Settings,
     by_number,
-    differing,
     key,
     label,
     labels,
@@ -27,6 +26,7 @@ from lrtasks.results.settings import (
     require_equal_budgets,
     shared_budget,
     task_settings,
+    telling,
     versions_note,
 )
 
@@ -156,7 +156,7 @@ def _merge_columns(settings: Mapping[str, Settings], grouped: Iterable[tuple[str
     for here in by_row.values():
         for name in {settings[column_key]["name"] for column_key in here}:
             alike = [settings[column_key] for column_key in here if settings[column_key]["name"] == name]
-            conflicts.setdefault(name, set()).update(differing(alike))
+            conflicts.setdefault(name, set()).update(telling(alike))
     return {column_key: label(entry, sorted(conflicts[entry["name"]])) for column_key, entry in settings.items()}
 
 

@@ -220,3 +220,11 @@ def test_predictions_are_drawn_beside_image_and_target() -> None:
     figure = plots.draw_predictions(np.random.rand(1, 16, 1), target, target, (4, 4), 3)
     assert [panel.get_title() for panel in figure.axes] == ["image", "target", "prediction"]
     assert np.array_equal(figure.axes[1].images[0].get_array(), target.reshape(4, 4))
+
+
+def test_an_own_model_with_the_name_of_a_registered_one_has_no_portraits(tmp_path: Path) -> None:
+    record = made(model="seqboat", structure="00", curve=[{"step": 1, "loss": 1.0, "r2": 0.0}])
+    record.write(tmp_path)
+    checkpoint.save(tmp_path / WEIGHTS, {"model": {}, "step": 1})
+    _, written = analysis.analyze(tmp_path, tmp_path / "plots")
+    assert [path.name for path in written] == ["curve.png"]

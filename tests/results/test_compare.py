@@ -278,6 +278,7 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
     ("words", "message"),
     [
         (("runs", "dss"), "compare takes two models or two folders, found the folder runs and the name 'dss'"),
+        (("dlr", "d" * 300), f"unknown model '{'d' * 300}'; Allowed: dlr, dss"),
         (
             ("dlr", "runs/dss-0"),
             "compare takes two models or two folders, found the folder runs/dss-0 and the name 'dlr'",

@@ -13,6 +13,7 @@ from made_records import made
 
 from lrtasks.errors import UsageError
 from lrtasks.results import RunRecord, read_record, read_records
+from lrtasks.results.table import make_table
 
 
 def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -126,3 +127,31 @@ def test_one_damaged_record_hides_no_other(tmp_path: Path) -> None:
 def test_every_field_is_documented() -> None:
     for field in dataclasses.fields(RunRecord):
         assert f"        {field.name}: " in (RunRecord.__doc__ or "")
+
+
+def test_numbers_that_are_not_finite_are_read_as_none(tmp_path: Path) -> None:
+    content = dataclasses.asdict(made())
+    content["floors"]["copy"]["r2"] = math.nan
+    content["cost"]["seconds_per_step"] = math.inf
+    content["budget"]["lr"] = math.nan
+    content["scores"]["test"]["r2_batch_mean"] = 10**400
+    content["task"]["parameters"]["length"] = math.inf
+    (tmp_path / "record.json").write_text(json.dumps(content))
+    record = read_record(tmp_path)
+    assert (record.floors["copy"]["r2"], record.cost["seconds_per_step"], record.budget["lr"]) == (None, None, None)
+    assert (record.score("r2"), record.score("r2_batch_mean"), record.task["parameters"]["length"]) == (0.9, None, None)
+    (row,) = make_table([record]).rows()
+    assert (row["floor"], row["floor_name"], row["seconds_per_step"]) == (0.0, "constant", None)
+    json.dumps(row, allow_nan=False)
+
+
+def test_links_to_folders_are_followed_once(tmp_path: Path) -> None:
+    for name in ("there/cumsum/run", "here/shift/run"):
+        (tmp_path / name).mkdir(parents=True)
+        made(task=name.split("/")[1]).write(tmp_path / name)
+    here = tmp_path / "here"
+    (here / "cumsum").symlink_to(tmp_path / "there" / "cumsum")
+    (here / "shift" / "again").symlink_to(here)
+    found, problems = read_records(here)
+    assert [path.relative_to(here).as_posix() for path, _ in found] == ["cumsum/run", "shift/run"]
+    assert problems == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,3 +86,25 @@ def test_unequal_budgets_can_be_asked_for(command: Command, tmp_path: Path) -> N
     write_runs(tmp_path / "runs", made(), made(model="dss", budget={"steps": 5}))
     assert command("report", "--unequal-budgets").code == 0
     assert "steps=5" in (tmp_path / "report.html").read_text()
+
+
+def test_a_link_is_written_through(command: Command, tmp_path: Path) -> None:
+    write_runs(tmp_path / "runs", made())
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "page.html").write_text("old")
+    (tmp_path / "report.html").symlink_to("there/page.html")
+    assert command("report").code == 0
+    assert (tmp_path / "report.html").is_symlink()
+    assert (tmp_path / "there" / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_pipe_is_written_into(command: Command, tmp_path: Path) -> None:
+    write_runs(tmp_path / "runs", made())
+    os.mkfifo(tmp_path / "pipe")
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()), daemon=True)
+    reader.start()
+    assert command("report", "-o", "pipe").code == 0
+    reader.join(120)
+    assert read[0].startswith("<!doctype html>") and read[0].rstrip().endswith("</html>")
+    assert (tmp_path / "pipe").is_fifo()

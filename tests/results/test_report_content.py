@@ -67,6 +67,23 @@ def test_a_score_does_not_hide_that_other_seeds_diverged() -> None:
     assert result.remarks == ["1 of 2 runs diverged"]
 
 
+def test_a_score_does_not_hide_that_other_seeds_have_none() -> None:
+    records = [made(seed=0, score=0.5), made(seed=1, score=None), made(seed=2, score=None, status="failed")]
+    (result,) = report_of(*records).results.values()
+    assert result.remarks == ["1 of 3 runs failed", "1 of 3 runs without a score"]
+
+
+def test_costs_of_different_machines_have_no_mean() -> None:
+    def on(device: str, seconds: float) -> dict[str, object]:
+        return {"seconds_per_step": seconds, "peak_memory_bytes": 10, "device": device}
+
+    records = [made(seed=0, cost=on("cpu", 1.0)), made(seed=1, cost=on("gpu", 0.001))]
+    (result,) = report_of(*records).results.values()
+    assert result.costs == {"state_bytes": 64, "count": 100}
+    (result,) = report_of(*records[:1], made(seed=1, cost=on("cpu", 3.0))).results.values()
+    assert result.costs["seconds_per_step"] == 2.0
+
+
 def test_the_best_come_first() -> None:
     scores = {("sort", "a"): 0.3, ("sort", "b"): 0.4, ("shift", "a"): 0.5, ("shift", "b"): 0.9}
     report = report_of(*(made(task=task, model=model, score=score) for (task, model), score in scores.items()))
@@ -90,7 +107,9 @@ def test_a_mean_is_over_limited_values() -> None:
 
 def test_solved_tasks_and_costs_of_a_model() -> None:
     records = [made(task=task, score=score) for task, score in (("shift", 0.96), ("sort", 0.95), ("mips", 0.94))]
-    records[0] = dataclasses.replace(records[0], cost={"seconds_per_step": 3.0, "peak_memory_bytes": None})
+    records[0] = dataclasses.replace(
+        records[0], cost={"seconds_per_step": 3.0, "peak_memory_bytes": None, "device": "cpu"}
+    )
     (column,) = report_of(*records).columns
     assert (column.solved, column.scored) == (2, 3)
     assert column.costs == {"seconds_per_step": 0.01, "state_bytes": 64, "count": 100, "peak_memory_bytes": 1}

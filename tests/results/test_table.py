@@ -362,3 +362,34 @@ def test_a_wide_table_is_folded_to_the_terminal(results: Callable[..., Any], mon
     folded = results().out.split("±: ")[0].splitlines()
     assert max(map(len, folded)) <= 40 < max(map(len, wide.splitlines()))
     assert [line.split("  ")[0] for line in folded].count("task") > 1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ([{}, {"window": None}], ["net (window=default)", "net (window=none)"]),
+        (
+            [{}, {"window": None}, {"window": "none"}],
+            ['net (window="none")', "net (window=default)", "net (window=none)"],
+        ),
+        ([{"window": 4}, {"window": "4"}], ['net (window="4")', "net (window=4)"]),
+        ([{"window": True}, {"window": "True"}], ['net (window="True")', "net (window=true)"]),
+    ],
+)
+@pytest.mark.parametrize("alike", [True, False])
+def test_settings_of_an_own_model_that_look_alike_are_kept_apart(
+    parameters: list[dict[str, Any]], expected: list[str], alike: bool
+) -> None:
+    records = []
+    for number, entry in enumerate(parameters):
+        record = made(model="net", score=0.1 * number, structure="0" if alike else str(number))
+        record.model["parameters"] = entry
+        records.append(record)
+    table = make_table(records)
+    assert sorted(table.column_labels) == expected
+    assert sorted(row["score"] for row in table.rows()) == [pytest.approx(0.1 * n) for n in range(len(parameters))]
+
+
+def test_own_models_of_another_structure_are_kept_apart() -> None:
+    records = [made(model="net", structure=structure) for structure in "ab"]
+    assert make_table(records).column_labels == ("net (structure=a)", "net (structure=b)")

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from lrtasks.results.cell import Cell
-from lrtasks.results.records import RunRecord
-from lrtasks.results.report.content import COSTS, SOLVED, ModelColumn, Report, Result, TaskRow
+from lrtasks.results.report.content import COSTS, MEASURED, SOLVED, ModelColumn, Report, Result, TaskRow
 from lrtasks.results.report.scale import above_floor
 from lrtasks.results.report.sources import Sources
 from lrtasks.results.table import Table, make_table
@@ -81,7 +80,7 @@ def _result(
     name: str, row: int, column: int, cell: Cell, floor: tuple[str, float] | None, above: float | None
 ) -> Result:
     state = "scored" if cell.score else _state(cell)
-    return Result(name, row, column, cell, floor, above, state, _costs(cell.records))
+    return Result(name, row, column, cell, floor, above, state, _costs(cell))
 
 
 def _state(cell: Cell) -> str:
@@ -93,9 +92,11 @@ def _state(cell: Cell) -> str:
     return "nan" if any(cell.metric in record.scores.get("test", {}) for record in cell.records) else "unscored"
 
 
-def _costs(records: Iterable[RunRecord]) -> dict[str, float]:
-    found: dict[str, list[float]] = {name: [] for name in COSTS}
-    for record in records:
+def _costs(cell: Cell) -> dict[str, float]:
+    # a mean over different machines would be the cost of none of them
+    several = len(cell.devices) > 1
+    found: dict[str, list[float]] = {name: [] for name in COSTS if not (several and name in MEASURED)}
+    for record in cell.records:
         for name, values in found.items():
             value = (record.model if name in record.model else record.cost).get(name)
             if value is not None:

@@ -31,6 +31,9 @@ COSTS = {
 }
 """What a result costs, by the names of the records."""
 
+MEASURED = ("seconds_per_step", "peak_memory_bytes")
+"""Those that depend on the machine."""
+
 
 class State(NamedTuple):
     """What stands in a cell that has no score above floor: a short word, and what it means."""
@@ -88,8 +91,10 @@ class Result:
         """What the score hides: runs of the cell that ended otherwise."""
         if self.score is None:
             return []
-        others = Counter(record.status for record in self.cell.records if record.status != "done")
-        return [f"{count} of {len(self.cell.records)} runs {status}" for status, count in sorted(others.items())]
+        others = Counter(record.outcome() for record in self.cell.records)
+        del others["done"]
+        words = {outcome: "without a score" if outcome == "no score" else outcome for outcome in sorted(others)}
+        return [f"{others[outcome]} of {len(self.cell.records)} runs {said}" for outcome, said in words.items()]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,7 @@ class Sources:
     """Records and where they lie.
 
     Attributes:
-        runs: ``(folder, record)`` pairs; a folder counts once, however many of the given folders hold it. All numbers
-            in the records are finite; what was not is ``None``.
+        runs: ``(folder, record)`` pairs; a folder counts once, however many of the given folders hold it.
         left_out: one line for each file that is no record.
     """
 
@@ -40,9 +38,7 @@ def read_sources(folders: Sequence[Path]) -> Sources:
     for folder in folders:
         found, problems = read_records(folder)
         left_out.update(dict.fromkeys(problems))
-        for path, read in found:
-            # what is no finite number becomes None, here and for all who read on
-            record = RunRecord(**json.loads(read.to_json()))
+        for path, record in found:
             problem = _problem(record)
             if problem is None:
                 runs.setdefault(path.resolve(), (path, record))
