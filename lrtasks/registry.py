@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ from lrtasks.parameters import Parametrised
 
 T = TypeVar("T", bound=Parametrised)
 Presets = dict[str, dict[str, Any]]
+
+_NAME = re.compile(r"[^\W_][\w.-]{0,99}")
 
 
 class Registry(Generic[T]):
@@ -47,10 +50,16 @@ class Registry(Generic[T]):
         """Class decorator: make the class known as ``name``, which no other class may have.
 
         Raises:
-            UsageError: if another class has this name, or for what is no class of this kind.
+            UsageError: if another class has this name, for what is no class of this kind, or for a name that could not
+                be a folder's or an option's.
         """
 
         def add(cls: type[T]) -> type[T]:
+            if not _NAME.fullmatch(name) or name == "all":
+                raise UsageError(
+                    f"{name!r} can be no {self.kind}'s name: it must be made of letters, digits, '_', '-' and '.', "
+                    "begin with a letter or digit, and not be 'all'"
+                )
             if not (isinstance(cls, type) and issubclass(cls, self._base_class())):
                 wanted = self._base.replace(":", ".")
                 raise UsageError(f"{self.kind} {name!r} must be a subclass of {wanted}, found {cls!r}")

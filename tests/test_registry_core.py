@@ -200,12 +200,12 @@ def test_an_entry_point_must_use_the_name_of_its_class(install: Install) -> None
     assert registry.get("wave").name == "wave"
 
 
-def test_tasks_named_by_an_entry_point_reach_other_processes(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_named_by_an_entry_point_reach_other_processes(install: Install) -> None:
     install({"waves.py": WAVE})
     import waves  # type: ignore[import-not-found]
 
     task = tasks.register("wave")(waves.Wave).make(length=3)
-    monkeypatch.delitem(tasks._classes, "wave")
+    del tasks._classes["wave"]  # as in a process that has not used it yet
     code = "import pickle, sys; sys.path[:], task = pickle.load(sys.stdin.buffer); task = pickle.loads(task)\n"
     code += "print(task.name, task.batch([5]).x.tolist())"
     payload = pickle.dumps((sys.path, pickle.dumps(task)))
@@ -264,3 +264,23 @@ def test_unknown_names_are_answered_with_the_close_ones(install: Install) -> Non
         registry.get("wvae")
     with pytest.raises(UsageError, match="unknown task 'wvae'"):
         registry.presets("wvae")
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "a,b", "-a", "all", "a" * 101, "<b>"])
+def test_names_that_could_be_no_folders_or_options_are_refused(install: Install, name: str) -> None:
+    registry = install({"waves.py": WAVE}, waves={"wave": "waves:Wave"})
+    wave = registry.get("wave")
+    with pytest.raises(UsageError, match="can be no task's name: it must be made of letters, digits") as caught:
+        registry.register(name)(wave)
+    assert repr(name) in str(caught.value)
+
+
+def test_a_package_with_such_a_name_is_told_of_and_the_rest_works(install: Install) -> None:
+    registry = install({"waves.py": WAVE}, waves={"..": "waves:Wave"})
+    assert "'..' can be no task's name" in registry.problems()[".."]
+    assert ".." not in registry.usable() and "shift" in registry.usable()
+
+
+@pytest.mark.parametrize("name", ["λ-wave", "wave_2.1", "2d"])
+def test_letters_of_any_language_and_digits_make_a_name(install: Install, name: str) -> None:
+    assert install({"waves.py": WAVE}, waves={name: "waves:Wave"}).get(name).name == name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -37,8 +38,8 @@ def run_bench(
     Raises:
         UsageError: if the folder cannot be used, or another process is measuring into it.
     """
-    if time_limit <= 0:
-        raise UsageError(f"time_limit must be above 0, found {time_limit:g}")
+    if not 0 < time_limit < math.inf:
+        raise UsageError(f"time_limit must be above 0 seconds and finite, found {time_limit:g}")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import warnings
@@ -73,7 +74,11 @@ def main() -> None:
         _fail(error.format_message() + _misspelt(error), 2)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted; what was cut off goes on when the same command is given again", 1)
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            _fail(f"a name is too long for the file system: {str(error.filename)[:100]}…", 2)
+        if not isinstance(error, BrokenPipeError):
+            raise
         # the reader went away, as `| head` does: nobody is left to write to, not at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -83,7 +83,7 @@ def require_known(
         known = sorted({*parameter_names(of_models, of_tasks), *options})
         raise UsageError(
             f"neither a chosen task nor a chosen model nor the budget has a parameter {setting!r}"
-            f"{suggestion(setting, known)}"
+            f"{suggestion(split_setting(setting)[1], known)}"
         )
 
 

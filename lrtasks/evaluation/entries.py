@@ -117,12 +117,20 @@ def sides(entry: Entry) -> tuple[dict[str, Any], dict[str, Any]]:
     """Row and column of an entry in a grid of tasks × models, with the settings that belong to each."""
     row: dict[str, Any] = {"name": entry.task, "preset": entry.preset}
     column: dict[str, Any] = {"name": entry.model}
-    of_task = generators.registry.get(entry.task).parameter_names()
+    of_task = _parameters_of(entry.task)
     for setting, value in entry.settings.items():
         owner, name = split_setting(setting)
         in_row = owner == "task" or (owner != "model" and (name in of_task or name in SHARED_BUDGET))
         (row if in_row else column)[name] = value
     return row, column
+
+
+def _parameters_of(task: str) -> list[str]:
+    """Names of a task's parameters; none of a task that cannot be used, whose runs are only told of."""
+    try:
+        return generators.registry.get(task).parameter_names()
+    except UsageError:
+        return []
 
 
 def side_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -19,6 +19,9 @@ from lrtasks.generators.base import Task
 from lrtasks.models.base import Backbone, ModelLike, state_bytes
 from lrtasks.results.records import RunRecord
 
+LONGEST_NAME = 100
+"""Characters of a model's name that its runs' folders show; file systems allow 255 for all of it."""
+
 
 def new_record(
     plan: Plan, preset: str, seed: int, command: str, *, subject: Subject | None = None, data_digest: str | None = None
@@ -64,7 +67,7 @@ def run_folder(
     text = json.dumps(identity, sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     name = identity["model"]["name"]
-    readable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+    readable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[:LONGEST_NAME]
     return out / plan.task.name / f"{readable}-{digest}-seed{seed}"
 
 

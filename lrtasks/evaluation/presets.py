@@ -121,12 +121,13 @@ def assign(
             choices = " or ".join(f"{owner}.{name}" for owner in having)
             raise UsageError(f"{name!r} is a parameter of {' and '.join(having)}: write {choices}")
         if not having:
-            every = sorted({*options, *(entry for _, known in owners.values() for entry in known)})
+            every = {*options, *(entry for _, known in owners.values() for entry in known)}
+            others = sorted(entry for entry in every if entry.replace("-", "_") != name)
             listed = "; ".join(f"{owner} has: {', '.join(known)}" for owner, (_, known) in owners.items() if known)
             own = "" if model else "; your own model's are written model.NAME"
             raise UsageError(
                 f"neither {task} nor {model or 'the model'} nor the budget has a parameter {name!r}"
-                f"{suggestion(name, every)} ({listed}{own})"
+                f"{suggestion(name, others)} ({listed}{own})"
             )
         mine = sorted_settings[owners[having[0]][0]]
         if bare in mine and mine[bare] != value:

@@ -85,7 +85,8 @@ def evaluate(
             require_room(plan.model, plan.task, plan.hyper, plan.budget.batch_size // fabric.world_size, fabric.device)
             subject = build_subject(model, plan.task, plan.hyper, seed)
         streams, data_digest = make_streams(plan.task, plan.budget, seed, data, workers, fabric)
-        folder = run_folder(Path(out), plan, seed, subject=subject, data_digest=data_digest)
+        # the first process's, as a user's model may hold what differs from process to process
+        folder = fabric.broadcast(run_folder(Path(out), plan, seed, subject=subject, data_digest=data_digest))
         record = _finished(fabric, folder)
         if record is None:
             with _alone(fabric, folder):

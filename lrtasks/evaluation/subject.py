@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ class Subject:
     Attributes:
         name: as it appears in tables.
         hyper: hyper-parameters, JSON-ready.
-        structure: digest of a user's module and its submodules without their values, as the name and the
+        structure: digest of a user's module and its submodules without their weights, as the name and the
             hyper-parameters may not say all; ``None`` for a registered model.
         start: digest of a user's module with its starting values; ``None`` for a registered model.
         module: the model, on the CPU, in training mode.
@@ -85,6 +85,7 @@ def _user_subject(name: str, hyper: dict[str, Any], module: nn.Module) -> Subjec
             f"hyper-parameters must be numbers, texts, lists or mappings for the record: {error}"
         ) from None
     structure = hashlib.blake2b(repr(module).encode(), digest_size=8)
+    structure.update(json.dumps(list(_plain_attributes(module))).encode())
     start = hashlib.blake2b(digest_size=8)
     for key, value in module.state_dict().items():
         structure.update(f"{key} {getattr(value, 'shape', '')}".encode())
@@ -92,6 +93,26 @@ def _user_subject(name: str, hyper: dict[str, Any], module: nn.Module) -> Subjec
         values = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes() if torch.is_tensor(value) else b""
         start.update(key.encode() + values)
     return Subject(name, hyper, structure.hexdigest(), start.hexdigest(), module.train())
+
+
+def _plain_attributes(module: nn.Module) -> Iterator[tuple[str, str]]:
+    """What a module and those below it keep beside weights and modules, such as a window: names and values as text.
+
+    Only what its value tells, and what is not private; torch's own modules say theirs in ``repr``.
+    """
+    parts = [(name, part) for name, part in module.named_modules() if not type(part).__module__.startswith("torch.")]
+    for name, part in parts:
+        for key, value in sorted(vars(part).items()):
+            if not key.startswith("_") and key != "training" and _is_plain(value):
+                yield f"{name}.{key}", repr(value)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, [*value, *value.values()]))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _import_factory(address: str) -> Callable[..., nn.Module]:

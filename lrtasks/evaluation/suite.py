@@ -7,7 +7,9 @@ next call, from its last checkpoint.
 
 from __future__ import annotations
 
+import math
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -60,8 +62,8 @@ def run_suite(
         UsageError: for entries that cannot be by their names and values, equal runs, unequal budgets, and a results
             folder that cannot be made or written to; nothing has been run then.
     """
-    if time_limit is not None and not time_limit > 0:
-        raise UsageError(f"time_limit must be above 0 seconds, found {time_limit:g}")
+    if time_limit is not None and not 0 < time_limit < math.inf:
+        raise UsageError(f"time_limit must be above 0 seconds and finite, found {time_limit:g}")
     if device not in DEVICES:
         raise unknown("device", device, DEVICES)
     tracked = tracker_names(trackers)
@@ -76,7 +78,10 @@ def run_suite(
         if record is not None:
             standing.end(number, status, record)
             if status in FINISHED:
-                track_finished(tracked, folder, record)
+                try:
+                    track_finished(tracked, folder, record)
+                except UsageError as error:
+                    warnings.warn(f"{standing.titles[number]}: not tracked: {error}", stacklevel=2)
     on_change(standing, None)
     left = [number for number, status in enumerate(standing.statuses) if status == WAITING]
     lock = threading.Lock()

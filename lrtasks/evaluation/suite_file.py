@@ -141,6 +141,7 @@ def _run(content: dict[str, Any], preset: str, shared: Mapping[str, Any], given:
         if key not in content:
             raise UsageError(f"{key} is missing")
     entry = Entry(run.model, run.task, run.preset or preset, run.seed, settings)
+    require_known(settings, [run.model], [run.task])
     reason = impossible(entry)
     if reason is not None:
         raise UsageError(reason)

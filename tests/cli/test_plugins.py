@@ -11,6 +11,8 @@ import pytest
 from plugin_packages import IDENTITY, WAVE, importable, write_package
 
 from lrtasks import generators, models
+from lrtasks.cli.grid import Grid
+from lrtasks.evaluation.standing import Standing
 from lrtasks.evaluation.suite_file import make_suite
 
 Command = Callable[..., Any]
@@ -120,6 +122,9 @@ def test_a_suite_of_everything_leaves_out_what_is_broken() -> None:
     assert {("same", "wave"), ("same", "shift"), ("dlr", "wave")} <= run
     assert {("twin", "shift"), ("lost-model", "wave"), ("dlr", "lost"), ("dlr", "ripple")} <= skipped
     assert not {"twin", "lost-model", "lost", "ripple"} & {name for pair in run for name in pair}
+    folders = [Path(str(number)) for number in range(len(wanted.entries))]
+    grid = Grid(Standing(wanted.entries, folders), [entry for entry, _ in wanted.skipped])
+    assert {"wave", "lost", "ripple"} <= set(grid.rows) and {"same", "twin", "lost-model"} <= set(grid.columns)
 
 
 @pytest.mark.usefixtures("plugins")

@@ -58,6 +58,21 @@ def test_two_modules_are_told_apart_by_structure_and_start() -> None:
     assert digests(dropout=0.1)[0] != digests()[0]
 
 
+def test_two_modules_are_told_apart_by_what_they_keep_beside_weights() -> None:
+    def structure(**kept: Any) -> str | None:
+        torch.manual_seed(0)
+        module = Net(TASK.input, TASK.target)
+        for name, value in kept.items():
+            setattr(module, name, value)
+        return build_subject(module, TASK, {}, 0).structure
+
+    kept = [{}, {"window": 4}, {"window": None}, {"window": "4"}, {"window": 4, "mode": ("a", {"b": 1.5})}]
+    assert len({structure(**entry) for entry in kept}) == len(kept)
+    assert structure(window=4) == structure(window=4)
+    # an object is another one in each process, a private name nobody else's business
+    assert structure(window=4, clock=object(), clocks=[object()], _calls=3) == structure(window=4)
+
+
 def test_a_module_with_values_that_are_no_arrays() -> None:
     module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(16), nn.Linear(2, 2))
     before = build_subject(module, TASK, {}, 0).start

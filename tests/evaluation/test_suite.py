@@ -153,7 +153,7 @@ def test_an_entry_that_cannot_be_is_refused_before_anything_runs(tmp_path: Path,
 
 
 def test_a_bad_time_limit_or_device_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="time_limit must be above 0 seconds, found 0"):
+    with pytest.raises(UsageError, match="time_limit must be above 0 seconds and finite, found 0"):
         run_suite([entry()], tmp_path, time_limit=0)
     with pytest.raises(UsageError, match="unknown device 'gpu'"):
         run_suite([entry()], tmp_path, device="gpu")

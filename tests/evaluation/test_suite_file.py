@@ -131,6 +131,10 @@ def test_single_runs(tmp_path: Path) -> None:
         ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nsettings = 5', "run 1: settings must be a table"),
         ('[[runs]]\nmodel = "dlr"\ntask = "shfit"', "run 1: unknown task 'shfit'"),
         ('[[runs]]\nmodel = "dlr"\ntask = "shift"\npreset = "papre"', "run 1: unknown preset 'papre'"),
+        (
+            '[[runs]]\nmodel = "dlr"\ntask = "shift"\nsettings = { model.kernl = "prod" }',
+            "run 1: neither .* has a parameter 'model.kernl'; did you mean 'kernel'",
+        ),
         ('[[runs]]\nmodel = "hyena"\ntask = "pathfinder"', "run 1: hyena is a causal model"),
     ],
 )

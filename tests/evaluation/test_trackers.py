@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -18,6 +19,7 @@ from toys import BUDGET, Constant, Labels, droppy, misshapen, plain
 import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import loop
+from lrtasks.evaluation.suite import Entry, run_suite
 from lrtasks.evaluation.trackers import tracking
 from lrtasks.results import RunRecord
 
@@ -309,3 +311,32 @@ def test_wandb_online_needs_the_network(tmp_path: Path, door: tuple[str, list[by
     assert visits
     assert "UsageError: tracker 'wandb' cannot start" in ended.stderr
     assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_finished_run_whose_folder_others_hold_stops_no_suite(tmp_path: Path) -> None:
+    entries = [
+        Entry("attention", task, settings={"length": 16, "d_model": 8, **BUDGET}) for task in ("shift", "cumsum")
+    ]
+    records = run_suite(entries, tmp_path, device="cpu")
+    hold = "import sys, time; from pathlib import Path; from lrtasks.files import held\n"
+    hold += "with held(Path(sys.argv[1]), 'x'): print(flush=True); time.sleep(600)"
+    lock = entries[0].folder(tmp_path) / "lock"
+    with subprocess.Popen([sys.executable, "-c", hold, str(lock)], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline()
+            with pytest.warns(UserWarning, match="attention on shift seed 0: not tracked: another process is"):
+                assert run_suite(entries, tmp_path, trackers="jsonl", device="cpu") == records
+        finally:
+            other.kill()
+    assert [(entry.folder(tmp_path) / "metrics.jsonl").exists() for entry in entries] == [False, True]
+
+
+def test_a_folder_that_cannot_be_written_to_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(plain, tmp_path, ())
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tracking, "held", refuse)
+    with pytest.raises(UsageError, match=r"trackers cannot write into .*: Read-only file system"):
+        run(plain, tmp_path, "jsonl")

@@ -131,17 +131,20 @@ def track_finished(names: Iterable[str], folder: Path, record: RunRecord) -> Non
     """Tell the trackers that were not there of a run that has ended.
 
     Raises:
-        UsageError: if another process is working in the run's folder.
+        UsageError: if another process is working in the run's folder, or it cannot be written to.
     """
     missing = [name for name in names if not (folder / _tracker_class(name).place).exists()]
     if not missing:
         return
-    with held(folder / LOCK, f"the run in {folder}"):
-        tracking = Tracking(missing, folder, record)
-        try:
-            tracking.finish(record)
-        finally:
-            tracking.close()
+    try:
+        with held(folder / LOCK, f"the run in {folder}"):
+            tracking = Tracking(missing, folder, record)
+            try:
+                tracking.finish(record)
+            finally:
+                tracking.close()
+    except OSError as error:
+        raise UsageError(f"trackers cannot write into {folder}: {error.strerror}") from None
 
 
 def _tracker_class(name: str) -> type[Tracker]:
