@@ -37,7 +37,8 @@ def new_record(
     model: dict[str, Any] = {**_model_identity(plan, subject), "count": None, "state_bytes": None}
     if subject is not None:
         module = subject.module
-        model["count"] = sum(value.numel() for value in module.parameters() if value.requires_grad)
+        trained = [value for value in module.parameters() if value.requires_grad]
+        model["count"] = sum(value.numel() * (1 + value.is_complex()) for value in trained)  # two numbers make one
         model["state_bytes"] = state_bytes(module) if isinstance(module, Backbone) else None
     return RunRecord(
         command=command,

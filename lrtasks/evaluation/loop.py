@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from lrtasks.evaluation.losses import loss_named
 from lrtasks.evaluation.optimiser import make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer, make_scorer
 from lrtasks.generators.base import Task
-from lrtasks.models.base import offered
+from lrtasks.models.base import offered, takes_mask
 from lrtasks.progress import Progress
 
 CHECKPOINT = "checkpoint.pt"
@@ -215,11 +214,6 @@ def predictions(
                 yield batch, prediction.cpu().numpy()
     finally:
         model.train(training)
-
-
-def takes_mask(model: nn.Module) -> bool:
-    """Whether ``model`` can be called with a padding mask."""
-    return "mask" in inspect.signature(model.forward).parameters
 
 
 def forward(model: nn.Module, batch: Loaded, masked: bool) -> Tensor:

@@ -107,6 +107,7 @@ class SegmentationScorer:
             }
         )
         self._classes = range(classes)
+        self._seen = np.zeros(classes, dtype=bool)
         self._by_class = MulticlassF1Score(classes, average="none", ignore_index=-100) if slices else None
         self._groups = _Groups(task if slices else None)
         self._by_batch: list[dict[str, float]] = []
@@ -117,6 +118,8 @@ class SegmentationScorer:
         self._by_batch.append({name: float(value) for name, value in self._macro(guess, target).items()})
         if self._by_class is not None:
             self._by_class.update(guess, target)
+            labelled = batch.y >= 0
+            self._seen[batch.y[labelled]] = self._seen[prediction[labelled]] = True
             self._groups.add(batch, list(self._counts(prediction, batch.y)))
 
     def scores(self) -> dict[str, float]:
@@ -127,7 +130,9 @@ class SegmentationScorer:
     def slices(self) -> Slices:
         if self._by_class is None:
             return {}
-        by_class = [{"label": label, "f1": f1} for label, f1 in enumerate(self._by_class.compute().tolist())]
+        scores = self._by_class.compute().tolist()
+        # a class that is neither there nor predicted has no score, nor has it a part in the mean
+        by_class = [{"label": label, "f1": scores[label] if self._seen[label] else None} for label in self._classes]
         return {"class": by_class, **self._groups.rows(self._group_score)}
 
     def _counts(self, guess: np.ndarray, target: np.ndarray) -> Iterator[np.ndarray]:

@@ -15,7 +15,7 @@ from torch import nn
 from lrtasks import models
 from lrtasks.errors import UsageError, suggestion
 from lrtasks.generators.base import Task
-from lrtasks.models.base import ModelLike
+from lrtasks.models.base import ModelLike, uninitialised
 from lrtasks.models.factories import bind_factory
 from lrtasks.models.memory import require_memory
 
@@ -84,13 +84,20 @@ def _user_subject(name: str, hyper: dict[str, Any], module: nn.Module) -> Subjec
         raise UsageError(
             f"hyper-parameters must be numbers, texts, lists or mappings for the record: {error}"
         ) from None
+    unmade = uninitialised(module)
+    if unmade:
+        raise UsageError(f"{', '.join(unmade)} of model {name}: no shape yet; call the model once on an input before")
     structure = hashlib.blake2b(repr(module).encode(), digest_size=8)
     structure.update(json.dumps(list(_plain_attributes(module))).encode())
     start = hashlib.blake2b(digest_size=8)
     for key, value in module.state_dict().items():
         structure.update(f"{key} {getattr(value, 'shape', '')}".encode())
         # flat: a single value without axes cannot be looked at as bytes
-        values = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes() if torch.is_tensor(value) else b""
+        values = (
+            value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            if torch.is_tensor(value)
+            else b""
+        )
         start.update(key.encode() + values)
     return Subject(name, hyper, structure.hexdigest(), start.hexdigest(), module.train())
 

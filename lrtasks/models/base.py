@@ -7,11 +7,13 @@ and writes :meth:`ModelConfig.mixer` (or :meth:`ModelConfig.blocks`, if it is mo
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lrtasks.errors import UsageError
 from lrtasks.models.ops.norms import make_norm
@@ -189,6 +191,21 @@ def build(name: str, input: Spec, target: Spec, *, causal: bool = True, **hyper:
         UsageError: for an unknown name or hyper-parameter (the close ones are suggested) or a value out of range.
     """
     return registry.get(name).make(**hyper).build(input, target, causal=causal)
+
+
+def takes_mask(model: nn.Module) -> bool:
+    """Whether ``model`` can be called with a padding mask; a compiled one takes what it was made of."""
+    source = getattr(model, "_orig_mod", model)
+    try:
+        return "mask" in inspect.signature(source.forward).parameters
+    except ValueError:  # a scripted module's copy does not say
+        return False
+
+
+def uninitialised(model: nn.Module) -> list[str]:
+    """Names of parameters and buffers of lazy modules, which get their shape in the first call."""
+    named = (*model.named_parameters(), *model.named_buffers())
+    return [name for name, value in named if is_lazy(value)]
 
 
 def offered(model: nn.Module, method: str) -> Iterator[tuple[str, Callable[..., Any]]]:

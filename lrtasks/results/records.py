@@ -34,8 +34,8 @@ class RunRecord:
         task: ``{name, version, parameters, metric, data}``: ``metric`` is the headline score, ``data`` the digest of a
             stored dataset or ``None`` for fresh samples.
         model: ``{name, parameters, structure, count, state_bytes}``: hyper-parameters, digest of the modules of a
-            user's own model (``None`` for a registered one), number of trained values, bytes of streaming state
-            (``None`` without a streaming form).
+            user's own model (``None`` for a registered one), number of trained values (a complex one counts twice),
+            bytes of streaming state (``None`` without a streaming form).
         preset: the preset that filled in what the user left open.
         budget: fields of :class:`lrtasks.evaluation.Budget`.
         seed: seeds initialisation and training stream.

@@ -91,6 +91,19 @@ def test_two_modules_of_one_class_have_two_folders(tmp_path: Path) -> None:
     assert len(folders(tmp_path)) == 2
 
 
+def test_a_complex_parameter_counts_as_two_numbers(tmp_path: Path) -> None:
+    class Complex(Net):
+        def __init__(self, *specs: Any) -> None:
+            super().__init__(*specs)
+            self.gain = torch.nn.Parameter(torch.ones(3, dtype=torch.cfloat))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * self.gain.prod().abs()
+
+    counts = [run(cls(TASK.input, TASK.target), tmp_path).model["count"] for cls in (Net, Complex)]
+    assert counts[1] - counts[0] == 6
+
+
 @pytest.mark.parametrize("model", ["toys:plain", plain, Net(TASK.input, TASK.target)])
 def test_ways_to_give_a_model(tmp_path: Path, model: Any) -> None:
     record = run(model, tmp_path)

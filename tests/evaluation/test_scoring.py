@@ -196,3 +196,13 @@ def test_unknown_metric_is_named() -> None:
 
     with pytest.raises(UsageError, match="unknown metric 'accurracy'; did you mean 'accuracy'"):
         make_scorer(Odd())
+
+
+def test_a_class_that_is_neither_there_nor_predicted_has_no_score() -> None:
+    task = Segments()
+    scorer = make_scorer(task)
+    for prediction, batch in labelled(task, 5):
+        scorer.update(np.minimum(prediction, 1), batch._replace(y=np.minimum(batch.y, 1)))
+    by_class = [row["f1"] for row in scorer.slices()["class"]]
+    assert len(by_class) == task.classes and all(f1 is None for f1 in by_class[2:])
+    assert np.mean(by_class[:2]) == pytest.approx(scorer.scores()["macro_f1"], abs=1e-6)

@@ -109,3 +109,20 @@ def test_a_factory_need_not_take_causal() -> None:
 def test_models_that_cannot_be(model: Any, hyper: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build_subject(model, TASK, hyper, 0)
+
+
+def test_strided_parameters_and_buffers_are_read() -> None:
+    class Strided(nn.Module):
+        def __init__(self, value: float = 1.0) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((3, 2), 1 + value * 1j).imag)
+            self.register_buffer("ones", (value * torch.ones(1)).expand(4))
+            self.register_buffer("diagonal", (value * torch.eye(4)).diagonal())
+
+    starts = [build_subject(Strided(value), TASK, {}, 0).start for value in (1.0, 1.0, 2.0)]
+    assert starts[0] == starts[1] != starts[2]
+
+
+def test_lazy_modules_are_refused_in_one_line() -> None:
+    with pytest.raises(UsageError, match=r"^0.weight, 0.bias of model Sequential: no shape yet; call the model once"):
+        build_subject(nn.Sequential(nn.LazyLinear(2)), TASK, {}, 0)

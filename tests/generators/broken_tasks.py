@@ -217,6 +217,15 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"sample": samples_of(lambda s: s._replace(y=np.maximum(s.y, 0)))},
         IN_SAMPLE + r"y must be -100 at padding \(mask False\), where nothing is to be predicted, found 0 at y\[\d+\]",
     ),
+    "RealPadding": (
+        {
+            "target": Spec("real", 12, 1),
+            "loss": "mse",
+            "metric": "r2",
+            "sample": samples_of(lambda s: s._replace(y=s.x[:, None].astype(np.float32))),
+        },
+        IN_SAMPLE + r"mask is False at positions of a real target, which is scored everywhere: pad what comes before",
+    ),
     "WrongMask": ({"sample": samples_of(lambda s: s._replace(mask=s.mask * 1.0))}, r"mask must be \(12,\) bool"),
     "EmptyMask": (
         {"sample": samples_of(lambda s: s._replace(mask=s.mask & False, y=s.y * 0 - 100))},

@@ -136,6 +136,11 @@ def _mask_problems(task: Task, sample: Sample) -> Iterator[Problem]:
                 f"y must be {IGNORED} at padding (mask False), where nothing is to be predicted, found"
                 f" {sample.y[first]} at y[{first}]"
             )
+    elif task.target.kind == "real" and not mask[length - task.target.length :].all():
+        yield (
+            "mask is False at positions of a real target, which is scored everywhere: pad what comes before the target,"
+            " or predict one value for the sequence (pooled)"
+        )
 
 
 def _unlike(first: Sample, sample: Sample) -> Iterator[Problem]:

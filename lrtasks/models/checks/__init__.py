@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from lrtasks.errors import UsageError
-from lrtasks.models.base import ModelLike
+from lrtasks.models.base import ModelLike, uninitialised
 from lrtasks.models.checks.forms import check_mask, check_reload, check_step
 from lrtasks.models.checks.outputs import check_causality, check_output, check_rows
-from lrtasks.models.checks.probe import TOLERANCE, Probe
+from lrtasks.models.checks.probe import TOLERANCE, Probe, converted
 from lrtasks.models.checks.subject import factory_of, own_copy
 from lrtasks.models.checks.training import check_extras, check_gradients
 from lrtasks.specs import Spec
@@ -98,7 +99,11 @@ def model_problems(
         _seed_everything(seed)
         factory = factory_of(model, input, target, causal, hyper)
         built = own_copy(model) if factory is None else factory()
-        probe = Probe(built.to(dtype), input, target, dtype)
+        unmade = uninitialised(built)
+        if unmade:
+            return [f"{', '.join(unmade)}: no shape yet; call the model once on an input before it is handed over"]
+        _awaken(built)
+        probe = Probe(converted(built, dtype), input, target, dtype)
         # each group relies on the ones before it having found nothing
         problems = list(check_output(probe)) or list(check_rows(probe))
         if not problems:
@@ -109,6 +114,15 @@ def model_problems(
                 _seed_everything(seed + 1)
                 problems += check_reload(probe, factory)
     return [" ".join(problem.split()) for problem in problems]
+
+
+@torch.no_grad()
+def _awaken(model: nn.Module) -> None:
+    """Fill parameters that are zero everywhere: behind a head or a gate that starts at zero nothing could be seen."""
+    for parameter in model.parameters():
+        if parameter.requires_grad and not parameter.any():
+            size = 0.05 + 0.1 * torch.rand(parameter.shape)
+            parameter.copy_(size * (2.0 * torch.randint(2, parameter.shape) - 1))
 
 
 def _seed_everything(seed: int) -> None:

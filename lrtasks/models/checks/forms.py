@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from lrtasks.errors import UsageError
-from lrtasks.models.checks.probe import ROWS, Probe, Problem
+from lrtasks.models.base import takes_mask
+from lrtasks.models.checks.probe import ROWS, Probe, Problem, converted
 
 STEPS, ALL_STEPS = 128, 1024
 """Positions that are streamed: of a target as long as the input, and at most where its last positions are read."""
@@ -20,7 +20,7 @@ STEP_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-8}
 def check_mask(probe: Probe) -> Iterator[Problem]:
     """What stands at padding changes no output at a valid position."""
     length = probe.input.length
-    if length < 2 or "mask" not in inspect.signature(probe.model.forward).parameters:
+    if length < 2 or not takes_mask(probe.model):
         return
     valid = torch.tensor([[length], [max(1, 3 * length // 4)], [max(1, length // 2)]], device=probe.device)
     mask = torch.arange(length, device=probe.device) < valid
@@ -75,7 +75,7 @@ def check_step(probe: Probe) -> Iterator[Problem]:
 def check_reload(probe: Probe, factory: Callable[[], nn.Module]) -> Iterator[Problem]:
     """The state of one model makes another one, built from other random numbers, the same."""
     expected = probe.outputs(probe.x)
-    again = factory().to(probe.dtype)
+    again = converted(factory(), probe.dtype)
     try:
         again.load_state_dict(probe.model.state_dict())
     except RuntimeError as error:

@@ -90,6 +90,6 @@ def check_causality(probe: Probe) -> Iterator[Problem]:
     position = torch.arange(probe.target.length, device=probe.device)[:, None] + first
     for row, cut in enumerate(cuts):
         what = f"not causal: outputs up to input position {cut} change with the inputs after it"
-        for problem in probe.differs(expected, found[row], what, where=position <= cut):
+        for problem in probe.differs(expected, found[row], what, where=position <= cut, whole=True):
             yield f"{problem}; mask what follows, pad convolutions on the left, or say causal=False"
             return

@@ -20,6 +20,21 @@ OUTPUT = ("row", "output position", "channel")
 Problem = str
 
 
+def converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """``model`` with its real values in ``dtype`` and its complex ones in the complex type of the same precision.
+
+    :meth:`torch.nn.Module.to` would make complex values real.
+    """
+
+    def convert(value: Tensor) -> Tensor:
+        if value.is_complex():
+            return value.to(dtype.to_complex())
+        return value.to(dtype) if value.is_floating_point() else value
+
+    found: nn.Module = model._apply(convert)  # type: ignore[no-untyped-call]
+    return found
+
+
 class Probe:
     """A model, its specs and one input of :data:`ROWS` rows."""
 
@@ -41,7 +56,14 @@ class Probe:
         return self.model.eval()(x, **arguments)
 
     def differs(
-        self, expected: Tensor, found: Tensor, what: str, *, where: Tensor | None = None, tolerance: float | None = None
+        self,
+        expected: Tensor,
+        found: Tensor,
+        what: str,
+        *,
+        where: Tensor | None = None,
+        whole: bool = False,
+        tolerance: float | None = None,
     ) -> Iterator[Problem]:
         """A problem if the outputs differ by more than rounding.
 
@@ -50,13 +72,16 @@ class Probe:
             found: outputs of the same shape.
             what: how the problem begins.
             where: compare only there; bool, broadcastable to the outputs.
+            whole: the scale is that of all outputs, on which a convolution by FFT rounds, not of those compared alone.
             tolerance: what counts as rounding, relative to the largest output; :data:`TOLERANCE` by default.
         """
+        scale = expected.abs().max()
         allowed = TOLERANCE[self.dtype] if tolerance is None else tolerance
         gap = (found - expected).abs()
         if where is not None:
-            expected, gap = torch.where(where, expected, 0), torch.where(where, gap, 0)
-        gap = gap / expected.abs().max().clamp_min(torch.finfo(self.dtype).tiny)
+            gap = torch.where(where, gap, 0)
+            scale = scale if whole else torch.where(where, expected, 0).abs().max()
+        gap = gap / scale.clamp_min(torch.finfo(self.dtype).tiny)
         gap = torch.where(gap.isfinite(), gap, torch.inf)
         if gap.max() > allowed:
             yield (

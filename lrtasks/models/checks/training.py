@@ -56,19 +56,21 @@ def check_gradients(probe: Probe, unused: Collection[str]) -> Iterator[Problem]:
             raise unknown("parameter in unused", name, parameters)
     wanting = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
     if not wanting:
+        yield "it has no parameters to train"
         return
-    y = probe.model.train()(probe.x)
-    loss = (y * torch.randn(y.shape, dtype=y.dtype).to(y.device)).sum()
-    for _, extra in offered(probe.model, "extra_losses"):
-        loss = loss + sum(extra().values())
-    if not loss.requires_grad:
-        yield "no parameter gets a gradient: the output is cut off from all of them"
-        return
-    try:
-        loss.backward()
-    except RuntimeError as error:
-        yield f"the backward pass fails: {error}"
-        return
+    for time in ("", " after the first step; forward must keep nothing of an earlier one (.detach() it)"):
+        y = probe.model.train()(probe.x)
+        loss = (y * torch.randn(y.shape, dtype=y.dtype).to(y.device)).sum()
+        for _, extra in offered(probe.model, "extra_losses"):
+            loss = loss + sum(extra().values())
+        if not loss.requires_grad:
+            yield "no parameter gets a gradient: the output is cut off from all of them"
+            return
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            yield f"the backward pass fails{time}: {error}"
+            return
     gradients = {name: parameter.grad for name, parameter in wanting.items()}
     missing = [name for name, gradient in gradients.items() if gradient is None and name not in unused]
     if missing:

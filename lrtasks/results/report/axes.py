@@ -40,17 +40,22 @@ class Axis:
         power = 10.0 ** math.floor(math.log10(rough))
         width = power * next(factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
         first, last = math.ceil(self.low / width - 1e-9), math.floor(self.high / width + 1e-9)
-        return [round(number * width, 12) for number in range(first, last + 1)]
+        return [_round(number * width) for number in range(first, last + 1)]
 
     def _powers(self) -> list[float]:
         """Powers of ten; where fewer than two fall inside, also their double and fivefold; else any round values."""
         exponents = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         for factors in ((1,), (1, 2, 5)):
-            marks = [round(factor * 10.0**e, 12) for e in exponents for factor in factors]
+            marks = [_round(factor * 10.0**e) for e in exponents for factor in factors]
             marks = [mark for mark in marks if self.low <= mark * (1 + 1e-9) and mark <= self.high * (1 + 1e-9)]
             if len(marks) > 1:
                 return marks
         return self._multiples()
+
+
+def _round(value: float) -> float:
+    """Without what arithmetic adds in the last digits, however small the value is."""
+    return float(f"{value:.12g}")
 
 
 def axis_for(values: Iterable[float], *, log: bool = False) -> Axis:
@@ -62,7 +67,8 @@ def axis_for(values: Iterable[float], *, log: bool = False) -> Axis:
     found = list(values)
     low, high = min(found), max(found)
     if low == high:
-        low, high = (low / 2, high * 2) if log else (low - 1, high + 1)
+        room = max(1.0, abs(low) / 10)
+        low, high = (low / 2, high * 2) if log else (low - room, high + room)
     return Axis(low, high, log)
 
 
