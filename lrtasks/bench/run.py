@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from lrtasks.bench.record import Measurement, finished
 from lrtasks.bench.resident import processor
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.environment import describe_environment
-from lrtasks.files import held
+from lrtasks.files import held, make_folder
 
 Ended = Callable[[Case, Measurement, bool], None]
 """Called after each case with its measurement, and whether that was there before."""
@@ -40,12 +39,7 @@ def run_bench(
     """
     if not 0 < time_limit < math.inf:
         raise UsageError(f"time_limit must be above 0 seconds and finite, found {time_limit:g}")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"the results folder {out} cannot be made: {error.strerror}") from None
-    if not os.access(out, os.W_OK):
-        raise UsageError(f"the results folder {out} is not writable")
+    make_folder(out, "the results folder")
     found: list[Measurement] = []
     with held(out / ".lock", f"the measurements in {out}"):
         for case in cases:

@@ -64,7 +64,22 @@ def test_two_processes_end_with_the_figures_of_one(tmp_path: Path, settings: tup
 def test_a_run_of_two_processes_goes_on_as_one(tmp_path: Path) -> None:
     """A checkpoint does not know how many processes wrote it."""
     whole = records(LRTASKS, tmp_path / "alone")
-    # the same folder; what a kill half-way leaves is written by hand: a checkpoint after 20 steps of two processes
+    interrupt(tmp_path)
+    (resumed,) = records(LRTASKS, tmp_path / "both")
+    assert resumed["scores"]["test"] == pytest.approx(whole[0]["scores"]["test"], abs=1e-4)
+
+
+def test_processes_go_on_from_one_folder_though_their_models_differ(tmp_path: Path) -> None:
+    """What a model keeps beside its weights is part of the folder's name, and may hold the number of the process."""
+    model = ("--model", "toys:Ranked")
+    whole = records(LRTASKS, tmp_path / "alone", *model)
+    interrupt(tmp_path, *model)
+    (resumed,) = records(TORCHRUN, tmp_path / "both", *model)
+    assert resumed["scores"]["test"] == pytest.approx(whole[0]["scores"]["test"], abs=1e-4)
+
+
+def interrupt(tmp_path: Path, *more: str) -> None:
+    """Leave what a kill half-way leaves in the folder ``both``: a checkpoint after 20 steps of two processes."""
     script = (
         "import sys\nfrom lrtasks.evaluation import loop\n"
         "real = loop._save\n"
@@ -77,11 +92,9 @@ def test_a_run_of_two_processes_goes_on_as_one(tmp_path: Path) -> None:
     )
     (tmp_path / "interrupted.py").write_text(script)
     launcher = [*TORCHRUN[:-2], str(tmp_path / "interrupted.py")]
-    assert call(launcher, tmp_path / "both").returncode == 1
+    assert call(launcher, tmp_path / "both", *more).returncode == 1
     (checkpoint,) = (tmp_path / "both").rglob("checkpoint.pt")
     assert checkpoint.exists()
-    (resumed,) = records(LRTASKS, tmp_path / "both")
-    assert resumed["scores"]["test"] == pytest.approx(whole[0]["scores"]["test"], abs=1e-4)
 
 
 @pytest.mark.parametrize("kept", ["", "cycle = [dist.group.WORLD]\ncycle.append(cycle)\ndel cycle\n"])

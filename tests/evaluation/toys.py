@@ -143,6 +143,14 @@ def exploding_elsewhere(input: Spec, target: Spec, *, causal: bool) -> nn.Module
     return Exploding(input, target, 10_000 if os.environ.get("RANK", "0") == "0" else 9, causal=causal)
 
 
+class Ranked(Net):
+    """A net that keeps the number of its process."""
+
+    def __init__(self, input: Spec, target: Spec, *, causal: bool = True) -> None:
+        super().__init__(input, target, causal=causal)
+        self.rank = int(os.environ.get("RANK", "0"))
+
+
 def misshapen(input: Spec, target: Spec, *, causal: bool) -> nn.Module:
     """A net with one output channel too many."""
     return Net(input, Spec(target.kind, target.length, target.width + 1), causal=causal)
