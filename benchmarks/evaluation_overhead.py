@@ -25,7 +25,7 @@ import torch
 
 import lrtasks
 from lrtasks import generators
-from lrtasks.evaluation.loader import BatchStream
+from lrtasks.evaluation.batches import BatchStream
 from lrtasks.evaluation.losses import loss_named
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.evaluation.presets import Plan, resolve

@@ -41,7 +41,7 @@ def batch_seconds(task: Task, size: int, repeats: int) -> float:
 
 def task_of(name: str, length: int) -> Task:
     """The task at ``length`` where it has one, else as its preset ``paper`` says."""
-    parameters = registry.presets(name).get("paper", {}).get("parameters", {})
+    parameters = registry.get(name).preset_values("paper")[0]
     if "length" in registry.get(name).parameter_names():
         parameters = {**parameters, "length": length}
     return make(name, **parameters)

@@ -35,7 +35,7 @@ from lrtasks.models.dlr import DLRKernel
 from lrtasks.models.dss import DSSKernel
 from lrtasks.models.ops import expkernel
 from lrtasks.models.ops.expkernel import exp_kernel
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 FORMS = ("factored", "plain", "keops")
 ENOUGH = 20.0  # seconds after which a measurement is not repeated

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 import lrtasks
-from lrtasks.evaluation.floors import floor_scores
+from lrtasks.evaluation.baselines import baseline_scores
 
 SAMPLES, BATCH = 1024, 16
 SETTINGS = ({"setting": "small"}, {"setting": "lra-like"}, {"setting": "paper"})
@@ -37,7 +37,7 @@ def main() -> None:
                 [task.batch(range(first, first + BATCH), split=split) for first in range(0, SAMPLES, BATCH)]
                 for split in ("train", "test")
             )
-            scores = floor_scores(task, train, test)
+            scores = baseline_scores(task, train, test)
             print(name, parameters, {floor: round(score["accuracy"], 3) for floor, score in scores.items()}, flush=True)
 
 

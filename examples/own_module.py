@@ -18,4 +18,4 @@ class Recurrent(torch.nn.Module):
 task = lrtasks.make("cumsum", length=64)
 lrtasks.check_model(Recurrent, input=task.input, target=task.target)
 record = lrtasks.evaluate(Recurrent, task, budget={"steps": 200, "eval_every": 100, "test_batches": 10})
-print(f"{task.name}: R² {record.scores['test']['r2']:.3f}, constant: R² {record.floors['constant']['r2']:.3f}")
+print(f"{task.name}: R² {record.scores['test']['r2']:.3f}, constant: R² {record.baselines['constant']['r2']:.3f}")

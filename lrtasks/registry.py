@@ -1,8 +1,7 @@
-"""One registry for tasks and one for models: names come from presets files and entry points; listing imports nothing.
+"""Names to classes: one registry for tasks and one for models; listing imports nothing.
 
-A built-in entry is a pair of files in one folder: ``context_shift.py``, which registers a class, and
-``context_shift.toml``, its presets. A package from outside names its class under the entry-point group
-(``lrtasks.tasks``, ``lrtasks.models``) and puts its own presets file next to that class's module.
+A built-in class is named in its registry's table, ``"shift": "shift:Shift"``, and imported when it is first asked for.
+Other packages add theirs through entry points (``lrtasks.tasks``, ``lrtasks.models``).
 """
 
 from __future__ import annotations
@@ -13,62 +12,59 @@ import functools
 import importlib
 import re
 import sys
-import tomllib
-from collections.abc import Callable, Iterator
-from importlib import metadata, resources
-from importlib.resources.abc import Traversable
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Generic, TypeVar
 
+from lrtasks.config import Config
 from lrtasks.errors import UsageError, in_one_line, unknown
-from lrtasks.parameters import Parametrised
 
-T = TypeVar("T", bound=Parametrised)
-Presets = dict[str, dict[str, Any]]
+T = TypeVar("T", bound=Config)
 
 _NAME = re.compile(r"[^\W_][\w.-]{0,99}")
 
 
 class Registry(Generic[T]):
-    """Named classes of one kind, imported when first asked for.
+    """Named classes of one kind.
 
     Args:
         kind: the word used in messages, ``"task"`` or ``"model"``.
-        package: dotted name of the package that holds the built-in entries.
         group: entry-point group through which other packages add theirs.
         base: ``"module:Class"`` that every entry is a subclass of; imported when the first entry is.
+        package: dotted name of the package that holds the built-in classes.
+        built_in: ``"module:Class"`` below ``package`` for each built-in name.
     """
 
-    def __init__(self, kind: str, package: str, group: str, base: str) -> None:
+    def __init__(self, kind: str, group: str, base: str, package: str, built_in: Mapping[str, str]) -> None:
         self.kind = kind
-        self._package = package
         self._group = group
         self._base = base
+        self._built_in = {name: f"{package}.{address}" for name, address in built_in.items()}
         self._classes: dict[str, type[T]] = {}
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Class decorator: make the class known as ``name``, which no other class may have.
+        """Class decorator: make the class known as ``name``.
 
         Raises:
-            UsageError: if another class has this name, for what is no class of this kind, or for a name that could not
-                be a folder's or an option's.
+            UsageError: if another class has this name, if the class is not of this kind, or if the name cannot be used
+                as a folder name.
         """
 
         def add(cls: type[T]) -> type[T]:
             if not _NAME.fullmatch(name) or name == "all":
                 raise UsageError(
-                    f"{name!r} can be no {self.kind}'s name: it must be made of letters, digits, '_', '-' and '.', "
-                    "begin with a letter or digit, and not be 'all'"
+                    f"{name!r} cannot be the name of a {self.kind}: use letters, digits, '_', '-' and '.',"
+                    " begin with a letter or digit, and do not use 'all'"
                 )
             if not (isinstance(cls, type) and issubclass(cls, self._base_class())):
-                wanted = self._base.replace(":", ".")
-                raise UsageError(f"{self.kind} {name!r} must be a subclass of {wanted}, found {cls!r}")
+                raise UsageError(
+                    f"{self.kind} {name!r} must be a subclass of {self._base.replace(':', '.')}, found {cls!r}"
+                )
+            address = f"{cls.__module__}:{cls.__qualname__}"
             owner = self._classes.get(name)
-            taken = owner is not None and (owner.__module__, owner.__qualname__) != (cls.__module__, cls.__qualname__)
-            built_in = self._built_in_module(name)
-            if taken or (built_in is not None and built_in != cls.__module__):
-                other = owner.__module__ if owner is not None else built_in
-                raise UsageError(f"two {self.kind}s are called {name!r}: {other} and {cls.__module__}")
+            taken = self._built_in.get(name) or (f"{owner.__module__}:{owner.__qualname__}" if owner else address)
+            if taken != address:
+                raise UsageError(f"two {self.kind}s are called {name!r}: {taken} and {address}")
             cls.name = name  # type: ignore[attr-defined]
             self._classes[name] = cls
             return cls
@@ -76,29 +72,42 @@ class Registry(Generic[T]):
         return add
 
     def names(self) -> list[str]:
-        """All names, sorted: built-in ones, entry points, and what was registered by hand."""
-        return sorted({*self.built_in(), *self._entry_points(), *self._classes})
+        """All names, sorted: built-in classes, entry points and classes registered by hand."""
+        return sorted({*self._built_in, *self._entry_points(), *self._classes})
 
     def built_in(self) -> list[str]:
-        """Names of what this package itself brings, sorted."""
-        return sorted(self._built_in())
+        """Names of the classes of this package, sorted."""
+        return sorted(self._built_in)
+
+    def select(self, chosen: str | Sequence[str]) -> list[str]:
+        """The names that ``chosen`` means: a list, a text with commas, or ``"all"``.
+
+        Raises:
+            UsageError: for an unknown name, or an empty list.
+        """
+        known = self.names()
+        if chosen == "all":
+            return known
+        names = chosen.split(",") if isinstance(chosen, str) else list(chosen)
+        for name in names:
+            if name not in known:
+                raise unknown(self.kind, name, known)
+        if not names:
+            raise UsageError(f"no {self.kind} is chosen; allowed: all, or some of {', '.join(known)}")
+        return names
 
     def problems(self) -> dict[str, str]:
-        """Why a name of another package cannot be used, by name: one line each, none for names that can.
-
-        Unlike :meth:`names` this imports those packages.
-        """
+        """One line for each name of another package that cannot be used; unlike :meth:`names` this imports them."""
         found = {}
         for name in sorted(self._entry_points()):
             try:
                 self.get(name)
-                self.presets(name)
             except UsageError as error:
                 found[name] = " ".join(str(error).split())
         return found
 
     def usable(self) -> list[str]:
-        """The names that :meth:`problems` finds nothing wrong with, sorted."""
+        """The names that :meth:`problems` reports no problem for, sorted."""
         problems = self.problems()
         return [name for name in self.names() if name not in problems]
 
@@ -106,49 +115,26 @@ class Registry(Generic[T]):
         """The class called ``name``, imported if need be.
 
         Raises:
-            UsageError: if there is none (the close names are suggested), if two packages bring one of this name, or if
-                the package that brings it cannot be imported or brings something else than a class of this kind.
+            UsageError: for an unknown name (close names are suggested), for a name that two packages use, or if the
+                package that adds it cannot be imported or does not name a class of this kind.
         """
         if not isinstance(name, str):
             raise UsageError(f"the name of a {self.kind} must be a text, found {name!r}")
         points = self._entry_points().get(name, [])
-        built_in = self._built_in_module(name)
+        built_in = self._built_in.get(name)
         origins = [*([built_in] if built_in else []), *(_origin(point) for point in points)]
         if len(origins) > 1:
             raise UsageError(
                 f"two {self.kind}s are called {name!r}: {' and '.join(origins)}; rename one of them or uninstall it"
             )
         if name not in self._classes:
-            if built_in is not None:
-                importlib.import_module(built_in)
+            if built_in:
+                importlib.import_module(built_in.partition(":")[0])
             elif points:
                 self._load(name, points[0])
             else:
                 raise unknown(self.kind, name, self.names())
         return self._classes[name]
-
-    def presets(self, name: str) -> Presets:
-        """The presets of ``name``, by preset; empty if no presets file stands next to the class's module.
-
-        Raises:
-            UsageError: for an unknown name, or a file that is not TOML made of tables.
-        """
-        built_in = self._built_in().get(name)
-        if built_in is not None:
-            file: Traversable = resources.files(self._package) / f"{built_in}.toml"
-        else:
-            module = sys.modules[self.get(name).__module__]
-            source = getattr(module, "__file__", None)
-            if source is None:  # a class made in an interactive session
-                return {}
-            file = Path(source).with_suffix(".toml")
-        try:
-            presets = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        except ValueError as error:
-            raise UsageError(f"presets of {self.kind} {name!r} are not valid TOML ({file}): {error}") from None
-        for entry in _not_tables(presets):
-            raise UsageError(f"presets of {self.kind} {name!r} must be tables ({file}), found {entry}")
-        return presets
 
     def _base_class(self) -> type:
         module, _, attribute = self._base.partition(":")
@@ -156,16 +142,6 @@ class Registry(Generic[T]):
         return base
 
     @functools.cache  # noqa: B019 - a registry lives as long as the process
-    def _built_in(self) -> dict[str, str]:
-        files = resources.files(self._package).iterdir()
-        stems = [file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")]
-        return {stem.replace("_", "-"): stem for stem in stems}
-
-    def _built_in_module(self, name: str) -> str | None:
-        stem = self._built_in().get(name)
-        return None if stem is None else f"{self._package}.{stem}"
-
-    @functools.cache  # noqa: B019
     def _entry_points(self) -> dict[str, list[metadata.EntryPoint]]:
         found: dict[str, list[metadata.EntryPoint]] = {}
         for point in metadata.entry_points(group=self._group):
@@ -174,30 +150,32 @@ class Registry(Generic[T]):
 
     def _load(self, name: str, point: metadata.EntryPoint) -> None:
         try:
-            # what a package prints on import must not get between the lines of a command's output
+            # standard output is for the command's own lines
             with contextlib.redirect_stdout(sys.stderr):
                 cls = point.load()
-        except (Exception, SystemExit) as error:  # whatever other people's code does, the rest goes on working
+        except (Exception, SystemExit) as error:
             problem = f"cannot be imported: {in_one_line(error)}"
             raise UsageError(f"{self.kind} {name!r} from {_origin(point)} {problem}") from error
         registered = [known for known, owner in self._classes.items() if owner is cls and known != name]
         if registered:
-            raise UsageError(f"entry point {name!r} = {point.value} brings the {self.kind} called {registered[0]!r}")
-        if isinstance(cls, type) and issubclass(cls, self._base_class()) and issubclass(cls, Parametrised):
+            raise UsageError(
+                f"entry point {name!r} = {point.value} names a class registered as the {self.kind} {registered[0]!r}"
+            )
+        if isinstance(cls, type) and issubclass(cls, self._base_class()) and issubclass(cls, Config):
             cls.name = name  # type: ignore[attr-defined]
             for problem in malformed(cls):
                 raise UsageError(f"{self.kind} {name!r} from {_origin(point)}: {problem}")
         self.register(name)(cls)
 
 
-def malformed(cls: type[Parametrised]) -> Iterator[str]:
-    """What is wrong with how a class declares its parameters, in words; nothing if it can be made and described."""
-    # a field that the decorator has seen is replaced by its default
-    unseen = [
+def malformed(cls: type[Config]) -> Iterator[str]:
+    """One line for each mistake in how a class declares its parameters and presets."""
+    # @dataclass replaces a field by its default; a field that is still there was declared without the decorator
+    undecorated = [
         name for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, dataclasses.Field)
     ]
-    if unseen:
-        yield f"{', '.join(unseen)} became no parameter: put @dataclass(frozen=True) on top of class {cls.__name__}"
+    if undecorated:
+        yield f"put @dataclass(frozen=True) on top of class {cls.__name__} to make {', '.join(undecorated)} parameters"
         return
     for field in dataclasses.fields(cls):
         how = f"write {field.name}: TYPE = parameter(DEFAULT, 'what it is')"
@@ -205,11 +183,13 @@ def malformed(cls: type[Parametrised]) -> Iterator[str]:
             yield f"parameter {field.name} has no default; {how}"
         elif "doc" not in field.metadata:
             yield f"parameter {field.name} has no description; {how}"
+    if not isinstance(cls.presets, Mapping) or not all(isinstance(value, Mapping) for value in cls.presets.values()):
+        yield f"presets must map each preset's name to a mapping of settings, found {cls.presets!r}"
     try:
         cls.describe_parameters()
         cls()
     except UsageError:
-        pass  # its own check refuses its defaults, which is its business
+        pass  # a class may refuse its own defaults
     except Exception as error:
         yield f"it cannot be made with its defaults: {in_one_line(error)}"
 
@@ -217,13 +197,3 @@ def malformed(cls: type[Parametrised]) -> Iterator[str]:
 def _origin(point: metadata.EntryPoint) -> str:
     """Where an entry point leads, and the package that brings it."""
     return point.value if point.dist is None else f"{point.value} (package {point.dist.name})"
-
-
-def _not_tables(presets: dict[str, Any], path: str = "") -> Iterator[str]:
-    """What a presets file has in place of a table: ``small = 3``, ``small.hyper = 3``, ``small.tasks.shift = 3``."""
-    for key, value in presets.items():
-        name = f"{path}{key}"
-        if not isinstance(value, dict):
-            yield f"{name} = {value!r}"
-        elif not path or key == "tasks" or path.endswith(".tasks."):
-            yield from _not_tables(value, f"{name}.")

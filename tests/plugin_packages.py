@@ -16,7 +16,7 @@ WAVE = """
 from dataclasses import dataclass
 import numpy as np
 from lrtasks.generators import Sample, Spec, Task
-from lrtasks.parameters import parameter
+from lrtasks.config import parameter
 
 @dataclass(frozen=True)
 class Wave(Task):

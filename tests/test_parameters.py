@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lrtasks.config import Config, parameter, parse_assignment
 from lrtasks.errors import UsageError, suggestion, unknown
-from lrtasks.parameters import Parametrised, parameter, parse_assignment
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 
 @dataclass(frozen=True)
-class Thing(Parametrised):
+class Thing(Config):
     """One field of every type."""
 
     count: int = parameter(3, "a count", at_least=1, at_most=1_000_000)
@@ -157,7 +157,7 @@ def test_checks_run_on_every_way_to_make_one() -> None:
 
 
 @dataclass(frozen=True)
-class Odd(Parametrised):
+class Odd(Config):
     """A field of a type that parameters cannot have."""
 
     table: dict[str, int] = field(default_factory=dict)
@@ -227,7 +227,7 @@ def test_impossible_specs_are_refused(arguments: tuple[Any, ...], message: str) 
 
 
 def test_a_number_stands_for_a_text_choice() -> None:
-    from lrtasks.evaluation.budget import Budget
+    from lrtasks.budget import Budget
 
     assert Budget.make(precision=32).precision == "32"
     with pytest.raises(UsageError, match="precision"):

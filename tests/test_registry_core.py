@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from plugin_packages import WAVE, importable, write_package
 
+from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators import Task
 from lrtasks.generators.base import registry as tasks
 from lrtasks.models import registry as models
-from lrtasks.parameters import Parametrised, parameter
 from lrtasks.registry import Registry
 
 Install = Callable[..., Registry[Task]]
@@ -128,7 +128,7 @@ def test_a_package_cannot_take_a_built_in_name(install: Install) -> None:
 )
 def test_entry_points_must_name_a_task(install: Install, value: str, message: str) -> None:
     start = "from dataclasses import dataclass\nfrom lrtasks.generators import Task\n"
-    start += "from lrtasks.parameters import parameter\n"
+    start += "from lrtasks.config import parameter\n"
     files = {
         "waves.py": WAVE,
         "exits.py": "raise SystemExit(3)\n",
@@ -214,7 +214,7 @@ def test_tasks_named_by_an_entry_point_reach_other_processes(install: Install) -
 
 
 @dataclass(frozen=True)
-class Mine(Parametrised):
+class Mine(Config):
     """A class made by hand."""
 
     size: int = parameter(1, "a size")
@@ -222,7 +222,7 @@ class Mine(Parametrised):
 
 def by_hand() -> Registry[Mine]:
     """A registry for any class with parameters."""
-    return Registry("task", "lrtasks.generators.tasks", "lrtasks.tasks", base="lrtasks.parameters:Parametrised")
+    return Registry("task", "lrtasks.generators.tasks", "lrtasks.tasks", base="lrtasks.config:Config")
 
 
 def test_classes_are_registered_by_hand() -> None:
@@ -236,7 +236,7 @@ def test_classes_are_registered_by_hand() -> None:
 def test_one_name_has_one_class() -> None:
     registry = by_hand()
     registry.register("mine")(Mine)
-    again = type("Mine", (Parametrised,), {"__module__": __name__, "__qualname__": "Mine"})
+    again = type("Mine", (Config,), {"__module__": __name__, "__qualname__": "Mine"})
     assert registry.register("mine")(again) is again, "a notebook cell may be run twice"
     assert registry.get("mine") is again
 

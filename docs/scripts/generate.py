@@ -61,7 +61,7 @@ def stale(*, regions_only: bool, write: bool) -> Iterator[Path]:
 
 
 def _measured(write: bool) -> Iterator[Path]:
-    for path, text in ((task_examples.FLOORS, task_examples.floors()), (HEAT_MAP, scores.heat_map())):
+    for path, text in ((task_examples.FLOORS, task_examples.baselines()), (HEAT_MAP, scores.heat_map())):
         if not path.exists() or text != path.read_text():
             if write:
                 path.write_text(text)

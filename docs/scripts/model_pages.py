@@ -12,7 +12,7 @@ from regions import link, regions, table
 from task_pages import sentence
 
 from lrtasks import generators, models
-from lrtasks.evaluation.budget import Budget
+from lrtasks.budget import Budget
 from lrtasks.evaluation.presets import resolve
 from lrtasks.models.base import ModelConfig, state_bytes
 

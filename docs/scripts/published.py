@@ -10,8 +10,8 @@ from scores import records
 
 from lrtasks.bench.record import read_measurements
 from lrtasks.bench.report import Report
+from lrtasks.record import RunRecord
 from lrtasks.results import formats
-from lrtasks.results.records import RunRecord
 from lrtasks.results.table import make_table
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from lrtasks.evaluation.floors import FIT_BATCHES, floor_scores
+from lrtasks.evaluation.baselines import FIT_BATCHES, baseline_scores
 from lrtasks.evaluation.presets import resolve
 from lrtasks.generators import Task, make, registry
 from lrtasks.generators.preview import preview
@@ -74,7 +74,7 @@ def same_picture(one: Image.Image, other: Image.Image) -> bool:
     return float(np.abs(left - right).mean()) < 2
 
 
-def floors() -> str:
+def baselines() -> str:
     """Floors of every task at the preset ``small``, as JSON: the scores that a run of seed 0 notes."""
     scores = {}
     for name in registry.built_in():
@@ -82,7 +82,7 @@ def floors() -> str:
         size, tested = plan.budget.batch_size, plan.budget.test_batches
         train = list(itertools.islice(plan.task.stream(size, split="train"), FIT_BATCHES))
         test = list(itertools.islice(plan.task.stream(size, split="test"), tested))
-        found = floor_scores(plan.task, train, test)
+        found = baseline_scores(plan.task, train, test)
         scores[name] = {floor: round(values[plan.task.metric], 3) + 0.0 for floor, values in found.items()}
     return json.dumps(scores, indent=1) + "\n"
 

@@ -67,7 +67,7 @@ def _card(page: Path, name: str) -> str:
         f"**{_named(page, name)}**",
         _sample(page, name),
         sentence(registry.get(name)),
-        f"Floor: {_floor(name)}",
+        f"Baseline: {_floor(name)}",
         f"Parameters: {parameters}",
     ]
     lines = "\n\n".join(parts).splitlines()

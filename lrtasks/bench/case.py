@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 import torch
 
 from lrtasks import models
+from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError, unknown
 from lrtasks.evaluation import optimiser
 from lrtasks.evaluation.environment import device_name
 from lrtasks.generators.base import MAX_LENGTH
 from lrtasks.models.base import Backbone, ModelConfig
-from lrtasks.parameters import Parametrised, parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 BASELINE = "transformer"
 UNFUSED = "transformer-unfused"
@@ -33,7 +33,7 @@ OWN = ("d_model", "layers")
 
 
 @dataclass(frozen=True)
-class Settings(Parametrised):
+class Settings(Config):
     """What all measurements of a bench share."""
 
     name: ClassVar[str] = "bench"

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from lrtasks.bench.case import BASELINE, CLASSES, UNFUSED, VOCABULARY, Bench, Case
 from lrtasks.bench.resident import PeakMemory
-from lrtasks.evaluation.budget import Budget
+from lrtasks.budget import Budget
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.models.base import Backbone, offered, state_bytes
 from lrtasks.models.memory import require_memory

@@ -11,8 +11,8 @@ import typer
 
 from lrtasks.cli.options import Device, Out, print_json
 from lrtasks.cli.sheets import FORMATS, JsonFormat, chosen_format, format_option, print_sheets
+from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
-from lrtasks.parameters import parse_assignment
 from lrtasks.progress import Progress
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from lrtasks.cli.grid import Grid
-    from lrtasks.evaluation.entries import Entry
-    from lrtasks.evaluation.standing import Standing
+    from lrtasks.suite.entries import Entry
+    from lrtasks.suite.standing import Standing
 
 MAX_RUNS_SHOWN = 4
 
@@ -122,7 +122,7 @@ def summary(standing: Standing) -> str:
 
 def _reached(folder: Path) -> list[str]:
     """Step and validation score of a run by its record, which is true at every evaluation."""
-    from lrtasks.results.records import read_record
+    from lrtasks.record import read_record
 
     try:
         record = read_record(folder)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from lrtasks.evaluation.entries import Entry, side_labels, sides
 from lrtasks.results.settings import key
+from lrtasks.suite.entries import Entry, side_labels, sides
 
 if TYPE_CHECKING:
-    from lrtasks.evaluation.standing import Standing
+    from lrtasks.suite.standing import Standing
 
 SYMBOLS = {"waiting": "·", "running": "▸", "failed": "✗", "diverged": "↯", "refused": "–"}
 ASCII_SYMBOLS = {"waiting": ".", "running": ">", "failed": "x", "diverged": "!", "refused": "-"}

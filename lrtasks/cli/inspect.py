@@ -80,11 +80,11 @@ def preview(
     from lrtasks.generators.preview import save_preview
 
     # a package from outside may bring no presets: its defaults are its small ones
-    presets = generators.registry.presets(task) or {"small": {}}
+    presets = generators.registry.get(task).presets or {"small": {}}
     if preset not in presets:
         raise unknown("preset", preset, presets)
     given = task_parameters(context, task, settings or [])
-    made = generators.make(task, **{**presets[preset].get("parameters", {}), **given})
+    made = generators.make(task, **{**generators.registry.get(task).preset_values(preset)[0], **given})
     path = out or Path(f"{task}.png")
     save_preview(made, path, samples=samples, seed=seed)
     text = made.text(made.batch(range(samples), seed), 0)
@@ -103,20 +103,20 @@ def _describe(registry: Registry[Any], name: str) -> dict[str, Any]:
         "name": name,
         "summary": inspect.cleandoc(cls.__doc__ or ""),
         "parameters": cls.describe_parameters(),
-        "presets": registry.presets(name),
+        "presets": cls.presets,
     }
 
 
 def _size_at_small(name: str) -> dict[str, Any]:
     """Parameters and streaming state of a model at its ``small`` preset on shift, or why there is no such model."""
-    from lrtasks import generators, models
+    from lrtasks import models
     from lrtasks.generators.tasks.shift import Shift
     from lrtasks.models.base import state_bytes
 
-    preset = models.registry.presets(name).get("small", {})
-    task = Shift.make(**generators.registry.presets("shift")["small"]["parameters"])
+    hyper, _ = models.registry.get(name).preset_values("small")
+    task = Shift.make(**Shift.preset_values("small")[0])
     try:
-        built = models.build(name, task.input, task.target, causal=True, **preset.get("hyper", {}))
+        built = models.build(name, task.input, task.target, causal=True, **hyper)
         count, state = sum(value.numel() for value in built.parameters()), state_bytes(built)
     except Exception as error:  # a model of another package may be for tokens alone
         return {"task": task.identity(), "problem": f"{type(error).__name__}: {error}"}

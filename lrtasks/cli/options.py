@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError, suggestion, unknown
-from lrtasks.parameters import parse_assignment
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]

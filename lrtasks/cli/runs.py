@@ -16,9 +16,9 @@ from lrtasks.cli.sheets import terminal_width
 from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
-    from lrtasks.evaluation.entries import Entry
-    from lrtasks.evaluation.jobs import Backend
     from lrtasks.results import RunRecord
+    from lrtasks.suite.entries import Entry
+    from lrtasks.suite.jobs import Backend
 
 TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which a run is stopped and recorded as failed.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE for every run.")]
@@ -50,7 +50,7 @@ def chosen_backend(
     Raises:
         UsageError: for one that is unknown, an option that it does not have, or a bad parameter of Slurm jobs.
     """
-    from lrtasks.evaluation.backends import make_backend
+    from lrtasks.suite.backends import make_backend
 
     for assignment in slurm or ():
         if not assignment.partition("=")[0].strip() or "=" not in assignment:
@@ -75,7 +75,7 @@ def carry_out(
     Raises:
         UsageError: if there is nothing to run, or as ``run_suite`` does.
     """
-    from lrtasks.evaluation.suite import run_suite
+    from lrtasks.suite.suite import run_suite
 
     for line in _skipped_lines(skipped):
         sys.stderr.write(line + "\n")

@@ -26,7 +26,7 @@ from lrtasks.cli.runs import (
 from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
-    from lrtasks.evaluation.suite_file import Suite
+    from lrtasks.suite.suite_file import Suite
 
 
 def suite(
@@ -79,7 +79,7 @@ def suite(
 
 
 def _from_file(file: Path, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
-    from lrtasks.evaluation.suite_file import read_suite
+    from lrtasks.suite.suite_file import read_suite
 
     if chosen:
         named = " and ".join(f"--{name}" for name in chosen)
@@ -88,6 +88,6 @@ def _from_file(file: Path, chosen: dict[str, Any], given: dict[str, Any]) -> Sui
 
 
 def _from_options(chosen: dict[str, Any], given: dict[str, Any], options: list[str]) -> Suite:
-    from lrtasks.evaluation.suite_file import make_suite
+    from lrtasks.suite.suite_file import make_suite
 
     return make_suite(chosen, given, options=options)

@@ -25,12 +25,12 @@ from lrtasks.cli.runs import (
     exit_code,
     print_records,
 )
+from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
-from lrtasks.parameters import parse_assignment
 
 if TYPE_CHECKING:
-    from lrtasks.evaluation.entries import Entry
     from lrtasks.results import RunRecord
+    from lrtasks.suite.entries import Entry
 
 
 def sweep(
@@ -63,8 +63,8 @@ def sweep(
     from lrtasks import generators
     from lrtasks import models as registered
     from lrtasks.evaluation.choices import require_known, require_known_preset, select
-    from lrtasks.evaluation.entries import expand
     from lrtasks.results.settings import SHARED_BUDGET
+    from lrtasks.suite.entries import expand
 
     options = option_names(context)
     given = parse_settings(context.args, settings or [], options=options)

@@ -22,13 +22,13 @@ import numpy as np
 
 from lrtasks.data import pixels
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import Batch, Sample, Task
+from lrtasks.generators.base import Task
 from lrtasks.generators.pixels import from_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lrtasks.specs import Spec
+    from lrtasks.spec import Batch, Sample, Spec
 
 INDEX = "index"
 PROBED = 8

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import Batch, Split, Task
+from lrtasks.generators.base import Split, Task
+from lrtasks.spec import Batch
 
 MAX_ATTEMPTS = 1000
 DIGEST_BYTES = 16

@@ -15,7 +15,7 @@ from lrtasks.data.pictures import PictureShard
 from lrtasks.data.plan import Block, Plan
 from lrtasks.data.store import Store
 from lrtasks.data.tsv import TsvShard
-from lrtasks.generators.base import Batch
+from lrtasks.spec import Batch
 
 
 class ShardWriter(Protocol):

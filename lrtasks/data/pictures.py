@@ -16,7 +16,7 @@ from lrtasks.data import columns as table
 from lrtasks.data.parts import part_name
 from lrtasks.data.plan import Block, Plan
 from lrtasks.data.store import Store
-from lrtasks.generators.base import Batch
+from lrtasks.spec import Batch
 
 SUFFIX = "-sha256"
 

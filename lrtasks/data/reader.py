@@ -20,8 +20,9 @@ from lrtasks.data.columns import decode
 from lrtasks.data.manifest import Manifest, Shard, differences, read_manifest
 from lrtasks.data.store import Store
 from lrtasks.errors import UsageError, unknown
-from lrtasks.generators import rng as random
-from lrtasks.generators.base import Batch, Sample, Split, Task, make, stack
+from lrtasks.generators import randomness as random
+from lrtasks.generators.base import Split, Task, make, stack
+from lrtasks.spec import Batch, Sample
 
 if TYPE_CHECKING:
     import pyarrow as pa

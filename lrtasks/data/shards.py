@@ -11,7 +11,8 @@ from lrtasks.data.formats import WRITERS
 from lrtasks.data.journal import Record, versions, write_record
 from lrtasks.data.plan import Block, Plan
 from lrtasks.data.store import Store
-from lrtasks.generators.base import Batch, Split, stack
+from lrtasks.generators.base import Split, stack
+from lrtasks.spec import Batch
 
 
 def make_shard(plan: Plan, store: Store, block: Block, attempts: Mapping[int, int]) -> Record:

@@ -20,7 +20,8 @@ from lrtasks.data.parts import part_name
 from lrtasks.data.plan import Block, Plan
 from lrtasks.data.store import Store
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import IGNORED, Batch, Sample, Task
+from lrtasks.generators.base import Task
+from lrtasks.spec import IGNORED, Batch, Sample
 
 LISTOPS_COLUMNS = (
     "Source",

@@ -9,10 +9,10 @@ from lrtasks.lazy import lazy_names
 __all__ = ["Budget", "evaluate"]
 
 if TYPE_CHECKING:
-    from lrtasks.evaluation.budget import Budget
+    from lrtasks.budget import Budget
     from lrtasks.evaluation.run import evaluate
 
 # backends import their part of this package on nodes that leave torch to the runs' own processes
 __getattr__, __dir__ = lazy_names(
-    __name__, {"Budget": "lrtasks.evaluation.budget:Budget", "evaluate": "lrtasks.evaluation.run:evaluate"}
+    __name__, {"Budget": "lrtasks.budget:Budget", "evaluate": "lrtasks.evaluation.run:evaluate"}
 )

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lrtasks import generators, models
+from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.errors import UsageError, suggestion, unknown
-from lrtasks.evaluation.budget import DEFAULTS, Budget
 from lrtasks.registry import Registry
 
 OWNERS = ("task", "model", "budget")
@@ -89,9 +89,9 @@ def require_known(
 
 def require_known_preset(preset: str, of_models: Iterable[str], of_tasks: Iterable[str]) -> None:
     """Raise :class:`UsageError` for a preset that none of these models and tasks has."""
-    known = set(DEFAULTS)
-    known.update(name for model in _usable(models.registry, of_models) for name in models.registry.presets(model))
-    known.update(name for task in _usable(generators.registry, of_tasks) for name in generators.registry.presets(task))
+    classes = [models.registry.get(name) for name in _usable(models.registry, of_models)]
+    classes += [generators.registry.get(name) for name in _usable(generators.registry, of_tasks)]
+    known = {*DEFAULTS, *(name for cls in classes for name in cls.presets if "/" not in name)}
     if preset not in known:
         raise unknown("preset", preset, known)
 

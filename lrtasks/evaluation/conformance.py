@@ -11,7 +11,7 @@ from lrtasks.errors import UsageError, unknown
 from lrtasks.evaluation.presets import resolve
 from lrtasks.generators import Task
 from lrtasks.generators.checks import task_problems
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 LENGTH = 61
 """Not a multiple of any chunk."""
@@ -66,16 +66,15 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
     if name in generators.names():
         plan = resolve(name, None, preset=preset, parameters=given)
         found = Conformance("task", name, task_problems(plan.task))
-        for each in generators.registry.presets(name):
+        for each in generators.registry.get(name).presets:
             found.problems += _preset_problems(name, None, each)
     elif name in models.names():
         hyper = {**resolve(_AnyTask(), name, preset=preset).hyper, **given}
         models.registry.get(name).make(**hyper)
         found = Conformance("model", name)
         _check_model(found, hyper)
-        for each, said in models.registry.presets(name).items():
-            for task in (_AnyTask(), *said.get("tasks", {})):
-                found.problems += _preset_problems(task, name, each)
+        for each in models.registry.get(name).presets:
+            found.problems += _preset_problems(each.partition("/")[2] or _AnyTask(), name, each.partition("/")[0])
     else:
         raise unknown("task or model", name, [*generators.names(), *models.names()])
     return found

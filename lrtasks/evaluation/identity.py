@@ -17,7 +17,7 @@ from lrtasks.evaluation.presets import Plan
 from lrtasks.evaluation.subject import Subject
 from lrtasks.generators.base import Task
 from lrtasks.models.base import Backbone, ModelLike, state_bytes
-from lrtasks.results.records import RunRecord
+from lrtasks.record import RunRecord
 
 LONGEST_NAME = 100
 """Characters of a model's name that its runs' folders show; file systems allow 255 for all of it."""

@@ -16,10 +16,10 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
+from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
-from lrtasks.evaluation.budget import Budget
-from lrtasks.evaluation.loader import BatchStream, Loaded, load
+from lrtasks.evaluation.batches import BatchStream, Loaded, load
 from lrtasks.evaluation.losses import loss_named
 from lrtasks.evaluation.optimiser import make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer, make_scorer

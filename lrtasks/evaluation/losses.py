@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lrtasks.errors import unknown
-from lrtasks.generators.base import IGNORED
+from lrtasks.spec import IGNORED
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from lrtasks.budget import Budget
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.budget import Budget
 from lrtasks.models.base import PARAMETER_OPTIONS, offered
 
 

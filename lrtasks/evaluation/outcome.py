@@ -7,13 +7,13 @@ from pathlib import Path
 from lightning.fabric import Fabric
 from torch import nn
 
+from lrtasks.budget import Budget
 from lrtasks.evaluation import loop
-from lrtasks.evaluation.budget import Budget
-from lrtasks.evaluation.floors import FIT_BATCHES, floor_scores
-from lrtasks.evaluation.loader import Replay
+from lrtasks.evaluation.baselines import FIT_BATCHES, baseline_scores
+from lrtasks.evaluation.batches import Replay
 from lrtasks.generators.base import Task
 from lrtasks.models.base import offered
-from lrtasks.results.records import PANEL, RunRecord
+from lrtasks.record import PANEL, RunRecord
 
 
 def note_outcome(
@@ -45,7 +45,7 @@ def note_outcome(
     if streams.finite:
         count = min(streams.test[1], budget.steps)
         record.scores["train"] = loop.score(fabric, model, task, train, count, streams.workers, slices=False).scores()
-    record.floors = floor_scores(
+    record.baselines = baseline_scores(
         task, Replay(train, FIT_BATCHES, streams.workers), Replay(*streams.test, streams.workers)
     )
 

@@ -6,15 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.errors import UsageError, suggestion, unknown
-from lrtasks.evaluation.budget import DEFAULTS, Budget
 from lrtasks.evaluation.choices import split_setting
 from lrtasks.generators import Task, registry
-
-TASK_ENTRIES = ("parameters", "training")
-MODEL_ENTRIES = ("hyper", "training", "tasks")
-BOTH_ENTRIES = ("hyper", "training")
-"""What presets files may say: a task's, a model's, and a model's for one task."""
 
 
 @dataclass(frozen=True)
@@ -55,34 +50,24 @@ def resolve(
     parameters, hyper, budget = dict(parameters or {}), dict(hyper or {}), dict(budget or {})
     if not isinstance(task, (str, Task)):
         raise UsageError(f"task must be a name or a task that lrtasks.make gave, found {task!r}")
-    # a task that is made may be of a class that no registry knows
-    named = task if isinstance(task, str) else task.name
-    task_presets = registry.presets(named) if isinstance(task, str) or named in registry.names() else {}
-    model_presets = models.registry.presets(model) if model else {}
-    known = {*DEFAULTS, *task_presets, *model_presets}
+    model_class = models.registry.get(model) if model else None
+    task_class = registry.get(task) if isinstance(task, str) else type(task)
+    presets = [*task_class.presets, *(model_class.presets if model_class else ())]
+    known = {*DEFAULTS, *(name for name in presets if "/" not in name)}
     if preset not in known:
         raise unknown("preset", preset, known)
-    for_task = _checked(task_presets.get(preset, {}), TASK_ENTRIES, f"preset {preset} of the task")
+    task_parameters, task_budget = task_class.preset_values(preset)
     if isinstance(task, str):
-        task = registry.get(task).make(**{**for_task.get("parameters", {}), **parameters})
+        task = task_class.make(**{**task_parameters, **parameters})
     elif parameters:
         raise UsageError("task parameters can be given with a task's name only; this task is made already")
-    for_model = _checked(model_presets.get(preset, {}), MODEL_ENTRIES, f"preset {preset} of {model}")
-    for_both = for_model.get("tasks", {}).get(task.name, {})
-    _checked(for_both, BOTH_ENTRIES, f"preset {preset} of {model} for {task.name}")
+    model_parameters, model_budget = model_class.preset_values(preset) if model_class else ({}, {})
+    both_parameters, both_budget = model_class.preset_values(f"{preset}/{task.name}") if model_class else ({}, {})
     return Plan(
         task=task,
         model=model,
-        hyper={**for_model.get("hyper", {}), **for_both.get("hyper", {}), **hyper},
-        budget=Budget.make(
-            **{
-                **DEFAULTS.get(preset, {}),
-                **for_model.get("training", {}),
-                **for_task.get("training", {}),
-                **for_both.get("training", {}),
-                **budget,
-            }
-        ),
+        hyper={**model_parameters, **both_parameters, **hyper},
+        budget=Budget.make(**{**DEFAULTS.get(preset, {}), **model_budget, **task_budget, **both_budget, **budget}),
     )
 
 
@@ -134,10 +119,3 @@ def assign(
             raise UsageError(f"{bare} is given twice: {mine[bare]!r} and {value!r}")
         mine[bare] = value
     return sorted_settings
-
-
-def _checked(preset: dict[str, Any], allowed: Iterable[str], where: str) -> dict[str, Any]:
-    for name in preset:
-        if name not in allowed:
-            raise unknown(f"entry in {where}:", name, allowed)
-    return preset

@@ -18,7 +18,6 @@ from lrtasks.errors import UsageError, is_shortage
 from lrtasks.evaluation import checkpoint, loop
 from lrtasks.evaluation.environment import device_name, make_fabric, peak_memory_bytes, reset_peak_memory
 from lrtasks.evaluation.identity import command_text, new_record, run_folder
-from lrtasks.evaluation.jobs import LOCK
 from lrtasks.evaluation.outcome import note_outcome
 from lrtasks.evaluation.presets import Plan, resolve
 from lrtasks.evaluation.streams import make_streams
@@ -27,7 +26,8 @@ from lrtasks.evaluation.trackers import Tracking, track_finished, tracker_names
 from lrtasks.files import held, make_folder, remove_partials
 from lrtasks.generators.base import Task
 from lrtasks.models.base import ModelLike
-from lrtasks.results.records import FILE, FINISHED, RunRecord, read_record
+from lrtasks.record import FILE, FINISHED, RunRecord, read_record
+from lrtasks.suite.jobs import LOCK
 
 PACKAGE = Path(lrtasks.__file__).parent
 

@@ -16,7 +16,8 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from torchmetrics.regression import R2Score
 
 from lrtasks.errors import unknown
-from lrtasks.generators.base import Batch, Task
+from lrtasks.generators.base import Task
+from lrtasks.spec import Batch
 
 VARIANCE_FLOOR = 1e-5
 """Smallest denominator of a batch's R² (DLR code)."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from lightning.fabric import Fabric
 
+from lrtasks.budget import Budget
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import loop
-from lrtasks.evaluation.budget import Budget
-from lrtasks.evaluation.loader import BatchStream, worker_count
+from lrtasks.evaluation.batches import BatchStream, worker_count
 from lrtasks.generators.base import SPLITS, Task
 
 HELD_OUT_SEED = 0

@@ -6,7 +6,7 @@
 ((16, 4096, 3), (16, 4096, 8))
 """
 
-from lrtasks.generators.base import Batch, Sample, Task, make, names, registry
-from lrtasks.specs import Spec
+from lrtasks.generators.base import Task, make, names, registry
+from lrtasks.spec import Batch, Sample, Spec
 
 __all__ = ["Batch", "Sample", "Spec", "Task", "make", "names", "registry"]

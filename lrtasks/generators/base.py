@@ -9,54 +9,52 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from lrtasks.config import Config
 from lrtasks.errors import UsageError
-from lrtasks.generators import rng as random
-from lrtasks.generators.floors import Floor, MajorityClass, PositionMean
+from lrtasks.generators import randomness as random
+from lrtasks.generators.baselines import Baseline, MajorityClass, PositionMean
 from lrtasks.generators.signals import bin_starts
-from lrtasks.parameters import Parametrised
 from lrtasks.registry import Registry
-from lrtasks.specs import Spec
+from lrtasks.spec import Batch, Sample, Spec
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
-IGNORED = -100
 MAX_LENGTH = 2**24
 MAX_SEED = 2**63 - 1
 
-registry: Registry[Task] = Registry("task", "lrtasks.generators.tasks", "lrtasks.tasks", base="lrtasks.generators:Task")
-
-
-class Sample(NamedTuple):
-    """One sample: ``x`` and ``y`` without batch axis, ``mask`` (length,) False at padding, ``meta`` of plain values."""
-
-    x: np.ndarray
-    y: np.ndarray
-    mask: np.ndarray | None = None
-    meta: dict[str, Any] | None = None
-
-
-class Batch(NamedTuple):
-    """Samples stacked on axis 0, NumPy arrays.
-
-    Attributes:
-        x: ``(batch, length, channels)`` float32, or ``(batch, length)`` int64 tokens.
-        y: ``(batch, target length, channels)`` float32, or ``(batch, target length)`` int64 with -100 where ignored.
-        mask: ``(batch, length)`` bool, False at padding positions of the input; ``None`` if there is no padding.
-        meta: per-sample details by name, each an array or list of ``batch`` entries; ``None`` if the task has none.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    mask: np.ndarray | None = None
-    meta: dict[str, Any] | None = None
+registry: Registry[Task] = Registry(
+    "task",
+    group="lrtasks.tasks",
+    base="lrtasks.generators:Task",
+    package="lrtasks.generators.tasks",
+    built_in={
+        "context-shift": "context_shift:ContextShift",
+        "cummax": "cummax:Cummax",
+        "cumsum": "cumsum:Cumsum",
+        "listops": "listops:ListOps",
+        "listops-root": "listops_root:ListOpsRoot",
+        "mips": "mips:Mips",
+        "mqar": "mqar:Mqar",
+        "pathfinder": "pathfinder:Pathfinder",
+        "pathfinder-classification": "pathfinder_classification:PathfinderClassification",
+        "recall": "recall:Recall",
+        "reverse": "reverse:Reverse",
+        "select": "select:Select",
+        "select-fixed": "select_fixed:SelectFixed",
+        "shift": "shift:Shift",
+        "solve": "solve:Solve",
+        "solve-fixed": "solve_fixed:SolveFixed",
+        "sort": "sort:Sort",
+    },
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Task(Parametrised):
+class Task(Config):
     """Base of all tasks.
 
     Class attributes:
@@ -150,7 +148,7 @@ class Task(Parametrised):
         """Pickle as class, name and parameters: without what is cached, and with a name that an entry point gave."""
         return _restore, (type(self), self.name, self.parameters())
 
-    def floors(self) -> Mapping[str, Floor]:
+    def baselines(self) -> Mapping[str, Baseline]:
         """Predictors that need no learning, by name; their scores stand beside every model's."""
         if self.target.kind == "real":
             return {"constant": PositionMean()}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lrtasks.errors import UsageError, unknown
-from lrtasks.generators.base import IGNORED, Task
-from lrtasks.specs import Spec
+from lrtasks.generators.base import Task
+from lrtasks.spec import IGNORED, Spec
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,22 +7,57 @@ Listing the models imports no torch; building one does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lrtasks.lazy import lazy_names
-from lrtasks.models.registration import names, registry
+from lrtasks.registry import Registry
+from lrtasks.spec import Spec
+
+if TYPE_CHECKING:
+    from lrtasks.models.base import Backbone, Block, ModelConfig
 
 __all__ = ["Backbone", "Block", "ModelConfig", "build", "names", "registry"]
 
-if TYPE_CHECKING:
-    from lrtasks.models.base import Backbone, Block, ModelConfig, build
-
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "Backbone": "lrtasks.models.base:Backbone",
-        "Block": "lrtasks.models.base:Block",
-        "ModelConfig": "lrtasks.models.base:ModelConfig",
-        "build": "lrtasks.models.base:build",
+    {name: f"lrtasks.models.base:{name}" for name in ("Backbone", "Block", "ModelConfig")},
+)
+
+registry: Registry[ModelConfig] = Registry(
+    "model",
+    group="lrtasks.models",
+    base="lrtasks.models.base:ModelConfig",
+    package="lrtasks.models",
+    built_in={
+        "attention": "attention:Attention",
+        "dlr": "dlr:DLR",
+        "dss": "dss:DSS",
+        "focus": "focus:Focus",
+        "focus-h": "focus_h:FocusH",
+        "hyena": "hyena:Hyena",
+        "local-attention": "local_attention:LocalAttention",
+        "longvq": "longvq:LongVQ",
+        "mega": "mega:Mega",
+        "mega-chunk": "mega_chunk:MegaChunk",
+        "s4d": "s4d:S4D",
+        "seqboat": "seqboat:SeqBoat",
+        "seqboat-full": "seqboat_full:SeqBoatFull",
+        "seqboat-local": "seqboat_local:SeqBoatLocal",
+        "sgconv": "sgconv:SGConv",
+        "transformer": "transformer:Transformer",
     },
 )
+
+
+def names() -> list[str]:
+    """Names of all models, built in and installed; imports none of them."""
+    return registry.names()
+
+
+def build(name: str, input: Spec, target: Spec, *, causal: bool = True, **hyper: Any) -> Backbone:
+    """Build the model called ``name`` for the given specs; parameters are drawn from torch's global generator.
+
+    Raises:
+        UsageError: for an unknown name or hyper-parameter (the close ones are suggested) or a value out of range.
+    """
+    return registry.get(name).make(**hyper).build(input, target, causal=causal)

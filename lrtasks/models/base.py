@@ -15,12 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models.ops.norms import make_norm
 from lrtasks.models.ops.streaming import require_causal
-from lrtasks.models.registration import registry
-from lrtasks.parameters import Parametrised, parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 ModelLike = str | nn.Module | Callable[..., nn.Module]
 """What names a model: a registered name (or an address, where one is taken), a module, or what builds one."""
@@ -140,7 +139,7 @@ class Backbone(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelConfig(Parametrised):
+class ModelConfig(Config):
     """Hyper-parameters that every model has; subclasses add their own.
 
     Class attributes:
@@ -182,15 +181,6 @@ class ModelConfig(Parametrised):
         if self.prenorm:
             model.final_norm = make_norm(self.norm, self.d_model)
         return model
-
-
-def build(name: str, input: Spec, target: Spec, *, causal: bool = True, **hyper: Any) -> Backbone:
-    """Build the model called ``name`` for the given specs; parameters are drawn from torch's global generator.
-
-    Raises:
-        UsageError: for an unknown name or hyper-parameter (the close ones are suggested) or a value out of range.
-    """
-    return registry.get(name).make(**hyper).build(input, target, causal=causal)
 
 
 def takes_mask(model: nn.Module) -> bool:

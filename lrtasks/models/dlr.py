@@ -17,18 +17,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
+from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig
 from lrtasks.models.ops.expkernel import exp_kernel, working_bytes
 from lrtasks.models.ops.frequencies import Frequencies
 from lrtasks.models.ops.longlayer import Kernel, LongConvLayer
-from lrtasks.models.registration import registry
-from lrtasks.parameters import parameter
 
 Cast = Literal["real", "imag", "sum", "prod", "real-prod"]
 Eigenvalues = Literal["complex", "real", "imag"]
@@ -130,6 +130,52 @@ class DLRKernel(Kernel):
 @dataclass(frozen=True)
 class DLR(ModelConfig):
     """Diagonal linear RNN: one kernel of N shared exponentials per channel."""
+
+    presets: ClassVar[Presets] = {
+        # Minutes on two CPU cores; steps and batch size are the defaults (2,000 and 16).
+        "small": {"d_model": 64, "d_state": 512, "dt_min": 1e-05, "dt_max": 1e-05, "norm": "layer", "budget.lr": 0.001},
+        # DLR paper, Table 1: atomic tasks at L = 4096.
+        "paper": {
+            "d_model": 128,
+            "d_state": 4096,
+            "dt_min": 1e-05,
+            "dt_max": 1e-05,
+            "norm": "scalar",
+            "budget.lr": 0.0001,
+        },
+        # Table 3: ListOps-SubTrees.
+        "paper/listops": {
+            "layers": 6,
+            "d_state": 1024,
+            "dt_min": 0.0001,
+            "dt_max": 0.1,
+            "glu": True,
+            "budget.lr": 0.0008,
+            "budget.weight_decay": 0.01,
+        },
+        # Table 3: Pathfinder-Segmentation at 128 x 128.
+        "paper/pathfinder": {
+            "layers": 5,
+            "d_state": 1024,
+            "dt_min": 0.0001,
+            "dt_max": 0.1,
+            "prenorm": True,
+            "glu": True,
+            "kernel_length": 8192,
+            "budget.lr": 0.0001,
+        },
+        # Table 2: shift at lengths 2^14 to 2^20.
+        "long": {
+            "d_model": 32,
+            "d_state": 4096,
+            "dt_min": 1e-05,
+            "dt_max": 1e-05,
+            "norm": "scalar",
+            "budget.lr": 1e-05,
+        },
+        # The trend of Table 2 on a CPU: shift at lengths 2^10 to 2^14.
+        "trend": {"d_model": 32, "d_state": 512, "dt_min": 1e-05, "dt_max": 1e-05, "norm": "layer", "budget.lr": 0.001},
+    }
 
     d_state: int = parameter(512, "number of exponentials N", at_least=1, at_most=1 << 20)
     dt_min: float = parameter(1e-5, "smallest decay rate at start, per position (Re Λ = -dt/2)", above=0)

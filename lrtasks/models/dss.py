@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
+from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig
 from lrtasks.models.ops.channel_kernel import ChannelKernel
 from lrtasks.models.ops.frequencies import Frequencies
 from lrtasks.models.ops.longlayer import LongConvLayer
-from lrtasks.models.registration import registry
-from lrtasks.parameters import parameter
 
 
 class DSSKernel(ChannelKernel):
@@ -83,6 +83,42 @@ class DSSKernel(ChannelKernel):
 @dataclass(frozen=True)
 class DSS(ModelConfig):
     """Diagonal state space (DSS-EXP): N shared eigenvalues, one step per channel."""
+
+    presets: ClassVar[Presets] = {
+        # About as many parameters as dlr's small preset (71,752 on shift against 71,688).
+        "small": {"d_model": 64, "d_state": 512, "dt_min": 0.0001, "dt_max": 0.01, "norm": "layer", "budget.lr": 0.001},
+        # DLR paper, Table 1: atomic tasks at L = 4096.
+        "paper": {
+            "d_model": 128,
+            "d_state": 4096,
+            "dt_min": 0.0001,
+            "dt_max": 0.01,
+            "norm": "scalar",
+            "budget.lr": 0.001,
+        },
+        # Table 3: ListOps-SubTrees.
+        "paper/listops": {"layers": 6, "d_state": 1024, "glu": True, "budget.lr": 0.001, "budget.weight_decay": 0.01},
+        # Table 3: Pathfinder-Segmentation at 128 x 128.
+        "paper/pathfinder": {
+            "layers": 5,
+            "d_state": 1024,
+            "prenorm": True,
+            "glu": True,
+            "kernel_length": 8192,
+            "budget.lr": 0.001,
+        },
+        # Table 2: shift at lengths 2^14 to 2^20.
+        "long": {
+            "d_model": 32,
+            "d_state": 4096,
+            "dt_min": 0.0001,
+            "dt_max": 0.01,
+            "norm": "scalar",
+            "budget.lr": 0.001,
+        },
+        # The trend of Table 2 on a CPU: shift at lengths 2^10 to 2^14.
+        "trend": {"d_model": 32, "d_state": 512, "dt_min": 0.0001, "dt_max": 0.01, "norm": "layer", "budget.lr": 0.001},
+    }
 
     d_state: int = parameter(512, "number of states N", at_least=1, at_most=1 << 20)
     dt_min: float = parameter(1e-4, "smallest step Δ at start", above=0)

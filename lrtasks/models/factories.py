@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from lrtasks.errors import UsageError
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 
 def bind_factory(

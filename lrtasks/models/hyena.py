@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
+from lrtasks.models import registry
 from lrtasks.models.ops.longconv import fft_conv
 from lrtasks.models.ops.longlayer import WindowState
-from lrtasks.models.registration import registry
 from lrtasks.models.transformer import TransformerLike
-from lrtasks.parameters import parameter
 
 SHORT = 3  # lags of the short convolution
 DECAY = (0.3, 1.5)  # the fastest and the slowest channel fall to 0.01 at these fractions of the length
@@ -133,6 +133,18 @@ class HyenaOperator(nn.Module):
 @dataclass(frozen=True)
 class Hyena(TransformerLike):
     """Hyena of order 2: gates around a long convolution with an implicit kernel, in Transformer layers. Causal only."""
+
+    presets: ClassVar[Presets] = {
+        # About as many parameters as dlr's small preset (64,584 on shift against 71,688).
+        "small": {"d_model": 64, "layers": 1, "norm": "layer", "budget.lr": 0.001},
+        # Two layers, as the paper takes for recall.
+        "small/recall": {"d_model": 64, "layers": 2},
+        "small/mqar": {"d_model": 64, "layers": 2},
+        # The budget of the DLR paper's atomic tasks.
+        "paper": {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001},
+        # Hyena paper, associative recall: 2,000 samples, 200 epochs of which 10 warm up, 500 test sequences.
+        "paper/recall": {"d_model": 64, "layers": 2, "budget.lr": 0.0005},
+    }
 
     filter_features: int = parameter(
         5, "features of the lag, odd: time and sine and cosine of each band", at_least=3, at_most=65537

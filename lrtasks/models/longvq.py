@@ -16,13 +16,15 @@ A feed-forward sub-layer follows each layer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
+from lrtasks.models import registry
 from lrtasks.models.base import Block, ModelConfig, ResidualBlock
 from lrtasks.models.ops.ema import SSM, EMAKernel
 from lrtasks.models.ops.gated_attention import SiLUFeedForward
@@ -31,10 +33,8 @@ from lrtasks.models.ops.longlayer import Kernel
 from lrtasks.models.ops.norms import make_norm
 from lrtasks.models.ops.quantised_attention import QuantisedAttention
 from lrtasks.models.ops.quantiser import Codebook
-from lrtasks.models.registration import registry
 from lrtasks.models.s4d import S4DKernel
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 128
 
@@ -136,6 +136,180 @@ class LongVQ(ModelConfig):
 
     The paper's ablations are settings of ``codebook``, ``attention``, ``local_bias`` and ``quantise``.
     """
+
+    presets: ClassVar[Presets] = {
+        # About as many parameters as dlr's small preset (73,810 on shift against 71,688); a step takes longer. A
+        # codebook and a window to fit lengths of some hundred positions.
+        "small": {"d_model": 52, "layers": 2, "norm": "layer", "codebook": 128, "window": 32, "budget.lr": 0.001},
+        # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16, d_k and S as in most rows of the
+        # LongVQ paper.
+        "paper": {
+            "d_model": 128,
+            "layers": 1,
+            "norm": "layer",
+            "d_k": 64,
+            "d_state": 16,
+            "codebook": 512,
+            "budget.lr": 0.001,
+        },
+        # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
+        "paper/recall": {"d_model": 64, "d_k": 32, "layers": 2, "budget.lr": 0.0005},
+        # LongVQ paper, hyper-parameters of LRA: ListOps, and Path-X for images of pixels in a row, here whether the
+        # task asks once or at every position. Steps, warm-up and the linear fall of the rate are MEGA's. Softmax and
+        # ListOps' layer norm are readings (docs/models/longvq.md).
+        "paper/listops-root": {
+            "d_model": 80,
+            "layers": 6,
+            "d_k": 64,
+            "dropout": 0.1,
+            "budget.steps": 90000,
+            "budget.batch_size": 64,
+            "budget.lr": 0.001,
+            "budget.weight_decay": 0.01,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 3000,
+            "budget.clip": 1.0,
+        },
+        "paper/listops": {
+            "d_model": 80,
+            "layers": 6,
+            "d_k": 64,
+            "dropout": 0.1,
+            "budget.steps": 90000,
+            "budget.batch_size": 64,
+            "budget.lr": 0.001,
+            "budget.weight_decay": 0.01,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 3000,
+            "budget.clip": 1.0,
+        },
+        "paper/pathfinder-classification": {
+            "d_model": 64,
+            "d_k": 32,
+            "layers": 4,
+            "norm": "batch",
+            "prenorm": True,
+            "budget.steps": 125000,
+            "budget.batch_size": 128,
+            "budget.lr": 0.01,
+            "budget.weight_decay": 0.01,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 25000,
+            "budget.clip": 1.0,
+        },
+        "paper/pathfinder": {
+            "d_model": 64,
+            "d_k": 32,
+            "layers": 4,
+            "norm": "batch",
+            "prenorm": True,
+            "budget.steps": 125000,
+            "budget.batch_size": 128,
+            "budget.lr": 0.01,
+            "budget.weight_decay": 0.01,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 25000,
+            "budget.clip": 1.0,
+        },
+        # The other rows of that table, for a user's own tasks.
+        "lra-text": {
+            "d_model": 128,
+            "layers": 4,
+            "d_k": 64,
+            "norm": "scale",
+            "dropout": 0.1,
+            "budget.steps": 25000,
+            "budget.batch_size": 50,
+            "budget.lr": 0.004,
+            "budget.weight_decay": 0.01,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 10000,
+            "budget.clip": 1.0,
+        },
+        "lra-retrieval": {
+            "d_model": 128,
+            "layers": 6,
+            "d_k": 64,
+            "norm": "scale",
+            "dropout": 0.1,
+            "budget.steps": 91960,
+            "budget.batch_size": 64,
+            "budget.lr": 0.003,
+            "budget.weight_decay": 0.04,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 10000,
+            "budget.clip": 1.0,
+        },
+        "lra-image": {
+            "d_model": 160,
+            "layers": 8,
+            "d_k": 96,
+            "norm": "batch",
+            "prenorm": True,
+            "budget.steps": 180000,
+            "budget.batch_size": 50,
+            "budget.lr": 0.01,
+            "budget.weight_decay": 0.02,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 9000,
+            "budget.clip": 1.0,
+        },
+        "lra-pathfinder": {
+            "d_model": 128,
+            "layers": 6,
+            "d_k": 64,
+            "norm": "batch",
+            "prenorm": True,
+            "budget.steps": 250000,
+            "budget.batch_size": 128,
+            "budget.lr": 0.01,
+            "budget.weight_decay": 0.01,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 50000,
+            "budget.clip": 1.0,
+        },
+        "speech": {
+            "d_model": 60,
+            "layers": 6,
+            "d_k": 30,
+            "norm": "batch",
+            "prenorm": True,
+            "budget.steps": 250000,
+            "budget.batch_size": 20,
+            "budget.lr": 0.01,
+            "budget.weight_decay": 0.01,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 10000,
+            "budget.clip": 1.0,
+        },
+        "enwik8": {
+            "d_model": 512,
+            "layers": 12,
+            "d_k": 128,
+            "d_v": 1024,
+            "d_ffn": 1024,
+            "norm": "layer",
+            "prenorm": True,
+            "dropout": 0.1,
+            "budget.steps": 400000,
+            "budget.batch_size": 8,
+            "budget.lr": 0.005,
+            "budget.weight_decay": 0.1,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 24000,
+            "budget.clip": 1.0,
+        },
+    }
 
     d_k: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
     d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)

@@ -15,12 +15,14 @@ the two differ (docs/models/seqboat.md lists where).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
+from lrtasks.models import registry
 from lrtasks.models.base import Block, ModelConfig, ResidualBlock
 from lrtasks.models.ops.ema import SSM, EMAKernel
 from lrtasks.models.ops.gated_attention import GatedAttentionUnit, SharedAttention, SiLUFeedForward
@@ -32,10 +34,8 @@ from lrtasks.models.ops.router import Router, make_router
 from lrtasks.models.ops.scoped_attention import Scope, warn_of_padding
 from lrtasks.models.ops.sinusoids import Sinusoids
 from lrtasks.models.ops.sparse_module import SparseModule
-from lrtasks.models.registration import registry
 from lrtasks.models.s4d import S4DKernel
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 256
 
@@ -106,6 +106,210 @@ class SeqBoat(ModelConfig):
 
     The paper's ablations are settings of ``router``, ``scope``, ``ssm`` and ``feedforward``.
     """
+
+    presets: ClassVar[Presets] = {
+        # About as many parameters as dlr's small preset (73,164 on shift against 71,688); a step takes longer.
+        "small": {"d_model": 64, "layers": 2, "norm": "layer", "window": 32, "budget.lr": 0.001},
+        # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16, d_z and w = 256 as in most rows of
+        # the SeqBoat paper's table.
+        "paper": {
+            "d_model": 128,
+            "layers": 1,
+            "norm": "layer",
+            "d_z": 64,
+            "d_state": 16,
+            "window": 256,
+            "budget.lr": 0.001,
+        },
+        # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
+        "paper/recall": {"d_model": 64, "d_z": 32, "layers": 2, "budget.lr": 0.0005},
+        # SeqBoat paper, hyper-parameters of LRA: ListOps, and Path-X for images of pixels in a row, here whether the
+        # task asks once or at every position. The rate falls in a line, as in the public code.
+        "paper/listops-root": {
+            "d_model": 80,
+            "layers": 6,
+            "temperature": 0.3,
+            "dropout": 0.1,
+            "kernel_length": 1024,
+            "max_positions": 2002,
+            "budget.steps": 90000,
+            "budget.batch_size": 64,
+            "budget.lr": 0.004,
+            "budget.weight_decay": 0.001,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 27000,
+            "budget.clip": 1.0,
+        },
+        "paper/listops": {
+            "d_model": 80,
+            "layers": 6,
+            "temperature": 0.3,
+            "dropout": 0.1,
+            "kernel_length": 1024,
+            "max_positions": 2002,
+            "budget.steps": 90000,
+            "budget.batch_size": 64,
+            "budget.lr": 0.004,
+            "budget.weight_decay": 0.001,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 27000,
+            "budget.clip": 1.0,
+        },
+        "paper/pathfinder-classification": {
+            "layers": 6,
+            "attention": "relu2",
+            "norm": "batch",
+            "prenorm": True,
+            "max_positions": 16384,
+            "sinusoids": True,
+            "window": 512,
+            "budget.steps": 125000,
+            "budget.batch_size": 128,
+            "budget.lr": 0.01,
+            "budget.weight_decay": 0.01,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 25000,
+            "budget.clip": 1.0,
+        },
+        "paper/pathfinder": {
+            "layers": 6,
+            "attention": "relu2",
+            "norm": "batch",
+            "prenorm": True,
+            "max_positions": 16384,
+            "sinusoids": True,
+            "window": 512,
+            "budget.steps": 125000,
+            "budget.batch_size": 128,
+            "budget.lr": 0.01,
+            "budget.weight_decay": 0.01,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 25000,
+            "budget.clip": 1.0,
+        },
+        # The other rows of that table, and its language model, for a user's own tasks.
+        "lra-text": {
+            "d_model": 128,
+            "layers": 4,
+            "temperature": 0.3,
+            "d_z": 64,
+            "norm": "scale",
+            "window": 256,
+            "bias": "compressed",
+            "dropout": 0.1,
+            "kernel_length": 1024,
+            "budget.steps": 25000,
+            "budget.batch_size": 50,
+            "budget.lr": 0.004,
+            "budget.weight_decay": 0.01,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 10000,
+            "budget.clip": 1.0,
+        },
+        "lra-retrieval": {
+            "d_model": 128,
+            "layers": 6,
+            "temperature": 0.3,
+            "d_z": 64,
+            "norm": "scale",
+            "window": 256,
+            "max_positions": 4002,
+            "dropout": 0.1,
+            "kernel_length": 1024,
+            "budget.steps": 91960,
+            "budget.batch_size": 64,
+            "budget.lr": 0.003,
+            "budget.weight_decay": 0.04,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 10000,
+            "budget.clip": 1.0,
+        },
+        "lra-image": {
+            "d_model": 160,
+            "layers": 8,
+            "temperature": 0.4,
+            "d_z": 96,
+            "attention": "relu2",
+            "norm": "batch",
+            "prenorm": True,
+            "window": 256,
+            "max_positions": 1024,
+            "kernel_length": 1024,
+            "sinusoids": True,
+            "budget.steps": 180000,
+            "budget.batch_size": 50,
+            "budget.lr": 0.01,
+            "budget.weight_decay": 0.02,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 9000,
+            "budget.clip": 1.0,
+        },
+        "lra-pathfinder": {
+            "d_model": 128,
+            "layers": 6,
+            "d_z": 64,
+            "attention": "relu2",
+            "norm": "batch",
+            "prenorm": True,
+            "window": 256,
+            "max_positions": 1024,
+            "kernel_length": 1024,
+            "sinusoids": True,
+            "budget.steps": 250000,
+            "budget.batch_size": 128,
+            "budget.lr": 0.01,
+            "budget.weight_decay": 0.01,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 50000,
+            "budget.clip": 1.0,
+        },
+        "speech": {
+            "d_model": 60,
+            "layers": 8,
+            "d_z": 30,
+            "attention": "relu2",
+            "norm": "batch",
+            "prenorm": True,
+            "window": 256,
+            "bias": "compressed",
+            "kernel_length": 4000,
+            "sinusoids": True,
+            "budget.steps": 250000,
+            "budget.batch_size": 20,
+            "budget.lr": 0.01,
+            "budget.weight_decay": 0.01,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 10000,
+            "budget.clip": 1.0,
+        },
+        "enwik8": {
+            "d_model": 616,
+            "layers": 14,
+            "d_z": 128,
+            "norm": "layer",
+            "prenorm": True,
+            "window": 1024,
+            "bias": "rotary",
+            "dropout": 0.15,
+            "kernel_length": 2048,
+            "budget.steps": 400000,
+            "budget.batch_size": 8,
+            "budget.lr": 0.005,
+            "budget.weight_decay": 0.1,
+            "budget.schedule": "linear",
+            "budget.warmup_steps": 24000,
+            "budget.clip": 0.25,
+        },
+    }
 
     d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
     d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
 
+from lrtasks.config import Presets, parameter
+from lrtasks.models import registry
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
 from lrtasks.models.ops.attention import MultiHeadAttention, check_heads
 from lrtasks.models.ops.feedforward import FeedForward
-from lrtasks.models.registration import registry
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 WEIGHT_STD = 0.02
 
@@ -58,6 +59,18 @@ def _initialise(module: nn.Module) -> None:
 @dataclass(frozen=True)
 class Transformer(TransformerLike):
     """Pre-norm Transformer: rotary multi-head attention, then a feed-forward map, in every layer."""
+
+    presets: ClassVar[Presets] = {
+        # About as many parameters as dlr's small preset (64,160 on shift against 71,688).
+        "small": {"d_model": 72, "layers": 1, "norm": "layer", "budget.lr": 0.001},
+        # Recall takes two layers (one to join a value to the key before it, one to look the key up).
+        "small/recall": {"d_model": 64, "layers": 2},
+        "small/mqar": {"d_model": 64, "layers": 2},
+        # The budget of the DLR paper's atomic tasks.
+        "paper": {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001},
+        # Hyena paper, associative recall: 2,000 samples, 200 epochs of which 10 warm up, 500 test sequences.
+        "paper/recall": {"d_model": 64, "layers": 2, "budget.lr": 0.0005},
+    }
 
     heads: int = parameter(4, "attention heads", at_least=1, at_most=1024)
 

@@ -18,8 +18,8 @@ from lrtasks.files import make_folder
 from lrtasks.generators import Batch, Task, make, registry
 from lrtasks.models.base import offered
 from lrtasks.models.portraits import Portrait
+from lrtasks.record import FILE, RunRecord, read_record, score_name
 from lrtasks.results import plots
-from lrtasks.results.records import FILE, RunRecord, read_record, score_name
 
 PORTRAIT_SAMPLES = 4
 """Test samples that a model sees before it is asked for its portraits."""

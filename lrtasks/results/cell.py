@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lrtasks.results.records import RunRecord
+from lrtasks.record import RunRecord
 from lrtasks.results.reported import Figure, reported_figure
 from lrtasks.results.statistics import Estimate, estimate
 
@@ -47,7 +47,7 @@ class Cell:
     @property
     def floor(self) -> tuple[str, float] | None:
         """Name and headline score of the best trivial predictor, from the first seed that has one."""
-        floors = next((record.floors for record in self.records if record.floors), {})
+        floors = next((record.baselines for record in self.records if record.baselines), {})
         scored = [(name, scores[self.metric]) for name, scores in floors.items() if scores.get(self.metric) is not None]
         return max(scored, key=lambda item: item[1], default=None)
 

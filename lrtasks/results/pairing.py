@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lrtasks.errors import UsageError, unknown
-from lrtasks.results.records import RunRecord
+from lrtasks.record import RunRecord
 from lrtasks.results.settings import bare, differing, key, model_settings, run_name, shared_budget, task_settings
 from lrtasks.results.table import make_table
 

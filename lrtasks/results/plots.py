@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lrtasks.models.portraits import Portrait
-from lrtasks.results.records import RunRecord, score_name
+from lrtasks.record import RunRecord, score_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,7 @@ def draw_curve(record: RunRecord) -> Figure:
     loss.plot(steps, [point["loss"] for point in record.curve], "o-")
     loss.set(xlabel="step", ylabel=f"training loss ({record.task['name']})", yscale="log")
     score.plot(steps, [point[metric] for point in record.curve], "o-", label="validation")
-    for name, scores in record.floors.items():
+    for name, scores in record.baselines.items():
         if scores.get(metric) is not None:
             score.axhline(scores[metric], linestyle="--", color="grey", linewidth=0.8)
             score.annotate(f"floor: {name}", (steps[0], scores[metric]), fontsize=7, color="grey")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from lrtasks.results.records import RunRecord
+from lrtasks.record import RunRecord
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lrtasks.errors import UsageError
-from lrtasks.results.records import RunRecord
+from lrtasks.record import RunRecord
 
 SHARED_BUDGET = ("steps", "batch_size", "train_samples", "val_batches", "test_batches", "stop_at", "precision")
 """Budget fields in which compared models must agree; the others (learning rate, ...) belong to a model's tuning."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lrtasks.errors import UsageError
+from lrtasks.record import RunRecord
 from lrtasks.results import formats
 from lrtasks.results.cell import Cell
 from lrtasks.results.formats import Sheet
-from lrtasks.results.records import RunRecord
 from lrtasks.results.settings import (
     Settings,
     by_number,

@@ -16,8 +16,8 @@ from lrtasks.bench.case import UNFUSED, Bench, Case, Settings
 from lrtasks.bench.measure import cost, sizes
 from lrtasks.bench.resident import PeakMemory, processor
 from lrtasks.errors import UsageError
-from lrtasks.models.base import build
-from lrtasks.specs import Spec
+from lrtasks.models import build
+from lrtasks.spec import Spec
 
 MEGABYTE = 1 << 20
 CPU = torch.device("cpu")

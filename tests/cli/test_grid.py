@@ -11,9 +11,9 @@ import pytest
 from lrtasks.cli.display import change_line, running_lines, screen, summary
 from lrtasks.cli.grid import Grid
 from lrtasks.evaluation.identity import new_record
-from lrtasks.evaluation.standing import Standing
-from lrtasks.evaluation.suite import Entry
 from lrtasks.results import RunRecord
+from lrtasks.suite.standing import Standing
+from lrtasks.suite.suite import Entry
 
 MODELS = ["attention", "dlr", "dss"]
 

@@ -12,8 +12,8 @@ from plugin_packages import IDENTITY, WAVE, importable, write_package
 
 from lrtasks import generators, models
 from lrtasks.cli.grid import Grid
-from lrtasks.evaluation.standing import Standing
-from lrtasks.evaluation.suite_file import make_suite
+from lrtasks.suite.standing import Standing
+from lrtasks.suite.suite_file import make_suite
 
 Command = Callable[..., Any]
 TINY = ("--steps", 2, "--batch-size", 2, "--val-batches", 1, "--test-batches", 1, "--workers", 0, "--device", "cpu")

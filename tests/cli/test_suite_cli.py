@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from lrtasks.evaluation import backends
-from lrtasks.evaluation.jobs import Ended, Job, Started
 from lrtasks.results import RunRecord
+from lrtasks.suite import backends
+from lrtasks.suite.jobs import Ended, Job, Started
 
 Command = Callable[..., Any]
 TINY = ("--length", 16, "--steps", 8, "--test-batches", 2)

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.generators.base import IGNORED, Batch, Sample, Task
+from lrtasks.config import parameter
+from lrtasks.generators.base import Task
 from lrtasks.generators.pixels import from_bytes
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 HOLD = "LRTASKS_TEST_HOLD"
 """Variable with a number; a process that has drawn as many samples of :class:`Few` draws no more until it is killed."""

@@ -20,12 +20,12 @@ from fake_tasks import Few, Grey
 from test_store_generate import FEW, contents
 
 from lrtasks import UsageError
+from lrtasks.config import parameter
 from lrtasks.data import generate, verify
 from lrtasks.data.plan import Block, make_plan
 from lrtasks.data.ray_pool import make_there
-from lrtasks.generators.base import Sample
-from lrtasks.parameters import parameter
 from lrtasks.ray_cluster import connected
+from lrtasks.spec import Sample
 
 pytestmark = pytest.mark.e2e
 

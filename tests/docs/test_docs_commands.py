@@ -13,8 +13,8 @@ import typer
 from snippets import ROOT
 
 from lrtasks import generators, models
+from lrtasks.budget import Budget
 from lrtasks.cli import app
-from lrtasks.evaluation.budget import Budget
 
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS: Any = typer.main.get_command(app)

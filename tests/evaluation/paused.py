@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from toys import Net
 
 import lrtasks
-from lrtasks.evaluation.jobs import Job
-from lrtasks.results.records import RunRecord, read_record, read_records
-from lrtasks.specs import Spec
+from lrtasks.record import RunRecord, read_record, read_records
+from lrtasks.spec import Spec
+from lrtasks.suite.jobs import Job
 
 MODEL = "paused:net"
 BUDGET = {"steps": 60, "batch_size": 4, "eval_every": 10, "val_batches": 1, "test_batches": 1, "lr": 0.02}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from lrtasks.config import parameter
 from lrtasks.errors import UsageError
 from lrtasks.models.base import ModelConfig
-from lrtasks.parameters import parameter
 
 
 class Rogue(nn.Module):

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.backends import make_backend
-from lrtasks.evaluation.backends.local import Local
-from lrtasks.evaluation.backends.ray import Ray
-from lrtasks.evaluation.backends.slurm import Slurm
+from lrtasks.suite.backends import make_backend
+from lrtasks.suite.backends.local import Local
+from lrtasks.suite.backends.ray import Ray
+from lrtasks.suite.backends.slurm import Slurm
 
 
 def test_local_takes_its_number_of_jobs() -> None:

@@ -9,8 +9,8 @@ from toys import Unmakeable
 
 import lrtasks
 from lrtasks.errors import UsageError
-from lrtasks.evaluation import loader
-from lrtasks.evaluation.loader import BatchStream, Loaded, Replay, load, worker_count
+from lrtasks.evaluation import batches as loader
+from lrtasks.evaluation.batches import BatchStream, Loaded, Replay, load, worker_count
 
 TASK = lrtasks.make("shift", length=16, shifts=2)
 

@@ -16,11 +16,11 @@ from plugin_packages import importable, write_package
 from rogues import RogueModel
 
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.backends.local import Local
-from lrtasks.evaluation.jobs import Job
-from lrtasks.evaluation.suite import Entry, run_suite
 from lrtasks.files import held
 from lrtasks.results import read_record
+from lrtasks.suite.backends.local import Local
+from lrtasks.suite.jobs import Job
+from lrtasks.suite.suite import Entry, run_suite
 
 TINY = {
     "steps": 8,

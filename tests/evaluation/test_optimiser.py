@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from lrtasks.budget import Budget
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.budget import Budget
 from lrtasks.evaluation.optimiser import make_optimiser, set_rate
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import lrtasks
 from lrtasks import generators, models
+from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.budget import DEFAULTS, Budget
 from lrtasks.evaluation.presets import assign, resolve
 
 TASK_PRESETS = [(name, preset) for name in generators.names() for preset in generators.registry.presets(name)]

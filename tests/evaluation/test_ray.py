@@ -20,8 +20,8 @@ from diary import Diary
 from quick_runs import outcome
 
 from lrtasks import UsageError, ray_cluster
-from lrtasks.evaluation.backends.ray import Ray
-from lrtasks.evaluation.jobs import Job
+from lrtasks.suite.backends.ray import Ray
+from lrtasks.suite.jobs import Job
 
 pytestmark = pytest.mark.e2e
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from diary import Diary
 
-from lrtasks.evaluation.backends import remote
-from lrtasks.evaluation.backends.remote import Arrivals, Report, run_there
-from lrtasks.evaluation.jobs import LOCK, Job
-from lrtasks.results.records import FILE
+from lrtasks.record import FILE
+from lrtasks.suite.backends import remote
+from lrtasks.suite.backends.remote import Arrivals, Report, run_there
+from lrtasks.suite.jobs import LOCK, Job
 
 
 def job(folder: Path) -> Job:

@@ -36,7 +36,7 @@ def test_a_run_leaves_a_record_and_the_weights(tmp_path: Path) -> None:
         key: value for key, value in record.curve[-1].items() if key not in ("step", "loss")
     }
     assert set(record.scores["test"]) == {"r2", "r2_batch_mean", "r2_batch_std"}
-    assert set(record.floors) == {"constant", "copy"}
+    assert set(record.baselines) == {"constant", "copy"}
     assert set(record.slices) == {"position", "shift"}
     assert 0 < record.cost["seconds"] <= record.cost["seconds_with_evaluation"]
     assert record.cost["seconds_per_step"] == pytest.approx(record.cost["seconds"] / 12)
@@ -47,7 +47,7 @@ def test_a_run_leaves_a_record_and_the_weights(tmp_path: Path) -> None:
 
 def test_training_learns(tmp_path: Path) -> None:
     record = run(plain, tmp_path, Labels(), budget={"steps": 60, "eval_every": 60})
-    assert record.scores["test"]["accuracy"] > 0.95 > 0.5 > record.floors["majority"]["accuracy"]
+    assert record.scores["test"]["accuracy"] > 0.95 > 0.5 > record.baselines["majority"]["accuracy"]
 
 
 def test_segmentation(tmp_path: Path) -> None:

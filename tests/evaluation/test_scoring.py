@@ -13,7 +13,7 @@ from toys import Labels, Segments
 import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.scoring import make_scorer
-from lrtasks.generators.base import Batch
+from lrtasks.spec import Batch
 
 RNG = np.random.default_rng(3)
 

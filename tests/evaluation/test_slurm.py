@@ -15,9 +15,9 @@ from diary import Diary
 from quick_runs import outcome
 
 from lrtasks import UsageError
-from lrtasks.evaluation.backends import slurm
-from lrtasks.evaluation.backends.slurm import Slurm
-from lrtasks.evaluation.jobs import Job
+from lrtasks.suite.backends import slurm
+from lrtasks.suite.backends.slurm import Slurm
+from lrtasks.suite.jobs import Job
 
 pytestmark = pytest.mark.e2e
 

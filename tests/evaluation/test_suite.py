@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.entries import titles
 from lrtasks.evaluation.identity import new_record
-from lrtasks.evaluation.jobs import LOCK, Ended, Job, Started
-from lrtasks.evaluation.standing import Standing
-from lrtasks.evaluation.suite import Entry, expand, run_suite
 from lrtasks.files import held
 from lrtasks.results import RunRecord, read_record
+from lrtasks.suite.entries import titles
+from lrtasks.suite.jobs import LOCK, Ended, Job, Started
+from lrtasks.suite.standing import Standing
+from lrtasks.suite.suite import Entry, expand, run_suite
 
 TINY = {"steps": 4, "eval_every": 4, "val_batches": 1, "test_batches": 1, "d_model": 8, "length": 16}
 

@@ -8,8 +8,8 @@ import pytest
 
 from lrtasks import generators, models
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.suite import Entry
-from lrtasks.evaluation.suite_file import Suite, read_suite
+from lrtasks.suite.suite import Entry
+from lrtasks.suite.suite_file import Suite, read_suite
 
 
 def read(folder: Path, text: str, **settings: object) -> Suite:

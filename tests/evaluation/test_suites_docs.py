@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lrtasks.evaluation.suite_file import read_suite
 from lrtasks.results.settings import SHARED_BUDGET
+from lrtasks.suite.suite_file import read_suite
 
 PAGE = (Path(__file__).parents[2] / "docs" / "suites.md").read_text()
 

@@ -19,9 +19,9 @@ from toys import BUDGET, Constant, Labels, droppy, misshapen, plain
 import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import loop
-from lrtasks.evaluation.suite import Entry, run_suite
 from lrtasks.evaluation.trackers import tracking
 from lrtasks.results import RunRecord
+from lrtasks.suite.suite import Entry, run_suite
 
 TASK = lrtasks.make("shift", length=16, shifts=2)
 FILES = ("jsonl", "tensorboard")

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
+from lrtasks.config import parameter
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import IGNORED, Batch, Sample, Task
-from lrtasks.generators.floors import Floor, MajorityClass
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.generators.base import Task
+from lrtasks.generators.baselines import Baseline, MajorityClass
+from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 BUDGET: dict[str, Any] = {
     "steps": 12,
@@ -51,7 +51,7 @@ class Labels(Task):
         y = np.where(rng.random(self.length) < 0.2, IGNORED, x)
         return Sample(x, y, meta={"odd": int(x[0] % 2)})
 
-    def floors(self) -> Mapping[str, Floor]:
+    def baselines(self) -> Mapping[str, Baseline]:
         return {"majority": MajorityClass(self.classes)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from lrtasks.config import parameter
 from lrtasks.generators import Batch, Sample, Spec, Task
-from lrtasks.parameters import parameter
 
 CALLS = itertools.count()
 POOL = np.random.default_rng(0).integers(2, size=(16, 12))

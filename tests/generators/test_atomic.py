@@ -136,9 +136,9 @@ def r2(prediction: np.ndarray, target: np.ndarray) -> float:
         ("sort", "constant", -0.01, 0.01),
     ],
 )
-def test_floor_scores(name: str, floor: str, lowest: float, highest: float) -> None:
+def test_baseline_scores(name: str, floor: str, lowest: float, highest: float) -> None:
     task = make(name, length=256)
-    predictor = task.floors()[floor]
+    predictor = task.baselines()[floor]
     predictor.fit(task.batch(range(start, start + 64)) for start in range(0, 1024, 64))
     test = task.batch(range(512), split="test")
     assert lowest < r2(predictor.predict(test), test.y) < highest

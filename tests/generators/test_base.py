@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lrtasks.errors import UsageError
-from lrtasks.generators import Sample, Task, make, rng
+from lrtasks.generators import Sample, Task, make
+from lrtasks.generators import randomness as rng
 from lrtasks.generators.base import MAX_SEED, SPLITS, Split, stack
-from lrtasks.generators.floors import InputCopy, MajorityClass, PositionMean, ScaledFirstValue
+from lrtasks.generators.baselines import InputCopy, MajorityClass, PositionMean, ScaledFirstValue
 from lrtasks.generators.signals import bin_starts, noise, with_positions
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 SEEDS = st.integers(0, MAX_SEED)
 

@@ -55,7 +55,7 @@ def write() -> int:
     golden, changed = load(), []
     for name in registry.built_in():
         old = golden.get(name, {})
-        parameters = old.get("parameters") or registry.presets(name)["small"]["parameters"]
+        parameters = old.get("parameters") or registry.get(name).preset_values("small")[0]
         task = make(name, **parameters)
         new = {"version": task.version, "parameters": parameters, "hash": stream_hash(task)}
         if old and old["version"] == new["version"] and old["hash"] != new["hash"]:

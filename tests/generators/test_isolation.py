@@ -61,10 +61,10 @@ for heavy in ("torch", "pandas", "matplotlib", "numba"):
         continue
     raise SystemExit(f"{{heavy}} is not blocked")
 for name in "context-shift cummax cumsum mips reverse select select-fixed shift solve solve-fixed sort".split():
-    task = make(name, **registry.presets(name)["small"]["parameters"])
+    task = make(name, **registry.get(name).preset_values("small")[0])
     batch = task.batch(range(4))
     task.slices(batch)
-    for floor in task.floors().values():
+    for floor in task.baselines().values():
         floor.fit([batch])
         floor.predict(batch)
     print(name, batch.x.shape)

@@ -111,7 +111,7 @@ def test_floor_per_operator_predicts_each_operators_commonest_value(name: str) -
     task = lrtasks.make(name, setting="small")
     train, test = task.batch(range(400)), task.batch(range(100), split="test")
     guesses = {}
-    for floor_name, floor in task.floors().items():
+    for floor_name, floor in task.baselines().items():
         floor.fit([train])
         guesses[floor_name] = floor.predict(test)
         assert guesses[floor_name].shape == test.y.shape

@@ -111,7 +111,7 @@ def test_original_fillers_repeat_a_key_as_often_as_they_must(vocab: int, length:
 def test_naming_a_value_of_the_sample_scores_one_in_pairs() -> None:
     task = lrtasks.make("mqar", length=64, pairs=4)
     batch = task.batch(range(200))
-    floor = task.floors()["own-value"]
+    floor = task.baselines()["own-value"]
     floor.fit([batch])
     assert (floor.predict(batch) == batch.y)[batch.y >= 0].mean() == pytest.approx(1 / 4)
 

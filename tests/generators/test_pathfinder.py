@@ -63,7 +63,7 @@ def test_slices_and_floor() -> None:
     slices = task.slices(batch)
     assert set(slices) == {"label", "margin", "distractors"}
     assert {value.shape for value in slices.values()} == {(6, 1)}
-    floor = task.floors()["all-background"]
+    floor = task.baselines()["all-background"]
     floor.fit([batch])
     assert not floor.predict(batch).any()
 

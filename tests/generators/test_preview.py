@@ -12,7 +12,7 @@ from PIL import Image
 from lrtasks.errors import UsageError
 from lrtasks.generators import Batch, Sample, Task, make
 from lrtasks.generators.preview import preview, save_preview
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 
 @dataclass(frozen=True)

@@ -107,14 +107,14 @@ def test_floors_answer_at_the_last_position() -> None:
     task = lrtasks.make("recall", length=256)
     train, test = task.batch(range(2000)), task.batch(range(2000), split="test")
     scores = {}
-    for name, floor in task.floors().items():
+    for name, floor in task.baselines().items():
         floor.fit([train])
         guess = floor.predict(test)
         assert guess.shape == test.y.shape
         scores[name] = (guess == test.y)[:, -1].mean()
     assert abs(scores["majority"] - 1 / 14) < 0.03
     assert abs(scores["window-64"] - task.share_within(64)) < 0.03
-    assert list(lrtasks.make("recall", length=64).floors()) == ["majority"]
+    assert list(lrtasks.make("recall", length=64).baselines()) == ["majority"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_atomic_tasks_are_registered() -> None:
 
 @pytest.mark.parametrize("name", registry.built_in())
 def test_task_keeps_its_contract(name: str) -> None:
-    lrtasks.check_task(make(name, **registry.presets(name)["small"]["parameters"]))
+    lrtasks.check_task(make(name, **registry.get(name).preset_values("small")[0]))
 
 
 @pytest.mark.parametrize("name", registry.built_in())

@@ -16,7 +16,7 @@ import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.generators import Sample, Task
 from lrtasks.generators.checks import task_problems
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 SIGNAL, TARGET = Spec("real", 20, 3), Spec("real", 20, 2)
 SYMBOLS, CLASSES = Spec("token", 20, 6), Spec("token", 20, 4)

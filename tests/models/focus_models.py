@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lrtasks.models import build
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 SMALL: dict[str, Any] = {"d_model": 6, "layers": 2, "chunk": 8}
 

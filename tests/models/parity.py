@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lrtasks.models import build
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 Named = Mapping[str, Tensor]
 

@@ -17,7 +17,7 @@ import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.checks import check_model, model_problems
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

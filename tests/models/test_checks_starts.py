@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lrtasks.models.base import takes_mask
 from lrtasks.models.checks import model_problems
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 LONG = Spec("real", 256, 1)
 

@@ -14,12 +14,12 @@ import torch
 from parity import check_outputs_and_gradients, check_streaming_of, gap
 
 from lrtasks.errors import UsageError
-from lrtasks.models.base import build, offered, state_bytes
+from lrtasks.models import build, registry
+from lrtasks.models.base import offered, state_bytes
 from lrtasks.models.dlr import DLRKernel
 from lrtasks.models.ops import expkernel
 from lrtasks.models.ops.longlayer import LongConvLayer
-from lrtasks.models.registration import registry
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 CASTS = {"real": "real", "imag": "imag", "sum": "sum", "prod": "prod", "realprod": "real-prod"}
 VARIANTS = [

@@ -12,11 +12,12 @@ import torch
 from parity import check_outputs_and_gradients, check_streaming_of
 
 from lrtasks.errors import UsageError
-from lrtasks.models.base import build, offered, state_bytes
+from lrtasks.models import build
+from lrtasks.models.base import offered, state_bytes
 from lrtasks.models.dss import DSSKernel
 from lrtasks.models.ops import expkernel
 from lrtasks.models.ops.longlayer import LongConvLayer
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 
 def fill_kernel(kernel: DSSKernel, arrays: dict[str, Any], prefix: str) -> dict[str, torch.Tensor]:

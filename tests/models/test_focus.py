@@ -15,7 +15,7 @@ from lrtasks.errors import UsageError
 from lrtasks.models import build, registry
 from lrtasks.models.base import state_bytes
 from lrtasks.models.checks import check_model
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divide the length")
 

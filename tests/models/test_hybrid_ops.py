@@ -18,7 +18,7 @@ from lrtasks.models.ops.scoped_attention import Scope, attend
 from lrtasks.models.ops.selection import Selection
 from lrtasks.models.ops.sinusoids import Sinusoids
 from lrtasks.models.ops.span import attention_span
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 
 @pytest.mark.parametrize("double", [True, False])

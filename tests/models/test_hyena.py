@@ -13,7 +13,7 @@ from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.base import offered
 from lrtasks.models.hyena import HyenaOperator, ImplicitFilter
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 SIGNAL, SYMBOLS = Spec("real", 24, 3), Spec("token", 24, 5)
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten
 from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.ops.local_attention import MultiHeadLocalAttention, attend_local
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 FILES = ["causal", "causal_short", "noncausal", "noncausal_ragged"]
 

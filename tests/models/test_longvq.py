@@ -19,7 +19,7 @@ from lrtasks.models import build, registry
 from lrtasks.models.base import Backbone, ResidualBlock, offered
 from lrtasks.models.checks import check_model
 from lrtasks.models.longvq import LongVQ, LongVQLayer
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 BLOCKS = [
     f"{kind}_{function}{norm}"

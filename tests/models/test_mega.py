@@ -16,7 +16,7 @@ from lrtasks.models.base import ResidualBlock
 from lrtasks.models.mega import Mega, MegaLayer
 from lrtasks.models.mega_chunk import MegaChunk
 from lrtasks.models.ops.gated_attention import SiLUFeedForward
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 LAYERS = [
     *("bi_laplace", "bi_laplace_chunk", "bi_laplace_pad", "bi_relu2", "bi_softmax", "bi_softmax_chunk"),

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from lrtasks.errors import UsageError
-from lrtasks.models import memory
-from lrtasks.models.base import Backbone, build
+from lrtasks.models import build, memory
+from lrtasks.models.base import Backbone
 from lrtasks.models.memory import available_bytes, estimate_bytes, require_memory
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 CPU = torch.device("cpu")
 

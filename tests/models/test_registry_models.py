@@ -12,12 +12,12 @@ import torch
 from parity import gap
 
 from lrtasks import generators, models
+from lrtasks.budget import Budget
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.budget import Budget
 from lrtasks.evaluation.presets import resolve
 from lrtasks.models import build, names, registry
 from lrtasks.models.checks import check_model
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 # Values for small models, of which each takes those that it has.
 SMALL = {"d_model": 8, "layers": 2, "d_state": 6, "heads": 2, "chunk": 5, "filter_width": 8}
@@ -106,7 +106,7 @@ def test_presets_are_valid(name: str) -> None:
 
 def parameter_count(name: str) -> int:
     """Of the small preset, on the shift task at length 256 with 8 shifts."""
-    config = registry.get(name).make(**registry.presets(name)["small"]["hyper"])
+    config = registry.get(name).make(**registry.get(name).preset_values("small")[0])
     model = config.build(Spec("real", 256, 3), Spec("real", 256, 8), causal=True)
     return sum(parameter.numel() for parameter in model.parameters())
 

@@ -11,9 +11,10 @@ import torch
 from parity import check_streaming_of, gap
 
 from lrtasks.errors import UsageError
-from lrtasks.models.base import build, offered, state_bytes
+from lrtasks.models import build
+from lrtasks.models.base import offered, state_bytes
 from lrtasks.models.s4d import S4DKernel, starting_frequencies
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 
 def plain(leaves: dict[str, torch.Tensor], length: int) -> torch.Tensor:

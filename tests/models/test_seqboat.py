@@ -11,7 +11,7 @@ from test_local_attention import Largest
 from lrtasks.errors import UsageError
 from lrtasks.models import build, registry
 from lrtasks.models.seqboat import SeqBoat, SeqBoatLayer
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 
 def small_layer(causal: bool, length: int = 40, **settings: Any) -> SeqBoatLayer:

@@ -25,7 +25,7 @@ from hybrid_parity import (
 from lrtasks.models import build
 from lrtasks.models.ops.scoped_attention import Scope
 from lrtasks.models.seqboat import SeqBoat, SeqBoatLayer
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 LAYERS = [
     *("bi_relu2", "bi_relu2_batchnorm_train", "bi_relu2_localpos", "bi_relu2_postnorm_pad", "bi_relu2_sparse"),

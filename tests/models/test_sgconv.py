@@ -11,10 +11,11 @@ import torch
 from parity import check_outputs_and_gradients, check_streaming_of, gap
 
 from lrtasks.errors import UsageError
-from lrtasks.models.base import build, offered
+from lrtasks.models import build
+from lrtasks.models.base import offered
 from lrtasks.models.ops.longlayer import LongConvLayer
 from lrtasks.models.sgconv import SGConvKernel, scales
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 
 def load_weights(kernel: SGConvKernel, arrays: dict[str, Any], weights: str, alpha: str) -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lrtasks.models import base, names
-from lrtasks.models.base import Backbone, build, offered, state_bytes
-from lrtasks.specs import Spec
+from lrtasks.models import base, build, names
+from lrtasks.models.base import Backbone, offered, state_bytes
+from lrtasks.spec import Spec
 
 LENGTH = 40
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lrtasks.models import build
 from lrtasks.models.ops.rotary import rotate
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 SIGNAL, SYMBOLS = Spec("real", 11, 3), Spec("token", 11, 5)
 

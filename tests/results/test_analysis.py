@@ -19,8 +19,8 @@ from lrtasks.errors import UsageError
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.loop import WEIGHTS
 from lrtasks.models.portraits import Portrait
+from lrtasks.record import read_record
 from lrtasks.results import analysis, plots
-from lrtasks.results.records import read_record
 
 BUDGET = {"steps": 30, "eval_every": 10, "val_batches": 1, "test_batches": 2, "batch_size": 4}
 

@@ -138,7 +138,7 @@ def test_numbers_that_are_not_finite_are_read_as_none(tmp_path: Path) -> None:
     content["task"]["parameters"]["length"] = math.inf
     (tmp_path / "record.json").write_text(json.dumps(content))
     record = read_record(tmp_path)
-    assert (record.floors["copy"]["r2"], record.cost["seconds_per_step"], record.budget["lr"]) == (None, None, None)
+    assert (record.baselines["copy"]["r2"], record.cost["seconds_per_step"], record.budget["lr"]) == (None, None, None)
     assert (record.score("r2"), record.score("r2_batch_mean"), record.task["parameters"]["length"]) == (0.9, None, None)
     (row,) = make_table([record]).rows()
     assert (row["floor"], row["floor_name"], row["seconds_per_step"]) == (0.0, "constant", None)

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from report_pages import HOSTILE, parse
 
-from lrtasks.results.records import PANEL
+from lrtasks.record import PANEL
 from lrtasks.results.report import pictures, scale
 from lrtasks.results.report.axes import Axis, axis_for
 from lrtasks.results.report.charts import LOWEST, Series, line_chart, score_axis

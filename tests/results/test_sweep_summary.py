@@ -6,7 +6,7 @@ import pytest
 from made_records import made
 
 from lrtasks.cli.sweep import print_solved
-from lrtasks.evaluation.suite import Entry
+from lrtasks.suite.suite import Entry
 
 
 def test_a_sweep_names_the_largest_value_that_each_model_solves(capsys: pytest.CaptureFixture[str]) -> None:

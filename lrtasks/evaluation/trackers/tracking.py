@@ -15,11 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, unknown
-from lrtasks.evaluation.budget import Budget
-from lrtasks.evaluation.jobs import LOCK
 from lrtasks.files import held
-from lrtasks.results.records import RunRecord
+from lrtasks.record import RunRecord
+from lrtasks.suite.jobs import LOCK
 
 _TRACKERS = {
     "jsonl": "lrtasks.evaluation.trackers.jsonl:Jsonl",

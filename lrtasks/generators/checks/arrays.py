@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from lrtasks.generators import rng as random
-from lrtasks.generators.base import IGNORED, SPLITS, Sample, Task
+from lrtasks.generators import randomness as random
+from lrtasks.generators.base import SPLITS, Task
 from lrtasks.generators.checks.probe import Probe, Problem
-from lrtasks.specs import Spec
+from lrtasks.spec import IGNORED, Sample, Spec
 
 
 def check_samples(probe: Probe) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lrtasks.generators.checks.probe import Probe, Problem
 from lrtasks.registry import malformed
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 LOSSES = {"real": ("mse",), "token": ("cross-entropy", "balanced-cross-entropy")}
 METRICS = {"real": ("r2",), "token": ("accuracy", "macro_f1")}

@@ -8,28 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from lrtasks.generators.base import IGNORED, Batch
+from lrtasks.generators.baselines import Baseline
 from lrtasks.generators.checks.probe import Probe, Problem
-from lrtasks.generators.floors import Floor
+from lrtasks.spec import IGNORED, Batch
 
 
 def check_floors(probe: Probe) -> Iterator[Problem]:
     """Floors can be fitted and asked, and do not look at what they are to predict."""
     try:
-        floors: object = probe.task.floors()
+        floors: object = probe.task.baselines()
     except Exception as error:
-        yield probe.raised("floors()", error)
+        yield probe.raised("baselines()", error)
         return
     if not isinstance(floors, Mapping):
-        yield f"floors() must return a dictionary of predictors by name, found {type(floors).__name__}"
+        yield f"baselines() must return a dictionary of predictors by name, found {type(floors).__name__}"
         return
     if not floors:
-        yield "floors() is empty: a score says something beside that of a predictor that learns nothing"
+        yield "baselines() is empty: a score says something beside that of a predictor that learns nothing"
     for name, floor in floors.items():
         yield from _floor_problems(probe, name, floor)
 
 
-def _floor_problems(probe: Probe, name: str, floor: Floor) -> Iterator[Problem]:
+def _floor_problems(probe: Probe, name: str, floor: Baseline) -> Iterator[Problem]:
     task, count = probe.task, probe.samples
     batch = probe.batch()
     ignores = bool((batch.y == IGNORED).any()) and task.target.kind == "token"

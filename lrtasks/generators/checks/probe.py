@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lrtasks.errors import in_one_line
-from lrtasks.generators.base import Batch, Split, Task
+from lrtasks.generators.base import Split, Task
+from lrtasks.spec import Batch
 
 Problem = str
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lrtasks.generators import rng as random
-from lrtasks.generators.base import Batch, Task, stack
+from lrtasks.generators import randomness as random
+from lrtasks.generators.base import Task, stack
 from lrtasks.generators.checks.probe import Probe, Problem, batch_digest
+from lrtasks.spec import Batch
 
 SHARED = 64
 """Samples of two splits that are compared: a pool of up to about 90 samples shows itself."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from lrtasks.generators.base import Batch, Task
+from lrtasks.config import parameter
+from lrtasks.generators.base import Task
 from lrtasks.generators.pathfinder.settings import MAX_RESOLUTION, VARIANTS, Settings, Variant, complete, names
 from lrtasks.generators.pixels import from_bytes
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Batch, Spec
 
 if TYPE_CHECKING:
     from lrtasks.generators.pathfinder.image import Layout, Picture

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.generators.base import MAX_LENGTH, Batch, Sample, Task, registry
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.signals import bin_starts, delayed, noise, with_positions
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Batch, Sample, Spec
 
 
 @registry.register("context-shift")
@@ -22,6 +23,11 @@ class ContextShift(Task):
 
     Example: with L = 4 and s = 1 the signal 0, 1, 0.5, -1 has the targets 0, 0, 1, 0.5.
     """
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 256},
+        "paper": {"length": 4096},
+    }
 
     length: int = parameter(4096, "sequence length L", at_least=3, at_most=MAX_LENGTH)
 

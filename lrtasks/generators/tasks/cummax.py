@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.generators.base import MAX_LENGTH, Sample, Task, registry
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.signals import noise, with_positions
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Sample, Spec
 
 
 @registry.register("cummax")
@@ -21,6 +22,11 @@ class Cummax(Task):
 
     Example: the signal 0.5, -1, 0.7, 0.2 has the targets 0.5, 0.5, 0.7, 0.7.
     """
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 256},
+        "paper": {"length": 4096},
+    }
 
     length: int = parameter(4096, "sequence length L", at_least=2, at_most=MAX_LENGTH)
 

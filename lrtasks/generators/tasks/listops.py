@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.generators.base import IGNORED, Batch, Sample, Task, registry, stack
-from lrtasks.generators.floors import Floor
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import Task, registry, stack
+from lrtasks.generators.baselines import Baseline
 from lrtasks.generators.listops import grammar, lengths, tree
 from lrtasks.generators.octaves import octave
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 SETTINGS = {
     "small": lengths.Limits(min_length=63, max_length=257, max_depth=6, max_args=10),
@@ -45,6 +45,20 @@ class ListOps(Task):
 
     loss: ClassVar[str] = "cross-entropy"
     metric: ClassVar[str] = "accuracy"
+
+    presets: ClassVar[Presets] = {
+        "small": {"setting": "small"},
+        # DLR paper, Table 3.
+        "paper": {
+            "setting": "paper",
+            "budget.steps": 300000,
+            "budget.batch_size": 32,
+            "budget.schedule": "cosine",
+            "budget.warmup_steps": 5000,
+            "budget.eval_every": 3000,
+            "budget.test_batches": 63,
+        },
+    }
 
     setting: str = parameter("paper", "limits on length, depth and arguments by name", choices=(*SETTINGS,))
     min_length: int | None = parameter(
@@ -105,8 +119,8 @@ class ListOps(Task):
         meta = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
         return [Sample(*arrays) for arrays in zip(x, y, x != grammar.PAD, meta, strict=True)]
 
-    def floors(self) -> Mapping[str, Floor]:
-        return {**super().floors(), "majority-per-operator": MajorityPerGroup(4, 10, self._operators)}
+    def baselines(self) -> Mapping[str, Baseline]:
+        return {**super().baselines(), "majority-per-operator": MajorityPerGroup(4, 10, self._operators)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """By operator, height, length of the sub-expression (bins from each power of two), and root (1) or not (0)."""

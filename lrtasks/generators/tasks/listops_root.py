@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.generators.base import Batch, Sample, registry
+from lrtasks.config import Presets
+from lrtasks.generators.base import registry
 from lrtasks.generators.listops import grammar
 from lrtasks.generators.tasks.listops import ListOps
-from lrtasks.specs import Spec
+from lrtasks.spec import Batch, Sample, Spec
 
 
 @registry.register("listops-root")
@@ -25,6 +27,20 @@ class ListOpsRoot(ListOps):
     >>> task.target.shape(batch=32), task.target.width
     ((32, 1), 10)
     """
+
+    presets: ClassVar[Presets] = {
+        "small": {"setting": "small"},
+        # As listops.
+        "paper": {
+            "setting": "paper",
+            "budget.steps": 300000,
+            "budget.batch_size": 32,
+            "budget.schedule": "cosine",
+            "budget.warmup_steps": 5000,
+            "budget.eval_every": 3000,
+            "budget.test_batches": 63,
+        },
+    }
 
     @property
     def target(self) -> Spec:

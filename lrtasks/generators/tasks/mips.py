@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.generators.base import MAX_LENGTH, Sample, Task, registry
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.signals import unit_vectors, with_positions
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Sample, Spec
 
 BLOCK = 2**17
 """Inner products held at once; this many float64 fit into a core's own cache."""
@@ -23,6 +24,19 @@ class Mips(Task):
     Each position holds a query q, a key k and a value v, random unit vectors of dimension D = ``dim``;
     ``y[t] = v[argmax_{j <= t} q_t·k_j]``. Source: DLR paper, section 3.1.
     """
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 256},
+        # DLR paper: batches of 4 where the other atomic tasks have 16, over as many samples.
+        "paper": {
+            "length": 4096,
+            "budget.steps": 172800,
+            "budget.batch_size": 4,
+            "budget.eval_every": 14400,
+            "budget.val_batches": 160,
+            "budget.test_batches": 1600,
+        },
+    }
 
     length: int = parameter(4096, "sequence length L", at_least=2, at_most=MAX_LENGTH)
     dim: int = parameter(4, "dimension D of queries, keys and values", at_least=1, at_most=4096)

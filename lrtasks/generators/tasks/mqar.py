@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import IGNORED, MAX_LENGTH, Batch, Sample, Task, registry
-from lrtasks.generators.floors import Floor
+from lrtasks.generators.base import MAX_LENGTH, Task, registry
+from lrtasks.generators.baselines import Baseline
 from lrtasks.generators.octaves import octave
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 
 @registry.register("mqar")
@@ -38,6 +38,11 @@ class Mqar(Task):
 
     loss: ClassVar[str] = "cross-entropy"
     metric: ClassVar[str] = "accuracy"
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 64, "pairs": (4, 8), "vocab": 256},
+        "paper": {"length": 512, "pairs": 64},
+    }
 
     length: int = parameter(512, "sequence length L, even", at_least=4, at_most=MAX_LENGTH)
     pairs: int | tuple[int, int] = parameter(
@@ -112,9 +117,9 @@ class Mqar(Task):
         allowed = np.flatnonzero(free)
         return allowed[rng.integers(len(allowed), size=self.length)]
 
-    def floors(self) -> Mapping[str, Floor]:
+    def baselines(self) -> Mapping[str, Baseline]:
         """The most frequent value, and one of the sample's own values: 1/K for knowing which values were given."""
-        return {**super().floors(), "own-value": _OwnValue()}
+        return {**super().baselines(), "own-value": _OwnValue()}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """By distance from the query back to its key (bins from each power of two), and by number of pairs."""

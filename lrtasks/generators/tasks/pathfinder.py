@@ -8,10 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.generators.base import Batch, Sample, registry
-from lrtasks.generators.floors import Floor, MajorityClass
+from lrtasks.config import Presets
+from lrtasks.generators.base import registry
+from lrtasks.generators.baselines import Baseline, MajorityClass
 from lrtasks.generators.pathfinder.task import PathfinderTask
-from lrtasks.specs import Spec
+from lrtasks.spec import Batch, Sample, Spec
 
 
 @registry.register("pathfinder")
@@ -27,6 +28,20 @@ class Pathfinder(PathfinderTask):
     (Spec(kind='real', length=4096, width=1, pooled=False), Spec(kind='token', length=4096, width=3, pooled=False))
     """
 
+    presets: ClassVar[Presets] = {
+        # Settings of our own at 64 x 64.
+        "small": {"res": 64, "budget.batch_size": 4, "budget.test_batches": 100},
+        # DLR paper, Table 3.
+        "paper": {
+            "res": 128,
+            "budget.steps": 150000,
+            "budget.schedule": "cosine",
+            "budget.warmup_steps": 3000,
+            "budget.eval_every": 5000,
+            "budget.test_batches": 125,
+        },
+    }
+
     loss: ClassVar[str] = "balanced-cross-entropy"
     metric: ClassVar[str] = "macro_f1"
 
@@ -38,7 +53,7 @@ class Pathfinder(PathfinderTask):
         image, target, meta = self.image(rng)
         return Sample(self.pixels(image), target.ravel().astype(np.int64), None, meta)
 
-    def floors(self) -> Mapping[str, Floor]:
+    def baselines(self) -> Mapping[str, Baseline]:
         # the most frequent class is the background, by far
         return {"all-background": MajorityClass(3)}
 

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.generators.base import Sample, registry
+from lrtasks.config import Presets
+from lrtasks.generators.base import registry
 from lrtasks.generators.pathfinder.task import PathfinderTask
-from lrtasks.specs import Spec
+from lrtasks.spec import Sample, Spec
 
 
 @registry.register("pathfinder-classification")
@@ -23,6 +24,19 @@ class PathfinderClassification(PathfinderTask):
     >>> PathfinderClassification(res=64).target
     Spec(kind='token', length=1, width=2, pooled=True)
     """
+
+    presets: ClassVar[Presets] = {
+        "small": {"res": 64, "budget.batch_size": 4, "budget.test_batches": 100},
+        # The budget of pathfinder.
+        "paper": {
+            "res": 128,
+            "budget.steps": 150000,
+            "budget.schedule": "cosine",
+            "budget.warmup_steps": 3000,
+            "budget.eval_every": 5000,
+            "budget.test_batches": 125,
+        },
+    }
 
     loss: ClassVar[str] = "cross-entropy"
     metric: ClassVar[str] = "accuracy"

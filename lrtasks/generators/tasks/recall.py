@@ -8,12 +8,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import IGNORED, MAX_LENGTH, Batch, Sample, Split, Task, registry
-from lrtasks.generators.floors import Floor, MajorityClass
+from lrtasks.generators.base import MAX_LENGTH, Split, Task, registry
+from lrtasks.generators.baselines import Baseline, MajorityClass
 from lrtasks.generators.octaves import octave
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 WINDOW = 64
 
@@ -39,6 +39,25 @@ class Recall(Task):
 
     loss: ClassVar[str] = "cross-entropy"
     metric: ClassVar[str] = "accuracy"
+
+    presets: ClassVar[Presets] = {
+        # Fresh samples, unlike the papers' 2,000: at this size those are learned by heart.
+        "small": {"length": 64},
+        # Focus and Hyena papers: 2,000 samples, 200 epochs of 62 batches of which 10 warm up, about 500 test sequences.
+        "paper": {
+            "length": 1024,
+            "budget.steps": 12400,
+            "budget.batch_size": 32,
+            "budget.weight_decay": 0.1,
+            "budget.betas": (0.9, 0.98),
+            "budget.schedule": "cosine",
+            "budget.warmup_steps": 620,
+            "budget.train_samples": 2000,
+            "budget.eval_every": 620,
+            "budget.val_batches": 16,
+            "budget.test_batches": 16,
+        },
+    }
 
     length: int = parameter(1024, "tokens of the pairs section, two per pair", at_least=2, at_most=MAX_LENGTH - 2)
     vocab: int = parameter(
@@ -117,7 +136,7 @@ class Recall(Task):
             batch.y[:, :-1] = IGNORED
         return batch
 
-    def floors(self) -> Mapping[str, Floor]:
+    def baselines(self) -> Mapping[str, Baseline]:
         """The most frequent answer and, from length 256, the answer looked up in the last 64 tokens alone.
 
         The latter says how local the samples are; in shorter samples it sees so much that it is the solution itself.

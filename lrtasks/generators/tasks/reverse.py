@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.generators.base import MAX_LENGTH, Sample, Task, registry
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.signals import noise, padded, with_positions
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Sample, Spec
 
 
 @registry.register("reverse")
@@ -21,6 +22,11 @@ class Reverse(Task):
 
     Example: the signal 0.5, -1, 0.2 (then 0, 0, 0) has the targets 0.2, -1, 0.5.
     """
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 256},
+        "paper": {"length": 4096},
+    }
 
     length: int = parameter(4096, "number of values L; the input has 2L positions", at_least=2, at_most=MAX_LENGTH)
 

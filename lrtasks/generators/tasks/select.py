@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.generators.base import MAX_LENGTH, Sample, Task, registry
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.signals import noise, padded, with_positions
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Sample, Spec
 
 
 @registry.register("select")
@@ -22,6 +23,11 @@ class Select(Task):
 
     Example: the signal 0.5, -1, 0.2, 0.6 with marks 0, 1, 0, 1 has the targets -1, 0.6.
     """
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 256, "marks": 16},
+        "paper": {"length": 4096, "marks": 32},
+    }
 
     length: int = parameter(
         4096, "number of unmarked values L; the input has L + 2M positions", at_least=2, at_most=MAX_LENGTH

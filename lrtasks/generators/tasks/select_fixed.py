@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_SEED, registry
 from lrtasks.generators.tasks.select import Select
-from lrtasks.parameters import parameter
 
 
 @registry.register("select-fixed")
@@ -19,6 +20,11 @@ class SelectFixed(Select):
 
     Source: DLR paper, section 3.1.
     """
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 256, "marks": 16},
+        "paper": {"length": 4096, "marks": 32},
+    }
 
     layout_seed: int = parameter(0, "seed of the marked positions", at_least=0, at_most=MAX_SEED)
 

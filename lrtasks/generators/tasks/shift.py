@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import MAX_LENGTH, Batch, Sample, Task, registry
-from lrtasks.generators.floors import Floor, InputCopy
+from lrtasks.generators.base import MAX_LENGTH, Task, registry
+from lrtasks.generators.baselines import Baseline, InputCopy
 from lrtasks.generators.signals import delayed, noise, with_positions
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Batch, Sample, Spec
 
 
 @registry.register("shift")
@@ -26,6 +27,22 @@ class Shift(Task):
     >>> Shift(length=8, shifts=4).lags().tolist()
     [0, 2, 4, 6]
     """
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 256},
+        "paper": {"length": 4096},
+        # DLR paper, Table 2: lengths 2^14 to 2^20.
+        "long": {
+            "length": 16384,
+            "budget.steps": 86400,
+            "budget.batch_size": 4,
+            "budget.eval_every": 7200,
+            "budget.val_batches": 80,
+            "budget.test_batches": 800,
+        },
+        # The trend of Table 2 on a CPU: lengths 2^10 to 2^14.
+        "trend": {"length": 1024, "budget.steps": 400, "budget.batch_size": 4, "budget.eval_every": 100},
+    }
 
     length: int = parameter(4096, "sequence length L", at_least=2, at_most=MAX_LENGTH)
     shifts: int = parameter(8, "number of delayed copies C", at_least=1)
@@ -50,8 +67,8 @@ class Shift(Task):
         signal = noise(rng, self.length)
         return Sample(with_positions(signal), np.column_stack([delayed(signal, lag) for lag in self.lags()]))
 
-    def floors(self) -> Mapping[str, Floor]:
-        return {**super().floors(), "copy": InputCopy([0] + [None] * (self.shifts - 1))}
+    def baselines(self) -> Mapping[str, Baseline]:
+        return {**super().baselines(), "copy": InputCopy([0] + [None] * (self.shifts - 1))}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         return {**super().slices(batch), "shift": self.lags()}

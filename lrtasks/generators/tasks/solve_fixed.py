@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_SEED, registry
 from lrtasks.generators.tasks.solve import Solve
-from lrtasks.parameters import parameter
 
 
 @registry.register("solve-fixed")
@@ -19,6 +20,11 @@ class SolveFixed(Solve):
 
     Source: DLR paper, section 3.1.
     """
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 256},
+        "paper": {"length": 4096},
+    }
 
     layout_seed: int = parameter(0, "seed of the matrix A", at_least=0, at_most=MAX_SEED)
 

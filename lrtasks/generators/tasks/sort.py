@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.generators.base import MAX_LENGTH, Sample, Task, registry
-from lrtasks.generators.floors import Floor, ScaledFirstValue
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, Task, registry
+from lrtasks.generators.baselines import Baseline, ScaledFirstValue
 from lrtasks.generators.signals import noise, padded, with_positions
-from lrtasks.parameters import parameter
-from lrtasks.specs import Spec
+from lrtasks.spec import Sample, Spec
 
 
 @registry.register("sort")
@@ -23,6 +24,11 @@ class Sort(Task):
 
     Example: the signal 0.5, -1, 0.2, 0.6 (then four zeros) has the targets 0.5, 0.6, 0.2, -1.
     """
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 256},
+        "paper": {"length": 4096},
+    }
 
     length: int = parameter(4096, "number of values L; the input has 2L positions", at_least=2, at_most=MAX_LENGTH)
 
@@ -41,5 +47,5 @@ class Sort(Task):
         ordered = values[np.argsort(distance, kind="stable")]
         return Sample(with_positions(padded(values, 2 * self.length)), ordered[:, None])
 
-    def floors(self) -> Mapping[str, Floor]:
-        return {**super().floors(), "first-value": ScaledFirstValue()}
+    def baselines(self) -> Mapping[str, Baseline]:
+        return {**super().baselines(), "first-value": ScaledFirstValue()}

@@ -18,7 +18,7 @@ from lrtasks.models.checks.outputs import check_causality, check_output, check_r
 from lrtasks.models.checks.probe import TOLERANCE, Probe, converted
 from lrtasks.models.checks.subject import factory_of, own_copy
 from lrtasks.models.checks.training import check_extras, check_gradients
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 __all__ = ["check_model", "model_problems"]
 

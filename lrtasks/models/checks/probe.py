@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 # largest difference that counts as rounding, relative to the largest output
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

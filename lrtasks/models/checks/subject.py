@@ -9,9 +9,10 @@ from typing import Any
 from torch import nn
 
 from lrtasks.errors import UsageError
-from lrtasks.models.base import ModelLike, build
+from lrtasks.models import build
+from lrtasks.models.base import ModelLike
 from lrtasks.models.factories import bind_factory
-from lrtasks.specs import Spec
+from lrtasks.spec import Spec
 
 
 def factory_of(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from lrtasks.record import STATUSES
 from lrtasks.results.cell import Cell
-from lrtasks.results.records import STATUSES
 from lrtasks.results.report import readable
 
 SOLVED = 0.95

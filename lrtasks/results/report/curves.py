@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from lrtasks.results.records import RunRecord
+from lrtasks.record import RunRecord
 from lrtasks.results.report.axes import Axis, axis_for
 from lrtasks.results.report.charts import Series, line_chart, score_axis
 from lrtasks.results.report.content import Report, Result

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lrtasks.results.records import RunRecord
+from lrtasks.record import RunRecord
 from lrtasks.results.report.content import COSTS, Report, Result
 from lrtasks.results.report.curves import Curves, loss_curves, run_curves
 from lrtasks.results.report.pictures import predictions_panel
@@ -83,7 +83,7 @@ def details(report: Report, result: Result) -> Details:
 
 def _run(report: Report, result: Result, record: RunRecord) -> Run:
     score = record.headline()
-    columns = {**record.scores, **{f"floor: {name}": scores for name, scores in record.floors.items()}}
+    columns = {**record.scores, **{f"floor: {name}": scores for name, scores in record.baselines.items()}}
     names = dict.fromkeys(name for scores in columns.values() for name in scores)
     return Run(
         record,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lrtasks.results.records import PANEL
+from lrtasks.record import PANEL
 
 MAX_WIDTH = 720
 """Pixels to which a run's picture is reduced."""

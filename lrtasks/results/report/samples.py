@@ -13,13 +13,13 @@ import numpy as np
 from lrtasks import generators
 from lrtasks.errors import UsageError
 from lrtasks.generators import Batch
-from lrtasks.generators.base import IGNORED, Task
+from lrtasks.generators.base import Task
 from lrtasks.generators.preview import MAX_LINES
 from lrtasks.results.report.axes import axis_for
 from lrtasks.results.report.charts import LOW, Series, line_chart
 from lrtasks.results.report.pictures import class_image, grey_image, signed_rows
 from lrtasks.results.report.readable import setting
-from lrtasks.specs import Spec
+from lrtasks.spec import IGNORED, Spec
 
 MAX_POSITIONS = 1024
 """Longer samples are drawn at the task's ``small`` preset."""
@@ -68,7 +68,7 @@ def draw_sample(name: str, parameters: dict[str, Any]) -> Sample | str:
     try:
         task = generators.make(name, **parameters)
         if task.input.length > MAX_POSITIONS and task.image_shape() is None:
-            parameters = generators.registry.presets(name).get("small", {}).get("parameters", {})
+            parameters = generators.registry.get(name).preset_values("small")[0]
             task = generators.make(name, **parameters)
         return _sample(task, task.batch(range(1)), parameters)
     except UsageError as error:

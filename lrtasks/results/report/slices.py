@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lrtasks.results.records import score_name
+from lrtasks.record import score_name
 from lrtasks.results.report.content import Result
 
 Label = str | int | float

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lrtasks.errors import UsageError
-from lrtasks.results.records import FILE, RunRecord, read_records
+from lrtasks.record import FILE, RunRecord, read_records
 
 LARGEST = 1e100
 """No score, loss or cost comes near it, and what is computed from smaller numbers stays finite."""
@@ -58,7 +58,7 @@ def _problem(record: RunRecord) -> str | None:
         "model": all(_is_number(record.model[name]) for name in ("count", "state_bytes")),
         "budget": _is_number(record.budget.get("steps")),
         "scores": all(map(_is_numbers, record.scores.values())),
-        "floors": all(map(_is_numbers, record.floors.values())),
+        "floors": all(map(_is_numbers, record.baselines.values())),
         "curve": all(_is_numbers(point) and point.get("step") is not None for point in record.curve),
         "slices": all(isinstance(rows, list) and all(map(_is_slice, rows)) for rows in record.slices.values()),
         "cost": _is_numbers({name: value for name, value in record.cost.items() if name != "device"}),

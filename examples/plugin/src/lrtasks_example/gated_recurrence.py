@@ -12,14 +12,14 @@ A gate between 0 and 1 can keep or forget; a signed one can also flip, which par
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import ModelConfig
-from lrtasks.parameters import parameter
 
 
 class GatedRecurrenceMixer(nn.Module):
@@ -98,6 +98,14 @@ def scan(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 @dataclass(frozen=True)
 class GatedRecurrence(ModelConfig):
     """Linear recurrence with gates that depend on the input."""
+
+    presets: ClassVar[Presets] = {
+        # Presets of the model: hyper-parameters, and what of the training budget differs from the default.
+        "small": {"d_model": 64, "layers": 2, "budget.lr": 0.001},
+        "paper": {"d_model": 128, "layers": 2, "budget.lr": 0.001},
+        # The model for one task, whoever brings that task.
+        "paper/parity": {"budget.steps": 10000},
+    }
 
     gates: Literal["positive", "signed"] = parameter("signed", "range of the gates: (0, 1) or (-1, 1)")
 

@@ -1,0 +1,64 @@
+"""The training budget: everything about a run that is neither the task nor the model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from lrtasks.config import Config, parameter
+from lrtasks.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Budget(Config):
+    """How long and how a model is trained, and on how much it is scored. Runs compare only at equal budgets."""
+
+    name: ClassVar[str] = "budget"
+
+    steps: int = parameter(2000, "optimiser steps", at_least=1)
+    batch_size: int = parameter(16, "samples per step, over all processes", at_least=1, at_most=2**20)
+    lr: float = parameter(1e-3, "learning rate of parameters that declare none of their own", above=0, at_most=1e6)
+    weight_decay: float = parameter(0.0, "decoupled weight decay (AdamW)", at_least=0)
+    betas: tuple[float, float] = parameter((0.9, 0.999), "AdamW's two decay rates, below 1", at_least=0)
+    schedule: Literal["constant", "linear", "cosine"] = parameter(
+        "constant", "learning rate after the warm-up: unchanged, or falling to 0 in a line or a half cosine"
+    )
+    warmup_steps: int = parameter(0, "steps of linear warm-up from 0", at_least=0)
+    clip: float = parameter(0.0, "largest gradient norm; 0 switches clipping off", at_least=0)
+    precision: Literal["32", "bf16"] = parameter("32", "arithmetic: float32, or bfloat16 autocast")
+    train_samples: int | None = parameter(
+        None, "train on this many samples again and again; none: always fresh", at_least=1
+    )
+    eval_every: int = parameter(500, "steps between evaluations on the validation stream", at_least=1)
+    val_batches: int = parameter(10, "batches of the fixed validation stream", at_least=1)
+    test_batches: int = parameter(50, "batches of the fixed test stream", at_least=1)
+    stop_at: float | None = parameter(None, "stop when the validation score reaches this; none: never")
+
+    def check(self) -> None:
+        if max(self.betas) >= 1:
+            raise UsageError(f"budget: betas must be below 1, found {list(self.betas)}")
+        if self.warmup_steps > self.steps:
+            raise UsageError(f"budget: warmup_steps must be at most steps ({self.steps}), found {self.warmup_steps}")
+
+    def rate(self, step: int) -> float:
+        """Factor on every learning rate at ``step`` = 0, 1, ...: linear warm-up, then as ``schedule`` says.
+
+        >>> [Budget(steps=100, warmup_steps=20, schedule=name).rate(40) for name in ("constant", "linear")]
+        [1.0, 0.75]
+        """
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return 1.0
+        done = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
+        if self.schedule == "linear":
+            return 1.0 - done
+        return 0.5 * (1 + math.cos(math.pi * done))
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "small": {},
+    "paper": {"steps": 43_200, "lr": 1e-4, "eval_every": 3_600, "val_batches": 40, "test_batches": 400},
+}
+"""Budgets of the presets, before task and model have their say (DLR paper, section 3.2, for ``paper``)."""

@@ -1,0 +1,267 @@
+"""Parameters as data: frozen dataclasses whose fields are documented, checked when made, and settable by name.
+
+Tasks, models and training budgets all use this one form, so that ``lrtasks describe`` can list any of them and a
+misspelt name is an error wherever it is given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import numbers
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar, get_args, get_origin
+
+from lrtasks.errors import UsageError, suggestion, unknown
+
+P = TypeVar("P", bound="Config")
+
+Presets = Mapping[str, Mapping[str, Any]]
+"""Settings by preset: a bare name is a parameter of the class, ``budget.NAME`` one of the training budget. A model may
+have further settings for one task under ``"PRESET/TASK"``."""
+
+
+def parameter(
+    default: Any,
+    doc: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    above: float | None = None,
+    choices: Sequence[Any] | None = None,
+) -> Any:
+    """Declare one field of a :class:`Config` dataclass.
+
+    Args:
+        default: value when none is given.
+        doc: one line for ``lrtasks describe``, with unit or range where it matters.
+        at_least: smallest allowed value (inclusive).
+        at_most: largest allowed value (inclusive).
+        above: bound that the value must exceed (exclusive).
+        choices: the only allowed values.
+    """
+    rules = {"doc": doc, "at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
+    return dataclasses.field(default=default, metadata=rules)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Base of everything that has parameters; subclasses are frozen dataclasses made of :func:`parameter` fields.
+
+    Class attributes:
+        presets: named sets of parameters and budget fields.
+    """
+
+    presets: ClassVar[Presets] = {}
+
+    def __post_init__(self) -> None:
+        for field, hint in _fields(type(self)):
+            value = _convert(self._title(), field, hint, getattr(self, field.name))
+            _check_bounds(self._title(), field, value)
+            object.__setattr__(self, field.name, value)
+        self.check()
+
+    def check(self) -> None:
+        """Check what several fields must satisfy together; raise :class:`UsageError` otherwise."""
+
+    @classmethod
+    def _title(cls) -> str:
+        return getattr(cls, "name", cls.__name__.lower())
+
+    @classmethod
+    def parameter_names(cls) -> list[str]:
+        """Names of the parameters, in order of declaration."""
+        return [field.name for field in dataclasses.fields(cls)]
+
+    @classmethod
+    def make(cls: type[P], **values: Any) -> P:
+        """Build from keyword arguments; unknown names are a :class:`UsageError` that suggests the close ones."""
+        names = cls.parameter_names()
+        for name in values:
+            if name not in names:
+                raise UsageError(
+                    f"{cls._title()} has no parameter {name!r}{suggestion(name, names)}"
+                    f" (it has: {', '.join(names) or 'none'})"
+                )
+        return cls(**values)
+
+    @classmethod
+    def preset_values(cls, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Parameters and budget fields that the preset ``name`` sets; both empty if the class has no such preset.
+
+        Raises:
+            UsageError: for a setting that is no parameter of the class and no budget field.
+        """
+        own: dict[str, Any] = {}
+        budget: dict[str, Any] = {}
+        for setting, value in cls.presets.get(name, {}).items():
+            if setting.startswith("budget."):
+                budget[setting.removeprefix("budget.")] = value
+            elif setting in cls.parameter_names():
+                own[setting] = value
+            else:
+                raise unknown(f"parameter in preset {name} of {cls._title()}:", setting, cls.parameter_names())
+        return own, budget
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as a plain, JSON-ready dictionary."""
+        return {name: _plain(getattr(self, name)) for name in self.parameter_names()}
+
+    @classmethod
+    def describe_parameters(cls) -> list[dict[str, Any]]:
+        """One JSON-ready entry per parameter: name, type, default, doc and limits."""
+        entries = []
+        for field, hint in _fields(cls):
+            rules = {key: _plain(value) for key, value in field.metadata.items() if value is not None}
+            entries.append({"name": field.name, "type": _type_name(hint), "default": _plain(field.default), **rules})
+        return entries
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Split ``NAME=VALUE`` from the command line; the value is read as JSON, or else kept as a string.
+
+    >>> parse_assignment("shifts=4")
+    ('shifts', 4)
+    >>> parse_assignment("variant=clean")
+    ('variant', 'clean')
+
+    Dashes and underscores are the same in the name; Python's spellings of true and false are understood.
+
+    Raises:
+        UsageError: if there is no name or no equals sign.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"--set takes NAME=VALUE, found {text!r}")
+    name = name.strip().replace("-", "_")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, {"true": True, "false": False}.get(value.strip().lower(), value)
+
+
+def _fields(cls: type[Config]) -> list[tuple[dataclasses.Field[Any], Any]]:
+    hints = typing.get_type_hints(cls)
+    return [(field, hints[field.name]) for field in dataclasses.fields(cls)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _type_name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+
+def _convert(title: str, field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
+    """Return ``value`` as the field's type: int, float, bool, str, a tuple of those, or an optional of those."""
+    converted = _converted(hint, value)
+    if converted is _NO:
+        close = suggestion(value, _literals(hint)) if isinstance(value, str) else ""
+        raise UsageError(f"{title}: {field.name} must be {_type_phrase(hint)}, found {value!r}{close}")
+    return converted
+
+
+_NO = object()
+
+
+def _converted(hint: Any, value: Any) -> Any:
+    origin = get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        for option in get_args(hint):
+            converted = _converted(option, value)
+            if converted is not _NO:
+                return converted
+        return _NO
+    if hint is type(None):  # the text is what ``--set max_kernel=none`` gives; in ``str | None`` it stays a text
+        return None if value is None or (isinstance(value, str) and value.lower() == "none") else _NO
+    if hint is bool:
+        return value if isinstance(value, bool) else _NO
+    if isinstance(value, bool):
+        return _NO
+    if hint is int:
+        if isinstance(value, numbers.Integral):
+            return int(value)
+        number = _converted(float, value)
+        return int(number) if number is not _NO and number.is_integer() else _NO
+    if hint is float:
+        try:
+            number = float(value) if isinstance(value, numbers.Real) else math.nan
+        except OverflowError:
+            return _NO
+        return number if math.isfinite(number) else _NO
+    if hint is str:
+        return value if isinstance(value, str) else _NO
+    if origin is typing.Literal:
+        # a choice like "32" arrives from the command line as a number
+        texts = (value, str(value)) if isinstance(value, numbers.Real) else (value,)
+        same = (choice for choice in get_args(hint) for text in texts if type(choice) is type(text) and choice == text)
+        return next(same, _NO)
+    if origin is tuple:
+        return _converted_tuple(get_args(hint), value)
+    raise TypeError(f"a parameter cannot be declared as {_type_name(hint)}")
+
+
+def _converted_tuple(items: tuple[Any, ...], value: Any) -> Any:
+    if not isinstance(value, (list, tuple)):
+        return _NO
+    if len(items) == 2 and items[1] is Ellipsis:
+        items = (items[0],) * len(value)
+    if len(items) != len(value):
+        return _NO
+    converted = tuple(_converted(item, entry) for item, entry in zip(items, value, strict=True))
+    return _NO if any(entry is _NO for entry in converted) else converted
+
+
+def _literals(hint: Any) -> list[str]:
+    """All texts that ``hint`` allows by name."""
+    if get_origin(hint) is typing.Literal:
+        return [choice for choice in get_args(hint) if isinstance(choice, str)]
+    return [text for option in get_args(hint) for text in _literals(option)]
+
+
+def _type_phrase(hint: Any) -> str:
+    origin = get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_type_phrase(option) for option in get_args(hint))
+    if origin is typing.Literal:
+        return "one of " + ", ".join(repr(choice) for choice in get_args(hint))
+    if origin is tuple:
+        items = get_args(hint)
+        if len(items) == 2 and items[1] is Ellipsis:
+            return f"a list whose entries are each {_type_phrase(items[0])}"
+        return f"a list of {len(items)}: " + ", ".join(_type_phrase(item) for item in items)
+    phrases = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none"}
+    return phrases.get(hint, str(hint))
+
+
+def _check_bounds(title: str, field: dataclasses.Field[Any], value: Any) -> None:
+    rules = field.metadata
+    allowed = []
+    if rules.get("at_least") is not None:
+        allowed.append(f"at least {rules['at_least']:_}")
+    if rules.get("above") is not None:
+        allowed.append(f"above {rules['above']:_}")
+    if rules.get("at_most") is not None:
+        allowed.append(f"at most {rules['at_most']:_}")
+    choices = rules.get("choices")
+    for number in value if isinstance(value, tuple) else (value,):
+        if choices is not None and number is not None and number not in choices:
+            listed = ", ".join(str(choice) for choice in choices)
+            raise UsageError(
+                f"{title}: {field.name} must be one of {listed}, found {number!r}"
+                f"{suggestion(str(number), [str(choice) for choice in choices])}"
+            )
+        if isinstance(number, (int, float)) and not isinstance(number, bool):
+            too_small = rules.get("at_least") is not None and number < rules["at_least"]
+            not_above = rules.get("above") is not None and number <= rules["above"]
+            too_large = rules.get("at_most") is not None and number > rules["at_most"]
+            if too_small or not_above or too_large:
+                raise UsageError(f"{title}: {field.name} must be {' and '.join(allowed)}, found {number!r}")

@@ -1,0 +1,196 @@
+"""Batches for the loop, made ahead of time in worker processes and addressed by number.
+
+Batch ``k`` of a stream is a function of task, seed, split and ``k``: workers decide when it is made, never what it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from lrtasks.errors import UsageError
+from lrtasks.generators.base import Split
+from lrtasks.machine import cores
+from lrtasks.spec import Batch
+
+SECONDS_TO_CALM = 0.1
+"""Far more than a thread needs to free a tensor, and far less than an evaluation takes."""
+
+
+class Source(Protocol):
+    """What a stream draws from: a task, or a stored dataset."""
+
+    def batch(self, indices: Sequence[int] | range, seed: int = 0, split: Split = "train") -> Batch:
+        """Samples ``indices`` of ``split``."""
+
+
+class Loaded(NamedTuple):
+    """A :class:`Batch` as tensors."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None
+    meta: dict[str, Any] | None
+
+    @property
+    def batch(self) -> Batch:
+        """The same on NumPy, sharing memory; only where the tensors are on the CPU."""
+        return Batch(self.x.numpy(), self.y.numpy(), None if self.mask is None else self.mask.numpy(), self.meta)
+
+
+class BatchStream(Dataset[Loaded]):
+    """Batches 0, 1, 2, ... of one stream.
+
+    Args:
+        source: task or stored dataset.
+        seed: seed of the stream.
+        split: ``"train"``, ``"val"`` or ``"test"``.
+        batch_size: samples per batch over all processes.
+        samples: size of a finite set, or ``None`` for fresh samples. A finite ``train`` set is gone through again and
+            again, each time in a new order; other splits are read once, the last batch being what is left.
+        rank: this process.
+        world: number of processes; each takes an equal part of every batch.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        seed: int,
+        split: Split,
+        batch_size: int,
+        *,
+        samples: int | None = None,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        if batch_size % world:
+            raise UsageError(f"batch_size must be a multiple of the number of processes ({world}), found {batch_size}")
+        if split == "train" and samples is not None and samples < batch_size:
+            raise UsageError(f"the training set must have at least batch_size ({batch_size}) samples, found {samples}")
+        self._source, self._seed, self._split = source, seed, split
+        self._batch_size, self._samples = batch_size, samples
+        part = batch_size // world
+        self._part = slice(rank * part, (rank + 1) * part)
+        self._order = (-1, np.empty(0, dtype=np.int64))
+
+    def whole(self) -> BatchStream:
+        """The same stream as one process alone sees it."""
+        return BatchStream(self._source, self._seed, self._split, self._batch_size, samples=self._samples)
+
+    def indices(self, number: int) -> np.ndarray:
+        """Sample indices of batch ``number``, of all processes."""
+        first = number * self._batch_size
+        if self._samples is None:
+            return np.arange(first, first + self._batch_size)
+        if self._split != "train":
+            return np.arange(first, min(first + self._batch_size, self._samples))
+        # An epoch ends when no whole batch is left, so that no batch straddles two orders.
+        epoch, position = divmod(number, self._samples // self._batch_size)
+        return self._epoch(epoch)[position * self._batch_size : (position + 1) * self._batch_size]
+
+    def __getitem__(self, number: int) -> Loaded:
+        # A finite set is always the same samples (seed 0): the run's seed changes their order alone.
+        seed = self._seed if self._samples is None else 0
+        batch = self._source.batch(self.indices(number)[self._part].tolist(), seed, self._split)
+        mask = None if batch.mask is None else torch.from_numpy(batch.mask)
+        return Loaded(torch.from_numpy(batch.x), torch.from_numpy(batch.y), mask, batch.meta)
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        """Order of a finite training set in one epoch; the last one is kept, as most batches ask for it again."""
+        from lrtasks.data import epoch_order
+
+        if self._order[0] != epoch:
+            assert self._samples is not None
+            self._order = (epoch, epoch_order(self._samples, self._seed, epoch))
+        return self._order[1]
+
+
+def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Generator[Loaded, None, None]:
+    """Yield the batches ``numbers`` of a stream, made ahead of time by background processes.
+
+    The processes end when the iterator is exhausted, closed or dropped.
+
+    Args:
+        stream: where batches come from.
+        numbers: which batches.
+        workers: number of processes; 0 makes the batches here.
+        pin: put batches into page-locked memory, from which they go faster to a GPU.
+    """
+    workers = min(workers, len(numbers))
+    if workers:
+        _calm_threads()
+    loader = DataLoader(
+        _Carrying(stream),
+        batch_size=None,
+        sampler=numbers,
+        num_workers=workers,
+        collate_fn=_unchanged,
+        prefetch_factor=4 if workers else None,
+        pin_memory=pin,
+        # its own: the loader draws a base seed, which must not move torch's global generator
+        generator=torch.Generator(),
+    )
+    for loaded in loader:
+        if isinstance(loaded, UsageError):
+            raise loaded
+        yield loaded
+
+
+def _calm_threads() -> None:
+    """Let threads of torch that have just shared tensors with other processes free them, before a worker is forked.
+
+    While they do, they hold a lock of the interpreter for a moment, and before Python 3.11.10 a process that is forked
+    in that moment waits for it for ever (gh-112275).
+    """
+    if sys.version_info < (3, 11, 10) and torch.distributed.is_initialized():
+        time.sleep(SECONDS_TO_CALM)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The first ``count`` batches of a stream on NumPy, made anew at each pass."""
+
+    stream: BatchStream
+    count: int
+    workers: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (loaded.batch for loaded in load(self.stream, range(self.count), workers=self.workers))
+
+
+def worker_count(workers: int | str) -> int:
+    """Number of background processes: ``"auto"`` leaves one core to the model, up to 8 workers.
+
+    Raises:
+        UsageError: for anything but ``"auto"`` or a whole number of at least 0.
+    """
+    if workers == "auto":
+        return max(1, min(8, cores() - 1))
+    if not isinstance(workers, int) or workers < 0:
+        raise UsageError(f"workers must be 'auto' or a whole number of at least 0, found {workers!r}")
+    return workers
+
+
+class _Carrying(Dataset[Loaded | UsageError]):
+    """A stream whose user errors come back as values: raised in a worker they would arrive with its traceback."""
+
+    def __init__(self, stream: BatchStream) -> None:
+        self._stream = stream
+
+    def __getitem__(self, number: int) -> Loaded | UsageError:
+        try:
+            return self._stream[number]
+        except UsageError as error:
+            return error
+
+
+def _unchanged(loaded: Any) -> Any:
+    return loaded

@@ -1,0 +1,222 @@
+"""The record of one run: plain JSON, written atomically, with all that is needed to repeat it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lrtasks.errors import UsageError
+from lrtasks.files import write_atomically
+
+SCHEMA = 2
+"""1: trivial baselines were called ``floors``."""
+FILE = "record.json"
+PANEL = "predictions.png"
+"""What a run of an image task leaves beside its record: a few images, their targets and its predictions."""
+STATUSES = ("running", "done", "diverged", "failed")
+FINISHED = ("done", "diverged")
+"""Statuses of runs that are not carried out again."""
+
+
+@dataclasses.dataclass
+class RunRecord:
+    """What one run was and what came out.
+
+    Attributes:
+        schema: version of this layout.
+        status: ``running``, ``done``, ``diverged`` (the loss stopped being a number) or ``failed``.
+        command: the command that repeats the run.
+        task: ``{name, version, parameters, metric, data}``: ``metric`` is the headline score, ``data`` the digest of a
+            stored dataset or ``None`` for fresh samples.
+        model: ``{name, parameters, structure, count, state_bytes}``: hyper-parameters, digest of the modules of a
+            user's own model (``None`` for a registered one), number of trained values (a complex one counts twice),
+            bytes of streaming state (``None`` without a streaming form).
+        preset: the preset that filled in what the user left open.
+        budget: fields of :class:`lrtasks.evaluation.Budget`.
+        seed: seeds initialisation and training stream.
+        scores: by split (``val``, ``test``, ...), by name.
+        baselines: scores of the trivial baselines on the test stream.
+        curve: one entry per evaluation: ``step``, ``loss`` (mean since the last one) and the validation scores.
+        slices: the test score by group, for each breakdown that the task declares.
+        diagnostics: what the model's modules report after training, by module.
+        cost: ``seconds_per_step`` and ``seconds`` of training alone, ``seconds_with_evaluation``,
+            ``peak_memory_bytes``, ``device``.
+        environment: versions, commit, platform.
+        notes: what a reader should know, such as a slow path taken.
+    """
+
+    command: str
+    task: dict[str, Any]
+    model: dict[str, Any]
+    preset: str
+    budget: dict[str, Any]
+    seed: int
+    environment: dict[str, Any]
+    status: str = "running"
+    scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    baselines: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    curve: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    slices: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    diagnostics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    cost: dict[str, Any] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    schema: int = SCHEMA
+
+    def to_json(self) -> str:
+        """The record as strict JSON; a score that is not a finite number becomes null."""
+        return json.dumps(_finite(dataclasses.asdict(self)), indent=1, allow_nan=False)
+
+    def write(self, folder: Path) -> None:
+        """Write ``record.json`` into ``folder`` atomically."""
+        write_atomically(folder / FILE, (self.to_json() + "\n").encode())
+
+    def filled_slices(self) -> dict[str, list[dict[str, Any]]]:
+        """The breakdowns that have a group; where no element of the test set is labelled, there is none."""
+        return {name: rows for name, rows in self.slices.items() if rows}
+
+    def score(self, name: str, split: str = "test") -> float | None:
+        """A score, or ``None`` if the run has none of this name that is a finite number.
+
+        Test scores are those of runs that are done: one may fail after its test, in its diagnostics for instance.
+        """
+        value = self.scores.get(split, {}).get(name)
+        if value is None or not math.isfinite(value) or (split == "test" and self.status != "done"):
+            return None
+        return float(value)
+
+    def headline(self, split: str = "test") -> float | None:
+        """The score that the task's metric names, as :meth:`score` gives it."""
+        return self.score(self.task["metric"], split)
+
+    def outcome(self) -> str:
+        """The status; ``no score`` of a run that is done without one, as where a prediction was not a number."""
+        return "no score" if self.status == "done" and self.headline() is None else self.status
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read ``record.json``, or the one in the folder ``path``.
+
+    A number that is not finite, which only others write, is read as ``None``.
+
+    Raises:
+        UsageError: if it is missing, damaged or of another schema.
+    """
+    file = path / FILE if path.is_dir() else path
+    try:
+        content = _finite(json.loads(file.read_text()))
+    except OSError as error:
+        raise UsageError(f"no run record at {file} ({error.strerror})") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is damaged and cannot be read as JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{file} is not a run record")
+    if content.get("schema") == 1:
+        content = {("baselines" if name == "floors" else name): value for name, value in content.items()}
+        content["schema"] = SCHEMA
+    if content.get("schema") != SCHEMA:
+        found = f"{file} has schema {content.get('schema')!r}"
+        raise UsageError(f"{found}; this version of lrtasks reads schemas 1 to {SCHEMA}{_writer(content)}")
+    problem = _problem(content)
+    if problem:
+        raise UsageError(f"{file} is not a run record: {problem}")
+    return RunRecord(**content)
+
+
+def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
+    """Read all records below ``folder``, sorted by path; links to folders are followed, each folder is read once.
+
+    Returns:
+        ``(path, record)`` pairs, and one line for each file that could not be read: one damaged record hides no other.
+
+    Raises:
+        UsageError: if there is no such folder.
+    """
+    if not folder.exists():
+        raise UsageError(f"no results folder at {folder}")
+    found, problems = [], []
+    for file in sorted(_files(folder)):
+        try:
+            found.append((file.parent, read_record(file)))
+        except UsageError as error:
+            problems.append(str(error))
+    return found, problems
+
+
+def score_name(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Name of the score in the rows of a breakdown, of which there is at least one."""
+    return next(name for name in rows[0] if name not in ("label", "elements"))
+
+
+_ENTRIES: dict[str, dict[str, Any]] = {
+    "task": {"name": str, "version": int, "parameters": dict, "metric": str},
+    "model": {"name": str, "parameters": dict, "count": int | None, "state_bytes": int | None},
+    "cost": {"seconds_per_step": int | float | None, "device": str},
+}
+"""What the readers of records rely on inside a field, with its type; a run that was not timed has no cost."""
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The records below ``folder``."""
+    seen = set()
+    for place, below, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:  # two links lead here, or one that leads back
+            below.clear()
+            continue
+        seen.add(real)
+        below.sort()
+        if FILE in files:
+            yield Path(place) / FILE
+
+
+def _writer(content: dict[str, Any]) -> str:
+    """Which version wrote a record, if it says so, for a message."""
+    environment = content.get("environment")
+    version = environment.get("lrtasks") if isinstance(environment, dict) else None
+    return f"; it was written by lrtasks {version}" if version else ""
+
+
+def _problem(content: dict[str, Any]) -> str | None:
+    fields = {field.name: field for field in dataclasses.fields(RunRecord)}
+    for name in content:
+        if name not in fields:
+            return f"{name!r} does not belong there"
+    for name, hint in typing.get_type_hints(RunRecord).items():
+        optional = fields[name].default_factory is not dataclasses.MISSING
+        kind = typing.get_origin(hint) or hint
+        if name not in content and not optional:
+            return f"{name!r} is missing"
+        if name in content and not isinstance(content[name], kind):
+            return f"{name!r} must be {kind.__name__}, found {content[name]!r}"
+    for name, entries in _ENTRIES.items():
+        for entry, kind in entries.items() if content.get(name) or name != "cost" else ():
+            if entry not in content[name]:
+                return f"{name!r} lacks {entry!r}"
+            if not isinstance(content[name][entry], kind):
+                return f"{name!r} has a bad {entry!r}: {content[name][entry]!r}"
+    for name in ("scores", "baselines"):
+        for group, scores in content.get(name, {}).items():
+            if not isinstance(scores, dict) or not all(isinstance(v, int | float | None) for v in scores.values()):
+                return f"{name!r} must hold numbers by name, found {scores!r} for {group!r}"
+    if content["status"] not in STATUSES:
+        return f"'status' must be one of {', '.join(STATUSES)}, found {content['status']!r}"
+    return None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, int | float):
+        try:
+            return value if math.isfinite(value) else None
+        except OverflowError:  # a whole number beyond all floats
+            return None
+    return value
