@@ -7,6 +7,7 @@ from typing import Any
 
 from lrtasks import generators, models
 from lrtasks.budget import DEFAULTS, Budget
+from lrtasks.config import Config
 from lrtasks.errors import UsageError, suggestion, unknown
 from lrtasks.registry import Registry
 
@@ -89,7 +90,7 @@ def require_known(
 
 def require_known_preset(preset: str, of_models: Iterable[str], of_tasks: Iterable[str]) -> None:
     """Raise :class:`UsageError` for a preset that none of these models and tasks has."""
-    classes = [models.registry.get(name) for name in _usable(models.registry, of_models)]
+    classes: list[type[Config]] = [models.registry.get(name) for name in _usable(models.registry, of_models)]
     classes += [generators.registry.get(name) for name in _usable(generators.registry, of_tasks)]
     known = {*DEFAULTS, *(name for cls in classes for name in cls.presets if "/" not in name)}
     if preset not in known:
