@@ -26,6 +26,20 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_LENGTH = 2**24
 MAX_SEED = 2**63 - 1
 
+GROUPS = (
+    "state",
+    "structure",
+    "copying",
+    "retrieval",
+    "hops",
+    "capacity",
+    "latching",
+    "algorithms",
+    "geometry",
+    "other",
+)
+"""Capabilities that tasks test, in the order in which they are shown."""
+
 registry: Registry[Task] = Registry(
     "task",
     group="lrtasks.tasks",
@@ -63,6 +77,7 @@ class Task(Config):
         causal: whether models are to be causal (the papers run the atomic tasks so).
         loss: ``"mse"``, ``"cross-entropy"`` or ``"balanced-cross-entropy"`` (weighted by inverse class counts).
         metric: ``"r2"``, ``"accuracy"`` or ``"macro_f1"``; the headline score.
+        group: the capability that the task tests, one of :data:`GROUPS`.
     """
 
     name: ClassVar[str]
@@ -70,6 +85,7 @@ class Task(Config):
     causal: ClassVar[bool] = True
     loss: ClassVar[str] = "mse"
     metric: ClassVar[str] = "r2"
+    group: ClassVar[str] = "other"
 
     @property
     def input(self) -> Spec:
@@ -163,6 +179,18 @@ class Task(Config):
             length = self.target.length
             return {"position": bin_starts(np.arange(length), length)[:, None]}
         return {}
+
+    def tests(self) -> Mapping[str, Task]:
+        """Further tests of the trained model, by name: tasks of the same widths with another length or distribution."""
+        return {}
+
+    def answer(self, x: np.ndarray) -> np.ndarray:
+        """The target ``y`` of any input ``x`` of one sample, for tasks whose target is a function of the input.
+
+        Raises:
+            UsageError: if the task has no such function, or ``x`` is no input of it.
+        """
+        raise UsageError(f"{self.name} has no exact answer to a given input")
 
     def text(self, batch: Batch, index: int) -> str | None:
         """Sample ``index`` of a batch as readable text, for tasks that are read rather than plotted."""
