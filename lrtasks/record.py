@@ -15,8 +15,9 @@ from lrtasks.errors import UsageError
 from lrtasks.files import write_atomically
 
 SCHEMA = 2
-"""1: trivial baselines were called ``floors``."""
 FILE = "record.json"
+LOCK = "lock"
+"""File in a run's folder, held by the one process that may work there."""
 PANEL = "predictions.png"
 """What a run of an image task leaves beside its record: a few images, their targets and its predictions."""
 STATUSES = ("running", "done", "diverged", "failed")
@@ -30,15 +31,16 @@ class RunRecord:
 
     Attributes:
         schema: version of this layout.
-        status: ``running``, ``done``, ``diverged`` (the loss stopped being a number) or ``failed``.
+        status: ``running``, ``done``, ``diverged`` (loss, weights or predictions are no finite numbers) or ``failed``.
         command: the command that repeats the run.
+        digest: digest of the run's config (:attr:`lrtasks.run_config.RunConfig.digest`); empty in records of schema 1.
         task: ``{name, version, parameters, metric, data}``: ``metric`` is the headline score, ``data`` the digest of a
             stored dataset or ``None`` for fresh samples.
-        model: ``{name, parameters, structure, count, state_bytes}``: hyper-parameters, digest of the modules of a
-            user's own model (``None`` for a registered one), number of trained values (a complex one counts twice),
-            bytes of streaming state (``None`` without a streaming form).
+        model: ``{name, parameters, version, source, count, state_bytes}``: hyper-parameters, version of a registered
+            model's numbers, digest of the source of a user's own model (``None`` for a registered one), number of
+            trained values (a complex one counts twice), bytes of streaming state (``None`` without a streaming form).
         preset: the preset that filled in what the user left open.
-        budget: fields of :class:`lrtasks.evaluation.Budget`.
+        budget: fields of :class:`lrtasks.budget.Budget`.
         seed: seeds initialisation and training stream.
         scores: by split (``val``, ``test``, ...), by name.
         baselines: scores of the trivial baselines on the test stream.
@@ -58,6 +60,7 @@ class RunRecord:
     budget: dict[str, Any]
     seed: int
     environment: dict[str, Any]
+    digest: str = ""
     status: str = "running"
     scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     baselines: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
@@ -117,8 +120,7 @@ def read_record(path: Path) -> RunRecord:
     if not isinstance(content, dict):
         raise UsageError(f"{file} is not a run record")
     if content.get("schema") == 1:
-        content = {("baselines" if name == "floors" else name): value for name, value in content.items()}
-        content["schema"] = SCHEMA
+        content = _from_schema_1(content)
     if content.get("schema") != SCHEMA:
         found = f"{file} has schema {content.get('schema')!r}"
         raise UsageError(f"{found}; this version of lrtasks reads schemas 1 to {SCHEMA}{_writer(content)}")
@@ -126,6 +128,14 @@ def read_record(path: Path) -> RunRecord:
     if problem:
         raise UsageError(f"{file} is not a run record: {problem}")
     return RunRecord(**content)
+
+
+def _from_schema_1(content: dict[str, Any]) -> dict[str, Any]:
+    """Trivial baselines were called floors, and a user's own model was known by its modules, not by its source."""
+    content = {("baselines" if name == "floors" else name): value for name, value in content.items()}
+    if isinstance(content.get("model"), dict):
+        content["model"] = {("source" if name == "structure" else name): v for name, v in content["model"].items()}
+    return content | {"schema": SCHEMA}
 
 
 def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]:

@@ -144,9 +144,11 @@ class ModelConfig(Config):
 
     Class attributes:
         name: the model's name, set by registration.
+        version: raised whenever the numbers of the same parameters and seed change.
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
 
     layers: int = parameter(1, "number of blocks", at_least=1, at_most=256)
     d_model: int = parameter(64, "width of the residual stream", at_least=1, at_most=65536)

@@ -16,7 +16,7 @@ from toys import Net
 import lrtasks
 from lrtasks.record import RunRecord, read_record, read_records
 from lrtasks.spec import Spec
-from lrtasks.suite.jobs import Job
+from lrtasks.suite.backends import Job
 
 MODEL = "paused:net"
 BUDGET = {"steps": 60, "batch_size": 4, "eval_every": 10, "val_batches": 1, "test_batches": 1, "lr": 0.02}
@@ -61,7 +61,7 @@ def job(out: Path, folder: Path, *more: str, seed: int = 0, steps: int = 60, tim
     words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     tail = ("--seed", str(seed), "--workers", "0", "--device", "cpu", "--out", str(out))
     command = ("eval", "--model", MODEL, "--task", "shift", *words, *tail, *more)
-    return Job(f"paused seed {seed}", command, folder, time_limit)
+    return Job(command, folder, time_limit)
 
 
 def only_record(out: Path) -> RunRecord:

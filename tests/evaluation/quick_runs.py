@@ -13,7 +13,7 @@ from lrtasks.results import RunRecord
 TASK = lrtasks.make("shift", length=16, shifts=2)
 OUTCOME = (
     *("status", "notes", "task", "model", "preset", "budget", "seed"),
-    *("scores", "floors", "curve", "slices", "diagnostics"),
+    *("scores", "baselines", "curve", "slices", "diagnostics"),
 )
 """Fields of a record."""
 
