@@ -63,7 +63,7 @@ def test_everything_of_ours_has_both_presets(preset: str) -> None:
         ("shft", "dlr", {}, "unknown task 'shft'; did you mean 'shift'"),
         ("shift", "dlrr", {}, "unknown model 'dlrr'; did you mean 'dlr'"),
         ("shift", "dlr", {"preset": "smal"}, "unknown preset 'smal'; did you mean 'small'"),
-        ("shift", "dlr", {"settings": {"lenght": 8}}, "parameter 'lenght'; did you mean 'length'"),
+        ("shift", "dlr", {"settings": {"lenght": 8}}, "called 'lenght'; did you mean 'length'"),
         ("shift", "dlr", {"settings": {"length": 0}}, "shift: length must be at least 2"),
         ("shift", "dlr", {"settings": {"steps": 8, "budget.steps": 9}}, "steps is given twice: 8 and 9"),
         ("shift", Mixer, {"settings": {"window": 8}}, "write model.window for a model of your own"),

@@ -12,15 +12,17 @@ from pathlib import Path
 
 import paused
 import pytest
+from diary import Diary
 from plugin_packages import importable, write_package
 from rogues import RogueModel
 
 from lrtasks.errors import UsageError
 from lrtasks.files import held
 from lrtasks.results import read_record
+from lrtasks.run_config import RunConfig
+from lrtasks.suite.backends import Job
 from lrtasks.suite.backends.local import Local
-from lrtasks.suite.jobs import Job
-from lrtasks.suite.suite import Entry, run_suite
+from lrtasks.suite.run import run_suite
 
 TINY = {
     "steps": 8,
@@ -33,8 +35,8 @@ TINY = {
 }
 
 
-def entry(model: str, **changes: object) -> Entry:
-    return Entry(model, "cumsum", settings={**TINY, **changes})
+def config(model: str, **changes: object) -> RunConfig:
+    return RunConfig.make("cumsum", model, settings={**TINY, **changes})
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """
     points = {cls.__name__.lower(): f"rogues:{cls.__name__}" for cls in RogueModel.__subclasses__()}
     write_package(tmp_path, "rogues", {}, models=points)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parent)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[1])]))
     with importable(tmp_path, monkeypatch):
         yield tmp_path / "child"
 
@@ -66,20 +68,19 @@ def is_free(lock: Path) -> bool:
 
 
 def test_jobs_must_be_at_least_one() -> None:
-    with pytest.raises(UsageError, match="jobs must be at least 1, found 0"):
-        Local(0)
+    with pytest.raises(UsageError, match="jobs must be at least 1 .*, found 0"):
+        Local(jobs=0)
 
 
-def test_each_job_is_told_of_once_with_how_it_ended(tmp_path: Path) -> None:
+def test_each_job_ends_once_with_its_reason(tmp_path: Path) -> None:
     words = [("list",), ("eval",), ("eval", "--model", "dlr", "--task", "shift")]
     limits = [None, None, 0.05]
-    jobs = [Job("", word, tmp_path / str(n), limit) for n, (word, limit) in enumerate(zip(words, limits, strict=True))]
-    began: list[int] = []
-    lines: dict[int, str] = {}
-    Local(2).carry_out(jobs, began.append, lines.__setitem__)
-    assert sorted(began) == [0, 1, 2]
-    assert lines == {
-        0: "ended with exit code 0",
+    jobs = [Job(word, tmp_path / str(n), limit) for n, (word, limit) in enumerate(zip(words, limits, strict=True))]
+    diary = Diary()
+    diary.carry_out(Local(jobs=2), jobs)
+    assert sorted(diary.begun) == [0, 1, 2]
+    assert diary.lines == {
+        0: "fine",
         1: "refused: Missing option '--model'.",
         2: "stopped at its time limit of 0.05 s",
     }
@@ -87,39 +88,36 @@ def test_each_job_is_told_of_once_with_how_it_ended(tmp_path: Path) -> None:
 
 
 def test_what_goes_wrong_here_stops_all_jobs(tmp_path: Path) -> None:
-    jobs = [Job("", ("list",), tmp_path / str(number)) for number in range(40)]
-    began: list[int] = []
-
     def started(number: int) -> None:
-        began.append(number)
         if number == 1:
             raise OSError("no space left")
 
+    diary = Diary(started)
     with pytest.raises(OSError, match="no space left"):
-        Local(2).carry_out(jobs, started, lambda *_: None)
-    assert len(began) < 10
+        diary.carry_out(Local(jobs=2), [Job(("list",), tmp_path / str(number)) for number in range(40)])
+    assert len(diary.begun) < 10
 
 
 @pytest.mark.e2e
 @pytest.mark.usefixtures("child")
 def test_models_that_fail_stop_nothing_else(tmp_path: Path) -> None:
     names = ["raising", "exiting", "dying", "refusing"]
-    entries = [*[entry(name, healthy=5) for name in names], entry("attention")]
-    records = run_suite(entries, tmp_path / "runs", backend=Local(2), device="cpu")
+    configs = [*[config(name, healthy=5) for name in names], config("attention")]
+    records = run_suite(configs, tmp_path / "runs", backend=Local(jobs=2), device="cpu")
     assert [record.status for record in records] == [*["failed"] * 4, "done"]
     reasons = [record.notes[-1] for record in records[:4]]
     assert reasons[0] == "RuntimeError: no more of this"
     assert reasons[1].startswith("ended with exit code 3")
     assert reasons[2] == "killed by SIGKILL, often for lack of memory"
     assert reasons[3] == "these settings cannot be"
-    for one, record in zip(entries, records, strict=True):
+    for one, record in zip(configs, records, strict=True):
         folder = one.folder(tmp_path / "runs")
         assert read_record(folder) == record
         # they had passed an evaluation, which is kept, and can go on from there
         assert (folder / "checkpoint.pt").exists() == (record.status == "failed")
         assert record.curve[0]["step"] == 4
-        assert (folder / "log.txt").exists() == (one.model in ("raising", "exiting", "dying"))
-    assert "Traceback" in (entries[0].folder(tmp_path / "runs") / "log.txt").read_text()
+        assert (folder / "log.txt").exists() == (one.model.name in ("raising", "exiting", "dying"))
+    assert "Traceback" in (configs[0].folder(tmp_path / "runs") / "log.txt").read_text()
 
 
 @pytest.mark.e2e
@@ -128,10 +126,10 @@ def test_a_hanging_run_is_cut_off_with_its_children(
 ) -> None:
     monkeypatch.setenv("ROGUE_CHILD", str(child))
     began = time.monotonic()
-    (done,) = run_suite([entry("attention")], tmp_path, device="cpu")
+    (done,) = run_suite([config("attention")], tmp_path, device="cpu")
     limit = 2 + 3 * (time.monotonic() - began)  # however slow this machine is, the hanging run gets to where it hangs
-    hanging = entry("hanging", healthy=5)
-    records = run_suite([hanging, entry("attention")], tmp_path, time_limit=limit, device="cpu")
+    hanging = config("hanging", healthy=5)
+    records = run_suite([hanging, config("attention")], tmp_path, time_limit=limit, device="cpu")
     assert [record.status for record in records] == ["failed", "done"]
     assert records[0].notes[-1] == f"stopped at its time limit of {limit:g} s"
     assert records[1] == done
@@ -158,14 +156,14 @@ def test_a_suite_that_is_stopped_takes_its_runs_along_and_goes_on_later(
         suite.send_signal(end)
         _, err = suite.communicate(timeout=120)
     paused.wait_for(lambda: has_ended(int(child.read_text())))
-    folder = entry("hanging", healthy=5).folder(tmp_path / "runs")
+    folder = config("hanging", healthy=5).folder(tmp_path / "runs")
     assert read_record(folder).status == "running"
     assert (folder / "checkpoint.pt").exists()
     paused.wait_for(lambda: is_free(folder / "lock"))
     if end == signal.SIGINT:
         assert suite.returncode == 1
         assert "Traceback" not in err
-        assert err.splitlines()[-1].startswith("lrtasks: interrupted; what was cut off goes on")
+        assert err.splitlines()[-1].startswith("lrtasks: interrupted; give the same command again")
         return  # what is left is the same as after a kill
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr

@@ -20,8 +20,8 @@ from diary import Diary
 from quick_runs import outcome
 
 from lrtasks import UsageError, ray_cluster
+from lrtasks.suite.backends import Job
 from lrtasks.suite.backends.ray import Ray
-from lrtasks.suite.jobs import Job
 
 pytestmark = pytest.mark.e2e
 
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     port = free_port()
     gate = tmp_path_factory.mktemp("gate") / "open"
-    settings = ray_clusters.alone(tmp_path_factory.mktemp("r"), Path(__file__).parent)
+    settings = ray_clusters.alone(tmp_path_factory.mktemp("r"), Path(__file__).parents[1])
     with settings, pytest.MonkeyPatch.context() as patch:
         patch.setenv(paused.GATE, str(gate))
         with ray_clusters.cluster(num_cpus=0, ray_client_server_port=port) as nodes:
@@ -99,7 +99,7 @@ def test_a_run_goes_on_when_its_worker_and_then_its_machine_are_killed(
 
     killer = threading.Thread(target=disturb, daemon=True)
     killer.start()
-    Ray(place.address).carry_out([paused.job(out, folder)], diary.started, diary.ended)
+    diary.carry_out(Ray(address=place.address), [paused.job(out, folder)])
     killer.join()
     assert diary.begun == [0, 0, 0]
     # two after 25 steps, and two more after the 25 that follow the checkpoint at 20
@@ -119,9 +119,9 @@ def test_a_run_whose_worker_is_lost_again_and_again_is_given_up(place: Place, tm
         paused.wait_for(lambda: run not in dict(running(tmp_path)))
 
     diary, job = Diary(kill), paused.job(tmp_path, tmp_path / "shift" / "run", steps=200)
-    Ray(place.address).carry_out([job], diary.started, diary.ended)
+    diary.carry_out(Ray(address=place.address), [job])
     assert diary.begun == [0] * ray_cluster.TRIES
-    assert diary.lines[0].startswith("its Ray worker was lost 3 times, the last time so: The worker died")
+    assert diary.lines[0].startswith("its Ray worker was lost 3 times; the last error: The worker died")
     assert running(tmp_path) == []
     assert points == [2, 4, 6]
 
@@ -134,23 +134,23 @@ def test_interrupting_the_suite_stops_its_runs(place: Place, tmp_path: Path) -> 
     diary = Diary(interrupt)
     jobs = [paused.job(tmp_path, tmp_path / "shift" / str(seed), seed=seed) for seed in range(2)]
     with pytest.raises(KeyboardInterrupt):
-        Ray(place.address).carry_out(jobs, diary.started, diary.ended)
+        diary.carry_out(Ray(address=place.address), jobs)
     paused.wait_for(lambda: not running(tmp_path))
     assert diary.lines == {}
 
 
 def test_a_run_that_fails_or_hangs_stops_no_other_through_a_client(place: Place, tmp_path: Path) -> None:
     jobs = [
-        Job("refused", ("describe", "shfit"), tmp_path / "refused", 60),
+        Job(("describe", "shfit"), tmp_path / "refused", 60),
         paused.job(tmp_path, tmp_path / "slow", time_limit=0.5),
-        Job("fine", ("list",), tmp_path / "fine", 60),
+        Job(("list",), tmp_path / "fine", 60),
     ]
     diary = Diary()
-    Ray(place.client).carry_out(jobs, diary.started, diary.ended)
+    diary.carry_out(Ray(address=place.client), jobs)
     assert sorted(diary.begun) == [0, 1, 2]
     assert diary.lines[0].startswith("refused: unknown task or model 'shfit'; did you mean 'shift'?")
     assert diary.lines[1] == "stopped at its time limit of 0.5 s"
-    assert diary.lines[2].startswith("ended with exit code 0")
+    assert diary.lines[2] == "fine"
     assert not (tmp_path / "refused").exists()
 
 
@@ -209,8 +209,8 @@ def test_the_commands_say_in_one_line_that_nothing_answers(tmp_path: Path, comma
 @pytest.mark.parametrize(
     ("cpus", "gpus", "message"),
     [
-        (64, 0, "asks for 64 CPUs and 0 GPUs of one node, and the nodes of the Ray cluster have 1 and 0; 0 and 0"),
-        (1, 0.5, "asks for 1 CPUs and 0.5 GPUs"),
+        (64, 0, "no machine of the Ray cluster has 64 cores and 0 GPUs"),
+        (1, 0.5, "no machine of the Ray cluster has 1 cores and 0.5 GPUs"),
         (0, 0, "cpus must be at least 1, found 0"),
         (1, 1.5, "gpus must be a whole number or a fraction of one, found 1.5"),
     ],
@@ -218,8 +218,8 @@ def test_the_commands_say_in_one_line_that_nothing_answers(tmp_path: Path, comma
 def test_more_than_any_node_has_is_refused(place: Place, tmp_path: Path, cpus: int, gpus: float, message: str) -> None:
     diary = Diary()
     with pytest.raises(UsageError, match=message):
-        job = Job("fine", ("list",), tmp_path / "fine")
-        Ray(place.address, cpus, gpus).carry_out([job], diary.started, diary.ended)
+        job = Job(("list",), tmp_path / "fine")
+        diary.carry_out(Ray(place.address, cpus, gpus), [job])
     assert diary.begun == []
 
 
@@ -236,7 +236,7 @@ def test_an_address_that_does_not_answer_is_one_line(tmp_path: Path, monkeypatch
         }
         for address, message in messages.items():
             with pytest.raises(UsageError, match=message) as caught:
-                Ray(address).carry_out([Job("fine", ("list",), tmp_path / "fine")], print, print)
+                Diary().carry_out(Ray(address), [Job(("list",), tmp_path / "fine")])
             assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
@@ -244,4 +244,4 @@ def test_an_address_that_does_not_answer_is_one_line(tmp_path: Path, monkeypatch
 def test_ray_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'lrtasks\[ray\]'"):
-        Ray().carry_out([], print, print)
+        Diary().carry_out(Ray(), [Job(("list",), Path())])

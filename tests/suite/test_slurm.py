@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import paused
 import pytest
@@ -15,16 +14,17 @@ from diary import Diary
 from quick_runs import outcome
 
 from lrtasks import UsageError
-from lrtasks.suite.backends import slurm
+from lrtasks.suite.backends import Job, slurm
 from lrtasks.suite.backends.slurm import Slurm
-from lrtasks.suite.jobs import Job
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    )
     monkeypatch.setattr(slurm, "SECONDS_BETWEEN_LOOKS", 0.1)
 
 
@@ -48,11 +48,11 @@ def test_a_run_that_is_preempted_goes_on_and_others_may_fail(tmp_path: Path, mon
 
     jobs = [
         paused.job(out, folder),
-        Job("refused", ("describe", "shfit"), out / "shift" / "refused", 60),
+        Job(("describe", "shfit"), out / "shift" / "refused", 60),
         paused.job(tmp_path / "slow", tmp_path / "slow" / "shift" / "slow", time_limit=0.5),
     ]
     diary = Diary(preempt)
-    Slurm({"array_parallelism": 2}, cluster="local").carry_out(jobs, diary.started, diary.ended)
+    diary.carry_out(Slurm(jobs=2, slurm=("cluster=local",)), jobs)
     assert sorted(diary.begun) == [0, 1, 2]
     # two after 25 steps, and two more after the 25 that follow the checkpoint at 20
     assert points == [2, 4]
@@ -80,7 +80,7 @@ def test_interrupting_the_suite_cancels_its_jobs(tmp_path: Path, monkeypatch: py
     diary = Diary(interrupt)
     with pytest.raises(KeyboardInterrupt):
         job = paused.job(tmp_path, tmp_path / "shift" / "run")
-        Slurm(cluster="local").carry_out([job], diary.started, diary.ended)
+        diary.carry_out(Slurm(slurm=("cluster=local",)), [job])
     paused.wait_for(lambda: not paused.processes(f"--out {tmp_path}"))
     assert diary.lines == {}
 
@@ -141,12 +141,11 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("commands")
 def test_array_jobs_are_written_and_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "LARGEST_ARRAY", 2)
-    jobs = [Job("fine", ("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(4)]
+    jobs = [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(4)]
     diary = Diary()
-    parameters = {"partition": "long", "gpus_per_node": 1, "cpus_per_task": 3, "array_parallelism": 1}
-    Slurm(parameters).carry_out(jobs, diary.started, diary.ended)
+    diary.carry_out(Slurm(jobs=1, cpus=3, gpus=1, slurm=("partition=long",)), jobs)
     assert sorted(diary.begun) == [0, 1, 2, 3]
-    assert all(line.startswith("ended with exit code 0") for line in diary.lines.values())
+    assert set(diary.lines.values()) == {"fine"}
     lines = (tmp_path / "submitted").read_text().splitlines()
     options = ("array=0-1%1", "partition=long", "gpus-per-node=1", "cpus-per-task=3", "time=12", "job-name=lrtasks")
     for option in options:
@@ -159,31 +158,31 @@ def test_array_jobs_are_written_and_submitted(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("parameters", "time_limit", "message"),
     [
-        ({}, None, "Slurm has to know how long a run may take: timeout_min=MINUTES"),
-        ({"time": "1:00:00"}, 60, "Slurm has to know how long a run may take: timeout_min=MINUTES"),
-        ({"partitoin": "long"}, 60, "bad parameters for Slurm: Unknown argument 'partitoin'"),
-        ({"timeout_min": "x"}, 60, 'bad parameters for Slurm: Parameter "timeout_min" expected type'),
-        ({"partition": "broken"}, 60, "Slurm did not take the jobs: .*invalid partition specified: broken"),
+        ((), None, "Slurm needs a limit: give --slurm timeout_min=MINUTES"),
+        (("time=1:00:00",), 60, "Slurm needs a limit: give --slurm timeout_min=MINUTES"),
+        (("partitoin=long",), 60, "bad parameters for Slurm: Unknown argument 'partitoin'"),
+        (("timeout_min=x",), 60, 'bad parameters for Slurm: Parameter "timeout_min" expected type'),
+        (("partition=broken",), 60, "Slurm did not take the jobs: .*invalid partition specified: broken"),
     ],
 )
 def test_mistakes_are_one_line(
-    tmp_path: Path, parameters: dict[str, Any], time_limit: float | None, message: str
+    tmp_path: Path, parameters: tuple[str, ...], time_limit: float | None, message: str
 ) -> None:
     diary = Diary()
-    jobs = [Job("fine", ("list",), tmp_path / "out" / "task" / str(number), time_limit) for number in range(2)]
+    jobs = [Job(("list",), tmp_path / "out" / "task" / str(number), time_limit) for number in range(2)]
     with pytest.raises(UsageError, match=message) as caught:
-        Slurm(parameters).carry_out(jobs, diary.started, diary.ended)
+        diary.carry_out(Slurm(slurm=parameters), jobs)
     assert "\n" not in str(caught.value)
     assert diary.begun == []
     assert not (tmp_path / "out" / "task").exists()
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [Job("fine", ("list",), tmp_path / "out" / "task" / "fine", 60)]
+    jobs = [Job(("list",), tmp_path / "out" / "task" / "fine", 60)]
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="there is no srun on this machine"):
-        Slurm().carry_out(jobs, print, print)
+        Diary().carry_out(Slurm(), jobs)
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UsageError, match=r"pip install 'lrtasks\[slurm\]'"):
-        Slurm().carry_out(jobs, print, print)
+        Diary().carry_out(Slurm(), jobs)
     assert not (tmp_path / "out").exists()

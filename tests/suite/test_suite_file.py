@@ -8,13 +8,16 @@ import pytest
 
 from lrtasks import generators, models
 from lrtasks.errors import UsageError
-from lrtasks.suite.suite import Entry
-from lrtasks.suite.suite_file import Suite, read_suite
+from lrtasks.suite.expand import Suite, read_suite
 
 
 def read(folder: Path, text: str, **settings: object) -> Suite:
     (folder / "suite.toml").write_text(text)
     return read_suite(folder / "suite.toml", settings)
+
+
+def what(suite: Suite) -> list[tuple[str, str, str, int]]:
+    return [(run.model.name, run.task.name, run.preset, run.seed) for run in suite.runs]
 
 
 def test_combinations(tmp_path: Path) -> None:
@@ -30,18 +33,21 @@ def test_combinations(tmp_path: Path) -> None:
         unequal_budgets = true
         """,
     )
-    settings = {"steps": 5, "task.length": 32}
-    assert suite.entries == [
-        Entry(model, "shift", "paper", seed, settings) for model in ("dlr", "hyena") for seed in (0, 1)
-    ]
-    assert [(entry.model, entry.seed) for entry, _ in suite.skipped] == [
-        ("dlr", 0),
-        ("dlr", 1),
-        ("hyena", 0),
-        ("hyena", 1),
-    ]
-    assert {(entry.task, reason) for entry, reason in suite.skipped} == {("pathfinder", "no parameter 'task.length'")}
+    assert what(suite) == [(model, "shift", "paper", seed) for model in ("dlr", "hyena") for seed in (0, 1)]
+    assert all(run.settings == {"task.length": 32, "budget.steps": 5} for run in suite.runs)
+    assert [(model, task) for model, task, _ in suite.skipped] == [("dlr", "pathfinder"), ("hyena", "pathfinder")]
     assert (suite.time_limit, suite.unequal_budgets) == (60, True)
+
+
+def test_values_with_commas_vary(tmp_path: Path) -> None:
+    suite = read(tmp_path, 'models = ["dlr"]\ntasks = ["shift"]\nsettings = { length = "32,64", lr = "0.1,0.2" }')
+    assert [(run.task.input.length, run.budget.lr) for run in suite.runs] == [
+        (32, 0.1),
+        (32, 0.2),
+        (64, 0.1),
+        (64, 0.2),
+    ]
+    assert suite.varied == ("length", "lr")
 
 
 def test_settings_with_their_owner_need_no_quotes(tmp_path: Path) -> None:
@@ -49,9 +55,7 @@ def test_settings_with_their_owner_need_no_quotes(tmp_path: Path) -> None:
         tmp_path,
         'models = ["dlr"]\ntasks = ["shift"]\n[settings]\nmodel.kernel = "prod"\nmodel.layers = 2\ntask.length = 32',
     )
-    assert [entry.settings for entry in suite.entries] == [
-        {"model.kernel": "prod", "model.layers": 2, "task.length": 32}
-    ]
+    assert [run.settings for run in suite.runs] == [{"task.length": 32, "model.kernel": "prod", "model.layers": 2}]
 
 
 def test_the_nearer_setting_wins_whichever_of_two_names_its_owner(tmp_path: Path) -> None:
@@ -64,23 +68,24 @@ def test_the_nearer_setting_wins_whichever_of_two_names_its_owner(tmp_path: Path
         task = "cumsum"
         settings = { task.length = 16, lr = 0.1 }
         """
-    combined, single = read(tmp_path, text).entries
-    assert combined.settings == {"budget.steps": 5, "length": 32}
-    assert single.settings == {"budget.steps": 5, "task.length": 16, "lr": 0.1}
-    combined, single = read(tmp_path, text, **{"steps": 6, "budget.lr": 0.2}).entries
-    assert combined.settings == {"length": 32, "steps": 6, "budget.lr": 0.2}
-    assert single.settings == {"task.length": 16, "steps": 6, "budget.lr": 0.2}
+    combined, single = read(tmp_path, text).runs
+    assert combined.settings == {"task.length": 32, "budget.steps": 5}
+    assert single.settings == {"task.length": 16, "budget.steps": 5, "budget.lr": 0.1}
+    combined, single = read(tmp_path, text, **{"steps": 6, "budget.lr": 0.2}).runs
+    assert combined.settings == {"task.length": 32, "budget.steps": 6, "budget.lr": 0.2}
+    assert single.settings == {"task.length": 16, "budget.steps": 6, "budget.lr": 0.2}
 
 
-def test_what_is_left_out_is_all_of_it_once_at_the_small_preset(tmp_path: Path) -> None:
+def test_defaults_are_everything_once_at_the_small_preset(tmp_path: Path) -> None:
     suite = read(tmp_path, 'models = ["dlr"]')
-    assert suite.entries == [Entry("dlr", task) for task in generators.names()]
-    assert (suite.skipped, suite.time_limit, suite.unequal_budgets) == ([], None, False)
+    assert {run.task.name for run in suite.runs} | {task for _, task, _ in suite.skipped} == set(generators.names())
+    assert (suite.time_limit, suite.unequal_budgets) == (None, False)
     suite = read(tmp_path, 'tasks = ["shift"]')
-    assert suite.entries == [Entry(model, "shift") for model in models.names()]
+    assert what(suite) == [(model, "shift", "small", 0) for model in models.names()]
 
 
-RUNS = """
+def test_single_runs(tmp_path: Path) -> None:
+    text = """
 preset = "paper"
 settings = { steps = 5, length = 32 }
 [[runs]]
@@ -93,17 +98,13 @@ preset = "small"
 seed = 7
 settings = { kernel = "prod", steps = 6 }
 """
-
-
-def test_single_runs(tmp_path: Path) -> None:
-    expected = [
-        Entry("dlr", "shift", "paper", 0, {"steps": 5, "length": 32}),
-        Entry("dlr", "cumsum", "small", 7, {"steps": 6, "length": 32, "kernel": "prod"}),
-    ]
-    assert read(tmp_path, RUNS).entries == expected
-    assert read(tmp_path, RUNS, steps=9).entries[1].settings["steps"] == 9
-    both = read(tmp_path, 'models = ["dss"]\ntasks = ["mips"]\n' + RUNS)
-    assert both.entries == [Entry("dss", "mips", "paper", 0, {"steps": 5, "length": 32}), *expected]
+    expected = [("dlr", "shift", "paper", 0), ("dlr", "cumsum", "small", 7)]
+    suite = read(tmp_path, text)
+    assert what(suite) == expected
+    assert suite.runs[1].settings == {"task.length": 32, "model.kernel": "prod", "budget.steps": 6}
+    assert read(tmp_path, text, steps=9).runs[1].budget.steps == 9
+    both = read(tmp_path, 'models = ["dss"]\ntasks = ["mips"]\n' + text)
+    assert what(both) == [("dss", "mips", "paper", 0), *expected]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,8 @@ def test_single_runs(tmp_path: Path) -> None:
         ("models = []", "no model is chosen"),
         ('models = ["dlrr"]', "unknown model 'dlrr'; did you mean 'dlr'"),
         ('tasks = ["shfit"]', "unknown task 'shfit'; did you mean 'shift'"),
-        ("seeds = 0", "suite: seeds must be at least 1, found 0"),
+        ("seeds = 0", "suite: seeds must be at least 1"),
+        ("seeds = 1000000000", "suite: seeds must be at least 1 and at most 100_000, found 1000000000"),
         ('seeds = "three"', "suite: seeds must be a whole number, found 'three'"),
         ("time_limit = 0", "suite: time_limit must be above 0, found 0"),
         ("unequal_budgets = 1", "suite: unequal_budgets must be true or false, found 1"),
@@ -123,7 +125,7 @@ def test_single_runs(tmp_path: Path) -> None:
         ('models = ["dlr"]\nsettings = { stpes = 3 }', "has a parameter 'stpes'; did you mean 'steps'"),
         ("runs = 3", r"runs must be tables, each under a heading \[\[runs\]\], found 3"),
         ("runs = [3]", r"runs must be tables, each under a heading \[\[runs\]\], found \[3\]"),
-        ('seeds = 3\n[[runs]]\nmodel = "dlr"\ntask = "shift"', "seeds are for models and tasks"),
+        ('seeds = 3\n[[runs]]\nmodel = "dlr"\ntask = "shift"', "seeds belong to models and tasks"),
         ('[[runs]]\nmodel = "dlr"', "run 1: task is missing"),
         ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nseeds = 3', "run 1: unknown key 'seeds'; did you mean 'seed'"),
         ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nseed = -1', "run 1: run: seed must be at least 0, found -1"),
@@ -131,10 +133,7 @@ def test_single_runs(tmp_path: Path) -> None:
         ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nsettings = 5', "run 1: settings must be a table"),
         ('[[runs]]\nmodel = "dlr"\ntask = "shfit"', "run 1: unknown task 'shfit'"),
         ('[[runs]]\nmodel = "dlr"\ntask = "shift"\npreset = "papre"', "run 1: unknown preset 'papre'"),
-        (
-            '[[runs]]\nmodel = "dlr"\ntask = "shift"\nsettings = { model.kernl = "prod" }',
-            "run 1: neither .* has a parameter 'model.kernl'; did you mean 'kernel'",
-        ),
+        ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nsettings = { model.kernl = "prod" }', "run 1: dlr has no parameter"),
         ('[[runs]]\nmodel = "hyena"\ntask = "pathfinder"', "run 1: hyena is a causal model"),
     ],
 )

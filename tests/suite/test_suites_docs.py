@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lrtasks.results.settings import SHARED_BUDGET
-from lrtasks.suite.suite_file import read_suite
+from lrtasks.budget import SHARED_BUDGET
+from lrtasks.suite.expand import read_suite
 
 PAGE = (Path(__file__).parents[2] / "docs" / "suites.md").read_text()
 
@@ -22,11 +22,12 @@ def test_the_file_says_what_its_comments_say(tmp_path: Path) -> None:
     (text,) = re.findall(r"<<'EOF'\n(.*?)EOF", PAGE, flags=re.DOTALL)
     (tmp_path / "suite.toml").write_text(text)
     suite = read_suite(tmp_path / "suite.toml")
-    assert [(entry.model, entry.task, entry.seed) for entry in suite.entries] == [
+    assert [(run.model.name, run.task.name, run.seed) for run in suite.runs] == [
         ("dlr", "cumsum", 0),
         ("dlr", "cumsum", 1),
         ("attention", "cumsum", 0),
         ("attention", "cumsum", 1),
         ("dlr", "shift", 7),
     ]
-    assert suite.entries[-1].settings == {"steps": 20, "test_batches": 2, "length": 32, "kernel": "prod"}
+    settings = {"task.length": 32, "model.kernel": "prod", "budget.steps": 20, "budget.test_batches": 2}
+    assert suite.runs[-1].settings == settings
