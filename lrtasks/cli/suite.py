@@ -26,7 +26,7 @@ from lrtasks.cli.options import (
     require_names,
 )
 from lrtasks.errors import UsageError
-from lrtasks.suite.backends import BACKENDS, backend_class, make_backend
+from lrtasks.suite import backends
 
 if TYPE_CHECKING:
     from lrtasks.record import RunRecord
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from lrtasks.suite.expand import Suite
 
 BackendName = Annotated[
-    str, typer.Option("--backend", help=f"{', '.join(BACKENDS)}.", rich_help_panel="Where the runs go")
+    str, typer.Option("--backend", help=f"{', '.join(backends.BACKENDS)}.", rich_help_panel="Where the runs go")
 ]
 TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which a run is stopped and recorded as failed.")]
 Unequal = Annotated[bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task.")]
 
 
 def _backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return config_options("options", "Where the runs go", *map(backend_class, BACKENDS))(command)
+    return config_options("options", "Where the runs go", *map(backends.backend_class, backends.BACKENDS))(command)
 
 
 @config_options("budget", "Training budget", Budget)
@@ -73,7 +73,7 @@ def suite(
     chosen = {"models": models, "tasks": tasks, "preset": preset, "seeds": seeds}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     given = _given(context, budget, settings)
-    place = make_backend(backend, options)
+    place = backends.make_backend(backend, options)
     wanted = _from_file(file, chosen, given) if file else _from_options(context, chosen, given)
     return _carry_out(
         wanted,
@@ -111,7 +111,7 @@ def sweep(
 
     An option with commas varies. Example: lrtasks sweep --task shift --models dlr,attention --length 1024,4096,16384
     """
-    place = make_backend(backend, options)
+    place = backends.make_backend(backend, options)
     chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
     wanted = _from_options(context, chosen, _given(context, budget, settings))
 

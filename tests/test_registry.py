@@ -23,6 +23,11 @@ from lrtasks.registry import Registry
 Install = Callable[..., Registry[Task]]
 
 
+def make_registry(base: str) -> Registry[Task]:
+    """A registry with one built-in task."""
+    return Registry("task", "lrtasks.tasks", base, "lrtasks.generators.tasks", {"shift": "shift:Shift"})
+
+
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Put modules and distributions on the path; return a registry that sees them."""
@@ -31,7 +36,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         write_package(tmp_path, "files", files)
         for distribution, points in distributions.items():
             write_package(tmp_path, distribution, {}, tasks=points)
-        return Registry("task", "lrtasks.generators.tasks", "lrtasks.tasks", base="lrtasks.generators:Task")
+        return make_registry("lrtasks.generators:Task")
 
     with importable(tmp_path, monkeypatch):
         yield run
@@ -48,33 +53,33 @@ def test_entry_points_add_tasks(install: Install) -> None:
     assert registry.get("wave") is cls
 
 
-def test_presets_stand_next_to_the_class(install: Install) -> None:
-    small = "[small]\nparameters = { length = 4 }  # ψ\n"
-    registry = install(
-        {"waves.py": WAVE, "waves.toml": small, "pack/__init__.py": "", "pack/task.py": WAVE, "pack/task.toml": small}
-        | {"bare.py": WAVE},
-        waves={"wave": "waves:Wave", "packed": "pack.task:Wave", "bare": "bare:Wave"},
-    )
-    assert registry.presets("wave") == {"small": {"parameters": {"length": 4}}}
-    assert registry.presets("packed") == registry.presets("wave")
-    assert registry.presets("bare") == {}
-    assert registry.presets("shift")["paper"] == {"parameters": {"length": 4096}}
+def test_presets_of_the_wrong_form_are_named(install: Install) -> None:
+    text = WAVE.replace("    length: int", "    presets = {'small': 3}\n    length: int")
+    registry = install({"waves.py": text}, waves={"wave": "waves:Wave"})
+    with pytest.raises(UsageError, match="presets must map each preset's name to a mapping of settings"):
+        registry.get("wave")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[small\n", r"presets of task 'wave' are not valid TOML \(.*waves\.toml\): "),
-        ("length = 4\n", r"presets of task 'wave' must be tables \(.*waves\.toml\), found length = 4"),
-        ("[small]\nparameters = 4\n", "must be tables .*, found small.parameters = 4"),
-        ("[small]\ntasks.shift = 4\n", "must be tables .*, found small.tasks.shift = 4"),
-        ("[small.tasks.shift]\nhyper = 4\n", "must be tables .*, found small.tasks.shift.hyper = 4"),
-    ],
-)
-def test_bad_presets_are_named(install: Install, text: str, message: str) -> None:
-    registry = install({"waves.py": WAVE, "waves.toml": text}, waves={"wave": "waves:Wave"})
-    with pytest.raises(UsageError, match=message):
-        registry.presets("wave")
+def test_an_address_serves_as_a_name(tmp_path: Path) -> None:
+    registry = make_registry("lrtasks.generators:Task")
+    (tmp_path / "waves.py").write_text(WAVE)
+    cls = registry.get(f"{tmp_path / 'waves.py'}:Wave")
+    assert cls.name == "Wave"
+    assert cls.make(length=5).batch([0]).x.shape == (1, 5, 1)
+    assert registry.get(f"{tmp_path / 'waves.py'}:Wave") is cls
+    with pytest.raises(UsageError, match=r"must be a subclass of lrtasks\.generators\.Task, found 3"):
+        registry.get(f"{tmp_path / 'waves.py'}:number")
+
+
+def test_names_are_selected_by_list_or_text_or_all() -> None:
+    registry = make_registry("lrtasks.generators:Task")
+    assert registry.select(["shift"]) == ["shift"]
+    assert "shift" in registry.select("all")
+    assert registry.select("shift,mine.py:Mine") == ["shift", "mine.py:Mine"]
+    with pytest.raises(UsageError, match="unknown task 'shfit'; did you mean 'shift'"):
+        registry.select("shfit")
+    with pytest.raises(UsageError, match="no task is chosen"):
+        registry.select([])
 
 
 def test_an_import_that_fails_is_named_and_the_rest_works(install: Install) -> None:
@@ -100,7 +105,9 @@ def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
 
 def test_a_package_cannot_take_a_built_in_name(install: Install) -> None:
     registry = install({"waves.py": WAVE}, one={"shift": "waves:Wave", "wave": "waves:Wave"})
-    with pytest.raises(UsageError, match=r"two tasks are called 'shift': lrtasks\.generators\.tasks\.shift and waves:"):
+    with pytest.raises(
+        UsageError, match=r"two tasks are called 'shift': lrtasks\.generators\.tasks\.shift:Shift and waves:"
+    ):
         registry.get("shift")
     assert registry.get("wave").name == "wave"
 
@@ -119,7 +126,10 @@ def test_a_package_cannot_take_a_built_in_name(install: Install) -> None:
         ("exits:Wave", "cannot be imported: SystemExit: 3"),
         ("spelt:Wave", "cannot be imported: SyntaxError: "),
         ("lines:Wave", "cannot be imported: ValueError: one two"),
-        ("bare:Bare", "from bare:Bare (package it): length became no parameter: put @dataclass(frozen=True) on top of"),
+        (
+            "bare:Bare",
+            "(package it): put @dataclass(frozen=True) on top of class Bare to make length parameters",
+        ),
         ("plain:Plain", "parameter length has no description; write length: TYPE = parameter(DEFAULT, 'what it is')"),
         ("needy:Needy", "parameter length has no default; write length: TYPE = parameter(DEFAULT, 'what it is')"),
         ("odd:Odd", "it cannot be made with its defaults: TypeError: a parameter cannot be declared as dict"),
@@ -161,14 +171,14 @@ def test_a_class_of_another_kind_keeps_its_name(install: Install) -> None:
 def test_what_cannot_be_used_is_listed_with_the_reason(install: Install) -> None:
     broken = "print('hello')\nraise ValueError('one\\ntwo')\n"
     registry = install(
-        {"waves.py": WAVE, "ripples.py": WAVE, "ripples.toml": "[small\n", "broken.py": broken},
-        one={"wave": "waves:Wave", "shift": "waves:Wave", "ripple": "ripples:Wave", "bad": "broken:Bad", "twin": "x:Y"},
+        {"waves.py": WAVE, "broken.py": broken},
+        one={"wave": "waves:Wave", "shift": "waves:Wave", "bad": "broken:Bad", "twin": "x:Y"},
         two={"twin": "y:Z"},
     )
     problems = registry.problems()
-    assert list(problems) == ["bad", "ripple", "shift", "twin"]
+    assert list(problems) == ["bad", "shift", "twin"]
     assert all("\n" not in problem and name in problem for name, problem in problems.items())
-    assert "ValueError: one two" in problems["bad"] and "not valid TOML" in problems["ripple"]
+    assert "ValueError: one two" in problems["bad"]
     assert set(registry.names()) - set(registry.usable()) == set(problems)
 
 
@@ -195,7 +205,7 @@ def test_a_task_may_refuse_its_defaults(install: Install) -> None:
 def test_an_entry_point_must_use_the_name_of_its_class(install: Install) -> None:
     registry = install({"waves.py": WAVE}, waves={"wave": "waves:Wave", "ripple": "waves:Wave"})
     registry.get("wave")
-    with pytest.raises(UsageError, match="entry point 'ripple' = waves:Wave brings the task called 'wave'"):
+    with pytest.raises(UsageError, match=r"entry point 'ripple' = .* names a class registered as the task 'wave'"):
         registry.get("ripple")
     assert registry.get("wave").name == "wave"
 
@@ -222,7 +232,7 @@ class Mine(Config):
 
 def by_hand() -> Registry[Mine]:
     """A registry for any class with parameters."""
-    return Registry("task", "lrtasks.generators.tasks", "lrtasks.tasks", base="lrtasks.config:Config")
+    return make_registry("lrtasks.config:Config")  # type: ignore[return-value]
 
 
 def test_classes_are_registered_by_hand() -> None:
@@ -230,7 +240,6 @@ def test_classes_are_registered_by_hand() -> None:
     assert registry.register("mine")(Mine) is Mine
     assert registry.get("mine") is Mine
     assert "mine" in registry.names()
-    assert registry.presets("mine") == {}, "no file stands next to this module"
 
 
 def test_one_name_has_one_class() -> None:
@@ -243,10 +252,10 @@ def test_one_name_has_one_class() -> None:
     class Other(Mine):
         pass
 
-    with pytest.raises(UsageError, match=f"two tasks are called 'mine': {__name__} and {__name__}"):
+    with pytest.raises(UsageError, match=f"two tasks are called 'mine': {__name__}:Mine and {__name__}:"):
         registry.register("mine")(Other)
     with pytest.raises(
-        UsageError, match=rf"two tasks are called 'shift': lrtasks\.generators\.tasks\.shift and {__name__}"
+        UsageError, match=rf"two tasks are called 'shift': lrtasks\.generators\.tasks\.shift:Shift and {__name__}"
     ):
         registry.register("shift")(Mine)
     assert Mine.name == "mine"  # type: ignore[attr-defined]
@@ -262,22 +271,20 @@ def test_unknown_names_are_answered_with_the_close_ones(install: Install) -> Non
     registry = install({"waves.py": WAVE}, waves={"wave": "waves:Wave"})
     with pytest.raises(UsageError, match="unknown task 'wvae'; did you mean 'wave'"):
         registry.get("wvae")
-    with pytest.raises(UsageError, match="unknown task 'wvae'"):
-        registry.presets("wvae")
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "a,b", "-a", "all", "a" * 101, "<b>"])
 def test_names_that_could_be_no_folders_or_options_are_refused(install: Install, name: str) -> None:
     registry = install({"waves.py": WAVE}, waves={"wave": "waves:Wave"})
     wave = registry.get("wave")
-    with pytest.raises(UsageError, match="can be no task's name: it must be made of letters, digits") as caught:
+    with pytest.raises(UsageError, match="cannot be the name of a task: use letters, digits") as caught:
         registry.register(name)(wave)
     assert repr(name) in str(caught.value)
 
 
 def test_a_package_with_such_a_name_is_told_of_and_the_rest_works(install: Install) -> None:
     registry = install({"waves.py": WAVE}, waves={"..": "waves:Wave"})
-    assert "'..' can be no task's name" in registry.problems()[".."]
+    assert "'..' cannot be the name of a task" in registry.problems()[".."]
     assert ".." not in registry.usable() and "shift" in registry.usable()
 
 
