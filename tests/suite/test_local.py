@@ -68,7 +68,7 @@ def is_free(lock: Path) -> bool:
 
 
 def test_jobs_must_be_at_least_one() -> None:
-    with pytest.raises(UsageError, match="jobs must be at least 1 .*, found 0"):
+    with pytest.raises(UsageError, match=r"jobs must be at least 1 .*, found 0"):
         Local(jobs=0)
 
 
