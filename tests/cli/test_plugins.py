@@ -30,8 +30,9 @@ FILES = {
         "def mixer(self, length, causal):", "def mixer(self, length, causal):\n        1 / 0"
     ),
     "forgetful.py": WAVE.replace("rng.standard_normal", "np.random.default_rng().standard_normal"),
-    "odd.py": IDENTITY,
-    "odd.toml": "[small]\nhyper = { width = 8 }\n\n[other.tasks.wvae]\ntraining = { steps = 3 }\n",
+    "odd.py": IDENTITY.replace(
+        "    def mixer", "    presets = {'small': {'width': 8}, 'other/wvae': {'budget.steps': 3}}\n\n    def mixer"
+    ),
 }
 
 
@@ -170,12 +171,12 @@ def test_check_names_what_is_wrong_with_a_model(command: Command) -> None:
     assert "- causal on signals: it cannot be built: ZeroDivisionError: division by zero\n" in said.out
     said = command("check", "odd")
     assert (said.code, said.out) == (2, "")
-    assert "has no parameter 'width'" in said.err
+    assert "unknown parameter in preset small of odd: 'width'" in said.err
     said = command("check", "odd", "--preset", "paper", "--d-model", 8)
     assert said.code == 1
     found = said.out.splitlines()
     assert found[0] == "model odd: 2 problems found"
-    assert found[1].startswith("- preset small: odd has no parameter 'width'")
+    assert found[1].startswith("- preset small: unknown parameter in preset small of odd: 'width'")
     assert found[2].startswith("- preset other: unknown task 'wvae'; did you mean 'wave'")
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from lrtasks.errors import UsageError
 from lrtasks.models import build, registry
 from lrtasks.models.base import Backbone, ResidualBlock, offered
-from lrtasks.models.checks import check_model
+from lrtasks.check.model import check_model
 from lrtasks.models.longvq import LongVQ, LongVQLayer
 from lrtasks.spec import Spec
 

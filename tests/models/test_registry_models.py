@@ -16,7 +16,7 @@ from lrtasks.budget import Budget
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.presets import resolve
 from lrtasks.models import build, names, registry
-from lrtasks.models.checks import check_model
+from lrtasks.check.model import check_model
 from lrtasks.spec import Spec
 
 # Values for small models, of which each takes those that it has.

@@ -14,9 +14,9 @@ from broken_models import BROKEN, CLASSES, NOT_STORED, SIGNAL, SYMBOLS, TARGET, 
 from torch import Tensor, nn
 
 import lrtasks
+from lrtasks.check.model import check_model, model_problems
 from lrtasks.errors import UsageError
 from lrtasks.models import build
-from lrtasks.models.checks import check_model, model_problems
 from lrtasks.spec import Spec
 
 
@@ -39,7 +39,7 @@ def test_names_what_is_not_stored(make: Callable[[], nn.Module], message: str) -
 
 def test_padding_must_not_reach_the_rest_of_a_model_that_looks_ahead() -> None:
     (problem,) = model_problems(IgnoresMask(), input=SIGNAL, target=TARGET, causal=False)
-    assert problem.startswith("outputs at valid positions depend on what stands at padding (mask False): by ")
+    assert problem.startswith("outputs at valid positions depend on values at padding (mask False): by ")
     assert model_problems(Conv(ahead=2), input=SIGNAL, target=TARGET, causal=False) == [], "it takes no mask at all"
 
 
