@@ -14,11 +14,11 @@ __all__ = ["UsageError", "check_model", "check_task", "evaluate", "generators", 
 
 if TYPE_CHECKING:
     from lrtasks import generators, models
+    from lrtasks.check.model import check_model
+    from lrtasks.check.task import check_task
     from lrtasks.errors import UsageError
     from lrtasks.evaluation import evaluate
     from lrtasks.generators import make
-    from lrtasks.check.task import check_task
-    from lrtasks.check.model import check_model
 
 __getattr__, __dir__ = lazy_names(
     __name__,

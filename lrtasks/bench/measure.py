@@ -111,6 +111,9 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
     """
     torch.set_num_threads(case.settings.threads)
     device = torch.device(case.device)
+    # what is loaded on first use must not count as the model's memory
+    with torch.device("meta"):
+        case.build()
     _prepare(replace(case.baseline, length=WARM_UP), phase)[1]()
     torch.fft.irfft(torch.fft.rfft(torch.zeros(WARM_UP, device=device)))
     memory = PeakMemory(device)

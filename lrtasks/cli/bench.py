@@ -54,7 +54,7 @@ def bench(
 
         _print(Report(read_measurements(out)), form)
         return
-    shared = {"d_model": d_model, "layers": layers, "batch": batch, "bidirectional": bidirectional}
+    shared: dict[str, Any] = {"d_model": d_model, "layers": layers, "batch": batch, "bidirectional": bidirectional}
     shared |= {"repeats": repeats, "patience": patience, "threads": threads}
     lengths = [_length(text) for text in length.split(",")]
     hyper = _by_model(settings or [])

@@ -130,6 +130,12 @@ def test_the_unfused_transformer_holds_its_weights_of_attention() -> None:
 
 
 @on_linux
+def test_what_is_loaded_on_first_use_is_not_the_model_s() -> None:
+    # a forward pass at 64 positions takes 4 MB; the modules that seqboat imports take 15 MB more
+    assert peak("seqboat", 64, "inference") < 12 * MEGABYTE
+
+
+@on_linux
 def test_training_holds_the_optimiser_s_moments() -> None:
     width = 512
     parameters = run_apart(sizes, case("transformer", 32, d_model=width), time_limit=120)["parameters"]
