@@ -8,8 +8,7 @@ from pathlib import Path
 from regions import table
 from scores import records
 
-from lrtasks.bench.record import read_measurements
-from lrtasks.bench.report import Report
+from lrtasks.bench.report import Report, read_measurements
 from lrtasks.record import RunRecord
 from lrtasks.results import formats
 from lrtasks.results.table import make_table
@@ -25,7 +24,7 @@ def runs(page: Path, words: Sequence[str]) -> str:
 def measurements(page: Path, _: Sequence[str]) -> str:
     """What ``lrtasks bench --out FOLDER --show --format markdown`` prints."""
     report = Report(read_measurements(page.parent))
-    return formats.markdown(report.sheets(), report.notes())
+    return formats.markdown(report.tables(), report.notes())
 
 
 def activation(page: Path, _: Sequence[str]) -> str:

@@ -26,6 +26,11 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_LENGTH = 2**24
 MAX_SEED = 2**63 - 1
 
+LOSSES = {"real": ("mse",), "token": ("cross-entropy", "balanced-cross-entropy")}
+"""Names of the losses that a task may declare, by the kind of its target; the first is the usual one."""
+METRICS = {"real": ("r2",), "token": ("accuracy", "macro_f1")}
+"""Names of the metrics that a task may declare, by the kind of its target; the first is the usual one."""
+
 GROUPS = (
     "state",
     "structure",

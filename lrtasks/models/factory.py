@@ -209,9 +209,12 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
 def _first(target: Any) -> list[str]:
     """Names of the leading arguments that tell the two forms apart."""
     try:
-        names = list(inspect.signature(target).parameters)
+        parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):
         return []
+    names = list(parameters)
+    if names and parameters[names[0]].kind is inspect.Parameter.VAR_POSITIONAL:
+        return ["input", "target"]
     return names[:1] if names[:1] == ["d_model"] else names[:2]
 
 

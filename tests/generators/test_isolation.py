@@ -32,7 +32,7 @@ def python(code: str) -> str:
 
 
 def test_import_loads_nothing_heavy() -> None:
-    code = "import sys, json, lrtasks, lrtasks.generators, lrtasks.generators.checks, lrtasks.generators.preview\n"
+    code = "import sys, json, lrtasks, lrtasks.generators, lrtasks.check.task, lrtasks.generators.preview\n"
     code += "lrtasks.generators.names()\nprint(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     loaded = set(json.loads(python(code)))
     assert "numpy" in loaded

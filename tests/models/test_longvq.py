@@ -14,10 +14,10 @@ from test_quantiser import codebook_of
 from test_vq_attention import plain_attention, unrounded  # noqa: F401
 from torch import nn
 
+from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
 from lrtasks.models import build, registry
 from lrtasks.models.base import Backbone, ResidualBlock, offered
-from lrtasks.models.checks import check_model
 from lrtasks.models.longvq import LongVQ, LongVQLayer
 from lrtasks.spec import Spec
 

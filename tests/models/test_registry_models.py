@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from lrtasks.evaluation.presets import resolve
 from parity import gap
 
 from lrtasks import generators, models
 from lrtasks.budget import Budget
+from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.presets import resolve
 from lrtasks.models import build, names, registry
-from lrtasks.models.checks import check_model
 from lrtasks.spec import Spec
 
 # Values for small models, of which each takes those that it has.

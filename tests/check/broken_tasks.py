@@ -39,7 +39,7 @@ class Parity(Task):
 
     def sample(self, rng: np.random.Generator) -> Sample:
         bits = rng.integers(2, size=self.length)
-        size = int(rng.integers(1, self.length + 1))
+        size = int(rng.integers(self.length // 2, self.length + 1))
         mask = np.arange(self.length) < size
         labels = np.where(mask, np.cumsum(bits) % 2, -100)
         return Sample(np.where(mask, bits, 0), labels, mask, {"size": size, "ones": np.flatnonzero(bits)})
@@ -82,15 +82,15 @@ def samples_of(edit: Any) -> Any:
     return sample
 
 
-class BadFloor:
+class BadBaseline:
     """Predicts what it is told to."""
 
     def __init__(self, predict: Any, fit: Any = None) -> None:
         self.predict, self.fit = predict, fit or returning(None)
 
 
-def floors_of(predict: Any, fit: Any = None) -> Any:
-    return returning({"bad": BadFloor(predict, fit)})
+def baselines_of(predict: Any, fit: Any = None) -> Any:
+    return returning({"bad": BadBaseline(predict, fit)})
 
 
 def shifted(self: Parity, rngs: Iterable[np.random.Generator]) -> Batch:
@@ -180,7 +180,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "FailingSpec": ({"input": property(failing)}, r"input raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
     "NoDecorator": (
         {"width": parameter(3, "forgotten"), "__annotations__": {"width": int}},
-        r"width became no parameter: put @dataclass\(frozen=True\) on top of class NoDecorator",
+        r"put @dataclass\(frozen=True\) on top of class NoDecorator to make width parameters",
     ),
     "TooLong": ({"target": Spec("token", 13, 2)}, r"longer \(13 against 12\)"),
     "WrongLoss": (
@@ -215,7 +215,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "ScoredPadding": (
         {"sample": samples_of(lambda s: s._replace(y=np.maximum(s.y, 0)))},
-        IN_SAMPLE + r"y must be -100 at padding \(mask False\), where nothing is to be predicted, found 0 at y\[\d+\]",
+        IN_SAMPLE + r"y must be -100 at padding \(mask False\), which is not scored, found 0 at y\[\d+\]",
     ),
     "RealPadding": (
         {
@@ -248,14 +248,14 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"sample": sometimes(meta={"size": 3})},
         r"meta must have the same names in all samples, found \['.*\] after \['",
     ),
-    "GlobalNumpy": ({"sample": global_numpy}, r"random numbers that all code shares \(np\.random\.\*\); draw from its"),
-    "GlobalPython": ({"sample": global_python}, r"random numbers that all code shares \(random\.\*\); draw from its"),
+    "GlobalNumpy": ({"sample": global_numpy}, r"draws from something else than rng \(np\.random, random, "),
+    "GlobalPython": ({"sample": global_python}, r"draws from something else than rng \(np\.random, random, "),
     # batches
     "FailingBatch": ({"samples": failing}, r"batch\(\) of split 'train' raised KeyError: 'oops' \(line \d+ of"),
     "ReadOnly": ({"samples": frozen}, "x of a batch must be writable, found a read-only array; return a copy"),
     "NoLabel": (
         {"sample": samples_of(lambda s: s._replace(y=s.y * 0 - 100))},
-        r"y ignores every label of a batch \(all are -100\)",
+        r"y ignores every label of split 'train' \(all are -100\)",
     ),
     # what samples depend on
     "Drifting": ({"sample": drifting}, "same call twice gives different samples: .* keeps state between calls"),
@@ -268,37 +268,37 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "OneStream": ({"key": one_stream}, "split 'val' gives the same samples as seed 0, .*; split 'test' gives"),
     "Pooled": (
         {"sample": pooled},
-        r"\d+ of 64 test inputs are among 64 training inputs: .* pool that the splits share",
+        r"\d+ of 64 test inputs are among 64 training inputs: .* splits draw from one pool",
     ),
     "Hashing": ({"sample": hashing}, "a second process gives other samples"),
     "Heavy": ({"sample": heavy}, "making a batch imports tensorflow, .*; put the task into a module of its own"),
-    # floors
-    "FailingFloors": ({"floors": failing}, r"floors\(\) raised KeyError: 'oops'"),
-    "ListOfFloors": (
-        {"floors": returning([3])},
-        r"floors\(\) must return a dictionary of predictors by name, found list",
+    # baselines
+    "FailingBaselines": ({"baselines": failing}, r"baselines\(\) raised KeyError: 'oops'"),
+    "ListOfBaselines": (
+        {"baselines": returning([3])},
+        r"baselines\(\) must return a dictionary of predictors by name, found list",
     ),
-    "NoFloor": ({"floors": returning({})}, r"floors\(\) is empty"),
-    "FloorFit": (
-        {"floors": floors_of(returning(0), fit=lambda batches: [np.bincount(batch.y[0]) for batch in batches])},
-        r"fit\(\) of floor 'bad' raised ValueError: .*\(line \d+ of .*\) \(labels of -100 are there",
+    "NoBaseline": ({"baselines": returning({})}, r"baselines\(\) is empty"),
+    "BaselineFit": (
+        {"baselines": baselines_of(returning(0), fit=lambda batches: [np.bincount(batch.y[0]) for batch in batches])},
+        r"fit\(\) of baseline 'bad' raised ValueError: .*\(line \d+ of .*\)",
     ),
-    "FloorPredict": ({"floors": floors_of(failing)}, r"predict\(\) of floor 'bad' raised KeyError: 'oops'"),
-    "FloorShape": (
-        {"floors": floors_of(returning(np.zeros(3)))},
-        r"floor 'bad' must predict the shape of y, \(8, 12\), found \(3,\)",
+    "BaselinePredict": ({"baselines": baselines_of(failing)}, r"predict\(\) of baseline 'bad' raised KeyError: 'oops'"),
+    "BaselineShape": (
+        {"baselines": baselines_of(returning(np.zeros(3)))},
+        r"baseline 'bad' must predict the shape of y, \(8, 12\), found \(3,\)",
     ),
-    "FloorNan": (
-        {"floors": floors_of(returning(np.full((8, 12), np.nan)))},
-        "floor 'bad' predicts values that are not finite",
+    "BaselineNan": (
+        {"baselines": baselines_of(returning(np.full((8, 12), np.nan)))},
+        "baseline 'bad' predicts values that are not finite",
     ),
-    "FloorClass": (
-        {"floors": floors_of(returning(np.full((8, 12), 2)))},
-        r"floor 'bad' must predict classes in 0\.\.1, found 2",
+    "BaselineClass": (
+        {"baselines": baselines_of(returning(np.full((8, 12), 2)))},
+        r"baseline 'bad' must predict classes in 0\.\.1, found 2",
     ),
-    "FloorPeeks": (
-        {"floors": floors_of(lambda batch: np.maximum(batch.y, 0))},
-        "floor 'bad' looks at the targets it is asked to predict",
+    "BaselinePeeks": (
+        {"baselines": baselines_of(lambda batch: np.maximum(batch.y, 0))},
+        "baseline 'bad' looks at the targets that it predicts",
     ),
     # slices and pictures
     "FailingSlices": ({"slices": failing}, r"slices\(\) raised KeyError: 'oops'"),

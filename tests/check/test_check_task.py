@@ -13,9 +13,11 @@ import pytest
 from broken_tasks import BROKEN, Parity
 
 import lrtasks
+from lrtasks.check.task import task_problems
+from lrtasks.config import parameter
 from lrtasks.errors import UsageError
-from lrtasks.generators import Sample, Task
-from lrtasks.generators.checks import task_problems
+from lrtasks.generators import Batch, Sample, Task
+from lrtasks.generators.base import Split
 from lrtasks.spec import Spec
 
 
@@ -43,7 +45,7 @@ def test_what_is_wrong_is_named(name: str) -> None:
 
 
 def test_nothing_is_said_beside_what_is_wrong() -> None:
-    for name in ("WrongDtype", "ScoredPadding", "GlobalNumpy", "OtherBatch", "FloorClass", "SliceShape", "WrongText"):
+    for name in ("WrongDtype", "ScoredPadding", "OtherBatch", "BaselineClass", "SliceShape", "WrongText"):
         assert len(task_problems(getattr(broken_tasks, name)())) == 1, name
 
 
@@ -78,9 +80,51 @@ class Endless(Task):
         return Sample(broken, signal)
 
 
+class EndlessTarget(Endless):
+    name = "test-endless-target"
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        x, y, *_ = super().sample(rng)
+        return Sample(y, x)
+
+
+class Constant(Endless):
+    name = "test-constant"
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        signal = super().sample(rng).y
+        return Sample(signal, np.full_like(signal, 3))
+
+
+class SameTarget(Endless):
+    name = "test-same-target"
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        return Sample(super().sample(rng).y, np.arange(4, dtype=np.float32)[:, None])
+
+
+class UnlabelledTest(Parity):
+    name = "test-unlabelled-test"
+
+    def batch(self, indices: Any, seed: int = 0, split: Split = "train", *, attempt: int = 0) -> Batch:
+        batch = super().batch(indices, seed, split, attempt=attempt)
+        return batch._replace(y=np.full_like(batch.y, -100)) if split == "test" else batch
+
+
 def test_values_that_are_not_finite_are_found() -> None:
     with pytest.raises(UsageError, match=r"sample 0: x holds values that are not finite, first at x\[2, 0\]$"):
         lrtasks.check_task(Endless())
+    with pytest.raises(UsageError, match=r"sample 0: y holds values that are not finite, first at y\[2, 0\]$"):
+        lrtasks.check_task(EndlessTarget())
+
+
+def test_targets_that_give_no_score_are_found() -> None:
+    with pytest.raises(UsageError, match=r"y is constant in split 'train' \(3 everywhere\), so R2 is undefined; y is"):
+        lrtasks.check_task(Constant())
+    with pytest.raises(UsageError, match="y is the same in all of 8 samples"):
+        lrtasks.check_task(SameTarget())
+    with pytest.raises(UsageError, match="contract: y ignores every label of split 'test'"):
+        lrtasks.check_task(UnlabelledTest())
 
 
 @dataclass(frozen=True)
@@ -116,9 +160,28 @@ def test_interactive_classes_are_checked_but_for_the_process(monkeypatch: pytest
         lrtasks.check_task(task)
 
 
-@pytest.mark.parametrize("wrong", ["shift", Parity, None])
-def test_only_instances_are_taken(wrong: Any) -> None:
-    with pytest.raises(UsageError, match="check_task takes an instance"):
+def test_classes_and_names_are_checked_at_their_defaults() -> None:
+    lrtasks.check_task(Parity)
+    lrtasks.check_task("test-parity-by-name")
+    with pytest.raises(UsageError, match="task Undecorated: put @dataclass"):
+        lrtasks.check_task(Undecorated)
+
+
+@lrtasks.generators.registry.register("test-parity-by-name")
+class Named(Parity):
+    """A task that is known by its name."""
+
+
+class Undecorated(Parity):
+    """A field that became no parameter."""
+
+    name = "test-undecorated"
+    width: int = parameter(3, "forgotten")
+
+
+@pytest.mark.parametrize("wrong", [3, None, int])
+def test_other_things_are_refused(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="check_task takes a task, a subclass"):
         lrtasks.check_task(wrong)
 
 

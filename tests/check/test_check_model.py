@@ -14,9 +14,9 @@ from broken_models import BROKEN, CLASSES, NOT_STORED, SIGNAL, SYMBOLS, TARGET, 
 from torch import Tensor, nn
 
 import lrtasks
+from lrtasks.check.model import check_model, model_problems
 from lrtasks.errors import UsageError
 from lrtasks.models import build
-from lrtasks.models.checks import check_model, model_problems
 from lrtasks.spec import Spec
 
 
@@ -39,7 +39,7 @@ def test_names_what_is_not_stored(make: Callable[[], nn.Module], message: str) -
 
 def test_padding_must_not_reach_the_rest_of_a_model_that_looks_ahead() -> None:
     (problem,) = model_problems(IgnoresMask(), input=SIGNAL, target=TARGET, causal=False)
-    assert problem.startswith("outputs at valid positions depend on what stands at padding (mask False): by ")
+    assert problem.startswith("outputs at valid positions depend on values at padding (mask False): by ")
     assert model_problems(Conv(ahead=2), input=SIGNAL, target=TARGET, causal=False) == [], "it takes no mask at all"
 
 
@@ -167,9 +167,9 @@ def test_leaves_everything_as_it_was() -> None:
         ("atention", {}, "unknown model 'atention'; did you mean 'attention'"),
         ("attention", {"head": 2}, "no parameter 'head'; did you mean 'heads'"),
         (Conv(), {"ahead": 2}, "takes no hyper-parameters"),
-        (3, {}, "a name, a module or a factory, found int"),
-        (lambda *_: 3, {}, "must return a torch.nn.Module, found int"),
-        (lambda _: Conv(), {}, r"the factory is called as factory\(input, target\): too many"),
+        (3, {}, "a name, a class, a function or a module, found int"),
+        (lambda *_: 3, {}, "must give a torch.nn.Module, found int"),
+        (lambda _: Conv(), {}, r"must have the form MIXER"),
         (Conv(), {"dtype": torch.bfloat16}, "dtype must be torch.float32 or torch.float64, found torch.bfloat16"),
         (Dead(), {"unused": ["skp"]}, "'skp'; did you mean 'skip'"),
     ],

@@ -42,6 +42,26 @@ class WrongType(Conv):
         return super().forward(x).double() if x.dtype == torch.float32 else super().forward(x).float()
 
 
+class Integers(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).argmax(-1, keepdim=True).expand(-1, -1, 2)
+
+
+class Elsewhere(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).to("meta")
+
+
+class ShortInTraining(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, -1:] if self.training else super().forward(x)
+
+
+class ShortInEvaluation(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.training else super().forward(x)[:, -1:]
+
+
 class NotANumber(Conv):
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
@@ -149,6 +169,21 @@ class LossOfWrongShape(Conv):
 class LossOfNoTensor(Conv):
     def extra_losses(self) -> dict[str, Any]:
         return {"usage": 1.0}
+
+
+class LossIsList(Conv):
+    def extra_losses(self) -> Any:
+        return [("usage", self.conv.bias.sum())]
+
+
+class LossOfIntegers(Conv):
+    def extra_losses(self) -> dict[str, Any]:
+        return {"usage": torch.tensor(3)}
+
+
+class LossElsewhere(Conv):
+    def extra_losses(self) -> dict[str, Any]:
+        return {"usage": torch.zeros((), device="meta")}
 
 
 class DiagnosticTensor(Conv):
@@ -273,6 +308,10 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (Transposed, r"found \(3, 2, 20\); exchange the last two axes: y\.transpose\(1, 2\)"),
     (Tuple, "must return a tensor, found tuple"),
     (WrongType, "output must be of type torch.float"),
+    (Integers, "output must be of type torch.float.*, found torch.int64"),
+    (Elsewhere, "output must be on cpu, found meta"),
+    (ShortInTraining, r"output in training mode must have shape .* = \(3, 20, 2\), found \(3, 1, 2\)"),
+    (ShortInEvaluation, r"output must have shape .* = \(3, 20, 2\), found \(3, 1, 2\)"),
     (NotANumber, "not finite, first at row 0, output position 7, channel 0"),
     (Raises, r"fails on a real input, float\d\d of shape \(3, 20, 3\): ValueError: too bad"),
     (Random, "the same input gives another output in evaluation mode: by .* most at row"),
@@ -280,7 +319,10 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (BatchStatistics, "depends on the other rows: by .* of its scale"),
     (OneRow, "fails on one row where 3 are fine: RuntimeError: "),
     (BatchSize, r"depends on the number of rows: by 6\.7e-01 of its scale"),
-    (lambda: Conv(ahead=1), "not causal: outputs up to input position 0 change .* most at output position 0, channel"),
+    (
+        lambda: Conv(ahead=1),
+        "not causal: outputs up to input position 0 change .* most at row 0, output position 0, channel",
+    ),
     (FutureMean, "not causal: outputs up to input position 0 change"),
     (LeaksInsideChunks, "not causal"),
     (Writes, "writes to its input, first at row 0, position 0, channel 0"),
@@ -290,8 +332,14 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (Detached, "the output is cut off"),
     (Flat, "the gradient is zero in every parameter"),
     (WildGradient, "gradients are not finite in conv.bias"),
-    (LossOfWrongShape, r"extra_losses: usage must be a finite scalar tensor, found a tensor of shape \(2,\)"),
+    (
+        LossOfWrongShape,
+        r"extra_losses: usage must be a real scalar tensor on cpu, found .*, \(2,\) on cpu",
+    ),
     (LossOfNoTensor, "extra_losses: usage must be a finite scalar tensor, found 1.0"),
+    (LossIsList, r"extra_losses must return a dictionary by name, found \[\('usage', "),
+    (LossOfIntegers, "extra_losses: usage must be a real scalar tensor on cpu, found torch.int64"),
+    (LossElsewhere, "extra_losses: usage must be a real scalar tensor on cpu, found .* on meta"),
     (DiagnosticTensor, "diagnostics: rate must be finite numbers"),
     (DiagnosticNaN, "diagnostics: rate must be finite numbers"),
     (NoDictionary, "diagnostics must return a dictionary"),
@@ -302,12 +350,12 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (StreamsWrong, "step, one position after the other, gives other outputs than forward: by .* most at row"),
     (StreamsMisshapen, r"step must return an output of shape \(batch, target width\) = \(3, 2\), found \(3, 1\)"),
     (StreamFails, "step fails at position 4: IndexError: state is full"),
-    (NoStart, r"offers step alone: a streaming form is initial_state\(batch\) and step\(x, state\)"),
+    (NoStart, r"has step only: a streaming form is initial_state\(batch\) and step\(x, state\)"),
 ]
 """What makes the model, and what the check says."""
 
 NOT_STORED: list[tuple[Callable[[], nn.Module], str]] = [
-    (Unregistered, "given the stored state, it gives other outputs: by .*; register every tensor that it depends on"),
-    (NotReloaded, "its state cannot be loaded into the model built anew, as a resumed run does: .*seen"),
+    (Unregistered, "loads the stored state gives other outputs: by .*; register every tensor that it depends on"),
+    (NotReloaded, "its state cannot be loaded into a model built anew, as a resumed run does: .*seen"),
 ]
 """What only a model that is built twice shows."""
