@@ -12,7 +12,7 @@ from lrtasks.bench.measure import PHASES
 from lrtasks.bench.papers import Comparison, compare
 from lrtasks.bench.record import Measurement
 from lrtasks.bench.relative import QUANTITIES, relative
-from lrtasks.results.formats import Sheet, digits
+from lrtasks.results.formats import TextTable, number
 
 COSTS: dict[str, Callable[[Measurement], float | None]] = {
     "training_seconds": lambda found: found.seconds("training"),
@@ -73,10 +73,10 @@ class Report:
             "notes": self.notes(),
         }
 
-    def sheets(self) -> list[Sheet]:
+    def tables(self) -> list[TextTable]:
         """Costs, costs against the Transformer, growth, and the papers' ratios, as far as there are any."""
-        sheets = [self._costs(), self._relative(), self._growth(), self._papers()]
-        return [sheet for sheet in sheets if sheet.lines]
+        tables = [self._costs(), self._relative(), self._growth(), self._papers()]
+        return [sheet for sheet in tables if sheet.lines]
 
     def notes(self) -> list[str]:
         """What was measured and how, and what is missing."""
@@ -114,7 +114,7 @@ class Report:
                 return relative(entry, other)
         return dict.fromkeys(QUANTITIES)
 
-    def _costs(self) -> Sheet:
+    def _costs(self) -> TextTable:
         header = [
             "model",
             "length",
@@ -131,17 +131,17 @@ class Report:
             *costs, parameters = [cost(entry) for cost in COSTS.values()]
             shown = [_number(None if cost is None else cost / unit) for cost, unit in zip(costs, units, strict=True)]
             lines.append([model, f"{entry.length:,}", *shown, "" if parameters is None else f"{parameters:,}"])
-        return Sheet(header, lines)
+        return TextTable(header, lines)
 
-    def _relative(self) -> Sheet:
+    def _relative(self) -> TextTable:
         names = ["training faster", "inference faster", "training memory", "inference memory", "state", "parameters"]
         lines = []
         for model, entry in self._by_model():
             values = self._against(entry, BASELINE)
             lines.append([model, f"{entry.length:,}", *(_times(values[name]) for name in QUANTITIES)])
-        return Sheet([f"against {BASELINE}", "length", *names], lines)
+        return TextTable([f"against {BASELINE}", "length", *names], lines)
 
-    def _growth(self) -> Sheet:
+    def _growth(self) -> TextTable:
         names = ["training time", "inference time", "training memory", "inference memory", "state"]
         found = {(model, name): growth for model, name, growth in self._grown()}
         lengths = len({entry.length for entry in self._found})
@@ -150,9 +150,9 @@ class Report:
             cells = [found[model, name] for name in list(COSTS)[: len(names)]]
             if any(cells):
                 lines.append([model, *(_exponents(cell, lengths) for cell in cells)])
-        return Sheet([f"growth over {lengths} lengths, last two", *names], lines)
+        return TextTable([f"growth over {lengths} lengths, last two", *names], lines)
 
-    def _papers(self) -> Sheet:
+    def _papers(self) -> TextTable:
         header = [
             "paper",
             "task",
@@ -164,7 +164,7 @@ class Report:
             f"ours against {UNFUSED}",
             "at length",
         ]
-        return Sheet(header, [_comparison_line(entry) for entry in self._compared])
+        return TextTable(header, [_comparison_line(entry) for entry in self._compared])
 
     def _by_model(self) -> Iterator[tuple[str, Measurement]]:
         for model in self._models:
@@ -226,7 +226,7 @@ def _comparison_line(entry: Comparison) -> list[str]:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else digits(value)
+    return "" if value is None else number(value)
 
 
 def _times(value: float | None) -> str:

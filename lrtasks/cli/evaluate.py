@@ -107,9 +107,12 @@ def evaluate(
 
 
 def _print_summary(records: list[RunRecord]) -> None:
+    from lrtasks.results.formats import render
+    from lrtasks.results.frame import make_frame
     from lrtasks.results.table import make_table
 
-    print(make_table(records).text(costs=False))
+    made = make_table(make_frame([(None, record) for record in records]))
+    print(render("text", [made.scores()], made.notes()))
     for record in records:
         cost: dict[str, Any] = record.cost
         for note in record.notes if record.status == "done" else ():

@@ -12,7 +12,7 @@ import typer
 
 from lrtasks.cli.display import Display
 from lrtasks.cli.options import parse_settings, print_json
-from lrtasks.cli.sheets import terminal_width
+from lrtasks.cli.output import print_tables
 from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -99,10 +99,13 @@ def print_records(entries: Sequence[Entry], records: Sequence[RunRecord], *, as_
     if as_json:
         print_json([json.loads(record.to_json()) for record in records])
     else:
+        from lrtasks.results.frame import make_frame
         from lrtasks.results.table import make_table
 
         # unequal budgets were refused before anything ran, or asked for
-        print(make_table(records, unequal_budgets=True).text(width=terminal_width()))
+        runs = make_frame([(None, record) for record in records])
+        made = make_table(runs, unequal_budgets=True)
+        print_tables("text", lambda: (made.tables(), made.notes()), made.rows)
     for entry, record in zip(entries, records, strict=True):
         if record.status != "done":
             notes = " ".join("; ".join(record.notes).split())

@@ -55,9 +55,9 @@ def _save_panel(fabric: Fabric, model: nn.Module, task: Task, streams: loop.Stre
     shape = task.image_shape()
     if shape is None or task.target.length != task.input.length or not fabric.is_global_zero:
         return
-    from lrtasks.results import plots
+    from lrtasks.results import figures
 
     stream, _ = streams.test
     for loaded, prediction in loop.predictions(fabric, model, task, stream, 1, 0):
         batch = loaded.batch
-        plots.save(plots.draw_predictions(batch.x, batch.y, prediction, shape, task.target.width), folder / PANEL)
+        figures.save(figures.draw_predictions(batch.x, batch.y, prediction, shape, task.target.width), folder / PANEL)

@@ -19,7 +19,7 @@ from lrtasks.evaluation.choices import lacking, split_setting
 from lrtasks.evaluation.identity import new_record, repeat_command, run_folder
 from lrtasks.evaluation.presets import Plan, assign, resolve
 from lrtasks.record import RunRecord
-from lrtasks.results.settings import SHARED_BUDGET, differing, label
+from lrtasks.results.settings import SHARED_BUDGET, distinguishing, label
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _parameters_of(task: str) -> list[str]:
 def side_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Label rows or columns by their names and by what was set, where that is not the same for all of one name."""
     differ = {
-        name: differing([other for other in settings if other["name"] == name])
+        name: distinguishing([other for other in settings if other["name"] == name])
         for name in dict.fromkeys(entry["name"] for entry in settings)
     }
     return [label(entry, [name for name in differ[entry["name"]] if name in entry]) for entry in settings]

@@ -156,25 +156,25 @@ def test_rows_and_growth_for_programs() -> None:
 
 def test_tables_for_people() -> None:
     report = Report(some())
-    costs, against, grown, papers = report.sheets()
+    costs, against, grown, papers = report.tables()
     assert ["seqboat", "4,096", "2,000", "2,000", "8.19", "4.1", "32.8", "1,000"] in costs.lines
     assert ["seqboat", "4,096", "8×", "8×", "2×", "2×", "1×", "1×"] in against.lines
     assert ["seqboat", *["1.00, 1.00"] * 5] in grown.lines
     assert papers.lines[0][5:] == ["10.4×", "8×", "40×", "4,096"]
     assert [line[0] for line in costs.lines] == [m for m in (BASELINE, UNFUSED, "seqboat") for _ in range(2)]
-    for form in formats.FORMS.values():
-        assert "seqboat" in form(report.sheets(), report.notes())
-    assert "seqboat,4096,2.0" in formats.csv_lines(report.rows())
+    for form in ("text", "markdown", "latex", "html"):
+        assert "seqboat" in formats.render(form, report.tables(), report.notes())
+    assert "seqboat,4096,2.0" in formats.render("csv", content=report.rows())
 
 
 def test_growth_from_fewer_lengths_says_so() -> None:
     failed = made("seqboat", 16384, 1, 1, training={"reason": "out of memory"})
-    (line,) = [line for line in Report([*some(), failed]).sheets()[2].lines if line[0] == "seqboat"]
+    (line,) = [line for line in Report([*some(), failed]).tables()[2].lines if line[0] == "seqboat"]
     assert line[1] == "1.00, 1.00 (of 2)" and "(of" not in line[2]
 
 
 def test_one_length_has_no_table_of_growth() -> None:
-    assert len(Report(some()[:3]).sheets()) == 2
+    assert len(Report(some()[:3]).tables()) == 2
 
 
 def test_the_share_of_active_positions_is_told() -> None:
