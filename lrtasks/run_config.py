@@ -184,7 +184,7 @@ class RunConfig:
             command=self.command_text(),
             digest=self.digest,
             task=task,
-            model={**self.model.identity, "count": None, "state_bytes": None},
+            model={**self.model.identity, "address": self.model.address, "count": None, "state_bytes": None},
             preset=self.preset,
             budget=self.budget.parameters(),
             seed=self.seed,

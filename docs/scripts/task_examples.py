@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lrtasks.evaluation.presets import resolve
 from PIL import Image
 
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
-from lrtasks.evaluation.presets import resolve
 from lrtasks.generators import Task, make, registry
 from lrtasks.generators.preview import preview
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from lrtasks.bench import BASELINE, CLASSES, PHASES, SHARED_PARAMETERS, UNFUSED, VOCABULARY
 from lrtasks.errors import UsageError
-from lrtasks.results.formats import Sheet, digits
+from lrtasks.results.formats import TextTable, number
 
 SCHEMA = 1
 KEYS = {"identity", "environment", "sizes", "training", "inference", "schema"}
@@ -208,7 +208,7 @@ class Report:
                         )
         return found
 
-    def tables(self) -> list[Sheet]:
+    def tables(self) -> list[TextTable]:
         """Costs, ratios to the Transformer, growth, and the papers' ratios, as far as there are any."""
         costs, against, growths, papers = [], [], [], []
         for row in sorted(self._rows, key=lambda row: self._models.index(row["model"])):
@@ -229,10 +229,10 @@ class Report:
         paper_header = ["paper", "task", "model", "against", "quantity", "paper's", "ours", f"ours against {UNFUSED}"]
         growth_header = [f"growth over {len(self._lengths)} lengths, last two", *(COSTS[name][0] for name in growing)]
         tables = [
-            Sheet(["model", "length", *(column for _, column, _ in COSTS.values())], costs),
-            Sheet([f"against {BASELINE}", "length", *(name for _, name in RATIOS.values())], against),
-            Sheet(growth_header, growths),
-            Sheet([*paper_header, "at length"], papers),
+            TextTable(["model", "length", *(column for _, column, _ in COSTS.values())], costs),
+            TextTable([f"against {BASELINE}", "length", *(name for _, name in RATIOS.values())], against),
+            TextTable(growth_header, growths),
+            TextTable([*paper_header, "at length"], papers),
         ]
         return [table for table in tables if table.lines]
 
@@ -302,8 +302,8 @@ def _settings(hyper: Mapping[str, Any]) -> str:
 def _cell(value: float | None, unit: float) -> str:
     if value is None:
         return ""
-    return f"{value:,}" if unit == 1 else digits(value / unit)
+    return f"{value:,}" if unit == 1 else number(value / unit)
 
 
 def _times(value: float | None) -> str:
-    return "" if value is None else f"{digits(value)}×"
+    return "" if value is None else f"{number(value)}×"

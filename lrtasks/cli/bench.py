@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import Device, Out, print_json
-from lrtasks.cli.sheets import FORMATS, JsonFormat, chosen_format, format_option, print_sheets
+from lrtasks.cli.options import Device, Out
+from lrtasks.cli.output import FORMATS, JsonFormat, chosen_format, format_option, print_tables
 from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
 from lrtasks.progress import Progress
@@ -75,14 +75,8 @@ def bench(
 
 
 def _print(report: Report, form: str) -> None:
-    from lrtasks.results import formats
-
-    if form == "json":
-        print_json(report.content())
-    elif form == "csv":
-        print(formats.csv_lines(report.rows()))
-    else:
-        print_sheets(form, report.tables(), report.notes())
+    content = report.rows if form == "csv" else report.content
+    print_tables(form, lambda: (report.tables(), report.notes()), content)
 
 
 def _refuse_options(context: typer.Context) -> None:

@@ -23,6 +23,7 @@ from lrtasks.cli.options import (
     require_names,
     worker_number,
 )
+from lrtasks.cli.output import print_runs
 from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,9 +91,7 @@ def evaluate(
 
 
 def _print_summary(records: list[RunRecord]) -> None:
-    from lrtasks.results.table import make_table
-
-    print(make_table(records).text(costs=False))
+    print_runs(records, costs=False)
     for record in records:
         cost: dict[str, Any] = record.cost
         for note in record.notes if record.status == "done" else ():

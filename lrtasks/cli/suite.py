@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from lrtasks.cli.options import (
     print_json,
     require_names,
 )
+from lrtasks.cli.output import print_runs
 from lrtasks.errors import UsageError
 from lrtasks.suite import backends
 
@@ -172,11 +172,8 @@ def _carry_out(
     if as_json:
         print_json([json.loads(record.to_json()) for record in records])
     else:
-        from lrtasks.results.table import make_table
-
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         # unequal budgets were refused before anything ran, or asked for
-        print(make_table(records, unequal_budgets=True).text(width=width))
+        print_runs(records, unequal_budgets=True)
         if summary:
             summary(records)
     for run, record in zip(wanted.runs, records, strict=True):

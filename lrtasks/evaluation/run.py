@@ -125,27 +125,31 @@ def run(
     return record
 
 
-def load_model(folder: str | Path, *, length: int | None = None) -> nn.Module:
-    """The trained model of a finished run, on the CPU, in evaluation mode.
+def load_model(folder: str | Path, *, length: int | None = None, trained: bool = True) -> nn.Module:
+    """The model of a run, on the CPU, in evaluation mode.
 
     Args:
         folder: the run's folder, with ``record.json`` and ``weights.pt``.
         length: build it for another sequence length than the one it was trained at, if the model can run there.
+        trained: load the trained weights; otherwise the model is as it was before training.
 
     Raises:
-        UsageError: if the run has no weights, its model is no registered one and has no address, or the weights do not
+        UsageError: if the run has no weights, its model was a Python object without an address, or the weights do not
             fit the model at this length.
     """
     folder = Path(folder)
     record = read_record(folder)
+    address = record.model.get("address") or record.model["name"]
     settings = {f"task.{key}": value for key, value in record.task["parameters"].items()}
     settings |= {f"model.{key}": value for key, value in record.model["parameters"].items()}
     if length is not None:
         settings["task.length"] = length
-    config = RunConfig.make(record.task["name"], record.model["name"], settings=settings)
+    config = RunConfig.make(record.task["name"], address, settings=settings)
     with _private_random_numbers(torch.device("cpu")):
+        torch.manual_seed(record.seed)
         model = config.build()
-    _load_weights(model, folder)
+    if trained:
+        _load_weights(model, folder)
     return model.eval()
 
 
@@ -275,13 +279,13 @@ class _Run:
         shape = task.image_shape()
         if shape is None or task.target.length != task.input.length or not self.writes:
             return
-        from lrtasks.results import plots
+        from lrtasks.results import figures
 
         stream, _ = self.streams.test
         for loaded, prediction in loop.predictions(self.fabric, self.model, task, stream, 1, 0):
             batch = loaded.batch
-            plots.save(
-                plots.draw_predictions(batch.x, batch.y, prediction, shape, task.target.width), self.folder / PANEL
+            figures.save(
+                figures.draw_predictions(batch.x, batch.y, prediction, shape, task.target.width), self.folder / PANEL
             )
 
     def _close(self, status: str, *notes: str) -> None:

@@ -154,9 +154,9 @@ def test_tables_for_people() -> None:
     assert ["seqboat", *["1.00, 1.00"] * 5] in grown.lines
     assert papers.lines[0][5:] == ["10.4×", "8×", "40×", "4,096"]
     assert [line[0] for line in costs.lines] == [m for m in (BASELINE, UNFUSED, "seqboat") for _ in range(2)]
-    for form in formats.FORMS.values():
-        assert "seqboat" in form(report.tables(), report.notes())
-    assert "seqboat,4096,2.0" in formats.csv_lines(report.rows())
+    for form in ("text", "markdown", "latex", "html"):
+        assert "seqboat" in formats.render(form, report.tables(), report.notes())
+    assert "seqboat,4096,2.0" in formats.render("csv", content=report.rows())
 
 
 def test_growth_from_fewer_lengths_says_so() -> None:

@@ -169,7 +169,7 @@ def test_leaves_everything_as_it_was() -> None:
         (Conv(), {"ahead": 2}, "takes no hyper-parameters"),
         (3, {}, "a name, a class, a function or a module, found int"),
         (lambda *_: 3, {}, "must give a torch.nn.Module, found int"),
-        (lambda _: Conv(), {}, r"must have the form MIXER"),
+        (lambda _: Conv(), {}, "must have the form MIXER"),
         (Conv(), {"dtype": torch.bfloat16}, "dtype must be torch.float32 or torch.float64, found torch.bfloat16"),
         (Dead(), {"unused": ["skp"]}, "'skp'; did you mean 'skip'"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +12,8 @@ import typer
 from lrtasks.errors import unknown
 
 if TYPE_CHECKING:
-    from lrtasks.results.formats import Sheet
+    from lrtasks.record import RunRecord
+    from lrtasks.results.formats import TextTable
 
 FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
 
@@ -37,14 +38,26 @@ def chosen_format(form: str, as_json: bool, formats: Sequence[str]) -> str:
     return form
 
 
-def print_sheets(form: str, sheets: Sequence[Sheet], notes: Sequence[str]) -> None:
-    """Print sheets in any format but ``csv`` and ``json``, which hold rows and plain data in place of texts."""
-    from lrtasks.results import formats
+def print_tables(
+    form: str, tables: Callable[[], tuple[Sequence[TextTable], Sequence[str]]], content: Callable[[], Any]
+) -> None:
+    """Print tables and notes, or ``content`` where ``form`` is ``csv`` or ``json``."""
+    from lrtasks.results.formats import render
 
-    if form == "text":
-        print(formats.text(sheets, notes, width=terminal_width()))
+    if form in ("csv", "json"):
+        print(render(form, content=content()))
     else:
-        print(formats.FORMS[form](sheets, notes))
+        print(render(form, *tables(), width=terminal_width()))
+
+
+def print_runs(records: Sequence[RunRecord], *, costs: bool = True, unequal_budgets: bool = False) -> None:
+    """Print the table of some runs."""
+    from lrtasks.results.frame import make_frame
+    from lrtasks.results.table import make_table
+
+    made = make_table(make_frame([(None, record) for record in records]), unequal_budgets=unequal_budgets)
+    tables = made.tables() if costs else made.tables()[:1]
+    print_tables("text", lambda: (tables, made.notes()), made.rows)
 
 
 def terminal_width() -> int | None:
