@@ -9,9 +9,8 @@ import torch
 from parity import gap
 from torch import Tensor
 
-from lrtasks.models.ops import expkernel
-from lrtasks.models.ops.expkernel import block_size, exp_kernel
-from lrtasks.models.ops.frequencies import Frequencies
+from lrtasks.models.ops import exponentials
+from lrtasks.models.ops.exponentials import Frequencies, block_size, exp_kernel
 
 # (groups, rows, states, length); groups 0: one set of exponents shared by all rows
 SHAPES = [
@@ -83,14 +82,14 @@ def test_equals_the_plain_definition(
     at_most: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(expkernel, "PLAIN", 0 if form == "factored" else 1 << 40)
+    monkeypatch.setattr(exponentials, "PLAIN", 0 if form == "factored" else 1 << 40)
     check(*draw(shape, parts, dtype), shape[-1], at_most)
 
 
 @pytest.mark.parametrize("shape", [(0, 6, 5, 64), (0, 2, 4, 30), (5, 2, 3, 100)], ids=str)
 def test_small_chunks_give_the_same(shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expkernel, "PLAIN", 0)
-    monkeypatch.setitem(expkernel.CHUNK, "cpu", 40)
+    monkeypatch.setattr(exponentials, "PLAIN", 0)
+    monkeypatch.setitem(exponentials.CHUNK, "cpu", 40)
     check(*draw(shape, "complex", torch.float64), shape[-1], 1e-11)
 
 
