@@ -10,8 +10,8 @@ import pytest
 import torch
 from hybrid_parity import GRADIENT, OUTPUT, Part, check_close, fill, load, ssm_parts
 from parity import check_streaming
+from test_quantised_attention import plain_attention, unrounded  # noqa: F401
 from test_quantiser import codebook_of
-from test_vq_attention import plain_attention, unrounded  # noqa: F401
 from torch import nn
 
 from lrtasks.errors import UsageError
@@ -244,6 +244,23 @@ def test_padding_is_not_seen(causal: bool) -> None:
 def test_bad_input(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build("longvq", SPEC, SPEC, **settings)
+
+
+def test_the_first_training_call_sees_neither_the_future_nor_other_rows() -> None:
+    """The codebook starts from keys of that batch, but only after it."""
+
+    def first_call(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = build("longvq", SPEC, SPEC, d_model=8, layers=2, codebook=4, window=5).double().train()
+        y: torch.Tensor = model(x)
+        assert int(model.blocks[0].attention.codebook.updates) == 1
+        return y.detach()
+
+    x = torch.randn(2, 40, 3, dtype=torch.float64)
+    other = x.clone()
+    other[:, 25:] += 1.0
+    other[1] += 1.0
+    assert torch.allclose(first_call(other)[0, :25], first_call(x)[0, :25], rtol=0, atol=1e-10)
 
 
 def test_a_codebook_larger_than_a_batch_trains_and_says_so() -> None:
