@@ -111,11 +111,9 @@ def test_sizes_are_those_of_the_model() -> None:
     assert sizes(Case(bench(bidirectional=True), "mega", 32))["state_bytes"] is None
 
 
-def test_what_cannot_be_built_or_does_not_fit_is_refused() -> None:
+def test_what_cannot_be_built_is_refused() -> None:
     with pytest.raises(UsageError, match="hyena is a causal model"):
         cost(Case(bench(bidirectional=True), "hyena", 32), "inference", False)
-    with pytest.raises(UsageError, match=r"a training step needs about [\d.]+ GB"):
-        cost(Case(bench(batch=2**20), "dlr", 2**16), "training", False)
 
 
 @on_linux
