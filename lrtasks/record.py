@@ -46,7 +46,8 @@ class RunRecord:
             stored dataset or ``None`` for fresh samples.
         model: ``{name, parameters, version, source, address, count, state_bytes}``: hyper-parameters, version of a
             registered model's numbers, digest of the source of a user's own model (``None`` for a registered one), what
-            ``--model`` takes (``None`` for a Python object), number of trained values (a complex one counts twice), bytes of streaming state (``None`` without a streaming form).
+            ``--model`` takes (``None`` for a Python object), number of trained values (a complex one counts twice),
+            bytes of streaming state (``None`` without a streaming form).
         preset: the preset that filled in what the user left open.
         budget: fields of :class:`lrtasks.budget.Budget`.
         seed: seeds initialisation and training stream.

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError, unknown
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.frame import OUTCOME
-from lrtasks.results.settings import SHARED_BUDGET, Settings, bare, distinguishing, labels, owned
+from lrtasks.results.settings import Settings, bare, distinguishing, labels, owned
 from lrtasks.results.statistics import estimate, holm, paired_t, sign_test, signed_rank
 from lrtasks.results.table import Run, make_table, plain_rows, run_name, versions_note
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError
 from lrtasks.results.formats import TextTable, number
-from lrtasks.results.settings import SHARED_BUDGET, Settings, distinguishing, key, label, labels, owned, place
+from lrtasks.results.settings import Settings, distinguishing, key, label, labels, owned, place
 from lrtasks.results.statistics import Estimate, estimate
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> Table:
     Args:
         runs: at least one row of :func:`lrtasks.results.frame`.
         unequal_budgets: allow runs on one task that differ in the shared part of their budgets
-            (:data:`lrtasks.results.settings.SHARED_BUDGET`), in rows of their own.
+            (:data:`lrtasks.budget.SHARED_BUDGET`), in rows of their own.
 
     Raises:
         UsageError: if there are no runs, or budgets are unequal where they must not be.
