@@ -53,7 +53,7 @@ def note_outcome(
 def _save_panel(fabric: Fabric, model: nn.Module, task: Task, streams: loop.Streams, folder: Path) -> None:
     """For image tasks with a class per pixel, draw image, target and prediction of a few test samples."""
     shape = task.image_shape()
-    if shape is None or task.target.length != task.input.length or not fabric.is_global_zero:
+    if shape is None or task.target.pooled or task.target.length != task.input.length or not fabric.is_global_zero:
         return
     from lrtasks.results import plots
 

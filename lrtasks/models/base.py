@@ -85,7 +85,8 @@ class ResidualBlock(Block):
 class Backbone(nn.Module):
     """Encoder (linear for signals, embedding for tokens), blocks, decoder (linear).
 
-    Maps ``x``, shaped as ``input`` says, to ``(batch, target.length, target.width)``: real values or logits.
+    Maps ``x``, shaped as ``input`` says, to ``(batch, target.length, target.width)``: real values or logits. For a pooled
+    target the decoder makes all of them from one vector per sequence.
     """
 
     def __init__(self, input: Spec, target: Spec, d_model: int, blocks: list[nn.Module], *, causal: bool) -> None:
@@ -98,14 +99,14 @@ class Backbone(nn.Module):
             self.encoder = nn.Embedding(input.width, d_model)
         self.blocks = nn.ModuleList(blocks)
         self.final_norm: nn.Module = nn.Identity()
-        self.decoder = nn.Linear(d_model, target.width)
+        self.decoder = nn.Linear(d_model, target.width * (target.length if target.pooled else 1))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         hidden = self.encoder(x)
         for block in self.blocks:
             hidden = block(hidden, mask)
         y: Tensor = self.decoder(self._read(self.final_norm(hidden), mask))
-        return y
+        return y.unflatten(-1, (self.target.length, -1)).squeeze(1) if self.target.pooled else y
 
     def initial_state(self, batch: int) -> list[Any]:
         """One state per block for :meth:`step`; raises :class:`UsageError` if the model has no streaming form."""
@@ -115,8 +116,9 @@ class Backbone(nn.Module):
     def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
         """One position: ``(batch, width)`` signals or ``(batch,)`` tokens to ``(batch, target.width)``.
 
-        In evaluation mode the outputs, one after the other, equal those of :meth:`forward` at the same positions
-        (or, for a pooled target, what it gives for the sequence so far).
+        In evaluation mode the outputs, one after the other, equal those of :meth:`forward` at the same positions. For a
+        pooled target they equal what :meth:`forward` gives for the sequence so far; if it is longer than 1, its values
+        stand side by side: ``(batch, target.length * target.width)``.
         """
         hidden = self.encoder(x)
         following = []
@@ -126,12 +128,14 @@ class Backbone(nn.Module):
         return self.decoder(self.final_norm(hidden)), following
 
     def _read(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Select what the decoder reads, ``(batch, target.length, d_model)``."""
+        """Select what the decoder reads, ``(batch, target.length, d_model)``; for a pooled target ``(batch, 1, d_model)``."""
         if not self.target.pooled:
             return hidden[:, -self.target.length :]
         if self.causal:
-            last = torch.full((len(hidden),), -1) if mask is None else mask.sum(1) - 1
-            return hidden[torch.arange(len(hidden), device=hidden.device), last.to(hidden.device)].unsqueeze(1)
+            if mask is None:
+                return hidden[:, -1:]
+            last = (mask * torch.arange(mask.shape[1], device=mask.device)).amax(1)  # padding may stand on either side
+            return hidden[torch.arange(len(hidden), device=hidden.device), last].unsqueeze(1)
         if mask is None:
             return hidden.mean(1, keepdim=True)
         weight = mask.to(hidden.dtype).unsqueeze(-1)

@@ -35,7 +35,7 @@ def estimate_bytes(model: Backbone, batch: int, device: torch.device) -> dict[st
     length, d_model = model.input.length, model.decoder.in_features
     declared = [method(batch, device) for _, method in offered(model, "training_bytes")]
     signals = 3 * len(model.blocks) * batch * length * d_model
-    outputs = 3 * batch * model.target.length * model.decoder.out_features
+    outputs = 3 * batch * model.target.length * model.target.width
     return {
         "parameters": 4 * sum(value.numel() * value.element_size() for value in model.parameters()),
         "activations": 4 * (signals + outputs) + sum(needs["kept"] for needs in declared),

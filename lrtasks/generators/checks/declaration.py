@@ -26,7 +26,7 @@ def check_declaration(probe: Probe) -> Iterator[Problem]:
     if found:
         yield from found
         return
-    if task.target.length > task.input.length:
+    if task.target.length > task.input.length and not task.target.pooled:
         yield (
             f"the target is read at the last positions of the input, but is longer"
             f" ({task.target.length} against {task.input.length})"

@@ -46,11 +46,13 @@ def check_step(probe: Probe) -> Iterator[Problem]:
     offered = [name for name in ("initial_state", "step") if callable(getattr(model, name, None))]
     if len(offered) == 1:
         yield f"offers {offered[0]} alone: a streaming form is initial_state(batch) and step(x, state)"
-    whole = probe.target.length == probe.input.length
+    pooled = probe.target.pooled
+    whole = not pooled and probe.target.length == probe.input.length
     steps = min(probe.input.length, STEPS if whole else ALL_STEPS)
     if len(offered) < 2 or not (whole or steps == probe.input.length):
         return
-    expected = probe.outputs(probe.x)[:, :steps]
+    expected = probe.outputs(probe.x)
+    expected = expected.flatten(1)[:, None] if pooled else expected[:, :steps]
     outputs: list[Tensor] = []
     try:
         with torch.no_grad():
@@ -63,7 +65,7 @@ def check_step(probe: Probe) -> Iterator[Problem]:
     except Exception as error:
         yield f"step fails at position {len(outputs)}: {type(error).__name__}: {error}"
         return
-    wanted = (ROWS, probe.target.width)
+    wanted = (ROWS, expected.shape[-1])
     if tuple(outputs[0].shape) != wanted:
         yield f"step must return an output of shape (batch, target width) = {wanted}, found {tuple(outputs[0].shape)}"
         return

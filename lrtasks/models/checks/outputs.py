@@ -50,7 +50,7 @@ def _shape_hint(probe: Probe, found: tuple[int, ...]) -> str:
         return "; exchange the last two axes: y.transpose(1, 2)"
     if found == (rows, probe.input.length, width):
         return f"; the target is read at the last positions: y[:, -{length}:]"
-    if found == (rows, width):
+    if found == (rows, width) and length == 1:
         return "; one value for the sequence is a length of 1: y[:, None]"
     return ""
 
@@ -76,7 +76,7 @@ def check_causality(probe: Probe) -> Iterator[Problem]:
     """Outputs up to t stay when inputs after t change; each t is one row of a batch."""
     length, x = probe.input.length, probe.x
     first = length - probe.target.length
-    if first >= length - 1:
+    if probe.target.pooled or first >= length - 1:
         return  # only the last output can be seen, which may depend on everything
     cuts = sorted(set(torch.linspace(first, length - 2, CUTS).round().int().tolist()))
     rows = x[:1].repeat(len(cuts), *(1,) * (x.dim() - 1))
