@@ -85,8 +85,8 @@ class ResidualBlock(Block):
 class Backbone(nn.Module):
     """Encoder (linear for signals, embedding for tokens), blocks, decoder (linear).
 
-    Maps ``x``, shaped as ``input`` says, to ``(batch, target.length, target.width)``: real values or logits. For a pooled
-    target the decoder makes all of them from one vector per sequence.
+    Maps ``x``, shaped as ``input`` says, to ``(batch, target.length, target.width)``: real values or logits. For a
+    pooled target the decoder makes all of them from one vector per sequence.
     """
 
     def __init__(self, input: Spec, target: Spec, d_model: int, blocks: list[nn.Module], *, causal: bool) -> None:
@@ -128,7 +128,7 @@ class Backbone(nn.Module):
         return self.decoder(self.final_norm(hidden)), following
 
     def _read(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Select what the decoder reads, ``(batch, target.length, d_model)``; for a pooled target ``(batch, 1, d_model)``."""
+        """Select what the decoder reads: ``(batch, target.length, d_model)``, or ``(batch, 1, d_model)`` if pooled."""
         if not self.target.pooled:
             return hidden[:, -self.target.length :]
         if self.causal:
