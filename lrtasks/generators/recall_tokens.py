@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import copy
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import Task
+from lrtasks.generators.base import Split, Task
 from lrtasks.generators.baselines import MajorityClass
 from lrtasks.generators.octaves import octave
 from lrtasks.spec import IGNORED, Batch, Sample
 
+MAD_BUDGET: dict[str, Any] = {
+    "budget.steps": 20_000,
+    "budget.batch_size": 128,
+    "budget.lr": 5e-4,
+    "budget.schedule": "cosine",
+    "budget.train_samples": 12_800,
+    "budget.eval_every": 1_000,
+    "budget.val_batches": 10,
+    "budget.test_batches": 10,
+}
+"""One setting of the MAD protocol (mad/configs.py): 200 epochs of 12,800 samples, 1,280 test samples. MAD takes the
+best of three learning rates (1e-4, 5e-4, 1e-3) and two weight decays (0, 0.1)."""
+
 
 @dataclass(frozen=True)
 class UniformTask(Task):
-    """A task whose sample is a function of ``draws`` uniform numbers, computed for a whole batch at once."""
+    """A task whose sample is a function of ``draws`` uniform numbers, computed for a whole batch at once.
+
+    Class attributes:
+        testing: True while validation or test samples are drawn, whose law differs in some published tasks.
+    """
+
+    testing: ClassVar[bool] = False
 
     @property
     def draws(self) -> int:
@@ -34,6 +54,15 @@ class UniformTask(Task):
     def sample(self, rng: np.random.Generator) -> Sample:
         batch = self.samples([rng])
         return Sample(batch.x[0], batch.y[0], None if batch.mask is None else batch.mask[0])
+
+    def batch(
+        self, indices: Sequence[int] | np.ndarray, seed: int = 0, split: Split = "train", *, attempt: int = 0
+    ) -> Batch:
+        task = self
+        if split != "train":
+            task = copy.copy(self)
+            object.__setattr__(task, "testing", True)
+        return Task.batch(task, indices, seed, split, attempt=attempt)
 
     def labels(self, x: np.ndarray) -> np.ndarray:
         """The targets of inputs ``(batch, ...)``, which are not checked."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, Split, Task, registry
+from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline
 from lrtasks.generators.recall_tokens import (
+    MAD_BUDGET,
     Guess,
     MajorityAnswer,
     Uniforms,
@@ -56,20 +57,7 @@ class NoisyRecall(UniformTask):
 
     presets: ClassVar[Presets] = {
         "small": {"length": 128, "vocab": 32, "noise": 0.4},
-        # MAD, Table B.1 and configs/tasks: 12,800 samples, 200 epochs of 100 batches
-        "paper": {
-            "length": 128,
-            "vocab": 32,
-            "noise": 0.2,
-            "supervise": "all",
-            "budget.steps": 20_000,
-            "budget.batch_size": 128,
-            "budget.lr": 5e-4,
-            "budget.train_samples": 12_800,
-            "budget.eval_every": 1_000,
-            "budget.val_batches": 10,
-            "budget.test_batches": 10,
-        },
+        "paper": {"length": 128, "vocab": 32, "noise": 0.2, "supervise": "all", **MAD_BUDGET},
     }
 
     length: int = parameter(128, "tokens with the last value, even; the input lacks it", at_least=4, at_most=MAX_LENGTH)
@@ -89,7 +77,8 @@ class NoisyRecall(UniformTask):
         least = 4 if self.distance else 2
         if self.vocab - self.noise_vocab < least:
             self.refuse(
-                f"vocab {self.vocab} must leave {least} tokens for keys and values beside noise_vocab={self.noise_vocab}"
+                f"vocab must leave {least} tokens for keys and values beside noise_vocab={self.noise_vocab},"
+                f" found {self.vocab}"
             )
         if self.noise > 0 and self.noise_vocab == 0:
             self.refuse(f"noise {self.noise} needs noise tokens, found noise_vocab=0")
@@ -152,18 +141,9 @@ class NoisyRecall(UniformTask):
         x[:, 1::2] = np.where(noisy, noise[:, 1::2], np.take_along_axis(values, key, axis=1))
         x[:, -1] = query
         y = self.labels(x)
-        if self.supervise == "all":
+        if self.supervise == "all" and not self.testing:
             y[:, :-1] = x[:, 1:]
         return Batch(x, y)
-
-    def batch(
-        self, indices: Sequence[int] | np.ndarray, seed: int = 0, split: Split = "train", *, attempt: int = 0
-    ) -> Batch:
-        """As the base class says; validation and test samples are labelled at the questions alone."""
-        batch = super().batch(indices, seed, split, attempt=attempt)
-        if split != "train" and self.supervise == "all":
-            return batch._replace(y=self.labels(batch.x))
-        return batch
 
     def _last(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For each slot, the slot where its key stood last, or -1, and how often it stood before."""
