@@ -30,30 +30,14 @@ best of three learning rates (1e-4, 5e-4, 1e-3) and two weight decays (0, 0.1)."
 
 
 @dataclass(frozen=True)
-class UniformTask(Task):
-    """A task whose sample is a function of ``draws`` uniform numbers, computed for a whole batch at once.
+class TokenTask(Task):
+    """A task on tokens that answers inputs of the user's.
 
     Class attributes:
         testing: True while validation or test samples are drawn, whose law differs in some published tasks.
     """
 
     testing: ClassVar[bool] = False
-
-    @property
-    def draws(self) -> int:
-        """How many uniform numbers of [0, 1) make one sample."""
-        raise NotImplementedError
-
-    def made(self, u: Uniforms) -> Batch:
-        """The samples that the numbers ``u`` make, each from its own row alone."""
-        raise NotImplementedError
-
-    def samples(self, rngs: Iterable[np.random.Generator]) -> Batch:
-        return self.made(Uniforms(np.stack([rng.random(self.draws) for rng in rngs])))
-
-    def sample(self, rng: np.random.Generator) -> Sample:
-        batch = self.samples([rng])
-        return Sample(batch.x[0], batch.y[0], None if batch.mask is None else batch.mask[0])
 
     def batch(
         self, indices: Sequence[int] | np.ndarray, seed: int = 0, split: Split = "train", *, attempt: int = 0
@@ -99,6 +83,27 @@ class UniformTask(Task):
         if outside.any():
             at = int(outside.argmax())
             self.refuse(f"{what} must be in {low}..{high - 1}, found {tokens[at]} at position {first + step * at}")
+
+
+@dataclass(frozen=True)
+class UniformTask(TokenTask):
+    """A task whose sample is a function of ``draws`` uniform numbers, computed for a whole batch at once."""
+
+    @property
+    def draws(self) -> int:
+        """How many uniform numbers of [0, 1) make one sample."""
+        raise NotImplementedError
+
+    def made(self, u: Uniforms) -> Batch:
+        """The samples that the numbers ``u`` make, each from its own row alone."""
+        raise NotImplementedError
+
+    def samples(self, rngs: Iterable[np.random.Generator]) -> Batch:
+        return self.made(Uniforms(np.stack([rng.random(self.draws) for rng in rngs])))
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        batch = self.samples([rng])
+        return Sample(batch.x[0], batch.y[0], None if batch.mask is None else batch.mask[0])
 
 
 class Uniforms:
