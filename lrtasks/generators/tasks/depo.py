@@ -27,7 +27,7 @@ class Depo(TokenTask):
     """A cycle of nodes is given as edges in random order: give the node that comes k steps after a node.
 
     With (V, a, b) = ``words``, N the greatest of ``nodes`` and K = ``hops``: a node's name is a word of a..b tokens,
-    its size uniform, its tokens uniform over 1..V, V added to the last; all names of a sample differ. Tokens: 0 padding,
+    its size uniform, its tokens uniform over 1..V, V added to the last; all names of a sample differ. Tokens: 0 pads,
     1..2V words, 2V + k "k steps" for k = 1..K, then ANSWER and BEGIN. A sample is BEGIN; the edges v_i v_(i+1 mod n) in
     random order; then for min(n, ``queries``) distinct nodes "k steps", the node, ANSWER, and the node v_(i+k);
     padding on the right. Labels: the answer's first token at ANSWER, each further one at the token before it.
