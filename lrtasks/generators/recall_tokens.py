@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from lrtasks.generators.base import Split, Task
 from lrtasks.generators.baselines import MajorityClass
 from lrtasks.generators.octaves import octave
 from lrtasks.spec import IGNORED, Batch, Sample
+
+T = TypeVar("T", bound=Task)
 
 MAD_BUDGET: dict[str, Any] = {
     "budget.steps": 20_000,
@@ -68,7 +72,10 @@ class TokenTask(Task):
             UsageError: for another shape, a length that is not a multiple of ``multiple``, or a token outside the
                 vocabulary.
         """
-        found = np.asarray(x)
+        try:
+            found = np.asarray(x)
+        except ValueError:
+            self.refuse("an input is one sequence of tokens, found a ragged list")
         if found.ndim != 1 or found.size == 0 or found.size % multiple:
             of = f", a multiple of {multiple}" if multiple > 1 else ""
             self.refuse(f"an input is one sequence of tokens, of shape (length,){of}, found shape {found.shape}")
@@ -104,6 +111,15 @@ class UniformTask(TokenTask):
     def sample(self, rng: np.random.Generator) -> Sample:
         batch = self.samples([rng])
         return Sample(batch.x[0], batch.y[0], None if batch.mask is None else batch.mask[0])
+
+
+def further(task: T, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, T]:
+    """Further tests by name: ``task`` with other parameters. Those that the task refuses are left out."""
+    tests = {}
+    for name, values in changes.items():
+        with contextlib.suppress(UsageError):
+            tests[name] = dataclasses.replace(task, **values)
+    return tests
 
 
 class Uniforms:

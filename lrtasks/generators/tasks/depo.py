@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import Task, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.recall_tokens import Guess, TokenTask
+from lrtasks.generators.recall_tokens import Guess, TokenTask, further
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 Word = tuple[int, ...]
@@ -247,11 +246,9 @@ class Depo(TokenTask):
 
     def tests(self) -> Mapping[str, Task]:
         """Twice and four times the nodes, as far as there are names."""
-        vocab, short, long = self.words
-        names = sum(vocab**size for size in range(short, long + 1))
         least, most = self._range
-        more = {n: n * most if isinstance(self.nodes, int) else (least, n * most) for n in (2, 4) if n * most <= names}
-        return {f"{n}x": dataclasses.replace(self, nodes=nodes) for n, nodes in more.items()}
+        more = {n: n * most if isinstance(self.nodes, int) else (least, n * most) for n in (2, 4)}
+        return further(self, {f"{n}x": {"nodes": nodes} for n, nodes in more.items()})
 
     def text(self, batch: Batch, index: int) -> str:
         """Edges as ``3>7``, then the questions as ``3+2=5``; the tokens of a name are joined by dots."""

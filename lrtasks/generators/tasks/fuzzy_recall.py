@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.recall_tokens import MAD_BUDGET, Guess, MajorityAnswer, Uniforms, UniformTask
+from lrtasks.generators.recall_tokens import MAD_BUDGET, Guess, MajorityAnswer, Uniforms, UniformTask, further
 from lrtasks.spec import IGNORED, Batch, Spec
 
 Tokens = tuple[int, ...]
@@ -271,7 +270,7 @@ class FuzzyRecall(UniformTask):
 
     def tests(self) -> Mapping[str, Task]:
         """2, 4 and 8 times the length."""
-        return {f"{n}x": dataclasses.replace(self, length=n * self.length) for n in (2, 4, 8)}
+        return further(self, {f"{n}x": {"length": n * self.length} for n in (2, 4, 8)})
 
     def text(self, batch: Batch, index: int) -> str:
         """The pairs as ``key:value``, tokens joined by commas; ``*`` marks the ones that are asked."""

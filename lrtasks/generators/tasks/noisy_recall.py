@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from lrtasks.generators.recall_tokens import (
     Uniforms,
     UniformTask,
     earlier,
+    further,
     gathered,
     octave_or_zero,
     spread,
@@ -209,12 +209,9 @@ class NoisyRecall(UniformTask):
 
     def tests(self) -> Mapping[str, Task]:
         """2, 4 and 8 times the length; other shares of noise."""
-        longer = {f"{n}x": dataclasses.replace(self, length=n * self.length) for n in (2, 4, 8)}
-        shares = NOISE_TESTS if self.noise_vocab else ()
-        return {
-            **longer,
-            **{f"noise-{share:g}": dataclasses.replace(self, noise=share) for share in shares if share != self.noise},
-        }
+        longer = {f"{n}x": {"length": n * self.length} for n in (2, 4, 8)}
+        shares = {f"noise-{share:g}": {"noise": share} for share in NOISE_TESTS if share != self.noise}
+        return further(self, {**longer, **shares})
 
     def text(self, batch: Batch, index: int) -> str:
         """Pairs as ``key:value``, noise as dots, the last key with its answer; ``*`` marks what is asked before it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,7 +11,16 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.recall_tokens import Guess, Uniforms, UniformTask, earlier, gathered, octave_or_zero, spread
+from lrtasks.generators.recall_tokens import (
+    Guess,
+    Uniforms,
+    UniformTask,
+    earlier,
+    further,
+    gathered,
+    octave_or_zero,
+    spread,
+)
 from lrtasks.spec import IGNORED, Batch, Spec
 
 
@@ -172,8 +180,8 @@ class Overwrite(UniformTask):
     def tests(self) -> Mapping[str, Task]:
         """With 2, 4 and 8 times the updates; law ``zoology``: 2, 4 and 8 times the length."""
         if self.law == "zoology":
-            return {f"{n}x": dataclasses.replace(self, length=n * self.input.length) for n in (2, 4, 8)}
-        return {f"{n}x": dataclasses.replace(self, updates=n * self.updates, length=None) for n in (2, 4, 8)}
+            return further(self, {f"{n}x": {"length": n * self.input.length} for n in (2, 4, 8)})
+        return further(self, {f"{n}x": {"updates": n * self.updates, "length": None} for n in (2, 4, 8)})
 
     def text(self, batch: Batch, index: int) -> str:
         """The pairs as ``key:value``, then each query with its answer."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,7 +11,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.recall_tokens import Guess, Uniforms, UniformTask, octave_or_zero, spread
+from lrtasks.generators.recall_tokens import Guess, Uniforms, UniformTask, further, octave_or_zero, spread
 from lrtasks.spec import IGNORED, Batch, Spec
 
 FORWARD: dict[str, object] = {
@@ -255,12 +254,9 @@ class VariableTracking(UniformTask):
     def tests(self) -> Mapping[str, Task]:
         """Forward: 2 and 4 times the statements; shuffled: 2, 4 and 8 hops as far as there are variables."""
         if self.order == "forward":
-            return {f"{n}x": dataclasses.replace(self, statements=n * self.statements) for n in (2, 4)}
-        return {
-            f"hops-{hops}": dataclasses.replace(self, hops=hops, variables=self._names)
-            for hops in (2, 4, 8)
-            if hops != self.hops and self.chains * (hops + 1) <= self._names
-        }
+            return further(self, {f"{n}x": {"statements": n * self.statements} for n in (2, 4)})
+        room = {hops for hops in (2, 4, 8) if hops != self.hops and self.chains * (hops + 1) <= self._names}
+        return further(self, {f"hops-{hops}": {"hops": hops, "variables": self._names} for hops in sorted(room)})
 
     def text(self, batch: Batch, index: int) -> str:
         """Statements as ``x2=x0``, constants as numbers; then values in brackets (forward), or the questions."""
