@@ -310,7 +310,7 @@ def _causality(probe: _Probe) -> None:
     """Outputs up to t stay when inputs after t change; each t is one row of a batch."""
     length, x = probe.input.length, probe.x
     first = length - probe.target.length
-    if first >= length - 1:
+    if probe.target.pooled or first >= length - 1:
         return  # only the last output can be seen, which may depend on everything
     cuts = sorted(set(torch.linspace(first, length - 2, CUTS).round().int().tolist()))
     rows, other = x[:1].repeat(len(cuts), *(1,) * (x.dim() - 1)), probe.draw(len(cuts))
@@ -357,7 +357,8 @@ def _step(probe: _Probe) -> None:
     has = [name for name in ("initial_state", "step") if callable(getattr(model, name, None))]
     if len(has) == 1:
         raise ContractError(f"has {has[0]} only: a streaming form is initial_state(batch) and step(x, state)")
-    whole = probe.target.length == probe.input.length
+    pooled = probe.target.pooled
+    whole = not pooled and probe.target.length == probe.input.length
     steps = min(probe.input.length, STEPS if whole else ALL_STEPS)
     if not has or not (whole or steps == probe.input.length):
         return
@@ -372,12 +373,13 @@ def _step(probe: _Probe) -> None:
         return  # the model says itself that it has no streaming form
     except Exception as error:
         raise ContractError(f"step fails at position {len(outputs)}: {in_one_line(error)}") from None
-    wanted = (ROWS, probe.target.width)
+    expected = probe.outputs(probe.x)
+    expected = expected.flatten(1)[:, None] if pooled else expected[:, :steps]
+    wanted = (ROWS, expected.shape[-1])
     if tuple(outputs[0].shape) != wanted:
         raise ContractError(
             f"step must return an output of shape (batch, target width) = {wanted}, found {tuple(outputs[0].shape)}"
         )
-    expected = probe.outputs(probe.x)[:, :steps]
     streamed = torch.stack(outputs[-expected.shape[1] :], 1).to(expected.dtype)
     what = "step, one position after the other, gives other outputs than forward"
     probe.compare(expected, streamed, what, tolerance=STEP_TOLERANCE)

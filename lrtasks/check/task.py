@@ -133,7 +133,7 @@ def _declaration(probe: _Probe) -> Iterator[str]:
         if not isinstance(spec, Spec):
             found = "a method; put @property above it" if callable(spec) else repr(spec)
             raise ContractError(f"{field} must be a Spec, found {found}")
-    if task.target.length > task.input.length:
+    if task.target.length > task.input.length and not task.target.pooled:
         yield (
             f"the target is read at the last positions of the input, but is longer"
             f" ({task.target.length} against {task.input.length})"
@@ -221,8 +221,7 @@ def _mask_problems(task: Task, mask: Any, y: np.ndarray) -> Iterator[str]:
         yield "mask is False at every position"
     at_target = mask[length - target.length :]
     if target.pooled:
-        if (mask[1:] & ~mask[:-1]).any():
-            yield "mask must be True first and False after: a pooled target is read at the last valid position"
+        pass  # padding may stand on either side
     elif target.kind == "token" and isinstance(y, np.ndarray) and y.shape == (target.length,):
         labelled = ~at_target & (y != IGNORED)
         if labelled.any():

@@ -110,7 +110,7 @@ def main() -> None:
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}, line {place.lineno}, in {place.name}"
-        _fail(f"{in_one_line(error)} ({where}; --debug shows the traceback)", 1, debug)
+        _fail(in_one_line(error) + ("" if debug else f" ({where}; --debug shows the traceback)"), 1, debug)
     sys.exit(code if isinstance(code, int) else 0)
 
 

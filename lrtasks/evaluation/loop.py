@@ -113,7 +113,7 @@ def train(
             _seed_step(seed, state.step, fabric.global_rank)
             set_rate(optimiser, budget.rate(state.step))
             batch = _to_device(batch, fabric.device)
-            before = (_hidden_state(model), batch.x.clone()) if state.step == 0 else None
+            before = (_hidden_state(model), batch.x.clone()) if state.step == numbers.start else None
             output = forward(wrapped, batch, masked)
             if before is not None:
                 check_output(output, batch, task, training=True)

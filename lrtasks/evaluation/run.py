@@ -277,7 +277,7 @@ class _Run:
         """For image tasks with a class per pixel, draw image, target and prediction of a few test samples."""
         task = self.config.task
         shape = task.image_shape()
-        if shape is None or task.target.length != task.input.length or not self.writes:
+        if shape is None or task.target.pooled or task.target.length != task.input.length or not self.writes:
             return
         from lrtasks.results import figures
 

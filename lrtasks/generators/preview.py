@@ -71,7 +71,8 @@ def preview(task: Task, *, samples: int = 2, seed: int = 0) -> Figure:
                 _draw_text(panels[1], f"class {', '.join(map(str, y.ravel()))}")
         else:
             _draw(panels[0], x, task.input, 0)
-            _draw(panels[1], y, task.target, task.input.length - task.target.length)
+            first = 0 if task.target.pooled else task.input.length - task.target.length
+            _draw(panels[1], y, task.target, first)
         panels[0].set_title(f"input of sample {index}", fontsize=8)
         panels[1].set_title(f"target of sample {index}", fontsize=8)
     return figure

@@ -83,7 +83,8 @@ class ResidualBlock(Block):
 class Backbone(nn.Module):
     """Encoder (linear for signals, embedding for tokens), blocks, decoder (linear).
 
-    Maps ``x``, shaped as ``input`` says, to ``(batch, target.length, target.width)``: real values or logits.
+    Maps ``x``, shaped as ``input`` says, to ``(batch, target.length, target.width)``: real values or logits. For a
+    pooled target the decoder makes all of them from one vector per sequence.
     """
 
     def __init__(self, input: Spec, target: Spec, d_model: int, blocks: list[nn.Module], *, causal: bool) -> None:
@@ -96,7 +97,7 @@ class Backbone(nn.Module):
             self.encoder = nn.Embedding(input.width, d_model)
         self.blocks = nn.ModuleList(blocks)
         self.final_norm: nn.Module = nn.Identity()
-        self.decoder = nn.Linear(d_model, target.width)
+        self.decoder = nn.Linear(d_model, target.width * (target.length if target.pooled else 1))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         # padding of any value, NaN included, must neither reach an output nor make a gradient NaN
@@ -104,7 +105,7 @@ class Backbone(nn.Module):
         for block in self.blocks:
             hidden = block(hidden, mask)
         y: Tensor = self.decoder(self._read(self.final_norm(hidden), mask))
-        return y
+        return y.unflatten(-1, (self.target.length, -1)).squeeze(1) if self.target.pooled else y
 
     def initial_state(self, batch: int) -> list[Any]:
         """One state per block for :meth:`step`; raises :class:`UsageError` if the model has no streaming form."""
@@ -114,8 +115,9 @@ class Backbone(nn.Module):
     def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
         """One position: ``(batch, width)`` signals or ``(batch,)`` tokens to ``(batch, target.width)``.
 
-        In evaluation mode the outputs, one after the other, equal those of :meth:`forward` at the same positions
-        (or, for a pooled target, what it gives for the sequence so far).
+        In evaluation mode the outputs, one after the other, equal those of :meth:`forward` at the same positions. For a
+        pooled target they equal what :meth:`forward` gives for the sequence so far; if it is longer than 1, its values
+        stand side by side: ``(batch, target.length * target.width)``.
         """
         hidden = self.encoder(x)
         following = []
@@ -125,7 +127,7 @@ class Backbone(nn.Module):
         return self.decoder(self.final_norm(hidden)), following
 
     def _read(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Select what the decoder reads, ``(batch, target.length, d_model)``.
+        """Select what the decoder reads, ``(batch, target.length, d_model)``, or ``(batch, 1, d_model)`` if pooled.
 
         For a pooled target that is the last valid position of a causal model, the mean over valid ones otherwise.
         """

@@ -104,5 +104,5 @@ def test_wandb_writes_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for name in ("WANDB_MODE", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     run(plain, tmp_path, trackers="wandb")
-    (folder,) = folders(tmp_path)
+    folder = folders(tmp_path)[0]
     assert list((folder / "wandb").glob("offline-run-*"))

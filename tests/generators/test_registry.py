@@ -26,10 +26,10 @@ def test_task_keeps_its_contract(name: str) -> None:
 
 @pytest.mark.parametrize("name", registry.built_in())
 def test_presets_make_a_task(name: str) -> None:
-    presets = registry.presets(name)
+    presets = registry.get(name).presets
     assert set(presets) >= {"small", "paper"}
-    for preset in presets.values():
-        made = make(name, **preset.get("parameters", {}))
+    for preset in presets:
+        made = make(name, **registry.get(name).preset_values(preset)[0])
         assert made.name == name
 
 

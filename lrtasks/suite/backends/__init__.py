@@ -111,7 +111,7 @@ def run_job(job: Job, **limits: Any) -> Failure | None:
         job: the job.
         limits: ``threads``, ``environment`` and ``stop`` of :func:`lrtasks.processes.run_command`.
     """
-    code, said = run_command(job.arguments, time_limit=job.time_limit, **limits)
+    code, said = run_command(("--debug", *job.arguments), time_limit=job.time_limit, **limits)
     if code == 0:
         (job.folder / LOG).unlink(missing_ok=True)
         return None
