@@ -46,9 +46,14 @@ registry: Registry[Task] = Registry(
     base="lrtasks.generators:Task",
     package="lrtasks.generators.tasks",
     built_in={
+        "chomsky": "chomsky:Chomsky",
         "context-shift": "context_shift:ContextShift",
+        "copying": "copying:Copying",
         "cummax": "cummax:Cummax",
         "cumsum": "cumsum:Cumsum",
+        "dyck": "dyck:Dyck",
+        "flip-flop": "flip_flop:FlipFlop",
+        "induction-heads": "induction_heads:InductionHeads",
         "listops": "listops:ListOps",
         "listops-root": "listops_root:ListOpsRoot",
         "mips": "mips:Mips",
@@ -59,10 +64,13 @@ registry: Registry[Task] = Registry(
         "reverse": "reverse:Reverse",
         "select": "select:Select",
         "select-fixed": "select_fixed:SelectFixed",
+        "selective-copying": "selective_copying:SelectiveCopying",
         "shift": "shift:Shift",
         "solve": "solve:Solve",
         "solve-fixed": "solve_fixed:SolveFixed",
         "sort": "sort:Sort",
+        "stack": "stack:Stack",
+        "word-problem": "word_problem:WordProblem",
     },
 )
 
