@@ -16,6 +16,8 @@ from lrtasks.spec import IGNORED
 
 END = 2
 """Class that ends an answer of variable length."""
+Partial = np.ndarray | list[int] | None
+"""The answer of what stands so far, at each token (or IGNORED); ``None``: there are no such answers."""
 
 
 class Language:
@@ -67,13 +69,13 @@ class Language:
         """
         raise NotImplementedError
 
-    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """A string and its answer."""
+    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
+        """A string, its answer, and the answers of what stands so far."""
         string = self.draw(rng, n)
-        return string, self.answer(string)
+        return string, self.answer(string), self.partial(string)
 
-    def partial(self, string: np.ndarray) -> np.ndarray | None:
-        """The answer of what stands so far, at each token (or IGNORED); ``None``: the language has no such answers."""
+    def partial(self, string: np.ndarray) -> Partial:
+        """The answers of what stands so far."""
         return None
 
     def impossible(self, why: str) -> UsageError:
@@ -134,9 +136,10 @@ class ModularArithmetic(Language):
         string[1::2] = self.modulus + rng.integers(3, size=len(string) // 2)
         return string
 
-    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
         string = self.draw(rng, n)
-        return string, np.array(self._values(string)[-1:])
+        partial = self.partial(string)
+        return string, partial[-1:], partial
 
     def answer(self, string: np.ndarray) -> np.ndarray:
         m = self.modulus
@@ -179,41 +182,56 @@ class _Brackets(Language):
     opening: ClassVar[int]
     """Tokens between the modulus and the opening bracket; the closing one is next."""
 
-    def _expression(self, rng: np.random.Generator, n: int, operators: int) -> list[int]:
-        """An expression of ``n`` tokens. The draw of each token decides what begins at it."""
+    def _expression(self, rng: np.random.Generator, n: int, operators: int) -> tuple[list[int], int, list[int]]:
+        """An expression of ``n`` tokens, its value, and at each closing bracket the value that it closes.
+
+        The random number of each token decides what begins at it.
+        """
         m = self.modulus
         begin, end = m + self.opening, m + self.opening + 1
         chance = rng.random(n).tolist()
         string: list[int] = []
+        labels = [IGNORED] * n
         todo = [n]  # sizes of expressions still to write, and tokens, as -1 - token
+        values: list[int] = []  # of what is complete, in brackets that are not
+        pending: list[int] = []  # operators of those brackets
         while todo:
             size = todo.pop()
             place = len(string)
-            if size < 0:
-                string.append(-1 - size)
-            elif size == 1:
-                string.append(int(m * chance[place]))
-            elif size > 4:
+            if size > 4:
                 left = 1 + int((size - 4) * chance[place])
                 string.append(begin)
                 operator = m + int(operators * chance[place + 1 + left])
                 todo += (-1 - end, size - 3 - left, -1 - operator, left)
-            else:
+            elif size > 0:
                 digit = int(m * chance[place])
-                string += ((m + 1, digit), (begin, digit, end), (begin, m + 1, digit, end))[size - 2]
-        return string
+                string += ((digit,), (m + 1, digit), (begin, digit, end), (begin, m + 1, digit, end))[size - 1]
+                values.append(digit if size % 2 else -digit % m)
+                if size > 2:
+                    labels[place + size - 1] = values[-1]
+            else:
+                token = -1 - size
+                string.append(token)
+                if token == end:
+                    right, operator = values.pop(), pending.pop()
+                    values[-1] = labels[place] = self._result(values[-1], operator, right)
+                else:
+                    pending.append(token)
+        return string, values[0], labels
 
-    def _value(self, string: list[int]) -> tuple[int, list[int]]:
-        """The value of an expression, and at each closing bracket the value that it closes (elsewhere IGNORED)."""
+    def _result(self, left: int, operator: int, right: int) -> int:
+        m = self.modulus
+        return (left + right if operator == m else left - right if operator == m + 1 else left * right) % m
+
+    def _value(self, string: list[int]) -> int:
+        """The value of an expression."""
         m = self.modulus
         begin = m + self.opening
         outer: list[tuple[int | None, int]] = []
         left: int | None = None  # value before the operator of this bracket
         value: int | None = None  # of the operand that ends here
         operator, negative = -1, False
-        labels: list[int] = []
-        for token in string:
-            label = IGNORED
+        for place, token in enumerate(string):
             if token < m and value is None:
                 value = -token if negative else token
                 negative = False
@@ -221,20 +239,17 @@ class _Brackets(Language):
                 outer.append((left, operator))
                 left, operator = None, -1
             elif token == begin + 1 and value is not None and outer:
-                if left is not None:
-                    value = left + value if operator == m else left - value if operator == m + 1 else left * value
-                label = value = value % m
+                value = value % m if left is None else self._result(left, operator, value)
                 left, operator = outer.pop()
             elif m <= token < m + self.operators and value is not None and left is None and outer:
                 left, operator, value = value, token, None
             elif token == m + 1 and value is None and not negative:
                 negative = True
             else:
-                raise self.impossible(f"{self.tokens[token]!r} cannot stand at position {len(labels)}")
-            labels.append(label)
+                raise self.impossible(f"{self.tokens[token]!r} cannot stand at position {place}")
         if value is None or outer:
             raise self.impossible("it ends before the expression does")
-        return value % m, labels
+        return value % m
 
 
 class ModularArithmeticBrackets(_Brackets):
@@ -243,18 +258,12 @@ class ModularArithmeticBrackets(_Brackets):
     operators = 3
     opening = 3
 
-    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        return np.array(self._expression(rng, n, 3 if self.times else 2))
-
-    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-        string = self._expression(rng, n, 3 if self.times else 2)
-        return np.array(string), np.array([self._value(string)[0]])
+    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
+        string, value, labels = self._expression(rng, n, 3 if self.times else 2)
+        return np.array(string), np.array([value]), labels
 
     def answer(self, string: np.ndarray) -> np.ndarray:
-        return np.array([self._value(string.tolist())[0]])
-
-    def partial(self, string: np.ndarray) -> np.ndarray:
-        return np.array(self._value(string.tolist())[1])
+        return np.array([self._value(string.tolist())])
 
 
 class SolveEquation(_Brackets):
@@ -265,20 +274,16 @@ class SolveEquation(_Brackets):
     operators = 2
     opening = 2
 
-    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
         if n < 3:
-            return np.zeros(n, dtype=np.int64), np.zeros(1, dtype=np.int64)
-        string = self._expression(rng, n - 2, 2)
-        value, _ = self._value(string)
+            return np.zeros(n, dtype=np.int64), np.zeros(1, dtype=np.int64), None
+        string, value, _ = self._expression(rng, n - 2, 2)
         place = int(rng.integers(n - 2))
         while string[place] >= self.modulus:
             place = (place + 1) % (n - 2)
         solution = string[place]
         string[place] = self.modulus + 4
-        return np.array([*string, self.modulus + 5, value]), np.array([solution])
-
-    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        return self.drawn(rng, n)[0]
+        return np.array([*string, self.modulus + 5, value]), np.array([solution]), None
 
     def answer(self, string: np.ndarray) -> np.ndarray:
         unknown, equals = self.modulus + 4, self.modulus + 5
@@ -289,7 +294,7 @@ class SolveEquation(_Brackets):
         left, value = string[:-2], int(string[-1])
         if string[-2] != equals or value >= self.modulus or (left == equals).any() or (left == unknown).sum() != 1:
             raise self.impossible("it must be an expression with one x, '=' and a digit")
-        zero, one = (self._value(np.where(left == unknown, digit, left).tolist())[0] for digit in (0, 1))
+        zero, one = (self._value(np.where(left == unknown, digit, left).tolist()) for digit in (0, 1))
         # the value is zero + (one - zero) x, where one - zero is 1 or -1 and so its own inverse
         return np.array([(value - zero) * (one - zero) % self.modulus])
 

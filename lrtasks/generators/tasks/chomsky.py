@@ -15,7 +15,7 @@ from lrtasks.errors import UsageError
 from lrtasks.generators.base import MAX_LENGTH, Split, Task, registry
 from lrtasks.generators.baselines import Baseline
 from lrtasks.generators.languages import LANGUAGES, Language
-from lrtasks.generators.tokens import Rule, check_range, checked_tokens, octaves_of, padded_sample, without_padding
+from lrtasks.generators.tokens import Rule, check_range, checked_tokens, octaves_of, without_padding
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 XLSTM = ("parity-check", "even-pairs", "cycle-navigation", "modular-arithmetic", "modular-arithmetic-brackets")
@@ -111,19 +111,23 @@ class Chomsky(Task):
     def _language(self) -> Language:
         return LANGUAGES[self.language](self.modulus, times=self.law == "deepmind")
 
-    @property
+    @functools.cached_property
     def empty(self) -> int:
         """The token EMPTY; padding is the next one."""
         return len(self._language.tokens)
 
     @property
     def input(self) -> Spec:
+        return Spec("token", self._positions, self.empty + 2)
+
+    @functools.cached_property
+    def _positions(self) -> int:
         most = self._language.size(self._range[-1])
-        return Spec("token", most + self._language.outputs(most), self.empty + 2)
+        return most + self._language.outputs(most)
 
     @property
     def target(self) -> Spec:
-        return Spec("token", self.input.length, self._language.classes or self.modulus)
+        return Spec("token", self._positions, self._language.classes or self.modulus)
 
     @functools.cached_property
     def _range(self) -> range:
@@ -144,21 +148,18 @@ class Chomsky(Task):
         return self._range[rng.integers(len(self._range))]
 
     def sample(self, rng: np.random.Generator) -> Sample:
-        string, answer = self._language.drawn(rng, self._length(rng))
-        partial = self._language.partial(string) if self.labels == "every" else None
-        x, y = self._asked(string, answer, partial)
-        return padded_sample(x, y, self.input.length, self.empty + 1)
+        string, answer, partial = self._language.drawn(rng, self._length(rng))
+        x, y = self._asked(string, answer, self._positions)
+        if self.labels == "every" and partial is not None:
+            y[: len(string)] = partial
+        return Sample(x, y, x != self.empty + 1)
 
-    def _asked(
-        self, string: np.ndarray, answer: np.ndarray, partial: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The string with the empty tokens after it, and the labels."""
+    def _asked(self, string: np.ndarray, answer: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Input of ``length`` positions and its labels: the string, the empty tokens after it, padding."""
         size = len(string)
-        length = size + self._language.outputs(size)
-        x, y = np.full(length, self.empty), np.full(length, IGNORED)
+        x, y = np.full(length, self.empty + 1), np.full(length, IGNORED)
         x[:size] = string
-        if partial is not None:
-            y[:size] = partial
+        x[size : size + self._language.outputs(size)] = self.empty
         y[size : size + len(answer)] = answer
         return x, y
 
@@ -184,7 +185,7 @@ class Chomsky(Task):
         if not len(string) or string.max() >= self.empty:
             raise UsageError(f"chomsky: an input must begin with tokens of the language (0..{self.empty - 1})")
         outputs = self._language.outputs(len(string))
-        asked, y = self._asked(string, self._language.answer(string))
+        asked, y = self._asked(string, self._language.answer(string), len(string) + outputs)
         if len(tokens) == len(string) and len(x) == len(tokens):
             return y
         if not np.array_equal(tokens, asked):
@@ -207,8 +208,8 @@ class Chomsky(Task):
     def baselines(self) -> Mapping[str, Baseline]:
         """The most frequent class for each output and length, and rules for three languages.
 
-        ``first-last`` says whether first and last bit differ; ``pushes`` gives back what was pushed, last first, pops ignored;
-        ``quantile`` gives value ⌊5i/n⌋ at output i.
+        ``first-last`` says whether first and last bit differ; ``pushes`` gives back what was pushed, last first, as if
+        nothing were popped; ``quantile`` gives value ⌊5i/n⌋ at output i.
         """
         rules = {
             "even-pairs": ("first-last", self._first_last),

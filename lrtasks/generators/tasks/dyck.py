@@ -28,6 +28,9 @@ PAPER = {
     "budget.test_batches": 200,
 }
 PAIRS = "()[]{}<>"
+MAX_WHOLE = 2**16
+MIN_SHARE = 0.05
+"""Least share of the strings that must be no longer than they may be; the others are drawn again."""
 
 
 @registry.register("dyck")
@@ -41,8 +44,8 @@ class Dyck(Task):
     ``close="typed"`` closing k is token K + k, and the label stands at each token whose next token closes: its kind.
     With ``"generic"`` all closings are token K, and the label stands at the closing itself: the kind that it closes.
 
-    With ``whole=(lo, hi)`` strings end with probability 1/2 wherever no bracket is open, and only those of lo..hi
-    tokens are drawn (exactly, by the law of lengths, not by trial); then come the token END, 2K, and padding, 2K + 1.
+    With ``whole=(lo, hi)`` a string of at least lo tokens ends with probability 1/2 wherever no bracket is open; one of
+    more than hi tokens is drawn again. Then come the token END, 2K, and padding, 2K + 1.
 
     Source: Hewitt et al., "RNNs can generate bounded hierarchical languages with optimal memory" (arXiv:2010.07515),
     sections 2 and 5, which has ``whole``, ``typed`` and ``stay=0.5``.
@@ -78,13 +81,13 @@ class Dyck(Task):
             return
         check_range("dyck", "whole", self.whole)
         least, most = self.whole
-        if least < 2 or most >= MAX_LENGTH or least == most == least // 2 * 2 + 1:
-            raise UsageError(f"dyck: whole must hold an even number in 2..{MAX_LENGTH - 1}, found {list(self.whole)}")
-        if most * self.depth > 2**18:
-            raise UsageError(f"dyck: whole takes lengths times depth of at most {2**18}, found {most * self.depth}")
-        if not self._lengths[1][-1] > 0:
+        if least < 2 or most > MAX_WHOLE or least == most == least // 2 * 2 + 1:
+            raise UsageError(f"dyck: whole must hold an even number in 2..{MAX_WHOLE}, found {list(self.whole)}")
+        share = _share_within(self.whole, self.depth, self.stay)
+        if share < MIN_SHARE:
             raise UsageError(
-                f"dyck: with stay {self.stay} and depth {self.depth} no string has {least} to {most} tokens"
+                f"dyck: at depth {self.depth} and stay {self.stay} too few strings have {least} to {most} tokens:"
+                f" {share:.1%} of those of at least {least}, {MIN_SHARE:.0%} are needed"
             )
 
     @property
@@ -101,51 +104,34 @@ class Dyck(Task):
         return Spec("token", self.input.length, self.kinds)
 
     def sample(self, rng: np.random.Generator) -> Sample:
-        if self.whole is None:
-            length = self.length
-            opens = self._cut(rng.random(length).tolist())
-        else:
-            lengths, chances = self._lengths
-            length = int(lengths[np.searchsorted(chances, rng.random() * chances[-1], side="right")])
-            opens = self._whole(rng.random(length).tolist())
+        opens = self._cut(rng) if self.whole is None else self._ended(rng, *self.whole)
+        length = len(opens)
         x, closed = self._typed(opens, rng.integers(self.kinds, size=length).tolist())
         y = self._labels(closed)
         if self.whole is None:
             return Sample(x, y)
         return padded_sample(np.append(x, self._end), y, self.input.length, self._end + 1)
 
-    def _cut(self, chance: list[float]) -> list[bool]:
+    def _cut(self, rng: np.random.Generator) -> list[bool]:
         """Whether each bracket opens, in a string without end."""
         opens, depth, opening = [], 0, True
-        for number in chance:
-            opening = depth == 0 or (depth < self.depth and opening == (number < self.stay))
+        for chance in rng.random(self.length).tolist():
+            opening = depth == 0 or (depth < self.depth and opening == (chance < self.stay))
             depth += 1 if opening else -1
             opens.append(opening)
         return opens
 
-    def _whole(self, chance: list[float]) -> list[bool]:
-        """Whether each bracket opens, in a string that ends after as many tokens as there are random numbers."""
-        endings = self._endings
-        opens, depth, opening = [], 0, True
-        for number, left in zip(chance, range(len(chance) - 1, -1, -1), strict=True):
-            chances = [share * endings[left][at][up] for share, at, up in _next(depth, opening, self.depth, self.stay)]
-            opening = bool(number * (chances[0] + chances[1]) < chances[0])
-            depth += 1 if opening else -1
-            opens.append(opening)
-        return opens
-
-    @functools.cached_property
-    def _endings(self) -> list[list[list[float]]]:
-        assert self.whole is not None
-        return _endings(self.depth, self.stay, self.whole[1])
-
-    @functools.cached_property
-    def _lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """The lengths allowed, and the sums of their probabilities up to each, up to a factor."""
-        assert self.whole is not None
-        least, most = self.whole
-        lengths = np.arange(least + least % 2, most + 1, 2)
-        return lengths, np.cumsum([self._endings[length - 1][1][1] for length in lengths])
+    def _ended(self, rng: np.random.Generator, least: int, most: int) -> list[bool]:
+        """Whether each bracket opens, in a string that ends with no bracket open."""
+        while True:
+            opens: list[bool] = []
+            depth, opening = 0, True
+            for chance in rng.random(most + 1).tolist():
+                if depth == 0 and chance < 0.5 and len(opens) >= least:
+                    return opens
+                opening = depth == 0 or (depth < self.depth and opening == (chance < self.stay))
+                depth += 1 if opening else -1
+                opens.append(opening)
 
     def _typed(self, opens: list[bool], kinds: list[int]) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of brackets, and the kind that each closes (or IGNORED)."""
@@ -236,33 +222,19 @@ class Dyck(Task):
         return " ".join(tokens) + asked
 
 
-def _next(depth: int, opening: bool, most: int, stay: float) -> list[tuple[float, int, int]]:
-    """Probability, depth and direction (1 opens) of each next bracket; at depth 0 the half that goes on."""
-    if depth == 0:
-        rises = 1.0
-    elif depth == most:
-        rises = 0.0
-    else:
-        rises = stay if opening else 1 - stay
-    share = 0.5 if depth == 0 else 1.0
-    return [(share * rises, min(depth + 1, most), 1), (share * (1 - rises), max(depth - 1, 0), 0)]
-
-
-@functools.lru_cache(maxsize=16)
-def _endings(most: int, stay: float, length: int) -> list[list[list[float]]]:
-    """``[left][depth][opened]``: probability that a string ends after exactly ``left`` more tokens.
-
-    ``depth`` brackets are open, and the last token opened one (1) or closed one (0).
-    """
-    now = [[0.5 if depth == 0 else 0.0] * 2 for depth in range(most + 1)]
-    table = [now]
-    for _ in range(length):
-        now = [
-            [
-                sum(share * now[after][up] for share, after, up in _next(depth, bool(opened), most, stay))
-                for opened in (0, 1)
-            ]
-            for depth in range(most + 1)
-        ]
-        table.append(now)
-    return table
+@functools.lru_cache(maxsize=64)
+def _share_within(lengths: tuple[int, int], most: int, stay: float) -> float:
+    """Share of the strings that end at no fewer tokens than the first length that end at no more than the second."""
+    least, greatest = lengths
+    opened, closed = np.zeros((2, most + 1))  # probability of each depth, by what the last bracket did
+    opened[1] = 1.0
+    ended = 0.0
+    for length in range(2, greatest + 1):
+        up = opened * stay + closed * (1 - stay)
+        up[0], up[most] = closed[0], 0.0
+        down = opened + closed - up
+        opened, closed = np.append(0.0, up[:-1]), np.append(down[1:], 0.0)
+        if length >= least:
+            closed[0] /= 2
+            ended += float(closed[0])
+    return ended

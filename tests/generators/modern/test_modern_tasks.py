@@ -36,7 +36,11 @@ def test_answer_gives_the_target_of_every_sample(name: str, preset: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "preset"),
-    [(name, preset) for name, preset in PRESETS if preset not in ("small", "paper-s3", "paper-s4", "paper-a5", "spread")],
+    [
+        (name, preset)
+        for name, preset in PRESETS
+        if preset not in ("small", "paper-s3", "paper-s4", "paper-a5", "spread")
+    ],
 )
 def test_presets_keep_the_contract(name: str, preset: str) -> None:
     lrtasks.check_task(preset_task(name, preset), samples=4)
