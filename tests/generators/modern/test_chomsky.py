@@ -66,6 +66,26 @@ def _same_mean(ours: np.ndarray, theirs: np.ndarray) -> bool:
     return bool(abs(ours.mean() - theirs.mean()) <= 4 * error + 1e-12)
 
 
+def test_brackets_split_uniformly() -> None:
+    """The first of two operands has 1 to n - 4 tokens, each number of them as often as the others."""
+    task = Chomsky(language="modular-arithmetic-brackets", lengths=(20, 20))
+    sizes = []
+    for x in task.batch(range(3000)).x[:, :20]:
+        depth = np.cumsum(np.where(x == 8, 1, np.where(x == 9, -1, 0)))
+        operator = (depth == 1) & (x >= 5) & (x <= 7)
+        operator[1:] &= (x[:-1] < 5) | (x[:-1] == 9)  # not a sign
+        sizes.append(int(operator.argmax()) - 1)
+    assert stats.chisquare(np.bincount(sizes, minlength=17)[1:]).pvalue > 1e-3
+
+
+def test_the_unknown_stands_where_the_next_digit_is() -> None:
+    """In ``(d+d)=v`` the places 4, 0, 1 lead to the first digit and 2, 3 to the second."""
+    x = Chomsky(language="solve-equation", lengths=(7, 7)).batch(range(2000)).x
+    first = (x[:, 1] == 9) & (x[:, 0] == 7) & (x[:, 3] < 5)
+    second = (x[:, 3] == 9) & (x[:, 1] < 5)
+    assert stats.binomtest(int(first.sum()), int(first.sum() + second.sum()), 0.6).pvalue > 1e-3
+
+
 TOKENS = {  # theirs to ours; the sign after the string is EMPTY
     "parity": {1: 0, 2: 1},
     "even_pairs": {1: 0, 2: 1},

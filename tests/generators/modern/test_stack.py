@@ -37,13 +37,15 @@ def test_each_pop_takes_the_value_on_top(feed: str) -> None:
 def test_the_law_of_actions_and_stacks() -> None:
     stay = 0.7
     task = Stack(stacks=3, values=5, operations=200, stay=stay)
-    same, chosen, pushed, values = [], Counter(), [], []
+    same, chosen, pushed, values = [], Counter[tuple[str, int]](), [], []
     for x in task.batch(range(150)).x:
         actions, names, drawn = x[::3] == 8, x[1::3] - 5, x[2::3]
         contents = [0, 0, 0]
+        order: list[int] = []  # in which stacks were filled
         assert actions[0]
         for number, (push, name, value) in enumerate(zip(actions, names, drawn, strict=True)):
-            filled = [stack for stack in range(3) if contents[stack]]
+            order = [stack for stack in order if contents[stack]]
+            filled = sorted(order)
             if filled and number:
                 same.append(push == actions[number - 1])
             else:
@@ -54,12 +56,16 @@ def test_the_law_of_actions_and_stacks() -> None:
             else:
                 assert name in filled
                 if len(filled) == 2:
-                    chosen[filled.index(name)] += 1
+                    chosen["number", filled.index(name)] += 1
+                    chosen["age", order.index(name)] += 1
             contents[name] += 1 if push else -1
+            if contents[name] == 1 and push:
+                order.append(name)
     assert stats.binomtest(int(np.sum(same)), len(same), stay).pvalue > 1e-3
     assert stats.chisquare(np.bincount(pushed)).pvalue > 1e-3
     assert stats.chisquare(np.bincount(values)).pvalue > 1e-3
-    assert stats.chisquare([chosen[0], chosen[1]]).pvalue > 1e-3
+    for what in ("number", "age"):
+        assert stats.chisquare([chosen[what, 0], chosen[what, 1]]).pvalue > 1e-3
 
 
 @pytest.mark.parametrize(
