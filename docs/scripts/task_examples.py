@@ -21,6 +21,11 @@ TASKS = Path(__file__).parents[1] / "tasks"
 FLOORS = TASKS / "floors.json"
 SHORT_EXPRESSION = {"setting": "small", "min_length": 10, "max_length": 24}
 PARAMETERS: dict[str, dict[str, Any]] = {
+    "chomsky": {"lengths": (9, 9)},
+    "copying": {"string": (8, 8)},
+    "dyck": {"kinds": 3, "depth": 4, "length": 16, "close": "generic"},
+    "flip-flop": {"instructions": 10},
+    "induction-heads": {"length": 12},
     "listops": SHORT_EXPRESSION,
     "listops-root": SHORT_EXPRESSION,
     "mqar": {"length": 16, "pairs": 2, "vocab": 32},
@@ -29,6 +34,9 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "recall": {"length": 12},
     "select": {"length": 64, "marks": 8},
     "select-fixed": {"length": 64, "marks": 8},
+    "selective-copying": {"noise": 8, "memorise": 3},
+    "stack": {"stacks": 2, "values": 4, "operations": 10},
+    "word-problem": {"length": 8},
 }
 """Small enough to be taken in at a glance; the others have a length of 64."""
 

@@ -221,8 +221,8 @@ def _mask_problems(task: Task, mask: Any, y: np.ndarray) -> Iterator[str]:
         yield "mask is False at every position"
     at_target = mask[length - target.length :]
     if target.pooled:
-        pass  # padding may stand on either side
-    elif target.kind == "token" and isinstance(y, np.ndarray) and y.shape == (target.length,):
+        return  # padding may stand on either side
+    if target.kind == "token" and isinstance(y, np.ndarray) and y.shape == (target.length,):
         labelled = ~at_target & (y != IGNORED)
         if labelled.any():
             first = int(labelled.argmax())

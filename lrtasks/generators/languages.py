@@ -1,0 +1,497 @@
+"""The fifteen formal languages of the task ``chomsky``: their tokens, how a string is drawn, and its answer.
+
+Delétang et al., "Neural Networks and the Chomsky Hierarchy" (arXiv:2207.02098), section 4 and appendix A; token numbers
+are those of the published code.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from lrtasks.errors import UsageError
+from lrtasks.spec import IGNORED
+
+END = 2
+"""Class that ends an answer of variable length."""
+Partial = np.ndarray | list[int] | None
+"""The answer of what stands so far, at each token (or IGNORED); ``None``: there are no such answers."""
+
+
+class Language:
+    """One language.
+
+    Class attributes:
+        name: its name in messages.
+        symbols: its tokens as people write them; digits 0..modulus-1 stand before them where ``modular`` is true.
+        modular: whether it has digits or places modulo a number.
+        classes: number of classes of the answer; 0: the modulus.
+
+    Args:
+        modulus: number of digits or places.
+        times: whether expressions with brackets have the operator ``*``.
+    """
+
+    name: ClassVar[str]
+    symbols: ClassVar[tuple[str, ...]] = ("0", "1")
+    modular: ClassVar[bool] = False
+    classes: ClassVar[int] = 2
+
+    def __init__(self, modulus: int, times: bool = True) -> None:
+        self.modulus = modulus
+        self.times = times
+
+    @property
+    def tokens(self) -> list[str]:
+        """All tokens as people write them."""
+        digits = [str(digit) for digit in range(self.modulus)] if self.modular else []
+        return [*digits, *self.symbols]
+
+    def size(self, n: int) -> int:
+        """Tokens of a string that is drawn at length ``n``."""
+        return n
+
+    def outputs(self, size: int) -> int:
+        """Number of outputs that a string of ``size`` tokens asks for."""
+        return 1
+
+    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """A string of :meth:`size` tokens; by default bits, independent and uniform."""
+        return rng.integers(2, size=n)
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        """The outputs that are scored, which stand first.
+
+        Raises:
+            UsageError: for a string that is not in the language.
+        """
+        raise NotImplementedError
+
+    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
+        """A string, its answer, and the answers of what stands so far."""
+        string = self.draw(rng, n)
+        return string, self.answer(string), self.partial(string)
+
+    def partial(self, string: np.ndarray) -> Partial:
+        """The answers of what stands so far."""
+        return None
+
+    def impossible(self, why: str) -> UsageError:
+        return UsageError(f"chomsky: impossible string of {self.name}: {why}")
+
+
+class EvenPairs(Language):
+    name = "even-pairs"
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        return np.asarray(string[:1] ^ string[-1:])
+
+    def partial(self, string: np.ndarray) -> np.ndarray:
+        return np.asarray(string[0] ^ string)
+
+
+class ParityCheck(Language):
+    name = "parity-check"
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        return np.asarray(string.sum(keepdims=True) % 2)
+
+    def partial(self, string: np.ndarray) -> np.ndarray:
+        return np.cumsum(string) % 2
+
+
+class CycleNavigation(Language):
+    """Tokens 0, 1, 2: one place back, none, one on."""
+
+    name = "cycle-navigation"
+    symbols = ("<", "=", ">")
+    classes = 0
+
+    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.integers(3, size=n)
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        return np.asarray((string - 1).sum(keepdims=True) % self.modulus)
+
+    def partial(self, string: np.ndarray) -> np.ndarray:
+        return np.cumsum(string - 1) % self.modulus
+
+
+class ModularArithmetic(Language):
+    """Digits and the operators + - * in turn; products come first."""
+
+    name = "modular-arithmetic"
+    symbols = ("+", "-", "*", "_")  # the last one is in the published vocabulary and never used
+    modular = True
+    classes = 0
+
+    def size(self, n: int) -> int:
+        return n - 1 + n % 2
+
+    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        string = np.empty(self.size(n), dtype=np.int64)
+        string[::2] = rng.integers(self.modulus, size=len(string) // 2 + 1)
+        string[1::2] = self.modulus + rng.integers(3, size=len(string) // 2)
+        return string
+
+    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
+        string = self.draw(rng, n)
+        partial = self.partial(string)
+        return string, partial[-1:], partial
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        m = self.modulus
+        operators = string[1::2]
+        if len(string) % 2 == 0 or (string[::2] >= m).any() or ((operators < m) | (operators > m + 2)).any():
+            raise self.impossible("digits and operators must alternate, a digit first and last")
+        return np.array(self._values(string)[-1:])
+
+    def partial(self, string: np.ndarray) -> np.ndarray:
+        labels = np.full(len(string), IGNORED)
+        labels[::2] = self._values(string)
+        return labels
+
+    def _values(self, string: np.ndarray) -> list[int]:
+        """The value of what stands up to each digit."""
+        m = self.modulus
+        digits, operators = string[::2].tolist(), string[1::2].tolist()
+        done, product = 0, digits[0]  # the value is done + product
+        values = [product]
+        for operator, digit in zip(operators, digits[1:], strict=True):
+            if operator == m + 2:
+                product = product * digit % m
+            else:
+                done += product
+                product = digit if operator == m else -digit
+            values.append((done + product) % m)
+        return values
+
+
+class _Brackets(Language):
+    """Expressions whose operations all stand in brackets; what the two languages with brackets share.
+
+    Of 1 to 4 tokens: d, -d, (d), (-d). Of n more: ``( E op E )``, where the first E has uniformly 1..n-4 tokens.
+    """
+
+    modular = True
+    classes = 0
+    operators: ClassVar[int]
+    """Operators in use: + - or + - *, tokens ``modulus`` and on."""
+    opening: ClassVar[int]
+    """Tokens between the modulus and the opening bracket; the closing one is next."""
+
+    def _expression(self, rng: np.random.Generator, n: int, operators: int) -> tuple[list[int], int, list[int]]:
+        """An expression of ``n`` tokens, its value, and at each closing bracket the value that it closes.
+
+        The random number of each token decides what begins at it.
+        """
+        m = self.modulus
+        begin, end = m + self.opening, m + self.opening + 1
+        chance = rng.random(n).tolist()
+        string: list[int] = []
+        labels = [IGNORED] * n
+        todo = [n]  # sizes of expressions still to write, and tokens, as -1 - token
+        values: list[int] = []  # of what is complete, in brackets that are not
+        pending: list[int] = []  # operators of those brackets
+        while todo:
+            size = todo.pop()
+            place = len(string)
+            if size > 4:
+                left = 1 + int((size - 4) * chance[place])
+                string.append(begin)
+                operator = m + int(operators * chance[place + 1 + left])
+                todo += (-1 - end, size - 3 - left, -1 - operator, left)
+            elif size > 0:
+                digit = int(m * chance[place])
+                string += ((digit,), (m + 1, digit), (begin, digit, end), (begin, m + 1, digit, end))[size - 1]
+                values.append(digit if size % 2 else -digit % m)
+                if size > 2:
+                    labels[place + size - 1] = values[-1]
+            else:
+                token = -1 - size
+                string.append(token)
+                if token == end:
+                    right, operator = values.pop(), pending.pop()
+                    values[-1] = labels[place] = self._result(values[-1], operator, right)
+                else:
+                    pending.append(token)
+        return string, values[0], labels
+
+    def _result(self, left: int, operator: int, right: int) -> int:
+        m = self.modulus
+        return (left + right if operator == m else left - right if operator == m + 1 else left * right) % m
+
+    def _value(self, string: list[int]) -> int:
+        """The value of an expression."""
+        m = self.modulus
+        begin = m + self.opening
+        outer: list[tuple[int | None, int]] = []
+        left: int | None = None  # value before the operator of this bracket
+        value: int | None = None  # of the operand that ends here
+        operator, negative = -1, False
+        for place, token in enumerate(string):
+            if token < m and value is None:
+                value = -token if negative else token
+                negative = False
+            elif token == begin and value is None and not negative:
+                outer.append((left, operator))
+                left, operator = None, -1
+            elif token == begin + 1 and value is not None and outer:
+                value = value % m if left is None else self._result(left, operator, value)
+                left, operator = outer.pop()
+            elif m <= token < m + self.operators and value is not None and left is None and outer:
+                left, operator, value = value, token, None
+            elif token == m + 1 and value is None and not negative:
+                negative = True
+            else:
+                raise self.impossible(f"{self.tokens[token]!r} cannot stand at position {place}")
+        if value is None or outer:
+            raise self.impossible("it ends before the expression does")
+        return value % m
+
+
+class ModularArithmeticBrackets(_Brackets):
+    name = "modular-arithmetic-brackets"
+    symbols = ("+", "-", "*", "(", ")", "_")
+    operators = 3
+    opening = 3
+
+    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
+        string, value, labels = self._expression(rng, n, 3 if self.times else 2)
+        return np.array(string), np.array([value]), labels
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        return np.array([self._value(string.tolist())])
+
+
+class SolveEquation(_Brackets):
+    """``E = value`` with one digit of E replaced by x: give it. Strings of 1 or 2 tokens are zeros, with answer 0."""
+
+    name = "solve-equation"
+    symbols = ("+", "-", "(", ")", "x", "=")
+    operators = 2
+    opening = 2
+
+    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
+        if n < 3:
+            return np.zeros(n, dtype=np.int64), np.zeros(1, dtype=np.int64), None
+        string, value, _ = self._expression(rng, n - 2, 2)
+        place = int(rng.integers(n - 2))
+        while string[place] >= self.modulus:
+            place = (place + 1) % (n - 2)
+        solution = string[place]
+        string[place] = self.modulus + 4
+        return np.array([*string, self.modulus + 5, value]), np.array([solution]), None
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        unknown, equals = self.modulus + 4, self.modulus + 5
+        if len(string) < 3:
+            if string.any():
+                raise self.impossible("one or two tokens must be zeros")
+            return np.zeros(1, dtype=np.int64)
+        left, value = string[:-2], int(string[-1])
+        if string[-2] != equals or value >= self.modulus or (left == equals).any() or (left == unknown).sum() != 1:
+            raise self.impossible("it must be an expression with one x, '=' and a digit")
+        zero, one = (self._value(np.where(left == unknown, digit, left).tolist()) for digit in (0, 1))
+        # the value is zero + (one - zero) x, where one - zero is 1 or -1 and so its own inverse
+        return np.array([(value - zero) * (one - zero) % self.modulus])
+
+
+class StackManipulation(Language):
+    """A stack, bottom first, then actions on it; answer: the stack that is left, from the top, then END."""
+
+    name = "stack-manipulation"
+    symbols = ("0", "1", "pop", "push0", "push1")
+    classes = 3
+
+    def outputs(self, size: int) -> int:
+        return size + 1
+
+    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        bits = int(rng.integers(1, n)) if n > 1 else 1
+        return np.concatenate([rng.integers(2, size=bits), rng.integers(2, 5, size=n - bits)])
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        bits = int((string < 2).argmin()) if (string >= 2).any() else len(string)
+        actions = string[bits:]
+        if not bits or (actions < 2).any():
+            raise self.impossible("it must be bits (0, 1), at least one, and then actions (2, 3, 4)")
+        stack = string[:bits].tolist()
+        for action in actions.tolist():
+            if action > 2:
+                stack.append(action - 3)
+            elif stack:
+                stack.pop()
+        return np.array([*stack[::-1], END])
+
+
+class ReverseString(Language):
+    name = "reverse-string"
+
+    def outputs(self, size: int) -> int:
+        return size
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        return string[::-1]
+
+
+class DuplicateString(Language):
+    name = "duplicate-string"
+
+    def outputs(self, size: int) -> int:
+        return 2 * size
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        return np.concatenate([string, string])
+
+
+class MissingDuplicate(Language):
+    """Bits twice, one of them replaced by a blank (2): give it; a 3 follows where the length is odd."""
+
+    name = "missing-duplicate"
+    symbols = ("0", "1", "_", "#")
+
+    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        if n == 1:
+            return np.ones(1, dtype=np.int64)
+        bits = rng.integers(2, size=n // 2)
+        string = np.full(n, 3)
+        string[: n // 2 * 2] = np.concatenate([bits, bits])
+        string[rng.integers(n // 2 * 2)] = 2
+        return string
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        half = len(string) // 2
+        if not half:
+            if string[0] != 1:
+                raise self.impossible("a string of one token is 1")
+            return string.copy()
+        first, second = string[:half], string[half : 2 * half]
+        blank = (first == 2) | (second == 2)
+        if blank.sum() != 1 or not np.array_equal(first[~blank], second[~blank]) or string[: 2 * half].max() > 2:
+            raise self.impossible("it must be bits twice, with one of them replaced by a blank (2)")
+        if len(string) % 2 and string[-1] != 3:
+            raise self.impossible("one of odd length ends with 3")
+        found = np.asarray(np.minimum(first[blank], second[blank]))
+        if found[0] > 1:
+            raise self.impossible("one bit alone may be a blank (2)")
+        return found
+
+
+class OddsFirst(Language):
+    name = "odds-first"
+
+    def outputs(self, size: int) -> int:
+        return size
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        return np.concatenate([string[1::2], string[::2]])
+
+
+class _Binary(Language):
+    """Two binary numbers, least digit first, with an operator between them; one or two tokens are one number."""
+
+    classes = 3
+
+    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        if n < 3:
+            return _bits(int(rng.integers(2**n - 1)), n)
+        first = int(rng.integers(1, n - 1))
+        return np.concatenate([_positive(rng, first), [2], _positive(rng, n - 1 - first)])
+
+    def _numbers(self, string: np.ndarray) -> list[int]:
+        operators = np.flatnonzero(string == 2)
+        if len(string) < 3 and not len(operators):
+            return [_number(string)]
+        if len(operators) != 1 or operators[0] in (0, len(string) - 1):
+            raise self.impossible(f"it must be two binary numbers with one {self.symbols[2]!r} between them")
+        return [_number(string[: operators[0]]), _number(string[operators[0] + 1 :])]
+
+
+class BinaryAddition(_Binary):
+    name = "binary-addition"
+    symbols = ("0", "1", "+")
+
+    def outputs(self, size: int) -> int:
+        return size + 1
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        return np.append(_bits(sum(self._numbers(string))), END)
+
+
+class BinaryMultiplication(_Binary):
+    name = "binary-multiplication"
+    symbols = ("0", "1", "*")
+
+    def outputs(self, size: int) -> int:
+        return size
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        numbers = self._numbers(string)
+        if len(numbers) == 1:
+            return np.array([0] * (len(string) - 1) + [END])
+        return np.append(_bits(numbers[0] * numbers[1]), END)
+
+
+class ComputeSqrt(Language):
+    """A binary number, greatest digit first; answer: the floor of its square root in half as many digits."""
+
+    name = "compute-sqrt"
+
+    def outputs(self, size: int) -> int:
+        return (size + 1) // 2
+
+    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return _positive(rng, n)
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        return _bits(math.isqrt(_number(string[::-1])), self.outputs(len(string)))[::-1]
+
+
+class BucketSort(Language):
+    name = "bucket-sort"
+    symbols = ()
+    modular = True
+    classes = 0
+
+    def outputs(self, size: int) -> int:
+        return size
+
+    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.integers(self.modulus, size=n)
+
+    def answer(self, string: np.ndarray) -> np.ndarray:
+        return np.sort(string)
+
+
+LANGUAGES: dict[str, type[Language]] = {
+    language.name: language
+    for language in (
+        *(EvenPairs, ParityCheck, CycleNavigation, ModularArithmetic),
+        *(ModularArithmeticBrackets, SolveEquation, StackManipulation, ReverseString),
+        *(DuplicateString, MissingDuplicate, OddsFirst, BinaryAddition, BinaryMultiplication, ComputeSqrt, BucketSort),
+    )
+}
+"""By name: four regular, four deterministic context-free, seven context-sensitive languages."""
+
+
+def _positive(rng: np.random.Generator, digits: int) -> np.ndarray:
+    """Bits of a number drawn uniformly from 1..2^digits-1."""
+    while True:
+        bits = rng.integers(2, size=digits)
+        if bits.any():
+            return bits
+
+
+def _number(bits: np.ndarray) -> int:
+    """The number that bits make, least digit first."""
+    return int.from_bytes(np.packbits(bits.astype(np.uint8), bitorder="little").tobytes(), "little")
+
+
+def _bits(number: int, digits: int | None = None) -> np.ndarray:
+    """Bits of a number, least digit first: ``digits`` of them, or without leading zeros."""
+    digits = max(number.bit_length(), 1) if digits is None else digits
+    stored = np.frombuffer(number.to_bytes(-(-digits // 8), "little"), dtype=np.uint8)
+    return np.unpackbits(stored, bitorder="little")[:digits].astype(np.int64)

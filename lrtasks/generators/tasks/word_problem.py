@@ -1,0 +1,245 @@
+"""Word problem: multiply out a sequence of group elements."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from lrtasks.config import Presets, parameter
+from lrtasks.errors import UsageError
+from lrtasks.generators.base import MAX_LENGTH, Task, registry
+from lrtasks.generators.baselines import Baseline
+from lrtasks.generators.tokens import Rule, checked_tokens, longer, octaves_of
+from lrtasks.spec import IGNORED, Batch, Sample, Spec
+
+WINDOW = 8
+MAX_ORDER = 2**16
+
+# DeltaProduct (arXiv:2502.10297) and its code: 100 epochs of 100,000 sequences in batches of 2,048.
+PAPER = {
+    "length": 128,
+    "budget.steps": 4883,
+    "budget.batch_size": 2048,
+    "budget.lr": 1e-3,
+    "budget.schedule": "cosine",
+    "budget.train_samples": 100_000,
+    "budget.eval_every": 488,
+    "budget.val_batches": 4,
+    "budget.test_batches": 20,
+}
+
+
+@registry.register("word-problem")
+@dataclass(frozen=True)
+class WordProblem(Task):
+    """Multiply group elements from left to right; at every position give the product so far.
+
+    ``length`` elements of ``group`` are drawn independently and uniformly, and ``y[t] = x[0] · x[1] · … · x[t]``.
+    Elements of Zn are 0..n-1 with addition. Elements of Sn are the permutations of (1..n) in lexicographic order,
+    number 0 the identity, with the product (a · b)(i) = a(b(i)); those of An are the even ones in the same order.
+    Element i·|B| + j of AxB is the pair (i, j). With ``tokens="generators"`` only these elements are drawn, numbered in
+    the order of the elements: for Zn the steps -1, 0, 1 as tokens 0, 1, 2; for Sn the identity and the transpositions;
+    for An the identity and the 3-cycles; for AxB the pairs of both.
+
+    Source: Merrill et al., "The Illusion of State in State-Space Models" (arXiv:2404.08819), section 5; lengths and
+    groups of Siems et al., "DeltaProduct" (arXiv:2502.10297), section 5.
+
+    On an instance, ``group`` is the parameter. On the class it is the capability, as for all tasks.
+
+    >>> S3 = WordProblem(length=3)
+    >>> S3.answer([1, 2, 1]).tolist(), S3.named([1, 4, 5])
+    ([1, 4, 5], ['132', '312', '321'])
+    """
+
+    loss: ClassVar[str] = "cross-entropy"
+    metric: ClassVar[str] = "accuracy"
+
+    presets: ClassVar[Presets] = {
+        "small": {"group": "S3", "length": 64},
+        **{name.lower(): {"group": name, "length": 64} for name in ("Z2", "Z60", "S3", "A4", "S4", "A5", "S5")},
+        "a4xz5": {"group": "A4xZ5", "length": 64},
+        "paper": {"group": "S3", **PAPER},
+        **{f"paper-{name.lower()}": {"group": name, **PAPER} for name in ("S3", "S4", "A5", "S5")},
+    }
+
+    group: str = parameter(  # type: ignore[misc]
+        "S3", "group: Zn (n = 2..120), Sn or An (n = 3..5), or a product of some, such as A4xZ5"
+    )
+    length: int = parameter(128, "number of elements", at_least=1, at_most=MAX_LENGTH)
+    tokens: Literal["all", "generators"] = parameter("all", "elements drawn: the whole group, or generators alone")
+    labels: Literal["every", "last"] = parameter("every", "where the product is asked: at every position, or the last")
+
+    def check(self) -> None:
+        if self.order > MAX_ORDER:
+            raise UsageError(
+                f"word-problem: group {self.group} has {self.order} elements, at most {MAX_ORDER} are allowed"
+            )
+
+    @functools.cached_property
+    def _factors(self) -> list[str]:
+        """Names of the groups of the product."""
+        factors = self.group.split("x")
+        for factor in factors:
+            kind, size = factor[:1], factor[1:]
+            least, most = (2, 120) if kind == "Z" else (3, 5)
+            if not re.fullmatch(r"[ZSA][1-9]\d{0,2}", factor) or not least <= int(size) <= most:
+                raise UsageError(
+                    f"word-problem: group must be Zn (n = 2..120), Sn or An (n = 3..5), or a product of these such as"
+                    f" A4xZ5, found {self.group!r}"
+                )
+        return factors
+
+    @functools.cached_property
+    def order(self) -> int:
+        """Number of elements of the group."""
+        return math.prod(len(_table(factor)) for factor in self._factors)
+
+    @functools.cached_property
+    def _alphabet(self) -> np.ndarray:
+        """The element that each token stands for."""
+        if self.tokens == "all":
+            return np.arange(self.order)
+        return self._joined(list(itertools.product(*(_generators(factor) for factor in self._factors))))
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self.length, len(self._alphabet))
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", self.length, self.order)
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        x = rng.integers(len(self._alphabet), size=self.length)
+        return Sample(x, self._labels(x))
+
+    def answer(self, x: np.ndarray) -> np.ndarray:
+        return self._labels(checked_tokens(self.name, x, len(self._alphabet)))
+
+    def _labels(self, x: np.ndarray) -> np.ndarray:
+        elements = self._alphabet[x]
+        parts = []
+        for factor, part in zip(self._factors, self._split(elements), strict=True):
+            if factor[0] == "Z":
+                parts.append(np.cumsum(part) % int(factor[1:]))
+            else:
+                rows = _rows(factor)
+                state, products = 0, []  # element 0 is the identity
+                for element in part.tolist():
+                    state = rows[state][element]
+                    products.append(state)
+                parts.append(np.array(products))
+        y = self._joined(np.stack(parts, axis=-1))
+        if self.labels == "last":
+            y[:-1] = IGNORED
+        return y
+
+    def _split(self, elements: np.ndarray) -> list[np.ndarray]:
+        """The parts of elements in each group of the product."""
+        parts = []
+        for factor in reversed(self._factors):
+            elements, part = np.divmod(elements, len(_table(factor)))
+            parts.append(part)
+        return parts[::-1]
+
+    def _joined(self, parts: Any) -> np.ndarray:
+        """Elements from their parts, ``(..., groups of the product)``."""
+        parts = np.asarray(parts)
+        elements: np.ndarray = parts[..., 0].astype(np.int64)
+        for number, factor in enumerate(self._factors[1:], start=1):
+            elements = elements * len(_table(factor)) + parts[..., number]
+        return elements
+
+    def _multiplied(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Products of elements, one by one."""
+        factors = zip(self._factors, self._split(left), self._split(right), strict=True)
+        return self._joined(np.stack([_table(factor)[a, b] for factor, a, b in factors], axis=-1))
+
+    def tests(self) -> Mapping[str, Task]:
+        """2, 4 and 8 times the length."""
+        return longer(self, "length")
+
+    def baselines(self) -> Mapping[str, Baseline]:
+        """The most frequent element, and the product of the last 8 elements, right at the first 8 positions."""
+        return {**super().baselines(), f"window-{WINDOW}": Rule(self._window)}
+
+    def _window(self, batch: Batch) -> np.ndarray:
+        elements = self._alphabet[batch.x]
+        products: np.ndarray = elements
+        for back in range(1, min(WINDOW, elements.shape[1])):
+            # element 0 is the identity, so that short windows hold what there is
+            products = self._multiplied(np.pad(elements, ((0, 0), (back, 0)))[:, : elements.shape[1]], products)
+        return products
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By position, counted from 1, in octaves, and the last position (1) against all others (0)."""
+        positions = np.arange(1, batch.x.shape[1] + 1)
+        return {"position": octaves_of(positions), "last": (positions == len(positions)).astype(np.int64)}
+
+    def named(self, elements: Any) -> list[str]:
+        """Elements as people write them: a number for Zn, a permutation's second row for Sn and An."""
+        parts = self._split(np.asarray(elements))
+        columns = [_names(factor)[part].tolist() for factor, part in zip(self._factors, parts, strict=True)]
+        return [",".join(row) for row in zip(*columns, strict=True)]
+
+    def text(self, batch: Batch, index: int) -> str:
+        """The elements, then the products that are asked."""
+        x, y = self._alphabet[batch.x[index]], batch.y[index]
+        return f"{' '.join(self.named(x))} | {' '.join(self.named(y[y >= 0]))}"
+
+
+WordProblem.group = "state"  # the capability; the parameter of an instance hides it
+
+
+@functools.lru_cache(maxsize=64)
+def _permutations(name: str) -> np.ndarray:
+    """The permutations of Sn or An in lexicographic order, entries from 0."""
+    every = np.array(list(itertools.permutations(range(int(name[1:])))))
+    if name[0] == "S":
+        return every
+    above = np.triu(np.ones((every.shape[1], every.shape[1]), dtype=bool))
+    inversions = ((every[:, :, None] > every[:, None, :]) & above).sum(axis=(1, 2))
+    even: np.ndarray = every[inversions % 2 == 0]
+    return even
+
+
+@functools.lru_cache(maxsize=64)
+def _table(name: str) -> np.ndarray:
+    """Product of each two elements of one group, ``(order, order)``."""
+    if name[0] == "Z":
+        steps = np.arange(int(name[1:]))
+        return np.asarray((steps[:, None] + steps) % len(steps))
+    permutations = _permutations(name)
+    weights = permutations.shape[1] ** np.arange(permutations.shape[1])[::-1]
+    return np.asarray(np.searchsorted(permutations @ weights, permutations[:, permutations] @ weights))
+
+
+@functools.lru_cache(maxsize=64)
+def _rows(name: str) -> list[list[int]]:
+    """:func:`_table` as lists, which a loop in Python reads faster."""
+    rows: list[list[int]] = _table(name).tolist()
+    return rows
+
+
+def _generators(name: str) -> list[int]:
+    """Elements that generate one group, the identity among them."""
+    if name[0] == "Z":
+        return [int(name[1:]) - 1, 0, 1]
+    permutations = _permutations(name)
+    moved = (permutations != np.arange(permutations.shape[1])).sum(axis=1)
+    generators: list[int] = np.flatnonzero((moved == 0) | (moved == (2 if name[0] == "S" else 3))).tolist()
+    return generators
+
+
+@functools.lru_cache(maxsize=64)
+def _names(name: str) -> np.ndarray:
+    if name[0] == "Z":
+        return np.arange(int(name[1:])).astype(str)
+    return np.array(["".join(str(entry + 1) for entry in row) for row in _permutations(name)])

@@ -1,0 +1,188 @@
+"""What all modern tasks with exact answers keep: answers of their own samples, floors, further tests, causality."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from published import accuracy
+
+import lrtasks
+from lrtasks.errors import UsageError
+from lrtasks.generators import Task, make, registry
+from lrtasks.generators.tasks.chomsky import TEST_LENGTHS, chomsky_score
+
+TASKS = (
+    *("word-problem", "flip-flop", "chomsky", "dyck"),
+    *("stack", "copying", "selective-copying", "induction-heads"),
+)
+PRESETS = [(name, preset) for name in TASKS for preset in registry.get(name).presets]
+
+
+def preset_task(name: str, preset: str, **changes: Any) -> Task:
+    return make(name, **{**registry.get(name).preset_values(preset)[0], **changes})
+
+
+@pytest.mark.parametrize(("name", "preset"), PRESETS)
+def test_answer_gives_the_target_of_every_sample(name: str, preset: str) -> None:
+    task = preset_task(name, preset)
+    batch = task.batch(range(8), split="test")
+    for x, y in zip(batch.x, batch.y, strict=True):
+        assert task.answer(x).tolist() == y.tolist()
+        assert task.answer(x).dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        (name, preset)
+        for name, preset in PRESETS
+        if preset not in ("small", "paper-s3", "paper-s4", "paper-a5", "spread")
+    ],
+)
+def test_presets_keep_the_contract(name: str, preset: str) -> None:
+    lrtasks.check_task(preset_task(name, preset), samples=4)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_small_is_small(name: str) -> None:
+    assert 40 <= preset_task(name, "small").input.length <= 256
+    assert {"small", "paper"} <= set(registry.get(name).presets)
+
+
+@pytest.mark.parametrize(("name", "preset"), PRESETS)
+def test_further_tests_fit_the_model_and_hold_other_samples(name: str, preset: str) -> None:
+    task = preset_task(name, preset)
+    tests = task.tests()
+    assert tests
+    for number, (title, other) in enumerate(tests.items()):
+        for spec, own in ((other.input, task.input), (other.target, task.target)):
+            assert (spec.kind, spec.width, spec.pooled) == (own.kind, own.width, own.pooled), title
+        if number < 3 and other.input.length < 10_000:
+            one, two = other.batch([0], split="test"), task.batch([0], split="test")
+            shared = min(one.x.shape[1], two.x.shape[1])
+            assert not np.array_equal(one.x[:, :shared], two.x[:, :shared]), title
+
+
+FLOORS: list[tuple[str, dict[str, Any], str, float]] = [
+    *[
+        ("word-problem", {"group": group, "length": 64}, "window-8", (8 + 56 / order) / 64)
+        for group, order in (("Z2", 2), ("S3", 6), ("A4", 12), ("S4", 24), ("A5", 60))
+    ],
+    ("word-problem", {"group": "S3", "length": 64}, "majority", 1 / 6),
+    ("flip-flop", {}, "majority", 0.5),
+    ("flip-flop", {}, "last-bit", 0.604),
+    ("flip-flop", {"ignore": 0.1}, "last-bit", 0.95),
+    ("flip-flop", {"ignore": 0.98}, "last-bit", 0.51),
+    ("dyck", {}, "majority", 1 / 8),
+    ("dyck", {}, "last-opening", 0.64),
+    ("dyck", {"stay": 0.7, "close": "generic"}, "last-opening", 0.476),
+    ("stack", {"stacks": 4, "values": 16, "operations": 42, "stay": 0.8, "feed": "blank"}, "majority", 1 / 16),
+    ("stack", {"stacks": 4, "values": 16, "operations": 42, "stay": 0.8, "feed": "blank"}, "last-push", 0.30),
+    ("stack", {"stacks": 4, "values": 16, "operations": 42, "stay": 0.8}, "last-push-of-stack", 0.644),
+    ("stack", {"stacks": 4, "values": 16, "operations": 42, "stay": 0.5}, "last-push-of-stack", 0.79),
+    *[("copying", {"string": (size, size)}, "bigram", floor) for size, floor in ((32, 0.61), (64, 0.40), (128, 0.23))],
+    *[("copying", {"string": (size, size)}, "trigram", floor) for size, floor in ((32, 0.97), (64, 0.95), (128, 0.92))],
+    ("copying", {"string": (5, 32), "feed": "blank", "mode": "reverse"}, "majority", 1 / 26),
+    ("selective-copying", {"noise": 56, "memorise": 4, "alphabet": 8}, "majority", 1 / 6),
+    ("selective-copying", {"noise": 56, "memorise": 4, "alphabet": 8}, "window-16", 0.39),
+    ("selective-copying", {"noise": 112, "memorise": 8, "alphabet": 16}, "window-16", 0.19),
+    ("selective-copying", {}, "majority", 0.071),
+    ("selective-copying", {}, "window-16", 0.075),
+    ("induction-heads", {"length": 64}, "majority", 1 / 14),
+    ("induction-heads", {"length": 64}, "window-32", 0.52),
+    ("induction-heads", {"length": 256}, "window-32", 0.18),
+    *[("chomsky", {"lengths": (n, n)}, "majority", floor) for n, floor in ((3, 0.25), (5, 0.23), (40, 0.20))],
+    *[
+        ("chomsky", {"language": "modular-arithmetic-brackets", "lengths": (n, n)}, "majority", floor)
+        for n, floor in ((10, 0.27), (40, 0.294), (100, 0.30))
+    ],
+    ("chomsky", {"language": "modular-arithmetic-brackets", "lengths": (40, 40), "law": "xlstm"}, "majority", 0.20),
+    ("chomsky", {"language": "parity-check"}, "majority", 0.5),
+    ("chomsky", {"language": "even-pairs"}, "first-last", 1.0),
+    *[
+        ("chomsky", {"language": "stack-manipulation", "lengths": (n, n)}, "pushes", floor)
+        for n, floor in ((20, 0.575), (40, 0.544), (100, 0.515))
+    ],
+    *[
+        ("chomsky", {"language": "bucket-sort", "lengths": (n, n)}, "quantile", floor)
+        for n, floor in ((40, 0.78), (100, 0.86), (500, 0.935))
+    ],
+]
+
+
+@pytest.mark.parametrize(("name", "parameters", "baseline", "floor"), FLOORS)
+def test_floors_are_those_of_the_law(name: str, parameters: dict[str, Any], baseline: str, floor: float) -> None:
+    assert accuracy(make(name, **parameters), baseline) == pytest.approx(floor, abs=0.02)
+
+
+def test_the_score_of_bucket_sort_that_counting_nothing_gives() -> None:
+    task = make("chomsky", language="bucket-sort")
+    found = {int(length): accuracy(test, "quantile", samples=256, fitted=64) for length, test in task.tests().items()}
+    assert tuple(found) == TEST_LENGTHS
+    assert chomsky_score(found) == pytest.approx(0.898, abs=0.01)
+    assert chomsky_score(dict.fromkeys(range(41, 501), 0.25)) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "unit"),
+    [
+        ("word-problem", {"length": 40}, 1),
+        ("flip-flop", {"instructions": 40}, 2),
+        ("flip-flop", {"instructions": 40, "clean": True}, 2),
+        ("dyck", {"length": 60, "close": "generic"}, 1),
+        ("stack", {"stacks": 3, "values": 5, "operations": 30}, 3),
+    ],
+)
+def test_labels_depend_on_what_came_before_alone(name: str, parameters: dict[str, Any], unit: int) -> None:
+    task = make(name, **parameters)
+    for x, y in zip(*task.batch(range(4))[:2], strict=True):
+        for end in range(unit, len(x), unit):
+            assert np.array_equal(task.answer(x[:end]), y[:end])
+
+
+def test_a_typed_closing_is_asked_one_token_early() -> None:
+    task = make("dyck", length=60)
+    (x,), (y,) = task.batch([0])[:2]
+    for end in range(2, 60):
+        assert np.array_equal(task.answer(x[:end])[:-1], y[: end - 1])
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ([[0, 1]], r"shape \(length,\), found \(1, 2\)"),
+        ([], r"shape \(length,\), found \(0,\)"),
+        ([0.5, 1.0], "must be whole numbers, found float64"),
+        ([0, -100], "must be in 0.., found -100 at position 1"),
+        ([0, 1_000_000], r"must be in 0..\d+, found 1000000 at position 1"),
+        ([[0], [1, 2]], "ragged"),
+    ],
+)
+def test_inputs_that_are_none_are_refused(name: str, x: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("0..,", r"0..\d+,")) as caught:
+        preset_task(name, "small").answer(x)
+    assert str(caught.value).startswith(f"{name}: ") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_text_can_be_read(name: str) -> None:
+    for preset in registry.get(name).presets:
+        task = preset_task(name, preset)
+        if task.input.length <= 512:
+            batch = task.batch([0])
+            text = task.text(batch, 0)
+            assert text and text.isascii() and "\n" not in text
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_capability_is_said_by_the_class(name: str) -> None:
+    assert registry.get(name).group in ("state", "structure", "copying")
+
+
+def test_replaced_tasks_keep_what_they_are() -> None:
+    task = dataclasses.replace(make("word-problem", group="A4xZ5"), length=5)
+    assert (task.order, task.input.width, registry.get("word-problem").group) == (60, 60, "state")
