@@ -56,7 +56,7 @@ registry: Registry[Task] = Registry(
         "mips": "mips:Mips",
         "mqar": "mqar:Mqar",
         "pathfinder": "pathfinder:Pathfinder",
-        "pathfinder-classification": "pathfinder_classification:PathfinderClassification",
+        "pathfinder-classification": "pathfinder:PathfinderClassification",
         "recall": "recall:Recall",
         "reverse": "reverse:Reverse",
         "select": "select:Select",

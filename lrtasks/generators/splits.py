@@ -8,9 +8,9 @@ import numpy as np
 
 from lrtasks.generators.base import Split, Task
 
-MOST_SAMPLES = 20_000
-MOST_TOKENS = 2**20
-"""Inputs and tokens drawn of each split: a second or two."""
+MOST_SAMPLES = 50_000
+MOST_TOKENS = 2**19
+"""Inputs and tokens drawn of each split: about a second."""
 BATCH = 512
 
 
