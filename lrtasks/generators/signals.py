@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from lrtasks.config import parameter
+from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Rngs, Task
 from lrtasks.spec import Batch, Sample, Spec
 
@@ -21,6 +21,8 @@ class SignalTask(Task):
     The last two channels of an input of T positions hold cos(2πt/T) and sin(2πt/T). A subclass writes :meth:`respond`;
     one whose signal is more than a channel of noise overrides :meth:`draw`.
     """
+
+    presets: ClassVar[Presets] = {"small": {"length": 256}, "paper": {"length": 4096}}
 
     length: int = parameter(4096, "sequence length L", at_least=2, at_most=MAX_LENGTH)
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.config import Presets
 from lrtasks.generators.base import registry
 from lrtasks.generators.signals import SignalTask
 
@@ -25,11 +24,6 @@ class Cumsum(SignalTask):
     """
 
     group: ClassVar[str] = "latching"
-
-    presets: ClassVar[Presets] = {
-        "small": {"length": 256},
-        "paper": {"length": 4096},
-    }
 
     def respond(self, x: np.ndarray, y: np.ndarray) -> None:
         # sums of up to millions of terms: accumulated in float64, rounded once

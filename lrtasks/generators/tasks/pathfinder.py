@@ -81,7 +81,7 @@ class PathfinderTask(Task):
     distractor_tries: int = parameter(5, "tries for each distractor before it is left out", at_least=1, at_most=100)
 
     def check(self) -> None:
-        for name, value in complete(vars(self))._asdict().items():
+        for name, value in complete({name: getattr(self, name) for name in Settings._fields})._asdict().items():
             object.__setattr__(self, name, value)
 
     @property

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.config import Presets, parameter
+from lrtasks.config import parameter
 from lrtasks.generators.base import MAX_LENGTH, MAX_SEED, Task, registry
 from lrtasks.generators.signals import SignalTask, unit_vectors
 from lrtasks.spec import Spec
@@ -35,11 +35,6 @@ class Solve(SignalTask):
     """
 
     group: ClassVar[str] = "algorithms"
-
-    presets: ClassVar[Presets] = {
-        "small": {"length": 256},
-        "paper": {"length": 4096},
-    }
 
     length: int = parameter(4096, "sequence length L", at_least=3, at_most=MAX_LENGTH)
 

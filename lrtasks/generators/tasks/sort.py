@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.config import Presets, parameter
+from lrtasks.config import parameter
 from lrtasks.generators.base import MAX_LENGTH, registry
 from lrtasks.generators.baselines import Baseline, ScaledFirstValue
 from lrtasks.generators.signals import SignalTask
@@ -30,11 +30,6 @@ class Sort(SignalTask):
     """
 
     group: ClassVar[str] = "algorithms"
-
-    presets: ClassVar[Presets] = {
-        "small": {"length": 256},
-        "paper": {"length": 4096},
-    }
 
     length: int = parameter(4096, "number of values L; the input has 2L positions", at_least=2, at_most=MAX_LENGTH)
 
