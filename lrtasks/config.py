@@ -34,6 +34,7 @@ def parameter(
     at_most: float | None = None,
     above: float | None = None,
     choices: Sequence[Any] | None = None,
+    later: bool = False,
 ) -> Any:
     """Declare one field of a :class:`Config` dataclass.
 
@@ -44,8 +45,11 @@ def parameter(
         at_most: largest allowed value (inclusive).
         above: bound that the value must exceed (exclusive).
         choices: the only allowed values.
+        later: the parameter was added to a published class: :meth:`Config.identifying` leaves it out while it has its
+            default, so that what was keyed by the parameters before (samples, digests) stays the same.
     """
     rules = {"doc": doc, "at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
+    rules["later"] = later or None
     return dataclasses.field(default=default, metadata=rules)
 
 
@@ -111,6 +115,12 @@ class Config:
     def parameters(self) -> dict[str, Any]:
         """The parameters as a plain, JSON-ready dictionary."""
         return {name: _plain(getattr(self, name)) for name in self.parameter_names()}
+
+    def identifying(self) -> dict[str, Any]:
+        """The parameters without those that were added ``later`` and have their default."""
+        fields = dataclasses.fields(self)
+        left_out = {f.name for f in fields if f.metadata.get("later") and getattr(self, f.name) == f.default}
+        return {name: value for name, value in self.parameters().items() if name not in left_out}
 
     @classmethod
     def describe_parameters(cls) -> list[dict[str, Any]]:

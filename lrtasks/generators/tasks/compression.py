@@ -12,8 +12,8 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import registry
 from lrtasks.generators.baselines import Baseline, MajorityClass
+from lrtasks.generators.octaves import bin_starts
 from lrtasks.generators.recall_tokens import MAD_BUDGET, Uniforms, UniformTask
-from lrtasks.generators.signals import bin_starts
 from lrtasks.spec import Batch, Spec
 
 RECENT = 8
