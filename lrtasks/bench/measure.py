@@ -16,7 +16,6 @@ from lrtasks.bench.resident import PeakMemory
 from lrtasks.budget import Budget
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.models.base import Backbone, offered, state_bytes
-from lrtasks.models.memory import require_memory
 
 Phase = Literal["training", "inference"]
 PHASES: tuple[Phase, ...] = ("training", "inference")
@@ -53,14 +52,10 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
         the model's ``diagnostics``, if it has any.
 
     Raises:
-        UsageError: if the model cannot be built, or is known not to fit.
+        UsageError: if the model cannot be built.
     """
     torch.set_num_threads(case.bench.settings.threads)
-    with torch.device("meta"):
-        outline = case.build()
     device = torch.device(case.bench.device)
-    if phase == "training":
-        require_memory(outline, case.bench.settings.batch, device)
     _warm_up(case.bench, phase)
     memory = PeakMemory(device)
     model, run = _made(case, phase)

@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from lrtasks.evaluation.environment import peak_memory_bytes, reset_peak_memory
-from lrtasks.models.memory import available_bytes
 
 STATUS = Path("/proc/self/status")
 FORGET_PEAK = "5"
@@ -36,11 +35,11 @@ class PeakMemory:
             return
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text(FORGET_PEAK)
-        self._start = _status_bytes("VmRSS") or peak_memory_bytes(device)
+        self._start = _bytes_of(STATUS, "VmRSS") or peak_memory_bytes(device)
 
     def above_start(self) -> int:
         """Bytes at the peak above those at the start."""
-        peak = None if self._device.type == "cuda" else _status_bytes("VmHWM")
+        peak = None if self._device.type == "cuda" else _bytes_of(STATUS, "VmHWM")
         return (peak or peak_memory_bytes(self._device)) - self._start
 
 
@@ -48,7 +47,7 @@ def limit_memory() -> None:
     """Let this process allocate 90 % of what is free now, so that it fails alone and at once (on Linux)."""
     with suppress(OSError):  # should memory run out all the same, this process is to go and no other
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
-    free, held = available_bytes(torch.device("cpu")), _status_bytes("VmData")
+    free, held = _bytes_of(Path("/proc/meminfo"), "MemAvailable"), _bytes_of(STATUS, "VmData")
     if free is not None and held is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (held + int(SHARE * free), hard))
@@ -63,9 +62,9 @@ def processor() -> str:
     return os.uname().machine
 
 
-def _status_bytes(entry: str) -> int | None:
+def _bytes_of(file: Path, entry: str) -> int | None:
     with suppress(OSError):
-        for line in STATUS.read_text().splitlines():
+        for line in file.read_text().splitlines():
             if line.startswith(f"{entry}:"):
                 return 1024 * int(line.split()[1])
     return None

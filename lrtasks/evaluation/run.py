@@ -21,7 +21,7 @@ from lrtasks.evaluation.identity import command_text, new_record, run_folder
 from lrtasks.evaluation.outcome import note_outcome
 from lrtasks.evaluation.presets import Plan, resolve
 from lrtasks.evaluation.streams import make_streams
-from lrtasks.evaluation.subject import Subject, build_subject, registered_name, require_room
+from lrtasks.evaluation.subject import Subject, build_subject, registered_name
 from lrtasks.evaluation.trackers import Tracking, track_finished, tracker_names
 from lrtasks.files import held, make_folder, remove_partials
 from lrtasks.generators.base import Task
@@ -82,7 +82,6 @@ def evaluate(
     with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            require_room(plan.model, plan.task, plan.hyper, plan.budget.batch_size // fabric.world_size, fabric.device)
             subject = build_subject(model, plan.task, plan.hyper, seed)
         streams, data_digest = make_streams(plan.task, plan.budget, seed, data, workers, fabric)
         # the first process's, as a user's model may hold what differs from process to process

@@ -17,7 +17,6 @@ from lrtasks.errors import UsageError, suggestion
 from lrtasks.generators.base import Task
 from lrtasks.models.base import ModelLike, uninitialised
 from lrtasks.models.factories import bind_factory
-from lrtasks.models.memory import require_memory
 
 
 @dataclass(frozen=True)
@@ -67,14 +66,6 @@ def build_subject(model: ModelLike, task: Task, hyper: Mapping[str, Any], seed: 
     module = bind_factory(factory, task.input, task.target, causal=task.causal, hyper=hyper)()
     label = model if isinstance(model, str) else getattr(factory, "__qualname__", type(factory).__name__)
     return _user_subject(label, dict(hyper), module)
-
-
-def require_room(name: str | None, task: Task, hyper: Mapping[str, Any], batch: int, device: torch.device) -> None:
-    """Raise :class:`UsageError` if a training step of a registered model cannot fit into memory, before it is built."""
-    if name is not None:
-        with torch.device("meta"):
-            outline = models.registry.get(name).make(**hyper).build(task.input, task.target, causal=task.causal)
-        require_memory(outline, batch, device)
 
 
 def _user_subject(name: str, hyper: dict[str, Any], module: nn.Module) -> Subject:

@@ -112,9 +112,3 @@ def test_an_output_folder_that_cannot_be(tmp_path: Path, out: str) -> None:
     with pytest.raises(UsageError, match=r"the results folder .* cannot be made"):
         run(plain, tmp_path / out)
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_a_run_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"needs about .* GB .* lower .*batch_size"):
-        run("dlr", tmp_path, "shift", parameters={"length": 2**20}, hyper={"d_model": 4096}, budget={"batch_size": 256})
-    assert not folders(tmp_path)

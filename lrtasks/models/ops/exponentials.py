@@ -1,4 +1,6 @@
-"""Kernels that are sums of exponentials, evaluated without a table of states × positions.
+"""Kernels that are sums of exponentials: their evaluation, and the kernels of DSS, S4D and MEGA made of it.
+
+:func:`exp_kernel` needs no table of states × positions.
 
     K[r, l] = Re sum_n W[r, n] exp(Λ_n l),    l = 0 .. L-1,    Λ_n = rate_n + i freq_n
 
@@ -24,12 +26,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-CHUNK = {"cpu": 1 << 19}  # complex numbers in the largest temporary of a chunk: 4 MiB in complex64
-CHUNK_ELSEWHERE = 1 << 24  # a GPU is kept busy by larger ones: 128 MiB
-PLAIN = 1 << 14  # exponentials up to which their full table is the faster form (benchmarks/kernels.py --crossover)
+from lrtasks.models.ops.convolution import Kernel
+from lrtasks.models.ops.layers import normal_
+
+CHUNK = {"cpu": 1 << 19}
+"""Complex numbers in the largest temporary of a chunk: 4 MiB in complex64."""
+CHUNK_ELSEWHERE = 1 << 24
+"""A GPU is kept busy by larger chunks: 128 MiB."""
+PLAIN = 1 << 14
+"""Exponentials up to which their full table is the faster form (benchmarks/kernels.py --crossover)."""
 
 
 def exp_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
@@ -85,18 +93,6 @@ def block_size(rows: int, length: int) -> int:
     return -(-length // blocks)
 
 
-def working_bytes(groups: int, rows: int, states: int, length: int, device: torch.device) -> int:
-    """About what :func:`exp_kernel` and its gradient hold at their peak in float32, beside the weight's gradient.
-
-    The kernel and its gradient, and for one chunk: exp(Λ l0), D and their product; U and P.
-    """
-    plan = _Plan((groups, rows, states), length, device)
-    at_once, rows_at_once = int(plan.groups[0].stop), int(plan.rows[0].stop)
-    tables = 3 * at_once * plan.B * states
-    products = 2 * at_once * rows_at_once * plan.L1 * states
-    return 8 * (tables + products + groups * rows * length)
-
-
 def exponentials(rate: Tensor | None, freq: Tensor | None, stride: int, count: int, dtype: torch.dtype) -> Tensor:
     """Table exp(Λ · stride · m) for m = 0 .. count-1, ``(G, count, N)``; complex, or real where ``freq`` is None.
 
@@ -139,17 +135,35 @@ def _slices(total: int, step: int) -> Iterator[slice]:
 
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
-    """No autocast and no TF32 or bfloat16 inside float32 products: either would cost the kernel three digits."""
+    """No autocast and no TF32 or bfloat16 inside float32 products: either would cost the kernel three digits.
+
+    Torch has an old switch for the whole process and new ones by backend, and refuses to multiply where they disagree.
+    They are touched only if some product may be reduced; then both agree inside, and afterwards are as before.
+    """
     backends: Any = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [backend.fp32_precision for backend in backends]
-    for backend in backends:
-        backend.fp32_precision = "ieee"
+    if all(precision in ("none", "ieee") for precision in before):
+        with torch.autocast(device.type, enabled=False):
+            yield
+        return
     try:
+        old = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the caller has set the new switches alone, and torch refuses to translate them
+        old = None
+    try:
+        if old is not None:
+            torch.set_float32_matmul_precision("highest")
+        for backend in backends:
+            backend.fp32_precision = "ieee"
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
+        if old is not None:
+            torch.set_float32_matmul_precision(old)
         for backend, precision in zip(backends, before, strict=True):
-            backend.fp32_precision = precision
+            backend.fp32_precision = "none"  # what it inherits, where that is the same
+            if backend.fp32_precision != precision:
+                backend.fp32_precision = precision
 
 
 class _Plan:
@@ -222,3 +236,108 @@ class _ExpKernel(torch.autograd.Function):
                 D = _flat(_unflat(D, fine).mul_(fine))
                 grad_pole[g] += _unflat(torch.matmul(offsets, D), fine).squeeze(1)
         return grad_W, None if rate is None else grad_pole.real, None if freq is None else -grad_pole.imag, None
+
+
+class Frequencies(nn.Module):
+    """Angular frequencies ``grid + offset`` in float64, of which only the offset is learned.
+
+    A frequency q rounded to float32 is off by up to 2e-7, which at position 2^20 turns the phase by 0.2 rad. The
+    grid is therefore kept as the bits of float64 numbers, in an integer buffer: ``.half()``, ``.to(torch.float32)``
+    and the like leave it alone, and it travels with the state dict. The gradient with respect to the offset is that
+    with respect to q.
+
+    Args:
+        grid: starting values in radians, any shape.
+        options: the offset's options for the optimiser, beside no weight decay.
+    """
+
+    grid_bits: Tensor
+
+    def __init__(self, grid: Tensor, **options: float) -> None:
+        super().__init__()
+        self._options = {"weight_decay": 0.0, **options}
+        self.offset = nn.Parameter(torch.zeros(grid.shape))
+        self.register_buffer("grid_bits", grid.double().contiguous().clone().view(torch.int64))
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {"offset": self._options}
+
+    def forward(self) -> Tensor:
+        """The frequencies, float64."""
+        return self.grid_bits.view(torch.float64) + self.offset.double()
+
+    @torch.no_grad()
+    def assign(self, values: Tensor) -> None:
+        """Make the frequencies exactly ``values`` (their float64 form), with a zero offset."""
+        self.grid_bits.copy_(values.double().contiguous().view(torch.int64))
+        self.offset.zero_()
+
+
+class ChannelKernel(Kernel):
+    """A sum of exponentials with exponents of each channel's own (DSS, S4D).
+
+    K[d, h, l] = Re sum_n weight[d, h, n] exp(exponent[h, n] l), in the parameters' precision, float32 at least."""
+
+    def exponents(self) -> tuple[Tensor, Tensor]:
+        """Weights ``(directions, H, N)`` and exponents ``(H, N)``, complex128."""
+        raise NotImplementedError
+
+    def forward(self, length: int) -> Tensor:
+        weight, exponent = self.exponents()
+        dtype = torch.promote_types(next(self.parameters()).dtype, torch.float32).to_complex()
+        weight = weight.to(dtype).transpose(0, 1).contiguous()
+        return exp_kernel(weight, exponent.real, exponent.imag, length).transpose(0, 1)
+
+    @torch.no_grad()
+    def recurrence(self) -> tuple[Tensor, Tensor]:
+        weight, exponent = self.exponents()
+        return weight[0], exponent
+
+
+class EMAKernel(Kernel):
+    """Multi-dimensional damped exponential moving average (MD-EMA), in one or two directions.
+
+        K[c, t] = sum_n gamma[c, n]/sqrt(N) p[c, n] beta[c, n] (1 - p[c, n] a[c, n])^t
+
+    with p = sigmoid(delta) and a = sigmoid(alpha), the papers' α and δ, whose names the code exchanges; the factor
+    1/sqrt(N) is in the code only. Sources: "Mega: Moving Average Equipped Gated Attention", section 3.2, and its public
+    code, which SeqBoat and LongVQ take.
+
+    At start delta and alpha are normal with standard deviation 0.2, gamma with 1, and beta is +1, -1, +1, ... over n
+    plus normal draws of 0.02.
+
+    Args:
+        d_model: channels d.
+        d_state: states N.
+        directions: 1, or 2 for look-back and look-ahead kernels.
+        truncated: cut the normal draws at two standard deviations (SeqBoat) or not (MEGA).
+    """
+
+    def __init__(self, d_model: int, d_state: int, directions: int = 1, *, truncated: bool = True) -> None:
+        super().__init__()
+        self.directions = directions
+        shape = (directions, d_model, d_state)
+        self.delta = nn.Parameter(normal_(torch.empty(shape), 0.2, truncated=truncated))
+        self.alpha = nn.Parameter(normal_(torch.empty(shape), 0.2, truncated=truncated))
+        signs = 1.0 - 2.0 * (torch.arange(d_state) % 2)
+        self.beta = nn.Parameter(signs + normal_(torch.empty(shape), 0.02, truncated=truncated))
+        self.gamma = nn.Parameter(normal_(torch.empty(shape), 1.0, truncated=truncated))
+
+    def coefficients(self) -> tuple[Tensor, Tensor]:
+        """Weights gamma/sqrt(N) p beta and log φ, each ``(directions, d, N)``, float32 at least."""
+        dtype = torch.promote_types(self.delta.dtype, torch.float32)
+        p, a = torch.sigmoid(self.delta.to(dtype)), torch.sigmoid(self.alpha.to(dtype))
+        weight = self.gamma.to(dtype) * p * self.beta.to(dtype) / math.sqrt(self.gamma.shape[-1])
+        # log1p keeps the digits of a slow decay; the bound keeps log φ finite where both sigmoids round to 1
+        return weight, torch.log1p(-(p * a).clamp_max(1 - torch.finfo(dtype).eps))
+
+    def forward(self, length: int) -> Tensor:
+        weight, log_decay = self.coefficients()
+        kernel = exp_kernel(weight.flatten(0, 1).unsqueeze(1), log_decay.flatten(0, 1), None, length)
+        return kernel.view(*weight.shape[:2], length)
+
+    @torch.no_grad()
+    def recurrence(self) -> tuple[Tensor, Tensor]:
+        """Weight and log φ, real float64 ``(d, N)``."""
+        weight, log_decay = self.coefficients()
+        return weight[0].double(), log_decay[0].double()

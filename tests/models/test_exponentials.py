@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from parity import gap
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from lrtasks.models.ops import expkernel
-from lrtasks.models.ops.expkernel import block_size, exp_kernel
-from lrtasks.models.ops.frequencies import Frequencies
+from lrtasks.models.ops import exponentials
+from lrtasks.models.ops.exponentials import Frequencies, block_size, exp_kernel
 
 # (groups, rows, states, length); groups 0: one set of exponents shared by all rows
 SHAPES = [
@@ -83,14 +85,14 @@ def test_equals_the_plain_definition(
     at_most: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(expkernel, "PLAIN", 0 if form == "factored" else 1 << 40)
+    monkeypatch.setattr(exponentials, "PLAIN", 0 if form == "factored" else 1 << 40)
     check(*draw(shape, parts, dtype), shape[-1], at_most)
 
 
 @pytest.mark.parametrize("shape", [(0, 6, 5, 64), (0, 2, 4, 30), (5, 2, 3, 100)], ids=str)
 def test_small_chunks_give_the_same(shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expkernel, "PLAIN", 0)
-    monkeypatch.setitem(expkernel.CHUNK, "cpu", 40)
+    monkeypatch.setattr(exponentials, "PLAIN", 0)
+    monkeypatch.setitem(exponentials.CHUNK, "cpu", 40)
     check(*draw(shape, "complex", torch.float64), shape[-1], 1e-11)
 
 
@@ -179,3 +181,75 @@ class TestFrequencies:
         assert torch.equal(values, self.grid + 1e-12)
         values[7].backward()
         assert frequencies.offset.grad[7] == 1
+
+
+def switches() -> dict[str, object]:
+    """What torch says of the precision of float32 products, by its old way and its new ones; or that it refuses."""
+
+    def read(switch: Callable[[], object]) -> object:
+        try:
+            return switch()
+        except RuntimeError:
+            return "refused"
+
+    backends = torch.backends
+    return {
+        "old": read(torch.get_float32_matmul_precision),
+        "old, CUDA": read(lambda: backends.cuda.matmul.allow_tf32),
+        "new": backends.fp32_precision,
+        "new, CUDA": backends.cuda.matmul.fp32_precision,
+        "new, CPU": backends.mkldnn.matmul.fp32_precision,
+    }
+
+
+class Switches(TorchDispatchMode):
+    """Records the switches at each product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[dict[str, object]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "mm" in str(func):
+            self.found.append(switches())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def clean_switches() -> Iterator[None]:
+    yield
+    torch.backends.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+    for backend in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul):
+        backend.fp32_precision = "none"
+
+
+CHANGES = {
+    "nothing": lambda: None,
+    "old, high": lambda: torch.set_float32_matmul_precision("high"),
+    "old, medium": lambda: torch.set_float32_matmul_precision("medium"),
+    "old, CUDA": lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+    "new": lambda: setattr(torch.backends, "fp32_precision", "tf32"),
+    "new, CUDA": lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    "new, CPU": lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+}
+
+
+@pytest.mark.usefixtures("clean_switches")
+@pytest.mark.parametrize("change", CHANGES)
+def test_switches_of_precision_agree_inside_and_are_untouched_after(change: str) -> None:
+    """Torch refuses to multiply on a GPU where its old and new switches disagree; the kernel's products are exact."""
+    CHANGES[change]()
+    before = switches()
+    weight, rate, freq = (leaf(x) for x in draw((0, 8, 64, 4097), "complex", torch.float32))
+    with Switches() as inside:
+        exp_kernel(weight, rate, freq, 4097).sum().backward()
+    assert inside.found
+    for found in inside.found:
+        assert (found["old"], found["old, CUDA"]) == ("highest", False)
+        assert {found["new, CUDA"], found["new, CPU"]} <= {"none", "ieee"}
+    assert switches() == before
+    # what is inherited stays so
+    torch.backends.fp32_precision = "ieee"
+    if change == "new":
+        assert {switches()[name] for name in ("new, CUDA", "new, CPU")} == {"ieee"}

@@ -7,8 +7,8 @@ import torch
 from parity import gap
 from torch import Tensor
 
-from lrtasks.models.ops import longconv
-from lrtasks.models.ops.longconv import fft_conv
+from lrtasks.models.ops import convolution
+from lrtasks.models.ops.convolution import fft_conv
 
 
 def direct(u: Tensor, kernel: Tensor, backward: Tensor | None, lag: int) -> Tensor:
@@ -59,8 +59,8 @@ def test_equals_direct_sums(length: int, taps: int, ahead: int | None, lag: int)
 
 
 def test_chunks_of_sequences_and_channels_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(longconv.CHUNK, "cpu", 150)
-    monkeypatch.setattr(longconv, "CHANNELS", 1)
+    monkeypatch.setitem(convolution.CHUNK, "cpu", 150)
+    monkeypatch.setattr(convolution, "CHANNELS", 1)
     inputs = draw(5, 3, 30, 30, 30)
     found, wanted = fft_conv(*inputs), direct(*inputs, 1)
     assert gap(found, wanted) < 1e-12

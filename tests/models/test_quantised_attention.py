@@ -17,12 +17,11 @@ from test_quantiser import codebook_of
 from torch import Tensor
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops import attention_functions
-from lrtasks.models.ops.attention_functions import AttentionFunction, laplace, relu2
-from lrtasks.models.ops.quantised_attention import QuantisedAttention
+from lrtasks.models.ops import scoped_attention
+from lrtasks.models.ops.positions import LocalBias
+from lrtasks.models.ops.quantised_attention import QuantisedAttention, attend_quantised
 from lrtasks.models.ops.quantiser import Codebook
-from lrtasks.models.ops.relative_bias import LocalBias
-from lrtasks.models.ops.vq_attention import attend_quantised
+from lrtasks.models.ops.scoped_attention import AttentionFunction, laplace, relu2
 
 ATTENTION_FUNCTIONS = get_args(AttentionFunction)
 ATTENTION_FILES = [
@@ -35,8 +34,8 @@ ATTENTION_FILES = [
 @pytest.fixture
 def unrounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The arrays of the Laplace function were made with the exact square roots."""
-    monkeypatch.setattr(attention_functions, "LAPLACE_MEAN", math.sqrt(1 / 2))
-    monkeypatch.setattr(attention_functions, "LAPLACE_STD", math.sqrt(1 / (4 * math.pi)))
+    monkeypatch.setattr(scoped_attention, "LAPLACE_MEAN", math.sqrt(1 / 2))
+    monkeypatch.setattr(scoped_attention, "LAPLACE_STD", math.sqrt(1 / (4 * math.pi)))
 
 
 @functools.cache
