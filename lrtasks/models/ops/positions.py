@@ -42,6 +42,18 @@ def rotate(x: Tensor, positions: Tensor | None = None) -> Tensor:
     return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
 
 
+def rotate_halves(x: Tensor, positions: Tensor) -> Tensor:
+    """As :func:`rotate`, but the pairs are the features ``(m, m + width/2)``, as in RetNet and most language models.
+
+    Args:
+        x: ``(..., length, width)``, ``width`` even.
+        positions: ``(length,)`` integers.
+    """
+    half = x.shape[-1] // 2
+    pairs = torch.stack((x[..., :half], x[..., half:]), -1).flatten(-2)
+    return torch.unflatten(rotate(pairs, positions), -1, (half, 2)).movedim(-1, -2).flatten(-2)
+
+
 class RelativeBias(nn.Module):
     """One learned number per distance, the same for all distances beyond ``positions - 1``.
 
