@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from lrtasks.errors import UsageError
 
@@ -63,35 +64,26 @@ def remove_partials(path: Path) -> None:
 def held(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file ``path``, which is removed afterwards.
 
-    The lock is a POSIX record lock: the system takes it away when this process dies, whatever it dies of, and child
-    processes do not inherit it, so that workers which outlive a killed parent for a moment keep nobody out.
+    The system takes the lock away when this process dies, whatever it dies of. Child processes do not inherit it, so
+    that workers which outlive a killed parent for a moment keep nobody out.
 
     Args:
         path: the lock file.
         what: what is locked, for the message.
 
     Raises:
-        UsageError: if another process holds it.
+        UsageError: if another process holds it, or it is a symbolic link.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    if path.is_symlink():
+        raise UsageError(f"{path} is a symbolic link, which is not used as a lock; remove it")
+    lock = FileLock(path)
     try:
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise UsageError(f"another process is working on {what}; wait for it or stop it") from None
-        if not _is_file_at(descriptor, path):
-            # the holder before us has removed the file between our two calls
-            raise UsageError(f"another process was working on {what} a moment ago; try again")
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise UsageError(f"another process is working on {what}; wait for it or stop it") from None
+    try:
+        yield
     finally:
-        os.close(descriptor)
-
-
-def _is_file_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+        # before it is let go: whoever has opened the file meanwhile finds that it holds no name any more
+        path.unlink(missing_ok=True)
+        lock.release()

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from lrtasks.config import Presets
+from lrtasks.generators import tables
 from lrtasks.generators.base import registry
 from lrtasks.generators.listops import grammar
 from lrtasks.generators.tasks.listops import ListOps
@@ -52,6 +53,9 @@ class ListOpsRoot(ListOps):
             root = {name: values[-1] for name, values in (meta or {}).items()}
             samples.append(Sample(x, y[y >= 0][-1:], mask, root))
         return samples
+
+    def _labels(self, row: tables.Row, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return tables.numbers(row, "Target"), np.zeros(1, np.int64)
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """By operator, height and length (bins from each power of two) of the whole expression."""
