@@ -1,14 +1,4 @@
-"""Samples as columns of a table, and back: the same arrays as the generator gives.
-
-| array | column | stored as |
-|---|---|---|
-| number of the sample in its split | ``index`` | int64 |
-| signal ``(length, channels)`` | ``x``, ``y`` | nested lists of float32 |
-| tokens ``(length,)`` | ``input_ids``, ``labels`` | lists of int32 (-100 where ignored) |
-| padding mask ``(length,)`` | ``attention_mask`` | lists of bool |
-| picture, label map | ``image``, ``mask`` | PNG, ``{bytes, path}``; Hugging Face ``Image`` |
-| metadata | their own names | value or nested lists |
-"""
+"""Samples as columns of a table, and back: the same arrays as the generator gives; docs/data.md lists the columns."""
 
 from __future__ import annotations
 

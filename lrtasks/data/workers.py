@@ -99,8 +99,9 @@ def _processes(make: Callable[..., Any], count: int) -> Iterator[Workers]:
         try:
             for _ in range(count):
                 ours, theirs = context.Pipe()
-                processes.append(context.Process(target=_serve, args=(theirs, make), daemon=True))
-                processes[-1].start()
+                process = context.Process(target=_serve, args=(theirs, make), daemon=True)
+                process.start()
+                processes.append(process)
                 theirs.close()
                 idle.put(ours)
             yield Workers(lambda *arguments: threads.submit(call, *arguments), 2 * count)

@@ -266,32 +266,28 @@ def split_counts(samples: int, split: Sequence[float]) -> dict[str, int]:
 
 
 def _check_folder(store: Store, plan: Manifest) -> None:
-    """Refuse a folder that holds anything but this dataset, finished or not; reads alone."""
+    """Refuse a folder that holds anything but this dataset, finished or not; writes nothing."""
     if store.root is not None and store.root.is_file():
         raise UsageError(f"{store.address} is a file; --out takes a folder")
     names = store.names() if store.root is None or store.root.exists() else []
-    for name in names:
-        if store.is_link(name):
-            raise UsageError(
-                f"{name} in {store.address} is a symbolic link; a dataset is written into plain folders alone"
-            )
-    own = {LOCK, PLAN}
-    found: Any = None
-    if MANIFEST in names:
-        found = read_manifest(store).request()
-    elif PLAN in names:
+    for name in filter(store.is_link, names):
+        raise UsageError(f"{name!r} in {store.address} is a symbolic link; choose another folder")
+    # before the plan is written there is an empty lock, or that of an object store
+    own = {LOCK} if LOCK in names and (store.root is None or not store.size(LOCK)) else set()
+    if MANIFEST in names or PLAN in names:
         try:
-            found = json.loads(store.read(PLAN))
-        except (ValueError, RecursionError):
+            found = read_manifest(store).request() if MANIFEST in names else dict(json.loads(store.read(PLAN)))
+        except UsageError:
+            raise
+        except (ValueError, TypeError, RecursionError):
             raise UsageError(f"{store.address} holds a damaged {PLAN}; choose another folder") from None
-    if found is not None:
-        unlike = differences(found if isinstance(found, dict) else {}, plan.request())
+        unlike = differences(found, plan.request())
         if unlike:
             raise UsageError(f"{store.address} holds another dataset: {'; '.join(unlike)}; choose another folder")
-        own |= _own_names(plan)
-    parts = {name.rpartition("/")[2] for name in own}
+        own = _own_names(plan)
+    partial = {PLAN.rpartition("/")[2], *(name.rpartition("/")[2] for name in own)}
     for name in names:
-        if name not in own and partial_of(name) not in parts:
+        if name not in own and partial_of(name) not in partial:
             raise UsageError(f"{store.address} holds {name!r}, which is not of this dataset; choose another folder")
 
 

@@ -52,7 +52,7 @@ class Faulty(Few):
         return Sample(x, y, mask, meta)._replace(**faults[self.fault])
 
 
-@pytest.mark.parametrize("name", [".notes-20261122", ".hidden", "diary.txt", "photos/me.png", ".lrtasks/mine"])
+@pytest.mark.parametrize("name", [".notes-20261122", ".lrtasks/lock", "diary.txt", "photos/me.png", ".lrtasks/mine"])
 def test_a_folder_with_another_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
     file = tmp_path / "set" / name
     file.parent.mkdir(parents=True)
