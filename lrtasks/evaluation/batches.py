@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import SPLITS, Split
+from lrtasks.generators.randomness import epoch_order
 from lrtasks.machine import cores
 from lrtasks.run_config import RunConfig
 from lrtasks.spec import Batch
@@ -110,8 +111,6 @@ class BatchStream(Dataset[Loaded]):
 
     def _epoch(self, epoch: int) -> np.ndarray:
         """Order of a finite training set in one epoch; the last one is kept, as most batches ask for it again."""
-        from lrtasks.data import epoch_order
-
         if self._order[0] != epoch:
             assert self._samples is not None
             self._order = (epoch, epoch_order(self._samples, self._seed, epoch))
