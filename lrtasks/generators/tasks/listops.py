@@ -227,6 +227,9 @@ class ListOpsRoot(ListOps):
     def _operators(self, batch: Batch) -> np.ndarray:
         return _at_root(batch, super()._operators(batch))
 
+    def _labels(self, row: tables.Row, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return tables.numbers(row, "Target"), np.zeros(1, np.int64)
+
 
 class MajorityPerGroup:
     """The most frequent class of the training targets within each group of positions.
@@ -256,9 +259,6 @@ def _at_brackets(batch: Batch, found: grammar.Operators, values: np.ndarray) -> 
     spread: np.ndarray = np.zeros(batch.x.shape, dtype=values.dtype)
     spread[found.row, found.close] = values
     return spread
-
-    def _labels(self, row: tables.Row, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return tables.numbers(row, "Target"), np.zeros(1, np.int64)
 
 
 def _at_root(batch: Batch, values: np.ndarray) -> np.ndarray:
