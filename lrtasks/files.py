@@ -34,6 +34,13 @@ def make_folder(folder: Path, what: str) -> None:
         raise UsageError(f"{what} {folder} is not writable")
 
 
+def refuse_links(*paths: Path) -> None:
+    """Raise :class:`UsageError` if one of these paths is a symbolic link, which could lead out of a results folder."""
+    for path in paths:
+        if path.is_symlink():
+            raise UsageError(f"{path} is a symbolic link; remove it, or take another results folder")
+
+
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Write a file so that a kill at any moment leaves the old content or the new one."""
     partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")

@@ -178,6 +178,7 @@ class RunConfig:
             "version": self.task.version,
             "parameters": self.task.parameters(),
             "metric": self.task.metric,
+            "address": self.task_address,
             "data": self.data_digest,
         }
         return RunRecord(
