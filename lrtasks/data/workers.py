@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from lrtasks.data.store import GenerationError
 from lrtasks.errors import UsageError, unknown
-from lrtasks.machine import cores, end_with_parent
+from lrtasks.machine import cores
+from lrtasks.processes import end_with_parent
 
 BACKENDS = ("local", "ray")
 MAX_WORKERS = 1024
