@@ -122,7 +122,11 @@ class StoredDataset:
         for (name, group), places in wanted.items():
             positions, rows = zip(*places, strict=True)
             try:
-                found = decode(self.manifest.columns, self._group(name, group).take(list(rows)))
+                table = self._group(name, group)
+                # a slice copies nothing
+                consecutive = rows == (*range(rows[0], rows[0] + len(rows)),)
+                table = table.slice(rows[0], len(rows)) if consecutive else table.take(list(rows))
+                found = decode(self.manifest.columns, table)
             except (ValueError, OSError) as error:
                 raise UsageError(f"{name} in {self._store.address} cannot be read: {first_line(error)}") from error
             samples |= zip(positions, found, strict=True)
