@@ -87,12 +87,13 @@ def _sample(page: Path, name: str) -> str:
 
 def _presets(name: str) -> str:
     rows = []
-    for preset, content in registry.presets(name).items():
+    for preset in registry.get(name).presets:
+        own, budget = registry.get(name).preset_values(preset)
         plan = resolve(name, None, preset=preset)
-        training = {key: value for key, value in content.get("training", {}).items() if key not in IN_COLUMNS}
+        training = {key: value for key, value in budget.items() if key not in IN_COLUMNS}
         size = f"{plan.budget.steps:,} × {plan.budget.batch_size:,}"
         shapes = [_shape(plan.task.input), _shape(plan.task.target)]
-        rows.append([f"`{preset}`", settings(content["parameters"]), *shapes, size, settings(training)])
+        rows.append([f"`{preset}`", settings(own), *shapes, size, settings(training)])
     return table(["preset", "parameters", "input", "target", "steps × batch", "other training settings"], rows)
 
 
