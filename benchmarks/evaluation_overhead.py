@@ -16,6 +16,7 @@ bare step (wall time, so on an idle machine).
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import statistics
 import tempfile
 import time
@@ -23,13 +24,12 @@ from collections.abc import Callable
 
 import torch
 
-import lrtasks
 from lrtasks import generators
 from lrtasks.evaluation.batches import BatchStream
 from lrtasks.evaluation.losses import loss_named
 from lrtasks.evaluation.optimiser import make_optimiser
-from lrtasks.evaluation.presets import Plan, resolve
-from lrtasks.evaluation.subject import build_subject
+from lrtasks.evaluation.run import run
+from lrtasks.run_config import RunConfig
 
 
 def signal_tasks() -> list[str]:
@@ -52,12 +52,12 @@ def median(clock: Callable[[], float], call: Callable[[int], object], repeats: i
     return statistics.median(times)
 
 
-def training_step(plan: Plan) -> Callable[[int], None]:
-    """One training step of the plan's model on a batch that is there already."""
-    assert plan.model is not None
-    model = build_subject(plan.model, plan.task, plan.hyper, 0).module
-    optimiser, loss = make_optimiser(model, plan.budget), loss_named(plan.task.loss)
-    batch = BatchStream(plan.task, 0, "train", plan.budget.batch_size)[0]
+def training_step(config: RunConfig) -> Callable[[int], None]:
+    """One training step of the run's model on a batch that is there already."""
+    torch.manual_seed(config.seed)
+    model = config.build()
+    optimiser, loss = make_optimiser(model, config.budget), loss_named(config.task.loss)
+    batch = BatchStream(config.task, 0, "train", config.budget.batch_size)[0]
 
     def step(_: int) -> None:
         loss(model(batch.x), batch.y).backward()
@@ -67,15 +67,12 @@ def training_step(plan: Plan) -> Callable[[int], None]:
     return step
 
 
-def loop_seconds(plan: Plan, steps: int) -> float:
+def loop_seconds(config: RunConfig, steps: int) -> float:
     """Wall time per step of the whole loop, with workers."""
-    assert plan.model is not None
-    budget = {**plan.budget.parameters(), "steps": steps, "eval_every": steps, "val_batches": 1, "test_batches": 1}
+    shorter = {"steps": steps, "eval_every": steps, "warmup_steps": 0, "val_batches": 1, "test_batches": 1}
+    config = dataclasses.replace(config, budget=dataclasses.replace(config.budget, **shorter))
     with tempfile.TemporaryDirectory() as out:
-        record = lrtasks.evaluate(
-            plan.model, plan.task, hyper=plan.hyper, budget=budget, device="cpu", out=out, quiet=True
-        )
-    return float(record.cost["seconds_per_step"])
+        return float(run(config, device="cpu", out=out, quiet=True).cost["seconds_per_step"])
 
 
 def main() -> None:
@@ -93,14 +90,14 @@ def main() -> None:
     header = f"{'task':16}{'batch':>10}{'step':>10}{'ratio':>8}"
     print(header + (f"{'loop':>10}{'loop/step':>11}" if arguments.loop else ""))
     for name in arguments.tasks or signal_tasks():
-        given = {"parameters": {"length": arguments.length}, "budget": {"batch_size": arguments.batch_size}}
-        plan = resolve(name, arguments.model, preset=arguments.preset, **given)
-        stream, step = BatchStream(plan.task, 0, "train", plan.budget.batch_size), training_step(plan)
+        given = {"task.length": arguments.length, "budget.batch_size": arguments.batch_size}
+        config = RunConfig.make(name, arguments.model, preset=arguments.preset, settings=given)
+        stream, step = BatchStream(config.task, 0, "train", config.budget.batch_size), training_step(config)
         making = median(time.process_time, stream.__getitem__, arguments.repeats)
         training = median(time.process_time, step, arguments.repeats)
         line = f"{name:16}{making * 1e3:8.1f}ms{training * 1e3:8.0f}ms{making / training:8.1%}"
         if arguments.loop:
-            bare, whole = median(time.perf_counter, step, arguments.repeats), loop_seconds(plan, arguments.repeats * 10)
+            bare, whole = median(time.perf_counter, step, arguments.repeats), loop_seconds(config, arguments.repeats * 10)
             line += f"{whole * 1e3:8.1f}ms{whole / bare:11.2f}"
         print(line, flush=True)
 

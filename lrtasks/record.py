@@ -150,12 +150,12 @@ def read_record(path: Path) -> RunRecord:
 
 
 def _from_schema_1(content: dict[str, Any]) -> dict[str, Any]:
-    """Trivial baselines were called floors, and a user's own model was known by its modules, not by its source."""
+    """Trivial baselines were called floors, a user's own model was known by its modules, and there was no digest."""
     content = {("baselines" if name == "floors" else name): value for name, value in content.items()}
     if isinstance(content.get("model"), dict):
         renamed = {("source" if name == "structure" else name): value for name, value in content["model"].items()}
         content["model"] = {"version": None if renamed.get("source") else 1, **renamed}
-    return content | {"schema": SCHEMA}
+    return {"digest": "", **content, "schema": SCHEMA}
 
 
 def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]:

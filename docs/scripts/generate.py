@@ -27,6 +27,7 @@ DOCS = Path(__file__).parents[1]
 HEAT_MAP = DOCS / "heat_map.svg"
 RENDERERS: dict[str, Renderer] = {
     "gallery": task_pages.gallery,
+    "groups": task_pages.groups,
     "tasks": task_pages.tasks,
     "sample": task_pages.sample,
     "task": task_pages.task,

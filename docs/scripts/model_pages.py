@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lrtasks.evaluation.presets import resolve
 from parameter_tables import code, parameter_table, settings
 from regions import link, regions, table
 from task_pages import sentence
 
-from lrtasks import generators, models
+from lrtasks import models
 from lrtasks.budget import Budget
 from lrtasks.models.base import ModelConfig, state_bytes
+from lrtasks.run_config import RunConfig
 
 FOLDER = Path(__file__).parents[1] / "models"
 
@@ -24,7 +24,8 @@ def table_of_models(page: Path, _: Sequence[str]) -> str:
     rows = []
     for name in models.registry.built_in():
         count, state = size(name)
-        shown = f"[{name}]({link(page, home(name))})"
+        pages = _pages(name)
+        shown = f"[{name}]({link(page, pages[0])})" if pages else name
         rows.append(
             [shown, sentence(models.registry.get(name)), f"{count:,}", "none" if state is None else f"{state:,}"]
         )
@@ -52,25 +53,17 @@ def budget(_: Path, __: Sequence[str]) -> str:
     return parameter_table(Budget.describe_parameters())
 
 
-def home(name: str) -> Path:
-    """The page that describes a model.
-
-    Raises:
-        ValueError: if there is none, or more than one.
-    """
-    pages = [
+def _pages(name: str) -> list[Path]:
+    """The pages that describe a model; a test requires that there is one."""
+    return [
         page for page in sorted(FOLDER.glob("*.md")) for words in regions(page) if words[0] == "model" and name in words
     ]
-    if len(pages) != 1:
-        raise ValueError(f"model {name} needs one page with a region '<!-- generated: model {name} -->', found {pages}")
-    return pages[0]
 
 
 @functools.cache
 def size(name: str) -> tuple[int, int | None]:
     """Parameters, and bytes of streaming state, of a model at the preset ``small`` on shift."""
-    plan = resolve("shift", name, preset="small")
-    built = models.build(name, plan.task.input, plan.task.target, causal=True, **plan.hyper)
+    built = RunConfig.make("shift", name).build()
     return sum(value.numel() for value in built.parameters()), state_bytes(built)
 
 
@@ -93,18 +86,12 @@ def _variation(variant: str, name: str) -> str:
 
 
 def _presets(name: str) -> str:
+    """One row for each preset, followed by what it has for single tasks."""
+    cls = models.registry.get(name)
     rows = []
-    for preset, content in models.registry.presets(name).items():
-        rows.append([f"`{preset}`", "every task", *_preset(content)])
-        rows += [[f"`{preset}`", _tasks([task]), *_preset(entry)] for task, entry in content.get("tasks", {}).items()]
+    for preset in (key for key in cls.presets if "/" not in key):
+        for key in (preset, *(key for key in cls.presets if key.startswith(f"{preset}/"))):
+            task = key.removeprefix(preset).removeprefix("/")
+            scope = f"also on {task}" if task else "every task"
+            rows.append([f"`{preset}`", scope, *map(settings, cls.preset_values(key))])
     return table(["preset", "for", "hyper-parameters", "training"], rows)
-
-
-def _preset(content: Mapping[str, Any]) -> list[str]:
-    return [settings(content.get("hyper", {})), settings(content.get("training", {}))]
-
-
-def _tasks(names: Sequence[str]) -> str:
-    known = generators.registry.built_in()
-    assert all(name in known for name in names)
-    return ", ".join(f"also on {name}" for name in names)

@@ -69,5 +69,7 @@ def _plain(value: Any) -> str:
 def _kind(text: str) -> str:
     if text.startswith("Literal["):
         return ", ".join(f"`{choice}`" for choice in re.findall(r"'([^']*)'", text))
-    pair = re.fullmatch(r"tuple\[(\w+), \1\]", text)
-    return f"two: {WORDS[pair[1]]} each" if pair else WORDS.get(text, f"`{text}`")
+    several = re.fullmatch(r"tuple\[(\w+)((?:, \1)+)\]", text)
+    if several is None:
+        return WORDS.get(text, f"`{text}`")
+    return f"{'two' if several[2].count(',') == 1 else 'three'}: {WORDS[several[1]]} each"

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lrtasks.evaluation.presets import resolve
 from regions import table
 
 import lrtasks.results
 from lrtasks import models
+from lrtasks.run_config import RunConfig
 
 REPORTED = Path(lrtasks.results.__file__).with_name("reported.toml")
 OTHERS = Path(__file__).with_name("other_figures.toml")
@@ -77,11 +77,11 @@ def commands(_: Path, words: Sequence[str]) -> str:
 def _command(entry: Mapping[str, Any], task: str, where: Mapping[str, Any]) -> list[str]:
     """The preset, and what of the figure's own settings the preset does not have."""
     preset, name = PRESETS.get(entry["source"], "paper"), entry["model"]
-    plan = resolve(task, name, preset=preset)
-    hyper = models.registry.get(name).make(**plan.hyper).parameters()
-    known = {**plan.task.parameters(), **hyper, **plan.budget.parameters()}
-    like = models.registry.presets(name)[preset]["tasks"][entry["like"]] if "like" in entry else {}
-    wanted = {**where, **like.get("hyper", {}), **like.get("training", {}), **entry["hyper"]}
+    run = RunConfig.make(task, name, preset=preset)
+    known = {**run.task.parameters(), **run.model.parameters, **run.budget.parameters()}
+    like, like_budget = models.registry.get(name).preset_values(f"{preset}/{entry.get('like')}")
+    wanted = {**where, **like, **like_budget, **entry["hyper"]}
+    wanted = {key: list(value) if isinstance(value, tuple) else value for key, value in wanted.items()}
     for figures, extra in BUDGETS:
         if figures.items() <= {**where, "model": name}.items():
             wanted.update(extra)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lrtasks.evaluation.presets import resolve
 from PIL import Image
 
+from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.generators import Task, make, registry
 from lrtasks.generators.preview import preview
@@ -21,14 +21,24 @@ TASKS = Path(__file__).parents[1] / "tasks"
 FLOORS = TASKS / "floors.json"
 SHORT_EXPRESSION = {"setting": "small", "min_length": 10, "max_length": 24}
 PARAMETERS: dict[str, dict[str, Any]] = {
-    "chomsky": {"lengths": (9, 9)},
-    "copying": {"string": (8, 8)},
+    "adding": {"length": 10},
+    "chomsky": {"lengths": [9, 9]},
+    "compression": {"length": 12},
+    "copying": {"string": [8, 8]},
+    "depo": {"law": "clean", "nodes": 4, "hops": 2, "queries": 2, "words": [8, 1, 1]},
     "dyck": {"kinds": 3, "depth": 4, "length": 16, "close": "generic"},
     "flip-flop": {"instructions": 10},
+    "fuzzy-recall": {"law": "grid", "length": 25, "value_tokens": 2, "letters": 2},
+    "in-context-language": {"length": 32, "strings": [3, 6], "states": [3, 4]},
     "induction-heads": {"length": 12},
+    "joint-recall": {"contexts": 2, "keys": 2, "values": 8, "room": [2, 2]},
+    "k-hop": {"law": "clean", "length": 13, "letters": 3, "hops": [1, 2]},
     "listops": SHORT_EXPRESSION,
     "listops-root": SHORT_EXPRESSION,
+    "memorization": {"facts": 64, "pairs": 4},
     "mqar": {"length": 16, "pairs": 2, "vocab": 32},
+    "noisy-recall": {"length": 20, "vocab": 12, "noise_vocab": 6, "noise": 0.4},
+    "overwrite": {"keys": 3, "updates": 4, "vocab": 16},
     "pathfinder": {"res": 64},
     "pathfinder-classification": {"res": 64},
     "recall": {"length": 12},
@@ -36,6 +46,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "select-fixed": {"length": 64, "marks": 8},
     "selective-copying": {"noise": 8, "memorise": 3},
     "stack": {"stacks": 2, "values": 4, "operations": 10},
+    "variable-tracking": {"statements": 8, "variables": 4, "constants": 6},
     "word-problem": {"length": 8},
 }
 """Small enough to be taken in at a glance; the others have a length of 64."""
@@ -86,13 +97,17 @@ def baselines() -> str:
     """Floors of every task at the preset ``small``, as JSON: the scores that a run of seed 0 notes."""
     scores = {}
     for name in registry.built_in():
-        plan = resolve(name, None, preset="small")
-        size, tested = plan.budget.batch_size, plan.budget.test_batches
-        train = list(itertools.islice(plan.task.stream(size, split="train"), BASELINE_BATCHES))
-        test = list(itertools.islice(plan.task.stream(size, split="test"), tested))
-        found = baseline_scores(plan.task, train, test)
-        scores[name] = {floor: round(values[plan.task.metric], 3) + 0.0 for floor, values in found.items()}
+        task, training = make(name, preset="small"), budget(name, "small")
+        train = list(itertools.islice(task.stream(training.batch_size, split="train"), BASELINE_BATCHES))
+        test = list(itertools.islice(task.stream(training.batch_size, split="test"), training.test_batches))
+        found = baseline_scores(task, train, test)
+        scores[name] = {baseline: round(values[task.metric], 3) + 0.0 for baseline, values in found.items()}
     return json.dumps(scores, indent=1) + "\n"
+
+
+def budget(name: str, preset: str) -> Budget:
+    """The training budget of a task's preset, before a model changes it."""
+    return Budget.make(**{**DEFAULTS.get(preset, {}), **registry.get(name).preset_values(preset)[1]})
 
 
 def _option(name: str) -> str:

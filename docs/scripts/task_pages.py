@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import task_examples
-from lrtasks.evaluation.presets import resolve
 from parameter_tables import parameter_table, settings
 from regions import link, table
 
-from lrtasks.generators import Spec, registry
+from lrtasks.generators import Spec, make, registry
+from lrtasks.generators.base import GROUPS
 
 THROUGHPUT = task_examples.TASKS / "throughput.txt"
 """What ``benchmarks/generators.py`` printed, below the command."""
@@ -24,6 +24,18 @@ LOSSES = {
     "balanced-cross-entropy": "cross-entropy weighted by the inverse of each class's count in the batch",
 }
 IN_COLUMNS = ("steps", "batch_size")
+GROUP_MEANINGS = {
+    "state": "a state that each token changes",
+    "structure": "nesting, stacks and the rules of a language",
+    "copying": "giving back what was read, whole or in part",
+    "retrieval": "looking up by content",
+    "hops": "several lookups in a row",
+    "capacity": "how much is held, in a vector or in the weights",
+    "latching": "holding a value, and adding to it",
+    "algorithms": "a map that depends on the whole input",
+    "geometry": "following a curve through an image",
+    "other": "anything else",
+}
 
 
 def sentence(cls: type) -> str:
@@ -33,15 +45,29 @@ def sentence(cls: type) -> str:
 
 
 def gallery(page: Path, _: Sequence[str]) -> str:
-    """A card for each task: a sample, what it asks, floor, parameters."""
-    cards = [_card(page, name) for name in registry.built_in()]
-    return '<div class="grid cards" markdown>\n\n' + "\n\n".join(cards) + "\n\n</div>"
+    """For each group a card per task: a sample, what it asks, floor, parameters."""
+    parts = []
+    for group, names in _groups():
+        cards = "\n\n".join(_card(page, name) for name in names)
+        heading = f"### {group}: {GROUP_MEANINGS[group]}"
+        parts += [heading, f'<div class="grid cards" markdown>\n\n{cards}\n\n</div>']
+    return "\n\n".join(parts)
+
+
+def groups(page: Path, _: Sequence[str]) -> str:
+    """The table of groups, with the tasks of each."""
+    rows = [[group, GROUP_MEANINGS[group], ", ".join(_named(page, name) for name in names)] for group, names in _groups()]
+    return table(["group", "to test", "take"], rows)
 
 
 def tasks(page: Path, _: Sequence[str]) -> str:
-    """The table of tasks."""
-    rows = [[_named(page, name), sentence(registry.get(name)), _floor(name)] for name in registry.built_in()]
-    return table(["task", "what it asks", "floor at `small`"], rows)
+    """The table of tasks, by group."""
+    rows = [
+        [group, _named(page, name), sentence(registry.get(name)), _floor(name)]
+        for group, names in _groups()
+        for name in names
+    ]
+    return table(["group", "task", "what it asks", "floor at `small`"], rows)
 
 
 def sample(page: Path, words: Sequence[str]) -> str:
@@ -59,6 +85,12 @@ def task(_: Path, words: Sequence[str]) -> str:
     commands = f"Look at it: `lrtasks preview {name}`. Train on it: `lrtasks eval --model transformer --task {name}`."
     parameters = parameter_table(cls.describe_parameters())
     return "\n\n".join([scored, parameters, _presets(name), _floors(name), _cost(name), commands])
+
+
+def _groups() -> list[tuple[str, list[str]]]:
+    """Names of the built-in tasks by group; groups without a task are left out."""
+    found = [(group, [name for name in registry.built_in() if registry.get(name).group == group]) for group in GROUPS]
+    return [(group, names) for group, names in found if names]
 
 
 def _card(page: Path, name: str) -> str:
@@ -87,12 +119,13 @@ def _sample(page: Path, name: str) -> str:
 
 def _presets(name: str) -> str:
     rows = []
-    for preset, content in registry.presets(name).items():
-        plan = resolve(name, None, preset=preset)
-        training = {key: value for key, value in content.get("training", {}).items() if key not in IN_COLUMNS}
-        size = f"{plan.budget.steps:,} × {plan.budget.batch_size:,}"
-        shapes = [_shape(plan.task.input), _shape(plan.task.target)]
-        rows.append([f"`{preset}`", settings(content["parameters"]), *shapes, size, settings(training)])
+    for preset in registry.get(name).presets:
+        own, budget = registry.get(name).preset_values(preset)
+        task, training = make(name, preset=preset), task_examples.budget(name, preset)
+        other = {key: value for key, value in budget.items() if key not in IN_COLUMNS}
+        size = f"{training.steps:,} × {training.batch_size:,}"
+        shapes = [_shape(task.input), _shape(task.target)]
+        rows.append([f"`{preset}`", settings(own), *shapes, size, settings(other)])
     return table(["preset", "parameters", "input", "target", "steps × batch", "other training settings"], rows)
 
 
@@ -113,7 +146,7 @@ def _floor(name: str) -> str:
 
 
 def _floors(name: str) -> str:
-    budget = resolve(name, None, preset="small").budget
+    budget = task_examples.budget(name, "small")
     listed = ", ".join(f"`{predictor}` {score:z.3f}" for predictor, score in _best_first(name))
     return f"Floors at `small`, on its {budget.test_batches * budget.batch_size:,} test samples: {listed}."
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lrtasks.config import Config
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, unknown
 from lrtasks.generators import randomness as random
 from lrtasks.generators import tables
 from lrtasks.generators.baselines import Baseline, MajorityClass, PositionMean
@@ -333,13 +333,23 @@ def _column(values: list[Any]) -> Any:
     return np.asarray(values) if len(shapes) == 1 else values
 
 
-def make(name: str, **parameters: Any) -> Task:
-    """Build the task called ``name``; see ``lrtasks describe NAME`` for its parameters.
+def make(name: str, *, preset: str | None = None, **parameters: Any) -> Task:
+    """Build the task called ``name``; see ``lrtasks describe NAME`` for its parameters and presets.
+
+    Args:
+        name: a registered name, or the address ``FILE.py:NAME`` of your own class.
+        preset: fills in the parameters that are left open; without it they have their defaults.
+        parameters: values by name.
 
     Raises:
-        UsageError: for an unknown name or parameter (the close ones are suggested) or a value out of range.
+        UsageError: for an unknown name, preset or parameter (the close ones are suggested) or a value out of range.
     """
-    return registry.get(name).make(**parameters)
+    cls = registry.get(name)
+    if preset is None:
+        return cls.make(**parameters)
+    if preset not in cls.presets:
+        raise unknown(f"preset of {name}", preset, cls.presets)
+    return cls.make(**{**cls.preset_values(preset)[0], **parameters})
 
 
 def names() -> list[str]:

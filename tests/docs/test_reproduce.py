@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,11 +15,9 @@ sys.path.insert(0, str(ROOT / "docs" / "scripts"))
 import reproduce
 
 import lrtasks.evaluation.run
-from lrtasks import models
 from lrtasks.cli import app
-from lrtasks.evaluation.presets import Plan, resolve
-from lrtasks.results import RunRecord
 from lrtasks.results.reported import reported_figure
+from lrtasks.run_config import RunConfig
 
 PAGE = (ROOT / "docs" / "reproduce.md").read_text()
 LRTASKS: Any = typer.main.get_command(app)
@@ -31,49 +28,34 @@ class AskedError(Exception):
     """Raised in place of a run."""
 
 
-def plan_of(command: list[str], monkeypatch: pytest.MonkeyPatch) -> Plan:
+def run_of(command: list[str], monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     """What the command line asks the evaluation for."""
-    asked: dict[str, Any] = {}
+    asked: list[RunConfig] = []
 
-    def note(model: str, task: str, **given: Any) -> None:
-        asked.update(model=model, task=task, **given)
+    def note(config: RunConfig, **_: Any) -> None:
+        asked.append(config)
         raise AskedError
 
-    monkeypatch.setattr(lrtasks.evaluation.run, "evaluate", note)
+    monkeypatch.setattr(lrtasks.evaluation.run, "run", note)
     with pytest.raises(AskedError):
         LRTASKS(command[1:], standalone_mode=False)
-    names = ("preset", "parameters", "hyper", "budget")
-    return resolve(asked["task"], asked["model"], **{name: asked[name] for name in names})
-
-
-def hyper_of(plan: Plan) -> Mapping[str, Any]:
-    assert plan.model is not None
-    return models.registry.get(plan.model).make(**plan.hyper).parameters()
+    (config,) = asked
+    return config
 
 
 @pytest.mark.parametrize("cell", REPORTED, ids=lambda cell: f"{cell.source}-{cell.column}-{cell.task}")
 def test_the_command_leads_to_the_figure(cell: reproduce.Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of(cell.command, monkeypatch)
-    record = RunRecord(
-        command=shlex.join(cell.command),
-        task={"name": plan.task.name, "version": 1, "parameters": plan.task.parameters(), "metric": plan.task.metric},
-        model={"name": plan.model, "parameters": hyper_of(plan), "count": None, "state_bytes": None},
-        preset="paper",
-        budget=plan.budget.parameters(),
-        seed=0,
-        environment={},
-    )
-    figure = reported_figure(record)
+    figure = reported_figure(run_of(cell.command, monkeypatch).record())
     assert figure is not None
     assert (figure.value, figure.metric, figure.source) == (cell.value, cell.metric, cell.source)
 
 
 @pytest.mark.parametrize("cell", OTHERS, ids=lambda cell: f"{cell.source}-{cell.column}-{cell.task}")
 def test_other_commands_are_of_this_model_and_task(cell: reproduce.Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of(cell.command, monkeypatch)
-    settings = {**plan.task.parameters(), **hyper_of(plan)}
+    run = run_of(cell.command, monkeypatch)
+    settings = {**run.task.parameters(), **run.model.parameters}
     name, *said = cell.column.split(", ")
-    assert (plan.model, plan.task.name) == (name, cell.task)
+    assert (run.model.name, run.task.name) == (name, cell.task)
     assert all(str(settings[key]) == value for key, value in (part.split("=") for part in said))
 
 
@@ -85,9 +67,9 @@ def test_the_page_has_every_command(cell: reproduce.Cell) -> None:
 def test_budgets_are_those_of_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample of the budgets that are written by hand, against the arithmetic that they come from."""
     commands = {(cell.source, cell.column, cell.task): cell.command for cell in REPORTED}
-    short = plan_of(commands["DLR paper, Table 1", "dlr, layers=6, length=512", "shift"], monkeypatch).budget
+    short = run_of(commands["DLR paper, Table 1", "dlr, layers=6, length=512", "shift"], monkeypatch).budget
     assert short.steps * short.batch_size == 43_200 * 16, "as many samples as at length 4096"
-    wide = plan_of(commands["DLR paper, Table 3", "dlr, layers=6, res=256", "pathfinder"], monkeypatch).budget
+    wide = run_of(commands["DLR paper, Table 3", "dlr, layers=6, res=256", "pathfinder"], monkeypatch).budget
     assert wide.steps == 40 * (80_000 // wide.batch_size), "40 epochs of 80,000 images"
-    wider = plan_of(commands["DLR paper, Table 3", "dlr, layers=12, res=512", "pathfinder"], monkeypatch).budget
+    wider = run_of(commands["DLR paper, Table 3", "dlr, layers=12, res=512", "pathfinder"], monkeypatch).budget
     assert wider.steps == 21 * (80_000 // wider.batch_size), "21 epochs of 80,000 images"

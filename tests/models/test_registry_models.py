@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from lrtasks.evaluation.presets import resolve
 from parity import gap
 
 from lrtasks import generators
 from lrtasks.budget import Budget
 from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
-from lrtasks.models import build, names, registry
+from lrtasks.models import names, registry
+from lrtasks.run_config import RunConfig
 from lrtasks.spec import Spec
 
 # Values for small models, of which each takes those that it has.
@@ -118,11 +118,11 @@ def test_small_presets_have_about_the_parameters_of_dlr(name: str) -> None:
 def test_small_presets_fit_every_causal_task(name: str) -> None:
     """The atomic tasks, recall, mqar and listops among them: each resolves to a model that can be built."""
     for task in generators.names():
-        plan = resolve(task, name)
-        if plan.task.causal:
+        run = RunConfig.make(task, name)
+        if run.task.causal:
             with torch.device("meta"):
-                model = build(name, plan.task.input, plan.task.target, **plan.hyper)
-            assert model.input == plan.task.input and model.target == plan.task.target
+                model = run.build()
+            assert model.input == run.task.input and model.target == run.task.target
 
 
 @pytest.mark.parametrize(
@@ -134,18 +134,18 @@ def test_small_presets_fit_every_causal_task(name: str) -> None:
     ],
 )
 def test_paper_presets_follow_the_papers_schedules(name: str, task: str, schedule: str) -> None:
-    budget = resolve(task, name, preset="paper").budget
+    budget = RunConfig.make(task, name, preset="paper").budget
     assert budget.schedule == schedule
     assert (budget.warmup_steps > 0) == (schedule != "constant")
 
 
 def test_recall_models_share_a_budget() -> None:
     """What Focus's Table 1 compares is trained alike but for the learning rate, at any length."""
-    plans = [
-        resolve("recall", name, preset="paper", parameters={"length": length})
+    runs = [
+        RunConfig.make("recall", name, preset="paper", settings={"task.length": length})
         for name in ("focus", "focus-h", "hyena", "transformer")
         for length in (30, 256)
     ]
-    assert len({json.dumps({**plan.budget.parameters(), "lr": None}) for plan in plans}) == 1
-    assert {(plan.hyper["layers"], plan.hyper["d_model"]) for plan in plans} == {(2, 64)}
-    assert {plan.task.parameters()["vocab"] for plan in plans} == {30} and plans[0].budget.train_samples == 2000
+    assert len({json.dumps({**run.budget.parameters(), "lr": None}) for run in runs}) == 1
+    assert {(run.model.parameters["layers"], run.model.parameters["d_model"]) for run in runs} == {(2, 64)}
+    assert {run.task.parameters()["vocab"] for run in runs} == {30} and runs[0].budget.train_samples == 2000
