@@ -30,11 +30,11 @@ import torch
 from torch import Tensor
 
 import lrtasks.models.dlr
-import lrtasks.models.ops.channel_kernel
+import lrtasks.models.ops.exponentials
 from lrtasks.models.dlr import DLRKernel
 from lrtasks.models.dss import DSSKernel
-from lrtasks.models.ops import expkernel
-from lrtasks.models.ops.expkernel import exp_kernel
+from lrtasks.models.ops import exponentials
+from lrtasks.models.ops.exponentials import exp_kernel
 from lrtasks.spec import Spec
 
 FORMS = ("factored", "plain", "keops")
@@ -140,7 +140,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Run one case in this process and return its figures."""
     torch.set_num_threads(case["threads"])
     form = KERNELS[case["form"]]
-    lrtasks.models.dlr.exp_kernel = lrtasks.models.ops.channel_kernel.exp_kernel = form  # type: ignore[attr-defined]
+    lrtasks.models.dlr.exp_kernel = lrtasks.models.ops.exponentials.exp_kernel = form  # type: ignore[attr-defined]
     make = step_run if case["step"] else kernel_run
     on_gpu = case["device"] == "cuda"
     make({**case, "states": 64, "channels": 4}, 64)()  # thread pools, libraries and code are loaded before the start
@@ -189,7 +189,7 @@ def crossover(threads: int) -> list[dict[str, Any]]:
         freq = torch.rand(states, dtype=torch.float64, requires_grad=True)
         row: dict[str, Any] = {"states": states, "length": length}
         for form, limit in (("factored", 0), ("table", states * length)):
-            expkernel.PLAIN = limit
+            exponentials.PLAIN = limit
             best = math.inf
             for _ in range(50):
                 start = time.process_time()

@@ -20,10 +20,9 @@ import argparse
 import os
 from typing import Any
 
-from lrtasks.bench.apart import run_apart
-from lrtasks.bench.case import Bench, Case, Settings
-from lrtasks.bench.growth import growth
-from lrtasks.bench.measure import PHASES, cost
+from lrtasks.bench import PHASES
+from lrtasks.bench.measure import Case, Settings, cost, run_apart
+from lrtasks.bench.report import growth
 
 HYPER: dict[str, dict[str, Any]] = {
     # a fixed table of biases, so that all lengths start from equal weights and equal shares of active tokens
@@ -39,16 +38,16 @@ TIME_LIMIT = 600.0
 COSTS = tuple(f"{phase}_{unit}" for phase in PHASES for unit in ("seconds", "bytes"))
 
 
-def measure(bench: Bench, model: str, length: int) -> dict[str, Any]:
+def measure(settings: Settings, model: str, length: int) -> dict[str, Any]:
     """Both phases of one layer at one length."""
     row: dict[str, Any] = {"length": length}
     for phase in PHASES:
-        outcome = run_apart(cost, Case(bench, model, length), phase, False, time_limit=TIME_LIMIT)
-        if outcome.reason:
-            raise SystemExit(f"{model} at {length}, {phase}: {outcome.reason}")
-        row[f"{phase}_seconds"] = min(outcome.value["cpu_seconds"])
-        row[f"{phase}_bytes"] = outcome.value["peak_bytes"]
-        for report in outcome.value.get("diagnostics", {}).values():
+        found = run_apart(cost, Case(model, length, settings, hyper=HYPER), phase, False, time_limit=TIME_LIMIT)
+        if "reason" in found:
+            raise SystemExit(f"{model} at {length}, {phase}: {found['reason']}")
+        row[f"{phase}_seconds"] = min(found["cpu_seconds"])
+        row[f"{phase}_bytes"] = found["peak_bytes"]
+        for report in found.get("diagnostics", {}).values():
             if "activation_rate" in report:
                 row["active"] = report["activation_rate"]
     return row
@@ -80,12 +79,11 @@ def main() -> None:
     if not arguments.default_allocator:
         os.environ.update(KEEP_FREED)  # read by the processes that are started from now on
     settings = Settings(d_model=arguments.d_model, layers=1, batch=arguments.batch, repeats=arguments.repeats)
-    bench = Bench(settings, hyper=HYPER)
     print(f"{'':<16}{'length':>7}  {'training':>12}  {'':>12}  {'inference':>12}")
     for model in HYPER:
         rows = []
         for length in (int(text) for text in arguments.lengths.split(",")):
-            rows.append(measure(bench, model, length))
+            rows.append(measure(settings, model, length))
             print_row(model, rows[-1])
         print_exponents(rows)
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "generators"))
 
 from pathfinder_statistics import compare, measure, reference
 
-from lrtasks.generators.pathfinder.settings import complete
+from lrtasks.generators import make
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    values = measure(complete(options.res, "paper", {}), options.images, options.seed)
+    values = measure(make("pathfinder", res=options.res).settings, options.images, options.seed)
     expected = reference(options.res)
     found = compare(values, expected)
     print(f"{'statistic':40} {'ours':>11} {'theirs':>11} {'errors':>7} {'allowed':>9}")

@@ -14,8 +14,9 @@ import argparse
 
 import numpy as np
 
+from lrtasks.generators import make
 from lrtasks.generators.pathfinder.image import Layout, draw, lay_out
-from lrtasks.generators.pathfinder.settings import RESOLUTIONS, VARIANTS, complete
+from lrtasks.generators.pathfinder.settings import RESOLUTIONS, VARIANTS
 
 
 def beyond(layout: Layout) -> list[float]:
@@ -34,7 +35,7 @@ def main() -> None:
     print(f"{'':10}{'main mark':>12}{'distractor':>12}{'down':>8}{'right':>8}{'+-':>8}{'faint':>8}")
     for res in options.res:
         for variant in VARIANTS:
-            rng, settings = np.random.default_rng(0), complete(res, variant, {})
+            rng, settings = np.random.default_rng(0), make("pathfinder", res=res, variant=variant).settings
             main_marks, others, headings, faint = [], [], [], []
             for _ in range(options.images):
                 layout = lay_out(settings, rng)
@@ -42,7 +43,7 @@ def main() -> None:
                 tips = np.vstack([layout.origin_tips, layout.terminal_tips])
                 main_marks += [np.hypot(*(tips - mark).T).min() for mark in layout.marks[:2]]
                 others += beyond(layout)
-                angles = layout.kit.geometry.angle[layout.scene.main[:, :, 2]]
+                angles = layout.kit.angle[layout.scene.main[:, :, 2]]
                 headings.append((np.sin(angles).mean(), np.cos(angles).mean()))
                 faint.append(np.mean(picture.image[picture.target > 0] < 25.5))
             down, right = np.mean(headings, axis=0)

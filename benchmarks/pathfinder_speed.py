@@ -22,20 +22,22 @@ import time
 import numpy as np
 
 from lrtasks.data import pixels
+from lrtasks.generators import make
 from lrtasks.generators.pathfinder import image
-from lrtasks.generators.pathfinder.settings import RESOLUTIONS, Variant, complete
+from lrtasks.generators.pathfinder.settings import RESOLUTIONS, Variant
+from lrtasks.generators.pathfinder.tables import kit
 
 PARTS = ("placement", "drawing", "PNG")
 
 
 def seconds(res: int, variant: Variant, images: int) -> tuple[float, np.ndarray]:
     """CPU seconds of the preparation, and of each part of each image, ``(images, 3)``."""
-    settings = complete(res, variant, {})
+    settings = make("pathfinder", res=res, variant=variant).settings
     image.lay_out(settings, np.random.default_rng(1))  # compiles, or loads what is compiled
-    image.kit.cache_clear()
+    kit.cache_clear()
     start = time.process_time()
     for margin in settings.gap_margins:
-        image.kit(settings, margin)
+        kit(settings, margin)
     preparation = time.process_time() - start
     rng = np.random.default_rng(0)
     taken = np.zeros((images, len(PARTS)))
@@ -55,7 +57,7 @@ def seconds(res: int, variant: Variant, images: int) -> tuple[float, np.ndarray]
 def plain_mean(res: int, variant: str, images: int) -> float:
     """Mean seconds of the same images in a process without numba."""
     command = [sys.executable, __file__, "--res", str(res), "--variant", variant, "--images", str(images), "--json"]
-    environment = {**os.environ, "LRTASKS_NO_NUMBA": "1"}
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return float(np.mean(json.loads(done.stdout)))
 

@@ -1,17 +1,19 @@
-"""What a report costs: time of ``lrtasks report`` and size of its page.
+"""What tables, comparisons and reports of many runs cost.
 
     python benchmarks/report.py results/small --runs 50
+    python benchmarks/report.py results/small --runs 5000 --models 20
 
-Takes that many of the runs below the folder, evenly spread over them, and writes their report in new processes, one
-after the other. Prints the median wall and CPU time of a whole process, start and imports included, and the size of
-the page.
+Takes that many of the runs below the folder, evenly spread over them. With ``--models`` the runs get as many models'
+names, and where there are more runs than records, further learning rates and seeds. Runs the commands in new processes,
+one after the other. Prints the median wall and CPU time of a whole process, start and imports included, and the size of
+what it wrote. ``compare`` gets two folders of half the runs that share no seed, so that no pair matches.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -20,21 +22,28 @@ import time
 from pathlib import Path
 
 
-def pick(folder: Path, runs: int, out: Path) -> int:
-    """Copy ``runs`` of the records below ``folder`` to ``out``, or all if there are fewer; their number."""
+def pick(folder: Path, runs: int, models: int, out: Path) -> int:
+    """Copy ``runs`` of the records below ``folder`` to ``out``; their number."""
     found = sorted(folder.rglob("record.json"))
-    count = min(runs, len(found))
+    count = runs if models else min(runs, len(found))
     for number in range(count):
-        run = out / str(number)
-        run.mkdir()
-        shutil.copy(found[number * len(found) // count], run)
+        record = json.loads(found[number * len(found) // count].read_text(encoding="utf-8"))
+        if models:
+            step = number // models
+            record["model"]["name"] = f"model-{number % models}"
+            record["budget"]["lr"] = 1e-4 * (1 + step % 10)
+            record["seed"] = step // 10
+            record["cost"]["seconds"] += number
+        place = out / ("even" if record["seed"] % 2 == 0 else "odd") / str(number)
+        place.mkdir(parents=True)
+        (place / "record.json").write_text(json.dumps(record), encoding="utf-8")
     return count
 
 
 def cost(words: list[str]) -> tuple[float, float]:
     """Wall and CPU seconds of one process."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([sys.executable, "-m", "lrtasks", *words], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([sys.executable, "-m", "lrtasks", *words], capture_output=True, check=False)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -43,18 +52,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a results folder")
     parser.add_argument("--runs", type=int, default=50)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--models", type=int, default=0, help="names of models; 0: the records as they are")
+    parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder, page = Path(name) / "runs", Path(name) / "report.html"
         folder.mkdir()
-        count = pick(arguments.folder, arguments.runs, folder)
-        words = ["report", str(folder), "--out", str(page)]
-        cost(words)
-        walls, cpus = zip(*(cost(words) for _ in range(arguments.repeats)), strict=True)
-        print(f"{'runs':>6}{'wall':>10}{'CPU':>10}{'page':>12}")
-        wall, cpu, size = statistics.median(walls), statistics.median(cpus), page.stat().st_size / 1e6
-        print(f"{count:6}{wall:8.2f} s{cpu:8.2f} s{size:9.2f} MB")
+        count = pick(arguments.folder, arguments.runs, arguments.models, folder)
+        commands = {
+            "table": ["table", str(folder), "--unequal-budgets"],
+            "compare": ["compare", str(folder / "even"), str(folder / "odd")],
+            "report": ["report", str(folder), "--unequal-budgets", "--out", str(page)],
+        }
+        print(f"{count} runs\n{'':10}{'wall':>10}{'CPU':>10}{'page':>12}")
+        for command, words in commands.items():
+            walls, cpus = zip(*(cost(words) for _ in range(arguments.repeats)), strict=True)
+            size = f"{page.stat().st_size / 1e6:9.2f} MB" if command == "report" else ""
+            print(f"{command:10}{statistics.median(walls):8.2f} s{statistics.median(cpus):8.2f} s{size}")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lrtasks.models.ops.attention_functions import MASKED
-from lrtasks.models.ops.ema import SSM
+from lrtasks.models.ops.convolution import SSM
 from lrtasks.models.ops.gated_attention import SharedAttention
 from lrtasks.models.seqboat import SeqBoat, SeqBoatLayer
 
@@ -75,7 +74,7 @@ class PlainAttention(nn.Module):
         if valid is not None:
             seen = seen & F.pad(valid, (0, extra))[:, keys].unsqueeze(2)
         scores = q.unflatten(1, (-1, block)) @ k / q.shape[-1] ** 0.5 + bias
-        weights = torch.softmax(scores.masked_fill(~seen, MASKED), -1)
+        weights = torch.softmax(scores.masked_fill(~seen, -5e4), -1)
         return (weights @ v.transpose(-1, -2)).flatten(1, 2)[:, :width]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 import lrtasks
-from lrtasks.evaluation.baselines import baseline_scores
+from lrtasks.evaluation.scoring import baseline_scores
 
 SAMPLES, BATCH = 1024, 16
 SETTINGS = ({"setting": "small"}, {"setting": "lra-like"}, {"setting": "paper"})

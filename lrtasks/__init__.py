@@ -14,18 +14,18 @@ __all__ = ["UsageError", "check_model", "check_task", "evaluate", "generators", 
 
 if TYPE_CHECKING:
     from lrtasks import generators, models
+    from lrtasks.check.model import check_model
+    from lrtasks.check.task import check_task
     from lrtasks.errors import UsageError
     from lrtasks.evaluation import evaluate
     from lrtasks.generators import make
-    from lrtasks.generators.checks import check_task
-    from lrtasks.models.checks import check_model
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "UsageError": "lrtasks.errors:UsageError",
-        "check_model": "lrtasks.models.checks:check_model",
-        "check_task": "lrtasks.generators.checks:check_task",
+        "check_model": "lrtasks.check.model:check_model",
+        "check_task": "lrtasks.check.task:check_task",
         "evaluate": "lrtasks.evaluation:evaluate",
         "generators": "lrtasks.generators",
         "make": "lrtasks.generators:make",

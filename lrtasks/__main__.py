@@ -1,5 +1,7 @@
-"""``python -m lrtasks``."""
+"""``python -m lrtasks``: the command line."""
 
 from lrtasks.cli import main
+from lrtasks.processes import watch_parent
 
+watch_parent()
 main()

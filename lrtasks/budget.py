@@ -61,4 +61,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "small": {},
     "paper": {"steps": 43_200, "lr": 1e-4, "eval_every": 3_600, "val_batches": 40, "test_batches": 400},
 }
-"""Budgets of the presets, before task and model have their say (DLR paper, section 3.2, for ``paper``)."""
+"""Budgets of the presets; models and tasks override them (``paper``: DLR paper, arXiv:2212.00768, section 3.2)."""
+
+SHARED_BUDGET = ("steps", "batch_size", "train_samples", "val_batches", "test_batches", "stop_at", "precision")
+"""Budget fields in which compared models must agree; the others (learning rate, ...) belong to a model's tuning."""

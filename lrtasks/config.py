@@ -1,7 +1,9 @@
 """Parameters as data: frozen dataclasses whose fields are documented, checked when made, and settable by name.
 
-Tasks, models and training budgets all use this one form, so that ``lrtasks describe`` can list any of them and a
-misspelt name is an error wherever it is given.
+Tasks, models, training budgets and backends all use this one form, so that ``lrtasks describe`` can list any of them
+and a misspelt name is an error wherever it is given.
+
+A *setting* is a parameter as a user names it: ``length``, or ``task.length`` with its owner (:data:`OWNERS`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 from lrtasks.errors import UsageError, suggestion, unknown
@@ -32,6 +34,7 @@ def parameter(
     at_most: float | None = None,
     above: float | None = None,
     choices: Sequence[Any] | None = None,
+    later: bool = False,
 ) -> Any:
     """Declare one field of a :class:`Config` dataclass.
 
@@ -42,8 +45,11 @@ def parameter(
         at_most: largest allowed value (inclusive).
         above: bound that the value must exceed (exclusive).
         choices: the only allowed values.
+        later: the parameter was added to a published class: :meth:`Config.identifying` leaves it out while it has its
+            default, so that what was keyed by the parameters before (samples, digests) stays the same.
     """
     rules = {"doc": doc, "at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
+    rules["later"] = later or None
     return dataclasses.field(default=default, metadata=rules)
 
 
@@ -110,6 +116,12 @@ class Config:
         """The parameters as a plain, JSON-ready dictionary."""
         return {name: _plain(getattr(self, name)) for name in self.parameter_names()}
 
+    def identifying(self) -> dict[str, Any]:
+        """The parameters without those that were added ``later`` and have their default."""
+        fields = dataclasses.fields(self)
+        left_out = {f.name for f in fields if f.metadata.get("later") and getattr(self, f.name) == f.default}
+        return {name: value for name, value in self.parameters().items() if name not in left_out}
+
     @classmethod
     def describe_parameters(cls) -> list[dict[str, Any]]:
         """One JSON-ready entry per parameter: name, type, default, doc and limits."""
@@ -141,6 +153,75 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, {"true": True, "false": False}.get(value.strip().lower(), value)
+
+
+OWNERS = ("task", "model", "budget")
+"""Who a setting can belong to."""
+
+
+def split_setting(setting: str) -> tuple[str | None, str]:
+    """Owner (``None`` if it is not given) and bare name of a setting.
+
+    >>> split_setting("model.kernel"), split_setting("length")
+    (('model', 'kernel'), (None, 'length'))
+    """
+    owner, dot, rest = setting.partition(".")
+    return (owner, rest) if dot and owner in OWNERS else (None, setting)
+
+
+def override(settings: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace settings by those of ``by``; a bare name and a name with its owner are the same parameter.
+
+    >>> override({"budget.steps": 500, "length": 64}, {"steps": 20})
+    {'length': 64, 'steps': 20}
+    """
+    winning = [split_setting(name) for name in by]
+
+    def replaced(name: str) -> bool:
+        owner, bare = split_setting(name)
+        return any(bare == other and (owner is None or said is None or owner == said) for said, other in winning)
+
+    return {name: value for name, value in settings.items() if not replaced(name)} | dict(by)
+
+
+def assign(
+    settings: Mapping[str, Any], known: Mapping[str, Sequence[str] | None], *, options: Iterable[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """Sort settings by owner.
+
+    Args:
+        settings: values by bare name or by ``OWNER.NAME``.
+        known: for each owner the names of its parameters; ``None`` if they are not known (a user's own model), so that
+            its settings must be given as ``OWNER.NAME``.
+        options: other names that the user could have meant, for the suggestion.
+
+    Returns:
+        Values by bare name, for each owner.
+
+    Raises:
+        UsageError: for a name that no owner has, that two owners have, or that is given twice.
+    """
+    owned: dict[str, dict[str, Any]] = {owner: {} for owner in known}
+    for name, value in settings.items():
+        said, bare = split_setting(name)
+        having = [said] if said else [owner for owner, names in known.items() if name in (names or ())]
+        if len(having) > 1:
+            choices = " or ".join(f"{owner}.{name}" for owner in having)
+            raise UsageError(f"{name!r} is a parameter of {' and '.join(having)}: write {choices}")
+        if not having:
+            every = sorted({*options, *(entry for names in known.values() for entry in names or ())})
+            others = [entry for entry in every if entry.replace("-", "_") != name]
+            listed = "; ".join(f"{owner} has: {', '.join(names)}" for owner, names in known.items() if names)
+            own = "".join(
+                f"; write {owner}.{name} for a {owner} of your own" for owner in known if known[owner] is None
+            )
+            owners = " or ".join(known)
+            raise UsageError(f"no {owners} parameter is called {name!r}{suggestion(name, others)} ({listed}{own})")
+        values = owned[having[0]]
+        if bare in values and values[bare] != value:
+            raise UsageError(f"{bare} is given twice: {values[bare]!r} and {value!r}")
+        values[bare] = value
+    return owned
 
 
 def _fields(cls: type[Config]) -> list[tuple[dataclasses.Field[Any], Any]]:

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_SPACE = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """``text`` in one line and without characters that command a terminal or change the direction of writing.
+
+    Text from files and from other people's code passes through here before it is shown anywhere.
+
+    >>> printable("dlr\\n\\x1b[2J"), printable("Größe 3 × 4")
+    ('dlr \\\\x1b[2J', 'Größe 3 × 4')
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), _SPACE.sub(" ", text))
 
 
 class UsageError(ValueError):
-    """A mistake in what the user asked for: the message names what was wrong, what was found and what is allowed."""
+    """A mistake in what the user asked for: the message names what was wrong, what was found and what is allowed.
+
+    The message is one :func:`printable` line, since it may quote names from files.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 def first_line(error: BaseException) -> str:

@@ -82,12 +82,35 @@ def held(path: Path, what: str) -> Iterator[None]:
         if not _is_file_at(descriptor, path):
             # the holder before us has removed the file between our two calls
             raise UsageError(f"another process was working on {what} a moment ago; try again")
+        _HELD.add(path)
         try:
             yield
         finally:
+            _HELD.discard(path)
             path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock file ``path`` (:func:`held`); nothing is changed."""
+    if path in _HELD:  # opening and closing the file here would drop this process's own lock
+        return True
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+_HELD: set[Path] = set()
+"""Lock files that this process holds."""
 
 
 def _is_file_at(descriptor: int, path: Path) -> bool:

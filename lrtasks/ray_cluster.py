@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import socket
 import subprocess
 import sys
-import threading
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any, TextIO, cast
+from typing import Any
 
 from lrtasks.errors import UsageError
 
 SECONDS_TO_ANSWER = 60.0
 TRIES = 3
-"""How often a piece of work is begun whose worker is lost each time, and a cluster asked whose answer is an error."""
+"""Maximum tries after a lost worker, and after an error of a cluster that is asked for a connection."""
 
 
 @contextmanager
@@ -49,14 +47,12 @@ def connected(address: str | None) -> Iterator[Any]:
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address != "local":
         _require_answer(address)
-    before = set(threading.enumerate())
     _join(ray, address)
-    with redirect_stdout(cast(TextIO, _Hushed(sys.stdout, set(threading.enumerate()) - before))):
+    with redirect_stdout(sys.stderr):  # Ray's threads print reports of lost workers
         try:
             yield ray
         finally:
-            with redirect_stdout(io.StringIO()):  # where it prints the reports that its threads have not
-                ray.shutdown()
+            ray.shutdown()
 
 
 def describe(error: Exception) -> str:
@@ -65,19 +61,6 @@ def describe(error: Exception) -> str:
 
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1 if isinstance(error, ray.exceptions.RayTaskError) else 0]
-
-
-class _Hushed:
-    """A stream without what some threads print: Ray has no switch for its reports of lost workers."""
-
-    def __init__(self, stream: TextIO, threads: Collection[threading.Thread]) -> None:
-        self._stream, self._threads = stream, threads
-
-    def write(self, text: str) -> int:
-        return len(text) if threading.current_thread() in self._threads else self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def _join(ray: Any, address: str) -> None:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
+import re
+import stat
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lrtasks.errors import UsageError
-from lrtasks.files import write_atomically
+from lrtasks.files import is_held, write_atomically
 
 SCHEMA = 2
-"""1: trivial baselines were called ``floors``."""
 FILE = "record.json"
+LOCK = "lock"
+"""File in a run's folder, held by the one process that may work there."""
 PANEL = "predictions.png"
 """What a run of an image task leaves beside its record: a few images, their targets and its predictions."""
-STATUSES = ("running", "done", "diverged", "failed")
+STATUSES = ("running", "interrupted", "done", "diverged", "failed")
 FINISHED = ("done", "diverged")
 """Statuses of runs that are not carried out again."""
+MAX_BYTES = 32 * 2**20
+"""A larger file is not read as a record."""
+MAX_NUMBER = 1e100
+"""No score, loss or cost comes near it, and what is computed from smaller numbers stays finite."""
 
 
 @dataclasses.dataclass
@@ -30,15 +38,18 @@ class RunRecord:
 
     Attributes:
         schema: version of this layout.
-        status: ``running``, ``done``, ``diverged`` (the loss stopped being a number) or ``failed``.
+        status: ``running``, ``interrupted`` (its process ended before the run), ``done``, ``diverged`` (loss, weights
+            or predictions are no finite numbers) or ``failed``.
         command: the command that repeats the run.
+        digest: digest of the run's config (:attr:`lrtasks.run_config.RunConfig.digest`); empty in records of schema 1.
         task: ``{name, version, parameters, metric, data}``: ``metric`` is the headline score, ``data`` the digest of a
             stored dataset or ``None`` for fresh samples.
-        model: ``{name, parameters, structure, count, state_bytes}``: hyper-parameters, digest of the modules of a
-            user's own model (``None`` for a registered one), number of trained values (a complex one counts twice),
+        model: ``{name, parameters, version, source, address, count, state_bytes}``: hyper-parameters, version of a
+            registered model's numbers, digest of the source of a user's own model (``None`` for a registered one), what
+            ``--model`` takes (``None`` for a Python object), number of trained values (a complex one counts twice),
             bytes of streaming state (``None`` without a streaming form).
         preset: the preset that filled in what the user left open.
-        budget: fields of :class:`lrtasks.evaluation.Budget`.
+        budget: fields of :class:`lrtasks.budget.Budget`.
         seed: seeds initialisation and training stream.
         scores: by split (``val``, ``test``, ...), by name.
         baselines: scores of the trivial baselines on the test stream.
@@ -58,6 +69,7 @@ class RunRecord:
     budget: dict[str, Any]
     seed: int
     environment: dict[str, Any]
+    digest: str = ""
     status: str = "running"
     scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     baselines: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
@@ -94,31 +106,40 @@ class RunRecord:
         """The score that the task's metric names, as :meth:`score` gives it."""
         return self.score(self.task["metric"], split)
 
+    def best_baseline(self) -> tuple[str, float] | None:
+        """Name and headline score of the best trivial baseline; its score is the floor."""
+        metric = self.task["metric"]
+        scored = [(name, scores[metric]) for name, scores in self.baselines.items() if scores.get(metric) is not None]
+        return max(scored, key=lambda item: item[1], default=None)
+
+    def steps(self) -> int:
+        """Training steps up to the last evaluation."""
+        return self.curve[-1]["step"] if self.curve else 0
+
     def outcome(self) -> str:
-        """The status; ``no score`` of a run that is done without one, as where a prediction was not a number."""
+        """The status for a reader, with the steps of a run that has not ended.
+
+        ``no score`` of a run that is done without one, for example because a prediction was not a number.
+        """
+        if self.status in ("running", "interrupted"):
+            return f"{self.status}, {self.steps()} of {self.budget.get('steps')} steps"
         return "no score" if self.status == "done" and self.headline() is None else self.status
 
 
 def read_record(path: Path) -> RunRecord:
     """Read ``record.json``, or the one in the folder ``path``.
 
-    A number that is not finite, which only others write, is read as ``None``.
+    A number that is not finite, or beyond :data:`MAX_NUMBER`, is read as ``None``.
 
     Raises:
-        UsageError: if it is missing, damaged or of another schema.
+        UsageError: if it is missing, no regular file, too large, damaged or of another schema.
     """
     file = path / FILE if path.is_dir() else path
-    try:
-        content = _finite(json.loads(file.read_text()))
-    except OSError as error:
-        raise UsageError(f"no run record at {file} ({error.strerror})") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is damaged and cannot be read as JSON: {error}") from None
+    content = _load(file)
     if not isinstance(content, dict):
         raise UsageError(f"{file} is not a run record")
     if content.get("schema") == 1:
-        content = {("baselines" if name == "floors" else name): value for name, value in content.items()}
-        content["schema"] = SCHEMA
+        content = _from_schema_1(content)
     if content.get("schema") != SCHEMA:
         found = f"{file} has schema {content.get('schema')!r}"
         raise UsageError(f"{found}; this version of lrtasks reads schemas 1 to {SCHEMA}{_writer(content)}")
@@ -128,11 +149,22 @@ def read_record(path: Path) -> RunRecord:
     return RunRecord(**content)
 
 
+def _from_schema_1(content: dict[str, Any]) -> dict[str, Any]:
+    """Trivial baselines were called floors, and a user's own model was known by its modules, not by its source."""
+    content = {("baselines" if name == "floors" else name): value for name, value in content.items()}
+    if isinstance(content.get("model"), dict):
+        renamed = {("source" if name == "structure" else name): value for name, value in content["model"].items()}
+        content["model"] = {"version": None if renamed.get("source") else 1, **renamed}
+    return content | {"schema": SCHEMA}
+
+
 def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
     """Read all records below ``folder``, sorted by path; links to folders are followed, each folder is read once.
 
+    A run whose process was killed has the status ``interrupted`` here, whatever its file says.
+
     Returns:
-        ``(path, record)`` pairs, and one line for each file that could not be read: one damaged record hides no other.
+        ``(folder, record)`` pairs, and one line for each file that could not be read: a damaged record hides no other.
 
     Raises:
         UsageError: if there is no such folder.
@@ -142,9 +174,13 @@ def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]
     found, problems = [], []
     for file in sorted(_files(folder)):
         try:
-            found.append((file.parent, read_record(file)))
+            record = read_record(file)
         except UsageError as error:
             problems.append(str(error))
+            continue
+        if record.status == "running" and not is_held(file.with_name(LOCK)):
+            record.status = "interrupted"
+        found.append((file.parent, record))
     return found, problems
 
 
@@ -153,23 +189,47 @@ def score_name(rows: Sequence[Mapping[str, Any]]) -> str:
     return next(name for name in rows[0] if name not in ("label", "elements"))
 
 
+_NUMBER = int | float | None
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _ENTRIES: dict[str, dict[str, Any]] = {
     "task": {"name": str, "version": int, "parameters": dict, "metric": str},
     "model": {"name": str, "parameters": dict, "count": int | None, "state_bytes": int | None},
-    "cost": {"seconds_per_step": int | float | None, "device": str},
+    "cost": {"seconds_per_step": _NUMBER, "device": str},
 }
 """What the readers of records rely on inside a field, with its type; a run that was not timed has no cost."""
+
+
+def _load(file: Path) -> Any:
+    """The JSON in ``file``, its numbers finite."""
+    try:
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):  # opening a pipe or a device may block, or never end
+            raise UsageError(f"{file} is not a regular file")
+        if found.st_size > MAX_BYTES:
+            raise UsageError(f"{file} is too large for a run record: {found.st_size:,} bytes, at most {MAX_BYTES:,}")
+        text = file.read_text(encoding="utf-8")
+        content = _finite(json.loads(text))
+        if _SURROGATE.search(text):
+            json.dumps(content, ensure_ascii=False).encode()  # fails for half of a pair, which is no text
+        return content
+    except OSError as error:
+        raise UsageError(f"no run record at {file} ({error.strerror})") from None
+    except UsageError:
+        raise
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
+        raise UsageError(f"{file} is damaged and cannot be read as JSON: {error}") from None
 
 
 def _files(folder: Path) -> Iterator[Path]:
     """The records below ``folder``."""
     seen = set()
     for place, below, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
-        if real in seen:  # two links lead here, or one that leads back
+        found = Path(place).stat()
+        identity = (found.st_dev, found.st_ino)
+        if identity in seen:  # two links lead here, or one that leads back
             below.clear()
             continue
-        seen.add(real)
+        seen.add(identity)
         below.sort()
         if FILE in files:
             yield Path(place) / FILE
@@ -182,14 +242,25 @@ def _writer(content: dict[str, Any]) -> str:
     return f"; it was written by lrtasks {version}" if version else ""
 
 
+@functools.cache
+def _fields() -> dict[str, tuple[type, bool]]:
+    """Type of each field, and whether it may be missing."""
+    hints = typing.get_type_hints(RunRecord)
+    return {
+        field.name: (
+            typing.get_origin(hints[field.name]) or hints[field.name],
+            field.default_factory is not dataclasses.MISSING,
+        )
+        for field in dataclasses.fields(RunRecord)
+    }
+
+
 def _problem(content: dict[str, Any]) -> str | None:
-    fields = {field.name: field for field in dataclasses.fields(RunRecord)}
+    """Why ``content`` is not a record that the readers of records can rely on; ``None`` if it is one."""
     for name in content:
-        if name not in fields:
+        if name not in _fields():
             return f"{name!r} does not belong there"
-    for name, hint in typing.get_type_hints(RunRecord).items():
-        optional = fields[name].default_factory is not dataclasses.MISSING
-        kind = typing.get_origin(hint) or hint
+    for name, (kind, optional) in _fields().items():
         if name not in content and not optional:
             return f"{name!r} is missing"
         if name in content and not isinstance(content[name], kind):
@@ -202,21 +273,44 @@ def _problem(content: dict[str, Any]) -> str | None:
                 return f"{name!r} has a bad {entry!r}: {content[name][entry]!r}"
     for name in ("scores", "baselines"):
         for group, scores in content.get(name, {}).items():
-            if not isinstance(scores, dict) or not all(isinstance(v, int | float | None) for v in scores.values()):
+            if not _are_numbers(scores):
                 return f"{name!r} must hold numbers by name, found {scores!r} for {group!r}"
+    checks = {
+        "budget": isinstance(content["budget"].get("steps"), _NUMBER),
+        "curve": all(_are_numbers(point) and type(point.get("step")) is int for point in content.get("curve", [])),
+        "slices": all(
+            isinstance(rows, list) and all(map(_is_slice, rows)) for rows in content.get("slices", {}).values()
+        ),
+        "cost": _are_numbers({name: value for name, value in content.get("cost", {}).items() if name != "device"}),
+        "notes": all(isinstance(note, str) for note in content.get("notes", [])),
+    }
+    for name, holds in checks.items():
+        if not holds:
+            return f"{name!r} has entries of another form"
     if content["status"] not in STATUSES:
         return f"'status' must be one of {', '.join(STATUSES)}, found {content['status']!r}"
     return None
 
 
+def _is_slice(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("label"), str | int | float)
+        and any(name not in ("label", "elements") for name in row)
+        and _are_numbers({name: value for name, value in row.items() if name != "label"})
+    )
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, dict) and all(isinstance(value, _NUMBER) for value in values.values())
+
+
 def _finite(value: Any) -> Any:
+    """``value`` with ``None`` in place of each number that is not finite or beyond :data:`MAX_NUMBER`."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+        return {key: item if type(item) is str else _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    if isinstance(value, int | float):
-        try:
-            return value if math.isfinite(value) else None
-        except OverflowError:  # a whole number beyond all floats
-            return None
+    if isinstance(value, float | int):
+        return value if -MAX_NUMBER < value < MAX_NUMBER else None
     return value

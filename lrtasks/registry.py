@@ -1,7 +1,8 @@
 """Names to classes: one registry for tasks and one for models; listing imports nothing.
 
 A built-in class is named in its registry's table, ``"shift": "shift:Shift"``, and imported when it is first asked for.
-Other packages add theirs through entry points (``lrtasks.tasks``, ``lrtasks.models``).
+Other packages add theirs through entry points (``lrtasks.tasks``, ``lrtasks.models``). A user's own class needs no
+registration: its address, ``FILE.py:NAME`` or ``package.module:NAME``, serves as a name.
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import importlib
+import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Generic, TypeVar
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
 
 from lrtasks.config import Config
-from lrtasks.errors import UsageError, in_one_line, unknown
+from lrtasks.errors import UsageError, in_one_line, suggestion, unknown
 
 T = TypeVar("T", bound=Config)
 
@@ -82,6 +88,8 @@ class Registry(Generic[T]):
     def select(self, chosen: str | Sequence[str]) -> list[str]:
         """The names that ``chosen`` means: a list, a text with commas, or ``"all"``.
 
+        Addresses of a user's own classes (``FILE.py:NAME``) stay as they are.
+
         Raises:
             UsageError: for an unknown name, or an empty list.
         """
@@ -90,7 +98,7 @@ class Registry(Generic[T]):
             return known
         names = chosen.split(",") if isinstance(chosen, str) else list(chosen)
         for name in names:
-            if name not in known:
+            if ":" not in name and name not in known:
                 raise unknown(self.kind, name, known)
         if not names:
             raise UsageError(f"no {self.kind} is chosen; allowed: all, or some of {', '.join(known)}")
@@ -120,6 +128,8 @@ class Registry(Generic[T]):
         """
         if not isinstance(name, str):
             raise UsageError(f"the name of a {self.kind} must be a text, found {name!r}")
+        if ":" in name:
+            return self._own(name)
         points = self._entry_points().get(name, [])
         built_in = self._built_in.get(name)
         origins = [*([built_in] if built_in else []), *(_origin(point) for point in points)]
@@ -135,6 +145,19 @@ class Registry(Generic[T]):
             else:
                 raise unknown(self.kind, name, self.names())
         return self._classes[name]
+
+    def _own(self, address: str) -> type[T]:
+        """The class of the user's at ``FILE.py:NAME`` or ``package.module:NAME``."""
+        cls = load_object(address, self.kind)
+        if not (isinstance(cls, type) and issubclass(cls, self._base_class()) and issubclass(cls, Config)):
+            raise UsageError(
+                f"{self.kind} {address!r} must be a subclass of {self._base.replace(':', '.')}, found {cls!r}"
+            )
+        if "name" not in vars(cls):
+            cls.name = cls.__name__  # type: ignore[attr-defined]
+        for problem in malformed(cls):
+            raise UsageError(f"{self.kind} {address!r}: {problem}")
+        return cls  # type: ignore[return-value]
 
     def _base_class(self) -> type:
         module, _, attribute = self._base.partition(":")
@@ -166,6 +189,71 @@ class Registry(Generic[T]):
             for problem in malformed(cls):
                 raise UsageError(f"{self.kind} {name!r} from {_origin(point)}: {problem}")
         self.register(name)(cls)
+
+
+def load_object(address: str, kind: str) -> Any:
+    """The object at ``FILE.py:NAME`` or ``package.module:NAME``; a module is looked for in the current folder as well.
+
+    Raises:
+        UsageError: if there is no such file, module or name, or if the code raises an exception when it is imported.
+    """
+    place, _, name = address.rpartition(":")
+    where = f"{kind} {address!r}"
+    if not place or not name:
+        raise UsageError(f"{where}: write FILE.py:NAME or package.module:NAME")
+    try:
+        with contextlib.redirect_stdout(sys.stderr), _importing_from_here():
+            module = _module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except FileNotFoundError as error:
+        raise UsageError(f"{where}: there is no file {error.filename}") from None
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{where}: {place} cannot be imported: {in_one_line(error)}") from error
+    if not hasattr(module, name):
+        raise UsageError(f"{where}: {place} has no {name!r}{suggestion(name, dir(module))}")
+    return getattr(module, name)
+
+
+def source_digest(target: Any) -> str | None:
+    """Digest of the source file of a class or function; ``None`` if it has none (a class made in a shell)."""
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(target))
+        return hashlib.blake2b(Path(file or "").read_bytes(), digest_size=16).hexdigest()
+    except (TypeError, OSError):
+        return None
+
+
+@contextlib.contextmanager
+def _importing_from_here() -> Iterator[None]:
+    """Let imports find the modules of the current folder, as ``python script.py`` does."""
+    here = str(Path.cwd())
+    if here in sys.path:
+        yield
+        return
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def _module_of_file(file: Path) -> ModuleType:
+    """Import a file under a name of its own, once per content."""
+    file = file.resolve()
+    digest = hashlib.blake2b(str(file).encode() + file.read_bytes(), digest_size=6).hexdigest()
+    name = f"{file.stem}_{digest}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        sys.path.insert(0, str(file.parent))  # for imports of its neighbours
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        finally:
+            sys.path.remove(str(file.parent))
+    return sys.modules[name]
 
 
 def malformed(cls: type[Config]) -> Iterator[str]:

@@ -21,14 +21,14 @@ class Spec:
         kind: ``"real"`` for signals, arrays ``(batch, length, width)`` of float32;
             ``"token"`` for symbols, arrays ``(batch, length)`` of int64 in ``0..width-1``
             (targets also hold -100 where a label is ignored).
-        length: number of positions. A target shorter than the input is read at the model's last ``length`` positions.
+        length: number of positions. A target shorter than the input is read at the model's last ``length`` positions,
+            unless it is pooled.
         width: number of channels (real), or size of the vocabulary or number of classes (token).
-        pooled: for targets of length 1: one value for the whole sequence, which a causal model reads at the last
-            valid position and a bidirectional one from the mean over valid positions.
+        pooled: for targets: all ``length`` values belong to the whole sequence. A causal model reads them from its last
+            valid position, a bidirectional one from the mean over its valid positions.
 
     Raises:
-        UsageError: for another kind, a length or width that is not a whole number of at least 1, or a pooled target
-            that is longer than 1.
+        UsageError: for another kind, or a length or width that is not a whole number of at least 1.
     """
 
     kind: Literal["real", "token"]
@@ -42,8 +42,6 @@ class Spec:
         for field, value in (("length", self.length), ("width", self.width)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UsageError(f"spec: {field} must be a whole number of at least 1, found {value!r}")
-        if self.pooled and self.length != 1:
-            raise UsageError(f"spec: a pooled target has length 1, found {self.length}")
 
     def shape(self, batch: int) -> tuple[int, ...]:
         """Shape of an array of ``batch`` samples."""

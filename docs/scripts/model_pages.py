@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lrtasks.evaluation.presets import resolve
 from parameter_tables import code, parameter_table, settings
 from regions import link, regions, table
 from task_pages import sentence
 
 from lrtasks import generators, models
 from lrtasks.budget import Budget
-from lrtasks.evaluation.presets import resolve
 from lrtasks.models.base import ModelConfig, state_bytes
 
 FOLDER = Path(__file__).parents[1] / "models"

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from lrtasks.generators import make
 from lrtasks.generators.pathfinder.image import Layout, Picture, draw, lay_out
-from lrtasks.generators.pathfinder.settings import RESOLUTIONS, VARIANTS, Variant, complete
+from lrtasks.generators.pathfinder.settings import RESOLUTIONS, VARIANTS, Variant
 
 FOLDER = Path(__file__).parents[1] / "tasks"
 # off the paths, on a path, on the path with both marks (as in stored label maps)
@@ -23,7 +24,7 @@ def example(res: int, variant: Variant, label: int) -> tuple[Layout, Picture]:
     """The first image of a fixed stream with this label."""
     rng = np.random.default_rng(0)
     while True:
-        layout = lay_out(complete(res, variant, {}), rng)
+        layout = lay_out(make("pathfinder", res=res, variant=variant).settings, rng)
         if layout.label == label:
             return layout, draw(layout)
 
@@ -72,7 +73,7 @@ def around(picture: np.ndarray, centre: np.ndarray, reach: int) -> np.ndarray:
 
 def ends(variant: Variant) -> np.ndarray:
     """How often main paths end in each 8 x 8 block of the image, white where most often."""
-    rng, settings = np.random.default_rng(1), complete(128, variant, {})
+    rng, settings = np.random.default_rng(1), make("pathfinder", res=128, variant=variant).settings
     tips = np.concatenate([lay_out(settings, rng).terminal_tips for _ in range(1500)])
     count, _, _ = np.histogram2d(*tips.T, bins=16, range=[(0, 128), (0, 128)])
     return (255 * count / count.max()).astype(np.uint8)

@@ -6,26 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regions import table
-from scores import records
+from scores import records, runs_of
 
-from lrtasks.bench.record import read_measurements
-from lrtasks.bench.report import Report
+from lrtasks.bench.report import Report, read_measurements
 from lrtasks.record import RunRecord
-from lrtasks.results import formats
+from lrtasks.results.formats import render
 from lrtasks.results.table import make_table
 
 
 def runs(page: Path, words: Sequence[str]) -> str:
     """What ``lrtasks table FOLDER --format markdown`` prints; ``transpose`` is its option."""
-    made = make_table(records(page.parent))
-    scores = made.scores().transposed() if "transpose" in words else made.scores()
-    return formats.markdown([scores, made.costs()], made.notes())
+    made = make_table(runs_of(page.parent))
+    return render("markdown", made.tables(transpose="transpose" in words), made.notes())
 
 
 def measurements(page: Path, _: Sequence[str]) -> str:
     """What ``lrtasks bench --out FOLDER --show --format markdown`` prints."""
     report = Report(read_measurements(page.parent))
-    return formats.markdown(report.sheets(), report.notes())
+    return render("markdown", report.tables(), report.notes())
 
 
 def activation(page: Path, _: Sequence[str]) -> str:

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lrtasks.evaluation.presets import resolve
 from regions import table
 
 import lrtasks.results
 from lrtasks import models
-from lrtasks.evaluation.presets import resolve
 
 REPORTED = Path(lrtasks.results.__file__).with_name("reported.toml")
 OTHERS = Path(__file__).with_name("other_figures.toml")

@@ -6,12 +6,13 @@ import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pandas as pd
 from regions import table
 
-from lrtasks.results import RunRecord, read_records
-from lrtasks.results.cell import Cell
+from lrtasks.results import RunRecord, frame, read_records
+from lrtasks.results.formats import number
 from lrtasks.results.report import heat_map_svg, make_report, read_sources
-from lrtasks.results.table import make_table
+from lrtasks.results.table import Aggregate, make_table
 
 RESULTS = Path(__file__).parents[2] / "results"
 SMALL = RESULTS / "small"
@@ -21,23 +22,26 @@ NONE_YET = "No runs are published yet."
 def of_task(words: Sequence[str]) -> str:
     """What each model scores on one task, the best first."""
     (name,) = words
-    found = _cells(lambda record: record.task["name"] == name)
+    found = _cells("task", [name])
     if not found:
         return NONE_YET
     settings = {row for row, _, _ in found}
     found.sort(key=lambda item: (item[0], -_mean(item[2])))
     rows = []
     for row, model, cell in found:
-        paper = f"{cell.paper.value:g} ({cell.paper.source}, {cell.paper.where})" if cell.paper else ""
-        count = "" if cell.parameter_count is None else f"{cell.parameter_count:,}"
-        rows.append([*([row] if len(settings) > 1 else []), model, cell.shown(), _floor(cell), paper, count])
+        first = cell.runs[0]
+        paper = (
+            "" if first["paper"] is None else f"{first['paper']:g} ({first['paper_source']}, {first['paper_where']})"
+        )
+        row_of_several = [row] if len(settings) > 1 else []
+        rows.append([*row_of_several, model, cell.shown(), _floor(cell), paper, number(cell.first("parameter_count"))])
     header = [*(["task"] if len(settings) > 1 else []), "model", "score", "floor", "the paper's", "parameters"]
     return table(header, rows)
 
 
 def of_models(words: Sequence[str]) -> str:
     """What the models called ``words`` score on every task."""
-    found = _cells(lambda record: record.model["name"] in words)
+    found = _cells("model", words)
     if not found:
         return NONE_YET
     columns = sorted({model for _, model, _ in found})
@@ -57,14 +61,21 @@ def heat_map() -> str:
 KINDS: dict[str, Callable[[Sequence[str]], str]] = {"task": of_task, "models": of_models}
 
 
-def _cells(wanted: Callable[[RunRecord], bool]) -> list[tuple[str, str, Cell]]:
-    """Row label, column label and cell of the runs that are ``wanted``, in the order of the table."""
-    chosen = [record for record in records(SMALL) if record.preset == "small" and wanted(record)]
-    if not chosen:
+def _cells(column: str, names: Sequence[str]) -> list[tuple[str, str, Aggregate]]:
+    """Row label, column label and aggregate of the runs of some tasks or models, in the order of the table."""
+    runs = runs_of(SMALL)
+    chosen = runs[(runs["preset"] == "small") & runs[column].isin(names)]
+    if not len(chosen):
         return []
     made = make_table(chosen, unequal_budgets=True)
-    cells = sorted(made.cells.items())
-    return [(made.row_labels[row], made.column_labels[column], cell) for (row, column), cell in cells]
+    return [(made.row_labels[row], made.column_labels[place], cell) for (row, place), cell in made.cells.items()]
+
+
+@functools.cache
+def runs_of(folder: Path) -> pd.DataFrame:
+    """The frame of all runs published in ``folder``."""
+    records(folder)  # none may be unreadable
+    return frame(folder)
 
 
 @functools.cache
@@ -76,9 +87,9 @@ def records(folder: Path) -> list[RunRecord]:
     return [record for _, record in found]
 
 
-def _floor(cell: Cell) -> str:
-    return f"{cell.floor[1]:z.3f} `{cell.floor[0]}`" if cell.floor else ""
+def _floor(cell: Aggregate) -> str:
+    return f"{number(cell.floor[1], 3)} `{cell.floor[0]}`" if cell.floor else ""
 
 
-def _mean(cell: Cell) -> float:
+def _mean(cell: Aggregate) -> float:
     return cell.score.mean if cell.score else float("-inf")

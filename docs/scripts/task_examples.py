@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lrtasks.evaluation.presets import resolve
 from PIL import Image
 
-from lrtasks.evaluation.baselines import FIT_BATCHES, baseline_scores
-from lrtasks.evaluation.presets import resolve
+from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.generators import Task, make, registry
 from lrtasks.generators.preview import preview
 
@@ -88,7 +88,7 @@ def baselines() -> str:
     for name in registry.built_in():
         plan = resolve(name, None, preset="small")
         size, tested = plan.budget.batch_size, plan.budget.test_batches
-        train = list(itertools.islice(plan.task.stream(size, split="train"), FIT_BATCHES))
+        train = list(itertools.islice(plan.task.stream(size, split="train"), BASELINE_BATCHES))
         test = list(itertools.islice(plan.task.stream(size, split="test"), tested))
         found = baseline_scores(plan.task, train, test)
         scores[name] = {floor: round(values[plan.task.metric], 3) + 0.0 for floor, values in found.items()}

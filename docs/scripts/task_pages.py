@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import task_examples
+from lrtasks.evaluation.presets import resolve
 from parameter_tables import parameter_table, settings
 from regions import link, table
 
-from lrtasks.evaluation.presets import resolve
 from lrtasks.generators import Spec, registry
 
 THROUGHPUT = task_examples.TASKS / "throughput.txt"

@@ -1,112 +1,163 @@
-"""Measuring one case, in a process that does nothing else."""
+"""Measure one model at one length, in a process that does nothing else."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
-from lrtasks.bench.case import BASELINE, CLASSES, UNFUSED, VOCABULARY, Bench, Case
-from lrtasks.bench.resident import PeakMemory
+from lrtasks import models
+from lrtasks.bench import BASELINE, CLASSES, SHARED_PARAMETERS, UNFUSED, VOCABULARY, Phase
 from lrtasks.budget import Budget
+from lrtasks.config import Config, parameter
+from lrtasks.errors import UsageError, in_one_line, is_shortage
 from lrtasks.evaluation.optimiser import make_optimiser
-from lrtasks.models.base import Backbone, offered, state_bytes
-from lrtasks.models.memory import require_memory
+from lrtasks.models.base import Backbone, ModelConfig, offered, state_bytes
+from lrtasks.spec import Spec
 
-Phase = Literal["training", "inference"]
-PHASES: tuple[Phase, ...] = ("training", "inference")
 WARM_UP = 32
-"""Positions of the sequence that loads libraries before memory is counted."""
+"""Length of the sequence that makes torch load its libraries before memory is counted."""
 
-CLOCKS = ("cpu_seconds", "wall_seconds")
-
-Run = Callable[[], None]
-
-
-def clock_of(device: str) -> str:
-    """The clock that counts: CPU time on a CPU, which other processes disturb little, elapsed time on a GPU."""
-    return CLOCKS[0] if device == "cpu" else CLOCKS[1]
+# processes are forked from one that has imported torch and done nothing else
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["lrtasks.bench.measure"])
 
 
-def sizes(case: Case) -> dict[str, int | None]:
+@dataclass(frozen=True)
+class Settings(Config):
+    """Settings that all measurements of a bench share."""
+
+    name: ClassVar[str] = "bench"
+
+    d_model: int = parameter(64, "width of the residual stream", at_least=1, at_most=65536)
+    layers: int = parameter(2, "layers", at_least=1, at_most=256)
+    batch: int = parameter(1, "sequences in a batch", at_least=1, at_most=2**20)
+    bidirectional: bool = parameter(False, "bidirectional models, which have no streaming state")
+    repeats: int = parameter(5, "timed repeats, after one that does not count", at_least=1, at_most=10_000)
+    patience: float = parameter(20.0, "seconds of timed work after which no repeat begins", above=0)
+    threads: int = parameter(1, "threads of a process", at_least=1, at_most=1024)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model at one length.
+
+    Attributes:
+        model: a registered name or :data:`UNFUSED`.
+        length: positions of the sequence.
+        settings: shared settings.
+        device: ``"cpu"`` or ``"cuda"``.
+        hyper: hyper-parameters that differ from a model's defaults, by model.
+    """
+
+    model: str
+    length: int
+    settings: Settings
+    device: str = "cpu"
+    hyper: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's configuration."""
+        name = BASELINE if self.model == UNFUSED else self.model
+        shared = {each: getattr(self.settings, each) for each in SHARED_PARAMETERS}
+        return models.registry.get(name).make(**shared, **self.hyper.get(name, {}))
+
+    @property
+    def baseline(self) -> Case:
+        """The Transformer at the same length."""
+        return replace(self, model=BASELINE)
+
+    def build(self) -> Backbone:
+        """The model: tokens in, one class per sequence out."""
+        input, target = Spec("token", self.length, VOCABULARY), Spec("token", 1, CLASSES, pooled=True)
+        return self.config.build(input, target, causal=not self.settings.bidirectional)
+
+
+def sizes(case: Case) -> dict[str, Any]:
     """``parameters`` and ``state_bytes`` of one sequence (None without a streaming form)."""
     model = case.build()
     return {"parameters": sum(value.numel() for value in model.parameters()), "state_bytes": state_bytes(model)}
 
 
 def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
-    """Peak memory of the model alone, then times of the model and of the Transformer in turn.
+    """Peak memory of the model, then times of the model and of the Transformer in turn.
 
     Args:
-        case: what is measured.
+        case: the model and its length.
         phase: ``training``: forward, loss, backward and optimiser step; ``inference``: forward in evaluation mode.
-        paired: whether the Transformer is timed, too.
+        paired: whether to time the Transformer too.
 
     Returns:
-        ``peak_bytes``, above the process before the model was built; ``cpu_seconds`` and ``wall_seconds``, one per
-        repeat, and with ``paired`` as many of ``baseline_cpu_seconds`` and ``baseline_wall_seconds``; after training
-        the model's ``diagnostics``, if it has any.
+        ``peak_bytes`` above the process before the model was built (None for a CPU outside Linux); ``cpu_seconds`` and
+        ``wall_seconds``, one per repeat, and if ``paired`` as many of ``baseline_cpu_seconds`` and
+        ``baseline_wall_seconds``; after training the model's ``diagnostics``, if it has any.
 
     Raises:
-        UsageError: if the model cannot be built, or is known not to fit.
+        UsageError: if the model cannot be built.
     """
-    torch.set_num_threads(case.bench.settings.threads)
+    torch.set_num_threads(case.settings.threads)
+    device = torch.device(case.device)
+    # what is loaded on first use must not count as the model's memory
     with torch.device("meta"):
-        outline = case.build()
-    device = torch.device(case.bench.device)
-    if phase == "training":
-        require_memory(outline, case.bench.settings.batch, device)
-    _warm_up(case.bench, phase)
+        case.build()
+    _prepare(replace(case.baseline, length=WARM_UP), phase)[1]()
+    torch.fft.irfft(torch.fft.rfft(torch.zeros(WARM_UP, device=device)))
     memory = PeakMemory(device)
-    model, run = _made(case, phase)
-    run()  # allocates the optimiser's moments, starts codebooks, loads what the model needs
-    own = [_timed(run, device)]
+    model, run = _prepare(case, phase)
+    run()  # allocates the optimiser's moments, fills codebooks, loads what the model needs
+    times = {"": [_timed(run, device)]}
     figures: dict[str, Any] = {"peak_bytes": memory.above_start()}
-    runs, times = [run], [own]
+    runs = {"": run}
     if paired:
-        _, other = _made(case.baseline, phase)
-        other()
-        runs, times = [run, other], [own, [_timed(other, device)]]
-    _repeat(runs, times, case.bench, device)
-    for prefix, measured in zip(("", "baseline_"), times, strict=False):
-        for name, repeats in zip(CLOCKS, zip(*measured, strict=True), strict=True):
-            figures[prefix + name] = list(repeats)
-    found = {name or "model": report() for name, report in offered(model, "diagnostics")}
-    return {**figures, "diagnostics": found} if found and phase == "training" else figures
+        runs["baseline_"] = _prepare(case.baseline, phase)[1]
+        runs["baseline_"]()
+        times["baseline_"] = [_timed(runs["baseline_"], device)]
+    spent, clock = 0.0, 0 if case.device == "cpu" else 1
+    while len(times[""]) < case.settings.repeats and spent < case.settings.patience:
+        for name, each in runs.items():  # in turn, so that a slow spell of the machine meets both
+            times[name].append(_timed(each, device))
+            spent += times[name][-1][clock]
+    for name, repeats in times.items():
+        figures[f"{name}cpu_seconds"], figures[f"{name}wall_seconds"] = map(list, zip(*repeats, strict=True))
+    if phase == "training":
+        found = {name or "model": report() for name, report in offered(model, "diagnostics")}
+        figures |= {"diagnostics": found} if found else {}
+    return figures
 
 
-def _repeat(runs: list[Run], times: list[list[tuple[float, float]]], bench: Bench, device: torch.device) -> None:
-    """Go on in turn, so that what slows the machine down for a while slows all of them down."""
-    clock, spent = CLOCKS.index(clock_of(device.type)), 0.0
-    while len(times[0]) < bench.settings.repeats and spent < bench.settings.patience:
-        for run, measured in zip(runs, times, strict=True):
-            measured.append(_timed(run, device))
-            spent += measured[-1][clock]
-
-
-def _made(case: Case, phase: Phase) -> tuple[Backbone, Run]:
-    """The model, and what is timed: one training step, or one forward pass."""
+def _prepare(case: Case, phase: Phase) -> tuple[Backbone, Callable[[], None]]:
+    """The model, and the function to be timed: one training step or one forward pass."""
     torch.manual_seed(0)
-    device, batch = torch.device(case.bench.device), case.bench.settings.batch
-    model = case.build().to(device)
-    x = torch.randint(VOCABULARY, (batch, case.length), device=device)
-    labels = torch.randint(CLASSES, (batch,), device=device)
-    run = _training_step(model, x, labels) if phase == "training" else _forward_pass(model, x)
+    model = case.build().to(case.device).train(phase == "training")
+    x = torch.randint(VOCABULARY, (case.settings.batch, case.length), device=case.device)
+    labels = torch.randint(CLASSES, (case.settings.batch,), device=case.device)
+    run = _training_step(model, x, labels) if phase == "training" else torch.inference_mode()(lambda: model(x))
 
-    def unfused() -> None:
-        with sdpa_kernel(SDPBackend.MATH):
+    def timed() -> None:
+        if case.model == UNFUSED:
+            with sdpa_kernel(SDPBackend.MATH):
+                run()
+        else:
             run()
 
-    return model, unfused if case.model == UNFUSED else run
+    return model, timed
 
 
-def _training_step(model: Backbone, x: Tensor, labels: Tensor) -> Run:
-    model.train()
+def _training_step(model: Backbone, x: Tensor, labels: Tensor) -> Callable[[], None]:
     optimiser = make_optimiser(model, Budget())
 
     def step() -> None:
@@ -120,18 +171,8 @@ def _training_step(model: Backbone, x: Tensor, labels: Tensor) -> Run:
     return step
 
 
-def _forward_pass(model: Backbone, x: Tensor) -> Run:
-    model.eval()
-
-    @torch.inference_mode()
-    def infer() -> None:
-        model(x)
-
-    return infer
-
-
-def _timed(run: Run, device: torch.device) -> tuple[float, float]:
-    """What :data:`CLOCKS` say: CPU time of this process's threads, and elapsed time."""
+def _timed(run: Callable[[], None], device: torch.device) -> tuple[float, float]:
+    """CPU time of this process's threads, and elapsed time."""
     _wait(device)
     cpu, wall = time.process_time(), time.perf_counter()
     run()
@@ -144,8 +185,84 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _warm_up(bench: Bench, phase: Phase) -> None:
-    """Load what torch loads when first used, so that it does not count as the model's memory."""
-    _, run = _made(Case(bench, BASELINE, WARM_UP), phase)
-    run()
-    torch.fft.irfft(torch.fft.rfft(torch.zeros(WARM_UP, device=bench.device)))
+class PeakMemory:
+    """Memory taken since this object was made: allocated by torch on a GPU, resident on a CPU (Linux)."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        _wait(device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self._start: int | None = torch.cuda.memory_allocated(device)
+        else:
+            with suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")  # Linux starts the peak anew
+            self._start = _resident_bytes("VmRSS")
+
+    def above_start(self) -> int | None:
+        """Bytes at the peak above those at the start; None where the system does not tell."""
+        on_gpu = self._device.type == "cuda"
+        peak = torch.cuda.max_memory_allocated(self._device) if on_gpu else _resident_bytes("VmHWM")
+        return None if peak is None or self._start is None else peak - self._start
+
+
+def kernel_entry(file: str, entry: str) -> str | None:
+    """The value of ``entry: value`` in a file below ``/proc``; None where there is none."""
+    with suppress(OSError):
+        lines = [line.partition(":") for line in (Path("/proc") / file).read_text().splitlines()]
+        return next((value.strip() for name, _, value in lines if name.strip() == entry), None)
+    return None
+
+
+def _resident_bytes(entry: str) -> int | None:
+    value = kernel_entry("self/status", entry)
+    return None if value is None else 1024 * int(value.split()[0])
+
+
+def run_apart(function: Callable[..., Any], *arguments: Any, time_limit: float) -> Any:
+    """Call ``function`` in a new process and return its value, or ``{"reason": one line}`` if it fails in any way.
+
+    Args:
+        function: a function of a module; it and its arguments are pickled.
+        arguments: its arguments.
+        time_limit: seconds after which the process is stopped.
+    """
+    receiver, sender = _processes.Pipe(duplex=False)
+    process = _processes.Process(target=_serve, args=(sender, function, arguments), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(time_limit):
+            return {"reason": f"stopped at its time limit of {time_limit:g} s"}
+        return receiver.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        if code == -signal.SIGKILL:
+            return {"reason": "killed, most likely for want of memory"}
+        return {"reason": f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"}
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+
+
+def _serve(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes it, and ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(OSError):  # if memory runs out, Linux ends this process and no other
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    try:
+        sender.send(function(*arguments))
+    except UsageError as error:
+        sender.send({"reason": " ".join(str(error).split())})
+    except Exception as error:
+        sender.send({"reason": "out of memory" if is_shortage(error) else in_one_line(error)})
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that asked for it has ended, even by a kill."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

@@ -1,233 +1,309 @@
-"""Measurements as tables: costs, the same against the Transformer, growth, and the papers' ratios."""
+"""Measurements as tables: costs, ratios to the Transformer, growth with the length, and the papers' ratios."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from lrtasks.bench.case import BASELINE, CLASSES, OWN, UNFUSED, VOCABULARY
-from lrtasks.bench.growth import Growth, growth
-from lrtasks.bench.measure import PHASES
-from lrtasks.bench.papers import Comparison, compare
-from lrtasks.bench.record import Measurement
-from lrtasks.bench.relative import QUANTITIES, relative
-from lrtasks.results.formats import Sheet, digits
+import numpy as np
 
-COSTS: dict[str, Callable[[Measurement], float | None]] = {
-    "training_seconds": lambda found: found.seconds("training"),
-    "inference_seconds": lambda found: found.seconds("inference"),
-    "training_bytes": lambda found: found.peak_bytes("training"),
-    "inference_bytes": lambda found: found.peak_bytes("inference"),
-    "state_bytes": lambda found: found.state_bytes,
-    "parameters": lambda found: found.parameters,
+from lrtasks.bench import BASELINE, CLASSES, PHASES, SHARED_PARAMETERS, UNFUSED, VOCABULARY
+from lrtasks.errors import UsageError
+from lrtasks.results.formats import TextTable, number
+
+SCHEMA = 1
+KEYS = {"identity", "environment", "sizes", "training", "inference", "schema"}
+SHARED = ("settings", "device", "device_name", "torch", "source")
+"""Parts of the identity in which the measurements of one table must agree."""
+
+COSTS = {
+    "training_seconds": ("training time", "training ms", 1e-3),
+    "inference_seconds": ("inference time", "inference ms", 1e-3),
+    "training_bytes": ("training memory", "training MB", 1e6),
+    "inference_bytes": ("inference memory", "inference MB", 1e6),
+    "state_bytes": ("state", "state kB", 1e3),
+    "parameters": ("parameters", "parameters", 1),
 }
-"""What a measurement says a model costs."""
+"""Costs of a model: name, column of the table, unit of that column."""
+RATIOS = {
+    "training_speed": ("training_speed", "training faster"),
+    "inference_speed": ("inference_speed", "inference faster"),
+    "training_memory": ("training_bytes", "training memory"),
+    "inference_memory": ("inference_bytes", "inference memory"),
+    "state": ("state_bytes", "state"),
+    "parameters": ("parameters", "parameters"),
+}
+"""Ratios of two models, with the column of a row from which they are made, and their names in tables."""
+NEAR = 1.1
+"""A paper's ratio is compared with ours at a length that differs by no more than this factor."""
+
+Row = dict[str, Any]
+
+
+def read_measurements(folder: Path) -> list[dict[str, Any]]:
+    """All measurements in ``folder``, short lengths first, the Transformer first at each length.
+
+    Raises:
+        UsageError: if there are none, one is damaged, or two differ in more than model and length.
+    """
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise UsageError(f"no measurements in {folder}")
+    found = [read_measurement(file) for file in files]
+    for file, entry in zip(files, found, strict=True):
+        for name in SHARED:
+            if entry["identity"].get(name) != found[0]["identity"].get(name):
+                raise UsageError(
+                    f"{files[0]} and {file} were measured with different {name}; keep them in folders of their own"
+                )
+    return sorted(found, key=lambda entry: _order(**entry["identity"]))
+
+
+def _order(length: int, model: str, **_: Any) -> tuple[int, bool, str]:
+    return length, model != BASELINE, model
+
+
+def read_measurement(file: Path) -> dict[str, Any]:
+    """The measurement in ``file``.
+
+    Raises:
+        UsageError: if it is damaged or of another schema.
+    """
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} is damaged and cannot be read as a measurement: {error}; remove it") from None
+    if not isinstance(content, dict) or set(content) != KEYS or content["schema"] != SCHEMA:
+        raise UsageError(f"{file} is not a measurement of schema {SCHEMA}; remove it")
+    return content
+
+
+def make_row(found: Mapping[str, Any]) -> Row:
+    """One measurement as a flat row: ``model``, ``length``, costs, speeds and ``reasons``; None for missing figures.
+
+    Times are the shortest repeats, CPU time on a CPU and elapsed time on a GPU; ``training_speed`` and
+    ``inference_speed`` are the Transformer's time in the same process over the model's.
+    """
+    clock = "cpu_seconds" if found["identity"]["device"] == "cpu" else "wall_seconds"
+    row: Row = {"model": found["identity"]["model"], "length": found["identity"]["length"]}
+    for phase in PHASES:
+        own, other = (min(found[phase].get(name, []), default=None) for name in (clock, f"baseline_{clock}"))
+        row[f"{phase}_seconds"], row[f"{phase}_bytes"] = own, found[phase].get("peak_bytes")
+        row[f"{phase}_speed"] = other / own if own and other else None
+    row |= {name: found["sizes"].get(name) for name in ("state_bytes", "parameters")}
+    row["reasons"] = {part: found[part]["reason"] for part in (*PHASES, "sizes") if "reason" in found[part]}
+    return row
+
+
+def ratios(one: Row, other: Row) -> dict[str, float | None]:
+    """How many times faster ``one`` is, and which shares of the other's memory, state and parameters it needs.
+
+    Speeds are relative to the Transformer already, which is the common measure of two other models.
+    """
+    found: dict[str, float | None] = {}
+    for name, (column, _) in RATIOS.items():
+        base = 1.0 if other["model"] == BASELINE and name.endswith("speed") else other[column]
+        found[name] = one[column] / base if one[column] is not None and base else None
+    return found
+
+
+class Growth(NamedTuple):
+    """Exponents of a cost in the length.
+
+    Attributes:
+        slope: least-squares slope of log cost against log length, over all points.
+        last: slope between the two longest, which a fixed cost bends least.
+        points: number of lengths.
+    """
+
+    slope: float
+    last: float
+    points: int
+
+
+def growth(costs: Iterable[tuple[int, float | None]]) -> Growth | None:
+    """Exponents from ``(length, cost)`` pairs with a cost above 0; None from fewer than two.
+
+    >>> growth([(16, 5.0), (64, 20.0), (256, 320.0)])
+    Growth(slope=1.5, last=2.0, points=3)
+    """
+    points = sorted((math.log(length), math.log(cost)) for length, cost in costs if cost and cost > 0)
+    if len(points) < 2:
+        return None
+    x, y = np.array(points).T
+    slope = float(np.polyfit(x, y, 1)[0])
+    return Growth(round(slope, 6), round(float((y[-1] - y[-2]) / (x[-1] - x[-2])), 6), len(points))
 
 
 class Report:
-    """What a bench found.
+    """Tables of measurements, as :func:`read_measurements` gives them."""
 
-    Args:
-        measurements: of one bench: all of the same settings.
-    """
+    def __init__(self, measurements: Sequence[Mapping[str, Any]]) -> None:
+        self._found = measurements
+        self._rows = [make_row(found) for found in measurements]
+        self._models = list(dict.fromkeys(row["model"] for row in self._rows))
+        self._lengths = sorted({row["length"] for row in self._rows})
 
-    def __init__(self, measurements: Sequence[Measurement]) -> None:
-        self._found = list(measurements)
-        self._models = list(dict.fromkeys(entry.model for entry in self._found))
-        self._compared = compare(self._found)
-
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """One flat entry per measurement."""
         return [
             {
-                "model": entry.model,
-                "length": entry.length,
-                **{name: cost(entry) for name, cost in COSTS.items()},
-                **{f"relative_{name}": value for name, value in self._against(entry, BASELINE).items()},
-                "reasons": entry.reasons(),
+                **{name: row[name] for name in ("model", "length", *COSTS)},
+                **{f"relative_{name}": value for name, value in self._ratios(row).items()},
+                "reasons": row["reasons"],
             }
-            for entry in self._found
+            for row in self._rows
         ]
 
     def content(self) -> dict[str, Any]:
         """Everything, JSON-ready."""
         first = self._found[0]
         return {
-            "settings": first.identity["settings"],
-            "device": first.identity["device_name"],
-            "environment": dict(first.environment),
+            "settings": first["identity"]["settings"],
+            "device": first["identity"]["device_name"],
+            "environment": first["environment"],
             "rows": self.rows(),
             "growth": [
-                {"model": model, "cost": name, **asdict(found)} for model, name, found in self._grown() if found
+                {"model": model, "cost": name, **found._asdict()}
+                for model in self._models
+                for name in COSTS
+                if (found := self._growth(model, name))
             ],
-            "papers": [
-                {
-                    **asdict(entry.ratio),
-                    "our_length": entry.length,
-                    "ours": entry.ours,
-                    "against_unfused": entry.unfused,
-                }
-                for entry in self._compared
-            ],
+            "papers": self.papers(),
             "notes": self.notes(),
         }
 
-    def sheets(self) -> list[Sheet]:
-        """Costs, costs against the Transformer, growth, and the papers' ratios, as far as there are any."""
-        sheets = [self._costs(), self._relative(), self._growth(), self._papers()]
-        return [sheet for sheet in sheets if sheet.lines]
+    def papers(self) -> list[dict[str, Any]]:
+        """The papers' ratios of models that were measured near the paper's length, beside ours.
+
+        ``against_unfused`` is ours against the unfused Transformer, where the paper's is against a Transformer.
+        """
+        papers = tomllib.loads((resources.files("lrtasks.bench") / "papers.toml").read_text())["ratios"]
+        found = []
+        for paper in papers:
+            length = min(self._lengths, key=lambda each: abs(math.log(each / paper["length"])))
+            near = abs(math.log(length / paper["length"])) <= math.log(NEAR)
+            for quantity, values in paper.items():
+                for model, value in values.items() if near and quantity in RATIOS else ():
+                    ours, unfused = (
+                        self._ratios({"model": model, "length": length}, other)[quantity]
+                        for other in (paper["against"], UNFUSED)
+                    )
+                    if ours is not None:
+                        found.append(
+                            {
+                                **{name: paper[name] for name in ("source", "where", "length", "against")},
+                                "model": model,
+                                "quantity": quantity,
+                                "value": value,
+                                "our_length": length,
+                                "ours": ours,
+                                "against_unfused": unfused if paper["against"] == BASELINE else None,
+                            }
+                        )
+        return found
+
+    def tables(self) -> list[TextTable]:
+        """Costs, ratios to the Transformer, growth, and the papers' ratios, as far as there are any."""
+        costs, against, growths, papers = [], [], [], []
+        for row in sorted(self._rows, key=lambda row: self._models.index(row["model"])):
+            name = [row["model"], f"{row['length']:,}"]
+            costs.append([*name, *(_cell(row[cost], unit) for cost, (_, _, unit) in COSTS.items())])
+            against.append([*name, *map(_times, self._ratios(row).values())])
+        growing = [name for name in COSTS if name != "parameters"]
+        for model in self._models:
+            cells = [self._exponents(self._growth(model, name)) for name in growing]
+            if any(cells):
+                growths.append([model, *cells])
+        for entry in self.papers():
+            texts = [entry[name] for name in ("source", "where", "model", "against")]
+            figures = [_times(entry[name]) for name in ("value", "ours", "against_unfused")]
+            same = entry["length"] == entry["our_length"]
+            length = f"{entry['our_length']:,}" + ("" if same else f" (paper: {entry['length']:,})")
+            papers.append([*texts, RATIOS[entry["quantity"]][1], *figures, length])
+        paper_header = ["paper", "task", "model", "against", "quantity", "paper's", "ours", f"ours against {UNFUSED}"]
+        growth_header = [f"growth over {len(self._lengths)} lengths, last two", *(COSTS[name][0] for name in growing)]
+        tables = [
+            TextTable(["model", "length", *(column for _, column, _ in COSTS.values())], costs),
+            TextTable([f"against {BASELINE}", "length", *(name for _, name in RATIOS.values())], against),
+            TextTable(growth_header, growths),
+            TextTable([*paper_header, "at length"], papers),
+        ]
+        return [table for table in tables if table.lines]
 
     def notes(self) -> list[str]:
         """What was measured and how, and what is missing."""
-        first = self._found[0]
-        shared = first.identity["settings"]
-        clock = "CPU time" if first.identity["device"] == "cpu" else "elapsed time"
+        first = self._found[0]["identity"]
+        shared = first["settings"]
+        clock = "CPU time" if first["device"] == "cpu" else "elapsed time"
         form = "bidirectional" if shared["bidirectional"] else "causal"
         notes = [
             f"{VOCABULARY} tokens in, one of {CLASSES} classes per sequence out; {form} models, d_model"
             f" {shared['d_model']}, {shared['layers']} layers, other settings below (none: see lrtasks describe); batch"
-            f" {shared['batch']}, float32, {first.identity['device_name']}, threads {shared['threads']}",
+            f" {shared['batch']}, float32, {first['device_name']}, threads {shared['threads']}",
             f"training: forward, loss, backward, AdamW step; ms: shortest repeat, {clock}; MB (10^6 bytes): peak above"
             " the process before the model was built; kB: streaming state of one sequence at its end",
-            "faster: Transformer's time over the model's, timed in turn in one process (the Transformer's own row shows"
-            " the error of this); memory, state, parameters: shares of the Transformer's",
-            "growth: exponent of the length, least squares over all lengths, and between the two longest;"
+            "faster: the Transformer's time over the model's, timed in turn in one process (the Transformer's own row"
+            " shows the error); memory, state, parameters: shares of the Transformer's",
+            "growth: exponent of the length, by least squares over all lengths, and between the two longest;"
             " a fixed cost at short lengths lowers it",
         ]
-        if any(entry.model == UNFUSED for entry in self._found):
+        if UNFUSED in self._models:
             notes.append(
-                f"{UNFUSED}: the weights of attention are an array, as in the papers' Transformer; the other models'"
-                " multi-head attention runs in torch's fused kernel"
+                f"{UNFUSED}: holds its attention weights as an array, as the papers' Transformer does; the multi-head"
+                " attention of the other models runs in torch's fused kernel"
             )
-        notes += [f"{entry.model} at {entry.length:,}: {line}" for entry in self._found for line in _missing(entry)]
-        notes += [f"{model}: {_settings(entry)}" for model, entry in self._by_model() if entry.length == first.length]
-        return notes + [
-            f"{model} at {entry.length:,}: {', '.join(f'{rate:.2f}' for rate in rates)} of the positions active"
-            for model, entry in self._by_model()
-            if (rates := _activation_rates(entry))
-        ]
+        missing, settings, active = [], [], []
+        for entry, row in zip(self._found, self._rows, strict=True):
+            name, reasons = f"{row['model']} at {row['length']:,}", row["reasons"]
+            for reason in dict.fromkeys(reasons.values()):
+                parts = [part for part in reasons if reasons[part] == reason]
+                missing.append(f"{name}: no {' nor '.join(parts)}: {reason}")
+            for phase in PHASES:
+                if phase not in reasons and row[f"{phase}_speed"] is None:
+                    missing.append(f"{name}: {phase} was timed without the Transformer, beside which it failed")
+            if row["length"] == self._lengths[0]:
+                settings.append(f"{row['model']}: {_settings(entry['identity']['hyper'])}")
+            reports = entry["training"].get("diagnostics", {}).values()
+            rates = [report["activation_rate"] for report in reports if report.get("activation_rate", 1) < 1]
+            if rates:
+                active.append(f"{name}: {', '.join(f'{rate:.2f}' for rate in rates)} of the positions active")
+        return [*notes, *missing, *settings, *active]
 
-    def _against(self, entry: Measurement, name: str) -> dict[str, float | None]:
-        for other in self._found:
-            if other.model == name and other.length == entry.length:
-                return relative(entry, other)
-        return dict.fromkeys(QUANTITIES)
+    def _row(self, model: str, length: int) -> Row | None:
+        return next((row for row in self._rows if (row["model"], row["length"]) == (model, length)), None)
 
-    def _costs(self) -> Sheet:
-        header = [
-            "model",
-            "length",
-            "training ms",
-            "inference ms",
-            "training MB",
-            "inference MB",
-            "state kB",
-            "parameters",
-        ]
-        units = (1e-3, 1e-3, 1e6, 1e6, 1e3)
-        lines = []
-        for model, entry in self._by_model():
-            *costs, parameters = [cost(entry) for cost in COSTS.values()]
-            shown = [_number(None if cost is None else cost / unit) for cost, unit in zip(costs, units, strict=True)]
-            lines.append([model, f"{entry.length:,}", *shown, "" if parameters is None else f"{parameters:,}"])
-        return Sheet(header, lines)
+    def _ratios(self, of: Row, other: str = BASELINE) -> dict[str, float | None]:
+        """Ratios of a model to another one at the same length; None for figures that were not measured."""
+        one, base = (self._row(model, of["length"]) for model in (of["model"], other))
+        return ratios(one, base) if one and base else dict.fromkeys(RATIOS)
 
-    def _relative(self) -> Sheet:
-        names = ["training faster", "inference faster", "training memory", "inference memory", "state", "parameters"]
-        lines = []
-        for model, entry in self._by_model():
-            values = self._against(entry, BASELINE)
-            lines.append([model, f"{entry.length:,}", *(_times(values[name]) for name in QUANTITIES)])
-        return Sheet([f"against {BASELINE}", "length", *names], lines)
+    def _growth(self, model: str, cost: str) -> Growth | None:
+        return growth((row["length"], row[cost]) for row in self._rows if row["model"] == model)
 
-    def _growth(self) -> Sheet:
-        names = ["training time", "inference time", "training memory", "inference memory", "state"]
-        found = {(model, name): growth for model, name, growth in self._grown()}
-        lengths = len({entry.length for entry in self._found})
-        lines = []
-        for model in self._models:
-            cells = [found[model, name] for name in list(COSTS)[: len(names)]]
-            if any(cells):
-                lines.append([model, *(_exponents(cell, lengths) for cell in cells)])
-        return Sheet([f"growth over {lengths} lengths, last two", *names], lines)
-
-    def _papers(self) -> Sheet:
-        header = [
-            "paper",
-            "task",
-            "model",
-            "against",
-            "quantity",
-            "paper's",
-            "ours",
-            f"ours against {UNFUSED}",
-            "at length",
-        ]
-        return Sheet(header, [_comparison_line(entry) for entry in self._compared])
-
-    def _by_model(self) -> Iterator[tuple[str, Measurement]]:
-        for model in self._models:
-            for entry in self._found:
-                if entry.model == model:
-                    yield model, entry
-
-    def _grown(self) -> Iterator[tuple[str, str, Growth | None]]:
-        for model in self._models:
-            entries = [entry for entry in self._found if entry.model == model]
-            for name, cost in COSTS.items():
-                points = [(entry.length, value) for entry in entries if (value := cost(entry)) is not None]
-                yield model, name, growth(points)
+    def _exponents(self, found: Growth | None) -> str:
+        if found is None:
+            return ""
+        fewer = f" (of {found.points})" if found.points < len(self._lengths) else ""
+        return f"{found.slope:.2f}, {found.last:.2f}{fewer}"
 
 
-def _exponents(found: Growth | None, lengths: int) -> str:
-    if found is None:
-        return ""
-    return f"{found.slope:.2f}, {found.last:.2f}" + (f" (of {found.points})" if found.points < lengths else "")
-
-
-def _settings(entry: Measurement) -> str:
+def _settings(hyper: Mapping[str, Any]) -> str:
     """Hyper-parameters, without those that all models share and options that are off."""
-    shown = {name: value for name, value in entry.identity["hyper"].items() if name not in OWN and value is not False}
+    shown = {name: value for name, value in hyper.items() if name not in SHARED_PARAMETERS and value is not False}
     return ", ".join(f"{name} {'none' if value is None else value}" for name, value in shown.items())
 
 
-def _activation_rates(entry: Measurement) -> list[float]:
-    """Share of positions at which each module of a sparse model ran in training, on which its cost depends."""
-    found = entry.training.get("diagnostics", {}).values()
-    return [report["activation_rate"] for report in found if report.get("activation_rate", 1) < 1]
-
-
-def _missing(entry: Measurement) -> Iterator[str]:
-    reasons = entry.reasons()
-    for reason in dict.fromkeys(reasons.values()):
-        parts = [name for name, found in reasons.items() if found == reason]
-        yield f"no {' nor '.join(parts)}: {reason}"
-    for phase in PHASES:
-        if phase not in reasons and entry.speed(phase) is None:
-            yield f"{phase} was timed without the Transformer, beside which it failed"
-
-
-def _comparison_line(entry: Comparison) -> list[str]:
-    ratio = entry.ratio
-    phase, _, kind = ratio.quantity.partition("_")
-    length = f"{entry.length:,}" + (f" (paper: {ratio.length:,})" if ratio.length != entry.length else "")
-    return [
-        ratio.source,
-        ratio.where,
-        ratio.model,
-        ratio.against,
-        f"{phase} {'faster' if kind == 'speed' else kind}",
-        _times(ratio.value),
-        _times(entry.ours),
-        _times(entry.unfused),
-        length,
-    ]
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else digits(value)
+def _cell(value: float | None, unit: float) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if unit == 1 else number(value / unit)
 
 
 def _times(value: float | None) -> str:
-    return "" if value is None else f"{_number(value)}×"
+    return "" if value is None else f"{number(value)}×"

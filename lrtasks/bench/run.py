@@ -1,80 +1,160 @@
-"""All cases of a bench, one after the other; what is finished is kept."""
+"""Measure all cases of a bench, one after the other; finished measurements are kept and not repeated."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import json
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from lrtasks.bench.apart import Outcome, run_apart
-from lrtasks.bench.case import BASELINE, Case
-from lrtasks.bench.measure import Phase, cost, sizes
-from lrtasks.bench.record import Measurement, finished
-from lrtasks.bench.resident import processor
-from lrtasks.errors import UsageError
-from lrtasks.evaluation.environment import describe_environment
-from lrtasks.files import held, make_folder
+import torch
 
-Ended = Callable[[Case, Measurement, bool], None]
-"""Called after each case with its measurement, and whether that was there before."""
+from lrtasks import models
+from lrtasks.bench import BASELINE, PHASES, SHARED_PARAMETERS, UNFUSED
+from lrtasks.bench import measure as measuring
+from lrtasks.bench.measure import Case, Settings, cost, kernel_entry, run_apart, sizes
+from lrtasks.bench.report import SCHEMA, read_measurement
+from lrtasks.errors import UsageError, unknown
+from lrtasks.evaluation import optimiser
+from lrtasks.evaluation.environment import describe_environment, device_name
+from lrtasks.files import held, make_folder, write_atomically
+from lrtasks.generators.base import MAX_LENGTH
 
 
-def run_bench(
-    cases: Sequence[Case], out: Path, *, time_limit: float = 600.0, on_end: Ended = lambda *_: None
-) -> list[Measurement]:
-    """Measure all cases, one process at a time; a case that fails is recorded with the reason and stops no other.
+def all_models() -> list[str]:
+    """The registered models, and the baseline with its attention unfused."""
+    return sorted([*models.names(), UNFUSED])
 
-    A finished measurement of the same settings, code and device, a failed one included, is not repeated.
+
+def make_cases(
+    names: Iterable[str],
+    lengths: Iterable[int],
+    settings: Settings,
+    device: str = "cpu",
+    hyper: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Case]:
+    """Every model at every length, short lengths first, and at each length the Transformer first, asked for or not.
 
     Args:
-        cases: from :func:`lrtasks.bench.case.make_cases`.
-        out: results folder.
-        time_limit: seconds after which a measurement is stopped.
-        on_end: see :data:`Ended`.
+        names: models, as :func:`all_models` lists them.
+        lengths: positions of the sequence.
+        settings: shared settings.
+        device: ``"cpu"`` or ``"cuda"``.
+        hyper: hyper-parameters that differ from a model's defaults, by model; ``transformer-unfused`` has those of
+            ``transformer``.
 
     Raises:
-        UsageError: if the folder cannot be used, or another process is measuring into it.
+        UsageError: for an unknown model or hyper-parameter, or a value or length out of range.
+    """
+    ordered, lengths, hyper = list(dict.fromkeys([BASELINE, *names])), sorted(set(lengths)), hyper or {}
+    for name in ordered:
+        if name not in all_models():
+            raise unknown("model", name, all_models())
+    for model, values in hyper.items():
+        if model not in models.names():
+            raise unknown("model", model, models.names())
+        for name in SHARED_PARAMETERS:
+            if name in values:
+                raise UsageError(f"{model}.{name} cannot differ between models; give {name} for all of them")
+    for length in lengths:
+        if not 1 <= length <= MAX_LENGTH:
+            raise UsageError(f"a length must be at least 1 and at most {MAX_LENGTH:_}, found {length}")
+    for name in [*ordered, *hyper]:
+        _ = Case(name, 1, settings, device, hyper).config  # raises
+    return [Case(name, length, settings, device, hyper) for length in lengths for name in ordered]
+
+
+def run_bench(cases: Sequence[Case], out: Path, *, time_limit: float = 600.0) -> Iterator[dict[str, Any]]:
+    """Measure all cases, one process at a time; a case that fails is recorded with the reason and stops no other.
+
+    A finished measurement of the same settings, code and device is not repeated, even if it failed.
+
+    Args:
+        cases: from :func:`make_cases`.
+        out: results folder.
+        time_limit: seconds after which a measurement is stopped.
+
+    Yields:
+        The measurement of each case.
+
+    Raises:
+        UsageError: if the folder or a file in it cannot be used, or another process is measuring into it.
     """
     if not 0 < time_limit < math.inf:
         raise UsageError(f"time_limit must be above 0 seconds and finite, found {time_limit:g}")
     make_folder(out, "the results folder")
-    found: list[Measurement] = []
+    baseline: dict[str, Any] = {}
     with held(out / ".lock", f"the measurements in {out}"):
         for case in cases:
-            kept = finished(case, out)
-            measured = kept or _measure(case, time_limit, _baseline(case, found))
-            if not kept:
-                measured.write(case.file(out))
-            found.append(measured)
-            on_end(case, measured, kept is not None)
+            file = file_of(case, out)
+            if file.exists():
+                found = read_measurement(file)
+                if found["identity"] != identity(case):
+                    raise UsageError(f"{file} is a measurement of something else; remove it")
+            else:
+                found = _measure(case, time_limit, {} if case.model == BASELINE else baseline)
+                write_atomically(file, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
+            if case.model == BASELINE:
+                baseline = found
+            yield found
+
+
+def _measure(case: Case, time_limit: float, baseline: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure a case, without the Transformer in phases where the Transformer's own measurement failed."""
+    apart = partial(run_apart, time_limit=time_limit)
+    environment = {"threads": case.settings.threads, "processor": kernel_entry("cpuinfo", "model name")}
+    found = {
+        "identity": identity(case),
+        "environment": {**describe_environment(), **environment},
+        "sizes": apart(sizes, case),
+        "schema": SCHEMA,
+    }
+    for phase in PHASES:
+        paired = "reason" not in baseline.get(phase, {})
+        found[phase] = apart(cost, case, phase, paired)
+        if paired and "reason" in found[phase]:  # what fails beside the Transformer may succeed without it
+            found[phase] = apart(cost, case, phase, False)
     return found
 
 
-def _baseline(case: Case, found: Sequence[Measurement]) -> Measurement | None:
-    return next((entry for entry in found if entry.model == BASELINE and entry.length == case.length), None)
+def identity(case: Case) -> dict[str, Any]:
+    """All that decides what is measured, JSON-ready."""
+    return {
+        "model": case.model,
+        "hyper": case.config.parameters(),
+        "baseline": case.baseline.config.parameters(),
+        "length": case.length,
+        "settings": case.settings.parameters(),
+        "device": case.device,
+        "device_name": device_name(torch.device(case.device)),
+        "torch": torch.__version__,
+        "source": source_digest(),
+        "module": _digest([Path(inspect.getfile(type(case.config)))]),
+    }
 
 
-def _measure(case: Case, time_limit: float, baseline: Measurement | None) -> Measurement:
-    """One measurement. Where the Transformer is known to fail, the model is timed alone."""
-    apart = partial(run_apart, time_limit=time_limit, limited=case.bench.device == "cpu")
-
-    def figures(phase: Phase) -> dict[str, Any]:
-        paired = baseline is None or "reason" not in baseline.figures(phase)
-        outcome = apart(cost, case, phase, paired)
-        if paired and outcome.reason:  # what fails beside the Transformer may succeed without it
-            outcome = apart(cost, case, phase, False)
-        return _found(outcome)
-
-    return Measurement(
-        identity=case.identity(),
-        environment={**describe_environment(), "threads": case.bench.settings.threads, "processor": processor()},
-        sizes=_found(apart(sizes, case)),
-        training=figures("training"),
-        inference=figures("inference"),
-    )
+def file_of(case: Case, out: Path) -> Path:
+    """The file of a case's measurement: another one for another identity."""
+    text = json.dumps(identity(case), sort_keys=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    readable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in case.model)
+    return out / f"{readable}-{case.length}-{digest}.json"
 
 
-def _found(outcome: Outcome) -> dict[str, Any]:
-    return {"reason": outcome.reason} if outcome.reason else outcome.value
+@cache
+def source_digest() -> str:
+    """Digest of the code that costs depend on: all built-in models, the optimiser and the measuring module."""
+    measured = Path(inspect.getfile(models)).parent.rglob("*.py")
+    return _digest(sorted({*measured, Path(inspect.getfile(optimiser)), Path(inspect.getfile(measuring))}))
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()

@@ -1,16 +1,18 @@
-"""The command line: parse, call, print. Whatever is heavy is imported inside the commands."""
+"""The command line: parse, call, print. Heavy packages are imported inside the commands."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
+import traceback
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from lrtasks import __version__
 from lrtasks.cli.analyze import analyze
 from lrtasks.cli.bench import bench
 from lrtasks.cli.check import check
@@ -20,20 +22,20 @@ from lrtasks.cli.evaluate import evaluate
 from lrtasks.cli.generate import generate
 from lrtasks.cli.inspect import describe, list_names, preview
 from lrtasks.cli.report import report
-from lrtasks.cli.suite import suite
-from lrtasks.cli.sweep import sweep
+from lrtasks.cli.suite import suite, sweep
 from lrtasks.cli.table import table
-from lrtasks.errors import UsageError, suggestion
+from lrtasks.errors import UsageError, in_one_line, suggestion
 
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Of commands that take parameters as options."""
 
-# The base of typer's own errors; newer versions of typer carry their own click, older ones import it.
+# typer's own errors have this base; newer versions of typer carry their own click, older ones import it
 _CommandLineError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 PACKAGE = Path(__file__).parents[1]
 
 INTERRUPTED = 130
-"""What newer versions of typer return in place of raising KeyboardInterrupt."""
+"""Newer versions of typer return this instead of raising KeyboardInterrupt."""
 
 _python_format = warnings.formatwarning
 
@@ -42,60 +44,93 @@ app = typer.Typer(
     help="The diagnostic gym for long-range sequence models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("list")(list_names)
-app.command("describe")(describe)
-app.command("preview", context_settings=EXTRA)(preview)
-app.command("check", context_settings=EXTRA)(check)
-app.command("eval", context_settings=EXTRA)(evaluate)
-app.command("suite", context_settings=EXTRA)(suite)
-app.command("sweep", context_settings=EXTRA)(sweep)
-app.command("table")(table)
-app.command("compare")(compare)
-app.command("analyze")(analyze)
-app.command("bench")(bench)
-app.command("report")(report)
-app.command("generate", context_settings=EXTRA)(generate)
-app.add_typer(data, name="data")
+TRAIN, DATA, RESULTS, LOOK = "Train and score", "Data", "Results", "Look around"
+app.command("list", rich_help_panel=LOOK)(list_names)
+app.command("describe", rich_help_panel=LOOK)(describe)
+app.command("preview", rich_help_panel=LOOK, context_settings=EXTRA)(preview)
+app.command("check", rich_help_panel=LOOK, context_settings=EXTRA)(check)
+app.command("eval", rich_help_panel=TRAIN, context_settings=EXTRA)(evaluate)
+app.command("suite", rich_help_panel=TRAIN, context_settings=EXTRA)(suite)
+app.command("sweep", rich_help_panel=TRAIN, context_settings=EXTRA)(sweep)
+app.command("bench", rich_help_panel=TRAIN)(bench)
+app.command("table", rich_help_panel=RESULTS)(table)
+app.command("compare", rich_help_panel=RESULTS)(compare)
+app.command("analyze", rich_help_panel=RESULTS)(analyze)
+app.command("report", rich_help_panel=RESULTS)(report)
+app.command("generate", rich_help_panel=DATA, context_settings=EXTRA)(generate)
+app.add_typer(data, name="data", rich_help_panel=DATA)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"lrtasks {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """The diagnostic gym for long-range sequence models."""
 
 
 def main() -> None:
-    """Run the command line: exit code 0 done, 2 a user's mistake (one line on standard error), 1 anything else."""
+    """Run the command line: exit code 0 done, 2 a user's mistake, 1 anything else; errors take one line."""
+    debug = "--debug" in sys.argv[1:]
+    # threads that wait must not spin: beside another busy process a run would take many times as long
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # an output that is not UTF-8 gets "?" instead of a traceback
     warnings.formatwarning = _formatted
     try:
-        code = app(standalone_mode=False)
+        code = app(args=[word for word in sys.argv[1:] if word != "--debug"], standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:
             raise KeyboardInterrupt
     except UsageError as error:
-        _fail(str(error), 2)
+        _fail(str(error), 2, debug)
     except _CommandLineError as error:
-        _fail(error.format_message() + _misspelt(error), 2)
+        _fail(error.format_message() + _misspelt(error), 2, debug)
     except (typer.Abort, KeyboardInterrupt):
-        _fail("interrupted; what was cut off goes on when the same command is given again", 1)
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            _fail(f"a name is too long for the file system: {str(error.filename)[:100]}…", 2)
-        if not isinstance(error, BrokenPipeError):
-            raise
-        # the reader went away, as `| head` does: nobody is left to write to, not at exit either
+        _fail("interrupted; give the same command again to continue", 1, debug)
+    except BrokenPipeError:
+        # the reader went away, as `| head` does; nothing may be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            _fail(f"a name is too long for the file system: {str(error.filename)[:100]}…", 2, debug)
+        _fail(_system_error(error), 1, debug)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}, in {place.name}"
+        _fail(in_one_line(error) + ("" if debug else f" ({where}; --debug shows the traceback)"), 1, debug)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _system_error(error: OSError) -> str:
+    """A full disk, a folder that has vanished, a closed output: what failed, and on which file."""
+    file = f": {error.filename}" if error.filename else ""
+    return f"{error.strerror or in_one_line(error)}{file}; what was finished before is kept"
 
 
 def _formatted(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning of this package as one line, as its errors are; of any other as Python has it."""
+    """A warning of this package as one line, as its errors are; any other as Python formats it."""
     if category is UserWarning and Path(filename).is_relative_to(PACKAGE):
         return f"lrtasks: {message}\n"
     return _python_format(message, category, filename, lineno, line)
 
 
 def _misspelt(error: Any) -> str:
-    """A hint for a required option that is missing because it was written otherwise."""
+    """A hint for a required option that is missing because it was misspelt."""
     missing = getattr(error, "param", None)
     if type(error).__name__ != "MissingParameter" or missing is None:
         return ""
@@ -103,7 +138,9 @@ def _misspelt(error: Any) -> str:
     return next((f" Found {word}{hint}" for word in words if (hint := suggestion(word, missing.opts))), "")
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int, debug: bool) -> None:
+    if debug and message:
+        traceback.print_exc()
     if message:  # there is none where the help was shown instead
         sys.stderr.write(f"lrtasks: {' '.join(message.split())}\n")
     sys.exit(code)

@@ -26,8 +26,10 @@ def analyze(
             {key: content[key] for key in ("slices", "diagnostics")} | {"plots": [str(path) for path in written]}
         )
         return
-    for section in (record.command, analysis.slice_tables(record), analysis.diagnostics_table(record)):
-        if section:
-            print(f"{section}\n")
+    from lrtasks.results.formats import render
+
+    diagnostics = analysis.diagnostics_table(record)
+    tables = [*analysis.slice_tables(record), *([diagnostics] if diagnostics.lines else [])]
+    print(render("text", tables, [record.command]))
     for path in written:
         print(f"wrote {path}")

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import Device, Out, print_json
-from lrtasks.cli.sheets import FORMATS, JsonFormat, chosen_format, format_option, print_sheets
+from lrtasks.cli.options import Device, Out
+from lrtasks.cli.output import FORMATS, JsonFormat, chosen_format, format_option, print_tables
 from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
 from lrtasks.progress import Progress
 
 if TYPE_CHECKING:
-    from lrtasks.bench.case import Case
-    from lrtasks.bench.record import Measurement
     from lrtasks.bench.report import Report
 
-
-BESIDE_SHOW = ("show", "out", "form", "as_json")
-"""The options that ``--show`` can stand beside."""
+WITH_SHOW = ("show", "out", "form", "as_json")
+"""Options that ``--show`` allows."""
 
 
 def bench(
@@ -48,67 +44,46 @@ def bench(
 ) -> None:
     """Measure training step, inference, peak memory and streaming state, against a Transformer in the same run.
 
-    What is finished is kept, failures included, until its file is removed: the same command goes on after a kill, and
-    prints the tables again.
+    Finished measurements, failed ones too, are kept until their files are removed: repeat the command to go on after a
+    kill, or to print the tables again.
     """
     form = chosen_format(form, as_json, FORMATS)
     if show:
-        _require_no_choices(context)
-        from lrtasks.bench.record import read_measurements
-        from lrtasks.bench.report import Report
+        _refuse_options(context)
+        from lrtasks.bench.report import Report, read_measurements
 
         _print(Report(read_measurements(out)), form)
         return
-    shared = {
-        "d_model": d_model,
-        "layers": layers,
-        "batch": batch,
-        "bidirectional": bidirectional,
-        "repeats": repeats,
-        "patience": patience,
-        "threads": threads,
-    }
+    shared: dict[str, Any] = {"d_model": d_model, "layers": layers, "batch": batch, "bidirectional": bidirectional}
+    shared |= {"repeats": repeats, "patience": patience, "threads": threads}
     lengths = [_length(text) for text in length.split(",")]
+    hyper = _by_model(settings or [])
 
-    from lrtasks.bench.case import Bench, Settings, all_models, make_cases
+    from lrtasks.bench.measure import Settings
     from lrtasks.bench.report import Report
-    from lrtasks.bench.run import run_bench
+    from lrtasks.bench.run import all_models, make_cases, run_bench
     from lrtasks.evaluation.environment import make_fabric
 
-    wanted = Bench(Settings.make(**shared), make_fabric(device, "32").device.type, _by_model(settings or []))
-    cases = make_cases(wanted, all_models() if models == "all" else models.split(","), lengths)
-    done = sum(case.length for case in cases if case.file(out).exists())
-    with Progress("bench", "positions", sum(case.length for case in cases), done=done) as progress:
-
-        def note(case: Case, measured: Measurement, kept: bool) -> None:
-            nonlocal done
-            if kept:
-                for part, reason in measured.reasons().items():
-                    sys.stderr.write(f"kept: {case.model} at {case.length}: no {part}: {reason} ({case.file(out)})\n")
-            else:
-                done += case.length
-                progress.update(done)
-
-        report = Report(run_bench(cases, out, time_limit=time_limit, on_end=note))
-    _print(report, form)
+    chosen = all_models() if models == "all" else models.split(",")
+    cases = make_cases(chosen, lengths, Settings.make(**shared), make_fabric(device, "32").device.type, hyper)
+    found = []
+    with Progress("bench", "measurements", len(cases)) as progress:
+        for measurement in run_bench(cases, out, time_limit=time_limit):
+            found.append(measurement)
+            progress.update(len(found))
+    _print(Report(found), form)
 
 
 def _print(report: Report, form: str) -> None:
-    from lrtasks.results import formats
-
-    if form == "json":
-        print_json(report.content())
-    elif form == "csv":
-        print(formats.csv_lines(report.rows()))
-    else:
-        print_sheets(form, report.sheets(), report.notes())
+    content = report.rows if form == "csv" else report.content
+    print_tables(form, lambda: (report.tables(), report.notes()), content)
 
 
-def _require_no_choices(context: typer.Context) -> None:
-    """Refuse options that say what to measure where all that was measured is shown."""
+def _refuse_options(context: typer.Context) -> None:
+    """Refuse options that choose what to measure beside ``--show``, which prints all that the folder holds."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
-        if option.name not in BESIDE_SHOW and source is not None and source.name == "COMMANDLINE":
+        if option.name not in WITH_SHOW and source is not None and source.name == "COMMANDLINE":
             raise UsageError(f"{option.opts[0]} has no meaning with --show, which prints all that the folder holds")
 
 

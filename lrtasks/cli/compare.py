@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from lrtasks.cli.options import print_json
-from lrtasks.cli.sheets import JsonFormat, chosen_format, format_option, print_sheets
-from lrtasks.cli.table import read_results
+from lrtasks.cli.output import JsonFormat, chosen_format, format_option, print_tables
+from lrtasks.cli.table import read_frame
 from lrtasks.errors import UsageError
-
-if TYPE_CHECKING:
-    from lrtasks.results.pairing import Side
 
 FORMATS = ("text", "markdown", "latex", "html", "json")
 
@@ -34,25 +30,20 @@ def compare(
     """
     form = chosen_format(form, as_json, FORMATS)
     from lrtasks.results.compare import compare as compared
-
-    found = compared(*_sides(a, b, folders))
-    if form == "json":
-        print_json(found.content())
-    else:
-        print_sheets(form, [found.sheet()], found.notes())
-
-
-def _sides(a: str, b: str, folders: list[Path] | None) -> tuple[Side, Side]:
-    from lrtasks.results.pairing import Side, model_side
+    from lrtasks.results.compare import model_runs
 
     are_folders = [not folders and ("/" in word or _exists(word)) for word in (a, b)]
-    if all(are_folders):
-        return Side(a, read_results([Path(a)])), Side(b, read_results([Path(b)]))
-    if any(are_folders):
+    if any(are_folders) and not all(are_folders):
         folder, name = (a, b) if are_folders[0] else (b, a)
         raise UsageError(f"compare takes two models or two folders, found the folder {folder} and the name {name!r}")
-    records = read_results(folders or [Path("runs")])
-    return model_side(a, records), model_side(b, records)
+    if all(are_folders):
+        sides = [(word, read_frame([Path(word)])) for word in (a, b)]
+    else:
+        runs = read_frame(folders or [Path("runs")])
+        sides = [model_runs(word, runs) for word in (a, b)]
+    (name_a, runs_a), (name_b, runs_b) = sides
+    found = compared(runs_a, runs_b, (name_a, name_b))
+    print_tables(form, lambda: ([found.table()], found.notes()), found.content)
 
 
 def _exists(name: str) -> bool:

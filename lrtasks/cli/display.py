@@ -1,39 +1,37 @@
-"""A suite while it runs: a live grid on a terminal, elsewhere one line per change."""
+"""A suite while it runs: a live table on a terminal, elsewhere one line per change."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lrtasks.errors import UsageError
 from lrtasks.progress import clock
+from lrtasks.record import read_record
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.text import Text
+    from rich.table import Table
 
-    from lrtasks.cli.grid import Grid
-    from lrtasks.suite.entries import Entry
-    from lrtasks.suite.standing import Standing
+    from lrtasks.run_config import RunConfig
+    from lrtasks.suite.progress import SuiteProgress
 
+SYMBOLS = {"waiting": ".", "running": ">", "failed": "x", "diverged": "!", "refused": "-"}
+STYLES = {"running": "cyan", "failed": "red", "diverged": "red", "refused": "dim", "waiting": "dim"}
 MAX_RUNS_SHOWN = 4
+CHARACTERS_PER_COLUMN = 7
 
 
 class Display:
-    """Shows a suite on standard error; called after every change (``on_change`` of ``run_suite``).
+    """Shows a suite on standard error; called after every change (``on_change`` of ``run_suite``)."""
 
-    Args:
-        skipped: runs that cannot be, for the grid.
-    """
-
-    def __init__(self, skipped: Sequence[Entry] = ()) -> None:
-        self._skipped = skipped
+    def __init__(self) -> None:
         self._live: Any = None
-        self._grid: Grid | None = None
-        self._standing: Standing | None = None
+        self._progress: SuiteProgress | None = None
 
     def __enter__(self) -> Display:
         if sys.stderr.isatty():
@@ -51,55 +49,72 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
-    def __call__(self, standing: Standing, number: int | None) -> None:
-        """Show that run ``number`` has changed, or at the start where the suite stands."""
+    def __call__(self, progress: SuiteProgress, number: int | None) -> None:
+        """Show that run ``number`` has changed, or the state at the start."""
+        self._progress = progress
         if self._live is None:
-            sys.stderr.write(change_line(standing, number) + "\n")
+            sys.stderr.write(change_line(progress, number) + "\n")
             sys.stderr.flush()
-            return
-        if self._grid is None:
-            from lrtasks.cli.grid import Grid
-
-            self._grid = Grid(standing, self._skipped, ascii_only=self._console.options.ascii_only)
-        self._standing = standing
 
     def _draw(self) -> Group:
         from rich.console import Group
+        from rich.text import Text
 
-        if self._standing is None or self._grid is None:
+        if self._progress is None:
             return Group()
-        return Group(*screen(self._standing, self._grid, *self._console.size))
+        width, height = self._console.size
+        lines = [*running_lines(self._progress), summary(self._progress)]
+        if len(lines) > MAX_RUNS_SHOWN + 1:
+            lines[MAX_RUNS_SHOWN:-1] = [f"and {len(lines) - 1 - MAX_RUNS_SHOWN} more runs"]
+        below = [Text(line[:width]) for line in lines]
+        return Group(grid(self._progress, width, height - len(below) - 4), *below)
 
 
-def screen(standing: Standing, grid: Grid, width: int, height: int) -> list[Text]:
-    """What a terminal of this size shows: the grid, the runs that are going on, how many have which status."""
-    from rich.text import Text
+def grid(progress: SuiteProgress, width: int, height: int) -> Table:
+    """Tasks × models: the mean score of the seeds that are done, or a symbol; cut to what a terminal has room for."""
+    from rich.table import Table
 
-    runs = running_lines(standing)
-    hidden = len(runs) - MAX_RUNS_SHOWN
-    if hidden > 0:
-        runs[MAX_RUNS_SHOWN - 1 :] = [f"and {hidden + 1} more runs"]
-    below = [Text(line[:width]) for line in (*runs, summary(standing))]
-    # one line stays free, since a terminal scrolls when its last one is written
-    return [*grid.draw(width, height - len(below) - 1), *below]
+    cells: dict[str, dict[str, list[int]]] = {}
+    for number, run in enumerate(progress.runs):
+        cells.setdefault(task_label(run), {}).setdefault(run.model.name, []).append(number)
+    models = list(dict.fromkeys(run.model.name for run in progress.runs))
+    rows = sorted(cells, key=lambda row: all(_ended(progress, numbers) for numbers in cells[row].values()))
+    shown = models[: max(1, (width - max(map(len, cells))) // (CHARACTERS_PER_COLUMN + 2))]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for model in shown:
+        table.add_column(model, justify="right", max_width=max(CHARACTERS_PER_COLUMN, len(model)), overflow="fold")
+    for row in rows[: max(1, height)]:
+        table.add_row(row, *(_cell(progress, cells[row].get(model, [])) for model in shown))
+    hidden = {"tasks": len(rows) - max(1, height), "models": len(models) - len(shown)}
+    said = [f"{count} {what}" for what, count in hidden.items() if count > 0]
+    symbols = "  ".join(f"{symbol} {name}" for name, symbol in SYMBOLS.items())
+    table.caption = "; ".join([symbols, *(["no room for " + " and ".join(said)] if said else [])])
+    table.caption_justify = "left"
+    return table
 
 
-def running_lines(standing: Standing) -> list[str]:
-    """One line for each run that is going on: for how long, at which step, and its last validation score."""
-    lines = []
-    for number, status in enumerate(standing.statuses):
-        if status == "running":
-            line = [standing.titles[number], clock(standing.elapsed(number)), *_reached(standing.folders[number])]
-            lines.append("  ".join(line))
-    return lines
+def task_label(run: RunConfig) -> str:
+    """The task with the settings that the user gave for it and for the budget."""
+    settings = [f"{name.split('.')[-1]}={value}" for name, value in run.settings.items() if name[:5] != "model"]
+    return " ".join([run.task.name, *settings])
 
 
-def change_line(standing: Standing, number: int | None) -> str:
-    """What has become of a run, and how many runs have which status."""
+def running_lines(progress: SuiteProgress) -> list[str]:
+    """One line for each run that goes on: time so far, step, and last validation score."""
+    return [
+        "  ".join([run.title(), clock(progress.elapsed(number)), *_reached(progress.folders[number])])
+        for number, run in enumerate(progress.runs)
+        if progress.statuses[number] == "running"
+    ]
+
+
+def change_line(progress: SuiteProgress, number: int | None) -> str:
+    """The new status of a run, and how many runs have which status."""
     if number is None:
-        return summary(standing)
-    said = f"{standing.titles[number]}: {standing.statuses[number]}"
-    record, seconds = standing.records[number], standing.seconds[number]
+        return summary(progress)
+    said = f"{progress.runs[number].title()}: {progress.statuses[number]}"
+    record, seconds = progress.records[number], progress.seconds[number]
     if record is not None and record.status == "done":
         score = record.headline()
         said += f", {record.task['metric']} {'none' if score is None else format(score, '.3f')}"
@@ -107,23 +122,40 @@ def change_line(standing: Standing, number: int | None) -> str:
         said += f" after {clock(seconds)}"
     if record is not None and record.status != "done" and record.notes:
         said += f": {' '.join(record.notes[-1].split())}"
-    return f"{said} ({summary(standing)})"
+    return f"{said} ({summary(progress)})"
 
 
-def summary(standing: Standing) -> str:
+def summary(progress: SuiteProgress) -> str:
     """How many runs have which status, and about how long the rest takes."""
-    counts = standing.counts()
+    counts = progress.counts()
     parts = [", ".join(f"{count} {status}" for status, count in counts.items())]
     if {"running", "waiting"} & counts.keys():
-        left = standing.seconds_left()
+        left = progress.seconds_left()
         parts.append("time left unknown" if left is None else f"about {clock(left)} left")
     return "; ".join(parts)
 
 
-def _reached(folder: Path) -> list[str]:
-    """Step and validation score of a run by its record, which is true at every evaluation."""
-    from lrtasks.record import read_record
+def _cell(progress: SuiteProgress, numbers: Sequence[int]) -> str:
+    statuses = [progress.statuses[number] for number in numbers]
+    if not statuses:
+        return ""
+    scores = [
+        record.headline() for number in numbers if (record := progress.records[number]) and record.status == "done"
+    ]
+    known = [score for score in scores if score is not None]
+    worst = next((status for status in STYLES if status in statuses), None)
+    if worst is None:
+        return f"[green]{mean(known):z.3f}[/]" if known else "?"
+    mark = f"[{STYLES[worst]}]{SYMBOLS[worst]}[/]"
+    return f"{mean(known):z.2f} {mark}" if known else mark
 
+
+def _ended(progress: SuiteProgress, numbers: Sequence[int]) -> bool:
+    return all(progress.statuses[number] not in ("waiting", "running") for number in numbers)
+
+
+def _reached(folder: Path) -> list[str]:
+    """Step and validation score of a run from its record, which is written at every evaluation."""
     try:
         record = read_record(folder)
     except UsageError:

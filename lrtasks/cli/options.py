@@ -1,25 +1,72 @@
-"""Options of several commands, and those that are parameters: ``--res 256`` and ``--set NAME=VALUE``, undeclared."""
+"""Options of several commands, and parameters as options: ``--res 256`` and ``--set NAME=VALUE``."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
-from collections.abc import Iterable
+import typing
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lrtasks.config import parse_assignment
+from lrtasks.config import Config, parse_assignment
 from lrtasks.errors import UsageError, suggestion, unknown
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Out = Annotated[Path, typer.Option(help="Results folder.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Results folder.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="NAME=VALUE: any parameter of task, model or budget.")
+]
+Trackers = Annotated[
+    list[str] | None,
+    typer.Option("--tracker", help="csv, tensorboard or wandb, with commas or repeated: written in the run's folder."),
+]
+
+Command = Callable[..., Any]
+
+
+def config_options(argument: str, panel: str, *classes: type[Config]) -> Callable[[Command], Command]:
+    """Add an option to a command for each parameter of ``classes``; the help shows them in a panel of their own.
+
+    Args:
+        argument: keyword argument through which the command gets the values that were given, by name.
+        panel: title of the panel.
+        classes: what has the parameters; a parameter that two classes have becomes one option.
+    """
+    entries = {entry["name"]: entry for cls in reversed(classes) for entry in cls.describe_parameters()}
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> Any:
+            given = {name: values.pop(name) for name in entries}
+            return command(**values, **{argument: {key: _read(key, v) for key, v in given.items() if v is not None}})
+
+        signature = inspect.signature(command)
+        hints = typing.get_type_hints(command, include_extras=True)
+        own = [
+            parameter.replace(annotation=hints[name])
+            for name, parameter in signature.parameters.items()
+            if name != argument
+        ]
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(entry, panel))
+            for name, entry in entries.items()
+        ]
+        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        wrapper.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
+        return wrapper
+
+    return decorate
 
 
 def option_names(context: typer.Context) -> list[str]:
     """Names of the options that the command itself declares, without dashes."""
-    return [name.lstrip("-") for option in context.command.params for name in option.opts if name.startswith("-")]
+    return [name.lstrip("-") for option in context.command.params for name in option.opts if name.startswith("--")]
 
 
 def parse_settings(
@@ -29,7 +76,7 @@ def parse_settings(
 
     Args:
         arguments: words that the command has no option for.
-        assignments: what was given by ``--set``.
+        assignments: values of ``--set``.
         options: names of the command's own options, for a hint where one was misspelt.
 
     Raises:
@@ -70,14 +117,49 @@ def task_parameters(context: typer.Context, task: str, assignments: Iterable[str
     return given
 
 
+def require_names(models: str, tasks: str) -> None:
+    """Check names of models and tasks, with commas or ``all``, without loading torch.
+
+    Raises:
+        UsageError: for an unknown one; close names are suggested.
+    """
+    from lrtasks import generators
+    from lrtasks import models as registered
+
+    registered.registry.select(models)
+    generators.registry.select(tasks)
+
+
 def worker_number(text: str) -> int | str:
-    """A number of workers as it is meant; ``auto``, or what is no number, as it is."""
+    """A number of workers; ``auto``, or a text that is no number, as it is."""
     return int(text) if text.isdecimal() else text
 
 
 def print_json(content: Any) -> None:
     """Print ``content`` as JSON on standard output."""
     print(json.dumps(content, indent=1, allow_nan=False))
+
+
+def _option(entry: dict[str, Any], panel: str) -> Any:
+    several = entry["type"].startswith("tuple[str, ...")
+    default = "" if entry["default"] in (None, []) else f" [default: {entry['default']}]"
+    option = typer.Option(
+        f"--{entry['name'].replace('_', '-')}",
+        help=f"{entry['doc'][0].upper()}{entry['doc'][1:]}.{default}",
+        metavar=None if several else _metavar(entry["type"]),
+        rich_help_panel=panel,
+    )
+    return Annotated[(list[str] if several else str) | None, option]
+
+
+def _metavar(kind: str) -> str:
+    """A parameter's type as the help shows it."""
+    names = {"int": "INTEGER", "float": "NUMBER", "bool": "true|false"}
+    return names.get(kind.split(" ")[0], "TEXT")
+
+
+def _read(name: str, value: Any) -> Any:
+    return tuple(value) if isinstance(value, (list, tuple)) else parse_assignment(f"{name}={value}")[1]
 
 
 def _add(settings: dict[str, Any], assignment: str) -> None:

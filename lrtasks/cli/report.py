@@ -31,7 +31,11 @@ def report(
     from lrtasks.files import write_output
     from lrtasks.results.report import heat_map_svg, make_report, read_sources, render_page
 
-    sources = read_sources(folders or [Path("runs")])
+    folders = folders or [Path("runs")]
+    for path in targets:
+        if path.is_symlink() and any(path.parent.resolve().is_relative_to(folder.resolve()) for folder in folders):
+            raise UsageError(f"cannot write {path}: it is a link in a results folder")
+    sources = read_sources(folders)
     for problem in sources.left_out:
         sys.stderr.write(f"lrtasks: left out: {problem}\n")
     made = make_report(sources, unequal_budgets=unequal_budgets)

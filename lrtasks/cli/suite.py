@@ -1,93 +1,213 @@
-"""``lrtasks suite``: every task × every model in one command."""
+"""``lrtasks suite`` and ``lrtasks sweep``: many runs in one command."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import AsJson, Device, Out, option_names, parse_settings
-from lrtasks.cli.runs import (
-    Address,
-    BackendName,
-    Cpus,
-    Gpus,
-    Jobs,
+from lrtasks.budget import SHARED_BUDGET, Budget
+from lrtasks.cli.display import Display
+from lrtasks.cli.options import (
+    AsJson,
+    Device,
+    Out,
     Settings,
-    Slurm,
-    TimeLimit,
     Trackers,
-    carry_out,
-    chosen_backend,
-    exit_code,
-    print_records,
+    config_options,
+    option_names,
+    parse_settings,
+    print_json,
+    require_names,
 )
+from lrtasks.cli.output import print_runs
 from lrtasks.errors import UsageError
+from lrtasks.suite import backends
 
 if TYPE_CHECKING:
-    from lrtasks.suite.suite_file import Suite
+    from lrtasks.record import RunRecord
+    from lrtasks.run_config import RunConfig
+    from lrtasks.suite.expand import Suite
+
+BackendName = Annotated[
+    str, typer.Option("--backend", help=f"{', '.join(backends.BACKENDS)}.", rich_help_panel="Where the runs go")
+]
+TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which a run is stopped and recorded as failed.")]
+Unequal = Annotated[bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task.")]
 
 
+def _backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return config_options("options", "Where the runs go", *map(backends.backend_class, backends.BACKENDS))(command)
+
+
+@config_options("budget", "Training budget", Budget)
+@_backend_options
 def suite(
     context: typer.Context,
-    file: Annotated[Path | None, typer.Option(help="A suite as TOML, in place of the four options below.")] = None,
-    models: Annotated[str | None, typer.Option(help="Names with commas, or all (default).")] = None,
-    tasks: Annotated[str | None, typer.Option(help="Names with commas, or all (default).")] = None,
+    file: Annotated[Path | None, typer.Option(help="A suite as TOML, instead of the four options below.")] = None,
+    models: Annotated[str | None, typer.Option(help="Models with commas, or all (default).")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Tasks with commas, or all (default).")] = None,
     preset: Annotated[str | None, typer.Option(help="Preset of every run (default: small).")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds, counted from 0 (default: 1).")] = None,
     backend: BackendName = "local",
-    jobs: Jobs = None,
-    address: Address = None,
-    cpus: Cpus = None,
-    gpus: Gpus = None,
-    slurm: Slurm = None,
     time_limit: TimeLimit = None,
     device: Device = "auto",
-    unequal_budgets: Annotated[
-        bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task.")
-    ] = False,
+    unequal_budgets: Unequal = False,
     out: Out = Path("runs"),
     settings: Settings = None,
     trackers: Trackers = None,
     as_json: AsJson = False,
+    options: dict[str, Any] | None = None,
+    budget: dict[str, Any] | None = None,
 ) -> int:
     """Run every task × every model; finished runs are not repeated, and one that fails does not stop the rest.
 
-    Any parameter of a task, a model or the budget is also an option, for every run: --steps 500.
+    Models and tasks of your own are named FILE.py:NAME or package.module:NAME. Any parameter of a task or a model is
+    also an option, for every run. An option with commas varies. Example: lrtasks suite --models dlr,attention --tasks
+    shift --lr 1e-3,3e-3 --seeds 3
     """
-    from lrtasks.results.settings import SHARED_BUDGET
-
-    options = option_names(context)
-    given = parse_settings(context.args, settings or [], options=options)
-    place = chosen_backend(backend, jobs=jobs, address=address, cpus=cpus, gpus=gpus, slurm=slurm)
     chosen = {"models": models, "tasks": tasks, "preset": preset, "seeds": seeds}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    wanted = _from_options(chosen, given, options) if file is None else _from_file(file, chosen, given)
-    records = carry_out(
-        wanted.entries,
-        wanted.skipped,
+    given = _given(context, budget, settings)
+    place = backends.make_backend(backend, options)
+    wanted = _from_file(file, chosen, given) if file else _from_options(context, chosen, given)
+    return _carry_out(
+        wanted,
         out,
         backend=place,
         time_limit=wanted.time_limit if time_limit is None else time_limit,
         device=device,
         trackers=trackers or (),
-        may_differ=SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else (),
+        may_differ=_may_differ(wanted, unequal_budgets or wanted.unequal_budgets),
+        as_json=as_json,
     )
-    print_records(wanted.entries, records, as_json=as_json)
-    return exit_code(records)
+
+
+@config_options("budget", "Training budget", Budget)
+@_backend_options
+def sweep(
+    context: typer.Context,
+    task: Annotated[str, typer.Option(help="A task.")],
+    models: Annotated[str, typer.Option(help="Models with commas, or all.")],
+    preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
+    seeds: Annotated[int, typer.Option(help="How many seeds, counted from 0.")] = 1,
+    backend: BackendName = "local",
+    time_limit: TimeLimit = None,
+    device: Device = "auto",
+    unequal_budgets: Unequal = False,
+    out: Out = Path("runs"),
+    settings: Settings = None,
+    trackers: Trackers = None,
+    solved: Annotated[float, typer.Option(help="Score from which a point counts as solved.")] = 0.95,
+    as_json: AsJson = False,
+    options: dict[str, Any] | None = None,
+    budget: dict[str, Any] | None = None,
+) -> int:
+    """Run models on one task over a grid, and print the largest value of each varied option that a model solves.
+
+    An option with commas varies. Example: lrtasks sweep --task shift --models dlr,attention --length 1024,4096,16384
+    """
+    place = backends.make_backend(backend, options)
+    chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
+    wanted = _from_options(context, chosen, _given(context, budget, settings))
+
+    def summary(records: Sequence[RunRecord]) -> None:
+        for name in wanted.varied:
+            print_solved(name, wanted.runs, records, solved)
+
+    return _carry_out(
+        wanted,
+        out,
+        backend=place,
+        time_limit=time_limit,
+        device=device,
+        trackers=trackers or (),
+        may_differ=_may_differ(wanted, unequal_budgets),
+        as_json=as_json,
+        summary=summary,
+    )
+
+
+def _given(context: typer.Context, budget: dict[str, Any] | None, settings: list[str] | None) -> dict[str, Any]:
+    given = {f"budget.{name}": value for name, value in (budget or {}).items()}
+    return given | parse_settings(context.args, settings or [], options=option_names(context))
 
 
 def _from_file(file: Path, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
-    from lrtasks.suite.suite_file import read_suite
+    from lrtasks.suite.expand import read_suite
 
     if chosen:
         named = " and ".join(f"--{name}" for name in chosen)
-        raise UsageError(f"{named} beside --file: which runs there are is what the file says; edit it, or leave it out")
+        raise UsageError(f"{named} cannot stand beside --file, which lists the runs; edit the file")
     return read_suite(file, given)
 
 
-def _from_options(chosen: dict[str, Any], given: dict[str, Any], options: list[str]) -> Suite:
-    from lrtasks.suite.suite_file import make_suite
+def _from_options(context: typer.Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
+    require_names(chosen.get("models", "all"), chosen.get("tasks", "all"))
+    from lrtasks.suite.expand import make_suite
 
-    return make_suite(chosen, given, options=options)
+    return make_suite(chosen, given, options=option_names(context))
+
+
+def _may_differ(wanted: Suite, unequal_budgets: bool) -> Sequence[str]:
+    return SHARED_BUDGET if unequal_budgets else [name.removeprefix("budget.") for name in wanted.varied]
+
+
+def _carry_out(
+    wanted: Suite, out: Path, *, as_json: bool, summary: Callable[[Sequence[RunRecord]], None] | None = None, **how: Any
+) -> int:
+    """Run a suite with a display, print records, and give the exit code."""
+    from lrtasks.suite.run import run_suite
+
+    for line in _skipped_lines(wanted):
+        sys.stderr.write(line + "\n")
+    if not wanted.runs:
+        raise UsageError("nothing is left to run: every run was skipped")
+    with Display() as display:
+        records = run_suite(wanted.runs, out, on_change=display, **how)
+    if as_json:
+        print_json([json.loads(record.to_json()) for record in records])
+    else:
+        # unequal budgets were refused before anything ran, or asked for
+        print_runs(records, unequal_budgets=True)
+        if summary:
+            summary(records)
+    for run, record in zip(wanted.runs, records, strict=True):
+        if record.status != "done":
+            sys.stderr.write(f"lrtasks: {run.title()}: {record.status}: {' '.join('; '.join(record.notes).split())}\n")
+    return 0 if all(record.status == "done" for record in records) else 1
+
+
+def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunRecord], solved: float) -> None:
+    """For each model, print the largest value of a varied setting at which all its runs reach the score ``solved``.
+
+    If the values are not numbers, all such values are listed.
+    """
+    bare = name.split(".")[-1]
+    print(f"\nlargest {bare} with a test score of at least {solved:g}:")
+    for model in dict.fromkeys(run.model.name for run in runs):
+        reached: dict[Any, bool] = {}
+        for run, record in zip(runs, records, strict=True):
+            if run.model.name == model:
+                score = record.headline()
+                value = next(value for key, value in run.settings.items() if key.split(".")[-1] == bare)
+                reached[value] = reached.get(value, True) and score is not None and score >= solved
+        values = [value for value, ok in reached.items() if ok]
+        if values and all(type(value) in (int, float) for value in reached):
+            values = [max(values)]
+        print(f"  {model}: {', '.join(map(str, values)) or 'none'}")
+
+
+def _skipped_lines(wanted: Suite) -> list[str]:
+    """One line for each reason, with the models and tasks that have it."""
+    tasks: dict[tuple[str, str], dict[str, None]] = {}
+    for model, task, reason in wanted.skipped:
+        tasks.setdefault((reason, model), {})[task] = None
+    models: dict[tuple[str, str], list[str]] = {}
+    for (reason, model), names in tasks.items():
+        models.setdefault((reason, ", ".join(names)), []).append(model)
+    return [f"skipped: {', '.join(names)} on {where}: {reason}" for (reason, where), names in models.items()]

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lrtasks.cli.options import print_json
-from lrtasks.cli.sheets import FORMATS, JsonFormat, chosen_format, format_option, print_sheets
+from lrtasks.cli.output import FORMATS, JsonFormat, chosen_format, format_option, print_tables
 from lrtasks.errors import UsageError, unknown
 
 if TYPE_CHECKING:
-    from lrtasks.results import RunRecord
+    import pandas as pd
 
 
 def table(
@@ -32,50 +31,36 @@ def table(
     form = chosen_format(form, as_json, FORMATS)
     if transpose and form in ("csv", "json"):
         raise UsageError(f"--transpose has no meaning with {form}, which lists single cells")
-    from lrtasks.results import formats
     from lrtasks.results.table import make_table
 
-    records = read_results(folders or [Path("runs")])
-    records = _chosen("model", models, records, [record.model["name"] for record in records])
-    records = _chosen("task", tasks, records, [record.task["name"] for record in records])
-    made = make_table(records, unequal_budgets=unequal_budgets)
-    if form == "json":
-        print_json(made.rows())
-    elif form == "csv":
-        print(formats.csv_lines(made.rows()))
-    else:
-        scores = made.scores().transposed() if transpose else made.scores()
-        print_sheets(form, [scores, made.costs()], made.notes())
+    runs = read_frame(folders or [Path("runs")])
+    runs = _chosen("model", models, runs)
+    runs = _chosen("task", tasks, runs)
+    made = make_table(runs, unequal_budgets=unequal_budgets)
+    print_tables(form, lambda: (made.tables(transpose=transpose), made.notes()), made.rows)
 
 
-def read_results(folders: Sequence[Path]) -> list[RunRecord]:
-    """All records below ``folders``; what cannot be read is said on standard error.
+def read_frame(folders: Sequence[Path]) -> pd.DataFrame:
+    """The frame of all runs below ``folders``; what cannot be read is named on standard error.
 
     Raises:
-        UsageError: if there are none.
+        UsageError: if there is no run.
     """
-    from lrtasks.results import read_records
+    from lrtasks.results.frame import make_frame, read_runs
 
-    records, problems = [], []
-    for folder in folders:
-        found, unreadable = read_records(folder)
-        records += [record for _, record in found]
-        problems += unreadable
+    runs, problems = read_runs(folders)
     for problem in problems:
         sys.stderr.write(f"lrtasks: left out: {problem}\n")
-    if not records:
-        where = ", ".join(str(folder) for folder in folders)
-        unread = f" that can be read; {len(problems)} cannot" if problems else ""
-        raise UsageError(f"no run records below {where}{unread}")
-    return records
+    return make_frame(runs)
 
 
-def _chosen(kind: str, chosen: str, records: Sequence[RunRecord], names: Sequence[str]) -> list[RunRecord]:
-    """The records whose name, in the list ``names``, was chosen."""
+def _chosen(column: str, chosen: str, runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs whose task or model was chosen."""
     if chosen == "all":
-        return list(records)
+        return runs
     wanted = chosen.split(",")
+    known = set(runs[column])
     for name in wanted:
-        if name not in names:
-            raise unknown(kind, name, set(names))
-    return [record for record, name in zip(records, names, strict=True) if name in wanted]
+        if name not in known:
+            raise unknown(column, name, known)
+    return runs[runs[column].isin(wanted)]

@@ -1,4 +1,4 @@
-"""One evaluation loop for every task and model: train, score, compare with floors, record."""
+"""One evaluation loop for every task and model: train, score, compare with baselines, record."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING
 
 from lrtasks.lazy import lazy_names
 
-__all__ = ["Budget", "evaluate"]
+__all__ = ["Budget", "evaluate", "load_model"]
 
 if TYPE_CHECKING:
     from lrtasks.budget import Budget
-    from lrtasks.evaluation.run import evaluate
+    from lrtasks.evaluation.run import evaluate, load_model
 
-# backends import their part of this package on nodes that leave torch to the runs' own processes
+# backends import parts of this package on machines that leave torch to the processes of the runs
 __getattr__, __dir__ = lazy_names(
-    __name__, {"Budget": "lrtasks.budget:Budget", "evaluate": "lrtasks.evaluation.run:evaluate"}
+    __name__,
+    {
+        "Budget": "lrtasks.budget:Budget",
+        "evaluate": "lrtasks.evaluation.run:evaluate",
+        "load_model": "lrtasks.evaluation.run:load_model",
+    },
 )

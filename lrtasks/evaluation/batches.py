@@ -5,6 +5,7 @@ Batch ``k`` of a stream is a function of task, seed, split and ``k``: workers de
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -13,14 +14,18 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import Split
+from lrtasks.generators.base import SPLITS, Split
 from lrtasks.machine import cores
+from lrtasks.run_config import RunConfig
 from lrtasks.spec import Batch
 
+HELD_OUT_SEED = 0
+"""Validation and test streams are the same for every run, whatever its seed."""
 SECONDS_TO_CALM = 0.1
 """Far more than a thread needs to free a tensor, and far less than an evaluation takes."""
 
@@ -111,6 +116,62 @@ class BatchStream(Dataset[Loaded]):
             assert self._samples is not None
             self._order = (epoch, epoch_order(self._samples, self._seed, epoch))
         return self._order[1]
+
+
+@dataclass
+class Streams:
+    """Training, validation and test batches of a run.
+
+    Attributes:
+        train: the training stream.
+        val: the validation stream and its number of batches.
+        test: the test stream and its number of batches.
+        workers: background processes that make batches.
+        finite: whether training goes through a finite set; then the test is taken at the best validation score.
+        digest: digest of the stored dataset; ``None`` for fresh samples.
+    """
+
+    train: BatchStream
+    val: tuple[BatchStream, int]
+    test: tuple[BatchStream, int]
+    workers: int
+    finite: bool
+    digest: str | None = None
+
+
+def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Streams:
+    """Streams of fresh samples, or of the stored dataset that ``config.data`` names.
+
+    Args:
+        config: task, batch size and numbers of batches, seed of the training stream.
+        workers: background processes that make batches, or ``"auto"``.
+        fabric: its processes share each training batch.
+
+    Raises:
+        UsageError: if the dataset cannot be read or does not fit.
+    """
+    task, budget, seed, count = config.task, config.budget, config.seed, worker_count(workers)
+    size = budget.batch_size
+    share = {"rank": fabric.global_rank, "world": fabric.world_size}
+    if config.data is None:
+        train = BatchStream(task, seed, "train", size, samples=budget.train_samples, **share)
+        val = BatchStream(task, HELD_OUT_SEED, "val", size), budget.val_batches
+        test = BatchStream(task, HELD_OUT_SEED, "test", size), budget.test_batches
+        return Streams(train, val, test, count, budget.train_samples is not None)
+    if budget.train_samples is not None:
+        raise UsageError("train_samples belongs to fresh samples; a stored dataset has its own size")
+    from lrtasks.data import open_dataset
+
+    dataset = open_dataset(config.data)
+    dataset.check_task(task)
+    samples = dataset.counts
+    for split in SPLITS:
+        if not samples.get(split):
+            raise UsageError(f"{config.data} has no {split} samples; generate it with a --split that leaves some")
+    train = BatchStream(dataset, seed, "train", size, samples=samples["train"], **share)
+    val = BatchStream(dataset, HELD_OUT_SEED, "val", size, samples=samples["val"]), -(-samples["val"] // size)
+    test = BatchStream(dataset, HELD_OUT_SEED, "test", size, samples=samples["test"]), -(-samples["test"] // size)
+    return Streams(train, val, test, count, True, hashlib.sha256(dataset.manifest.to_json()).hexdigest())
 
 
 def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Generator[Loaded, None, None]:

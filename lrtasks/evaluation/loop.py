@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,23 +21,24 @@ from torch import Tensor, nn
 from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
-from lrtasks.evaluation.batches import BatchStream, Loaded, load
+from lrtasks.evaluation.batches import BatchStream, Loaded, Streams, load
 from lrtasks.evaluation.losses import loss_named
 from lrtasks.evaluation.optimiser import make_optimiser, set_rate
-from lrtasks.evaluation.scoring import Scorer, make_scorer
+from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
 from lrtasks.models.base import offered, takes_mask
 from lrtasks.progress import Progress
+from lrtasks.run_config import RunConfig
 
 CHECKPOINT = "checkpoint.pt"
 WEIGHTS = "weights.pt"
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
-STEPS_BETWEEN_LOOKS = 20
-"""The loss is brought to the host, and checked, this often."""
+LOG_EVERY = 20
+"""Steps after which the loss is brought to the host and checked."""
 
 
 class DivergedError(Exception):
-    """The training loss or the weights stopped being finite numbers."""
+    """The training loss, the weights or predictions stopped being finite numbers."""
 
 
 @dataclass
@@ -61,28 +64,14 @@ class State:
     best: float = -math.inf
 
 
-@dataclass
-class Streams:
-    """Training, validation and test batches; ``val`` and ``test`` come with their number of batches."""
-
-    train: BatchStream
-    val: tuple[BatchStream, int]
-    test: tuple[BatchStream, int]
-    workers: int
-    finite: bool
-    """Whether training goes through a finite set: then the test is taken at the best validation score."""
-
-
 def train(
     fabric: Fabric,
     model: nn.Module,
-    task: Task,
-    budget: Budget,
+    config: RunConfig,
     streams: Streams,
     folder: Path,
     *,
-    seed: int,
-    title: str,
+    digest: str,
     quiet: bool,
     report: Callable[[State], None],
 ) -> State:
@@ -91,12 +80,10 @@ def train(
     Args:
         fabric: device, precision and processes.
         model: module on ``(batch, length[, channels])``.
-        task: says which loss and which score.
-        budget: how long and how.
+        config: task, budget and seed.
         streams: where batches come from.
         folder: where checkpoints go.
-        seed: seeds what is random inside the model (dropout).
-        title: shown with the progress.
+        digest: the run's, kept in its checkpoints.
         quiet: show no progress.
         report: called at the start and after each evaluation.
 
@@ -104,12 +91,13 @@ def train(
         The final state; ``model`` holds the weights to be tested.
 
     Raises:
-        DivergedError: when loss or weights are no longer finite; the message names the step.
-        UsageError: if the model's output does not fit the task, or a checkpoint cannot be read.
+        DivergedError: when loss, weights or predictions are no longer finite; the message names the step.
+        UsageError: if the model's output does not fit the task, or a checkpoint cannot be read or is another run's.
     """
+    task, budget, seed = config.task, config.budget, config.seed
     loss_function, masked = loss_named(task.loss), takes_mask(model)
     wrapped, optimiser = fabric.setup(model, make_optimiser(model, budget))
-    state = _resume(folder / CHECKPOINT, model, optimiser)
+    state = _resume(folder / CHECKPOINT, model, optimiser, budget, digest)
     report(state)
     last = state.step if _solved(state, budget) else budget.steps
     numbers = range(state.step, last)
@@ -119,15 +107,17 @@ def train(
     model.train()
     watch = _Watch(state)
     last_saved = time.monotonic()
-    show = Progress(title, "steps", budget.steps, done=state.step, quiet=quiet or not fabric.is_global_zero)
+    show = Progress(config.title(), "steps", budget.steps, done=state.step, quiet=quiet or not fabric.is_global_zero)
     with closing(batches), show as progress:
         for batch in batches:
             _seed_step(seed, state.step, fabric.global_rank)
             set_rate(optimiser, budget.rate(state.step))
             batch = _to_device(batch, fabric.device)
+            before = (_hidden_state(model), batch.x.clone()) if state.step == numbers.start else None
             output = forward(wrapped, batch, masked)
-            if state.step == 0:
-                check_output(output, batch.y, task)
+            if before is not None:
+                check_output(output, batch, task, training=True)
+                _check_unchanged(model, batch, *before)
             loss = loss_function(output, batch.y) + _extra_losses(model)
             fabric.backward(loss)
             if budget.clip:
@@ -139,7 +129,7 @@ def train(
             state.loss_count += 1
 
             evaluating = state.step % budget.eval_every == 0 or state.step == budget.steps
-            looking = evaluating or state.step % STEPS_BETWEEN_LOOKS == 0
+            looking = evaluating or state.step % LOG_EVERY == 0
             saving = evaluating or time.monotonic() - last_saved > SECONDS_BETWEEN_CHECKPOINTS
             if looking:
                 running = torch.as_tensor(fabric.all_reduce(running, reduce_op="mean"))
@@ -155,7 +145,7 @@ def train(
                     running.zero_()
                     report(state)
                 watch.lap(training=False)
-                _save(folder / CHECKPOINT, model, optimiser, state, fabric)
+                _save(folder / CHECKPOINT, model, optimiser, state, fabric, digest)
                 last_saved = time.monotonic()
                 watch.lap(training=False)
             if evaluating and _solved(state, budget):
@@ -193,7 +183,7 @@ def score(
     slices: bool = True,
 ) -> Scorer:
     """Score ``model`` on the first ``count`` batches of ``stream``, in evaluation mode."""
-    scorer = make_scorer(task, slices=slices)
+    scorer = Scorer(task, slices=slices)
     for batch, prediction in predictions(fabric, model, task, stream, count, workers):
         scorer.update(prediction, batch.batch)
     return scorer
@@ -209,7 +199,13 @@ def predictions(
     try:
         with closing(batches), torch.no_grad(), fabric.autocast():
             for batch in batches:
-                output = forward(model, _to_device(batch, fabric.device), masked).float()
+                output = forward(model, _to_device(batch, fabric.device), masked)
+                check_output(output, batch, task, training=False)
+                output = output.float()
+                if not output.isfinite().all():
+                    raise DivergedError(
+                        f"predictions are no finite numbers ({int((~output.isfinite()).sum())} of them)"
+                    )
                 prediction = output if task.target.kind == "real" else output.argmax(-1)
                 yield batch, prediction.cpu().numpy()
     finally:
@@ -222,13 +218,47 @@ def forward(model: nn.Module, batch: Loaded, masked: bool) -> Tensor:
     return output
 
 
-def check_output(output: Any, target: Tensor, task: Task) -> None:
+def check_output(output: Any, batch: Loaded, task: Task, *, training: bool) -> None:
     """Raise :class:`UsageError` unless a model's output fits the task's target."""
-    expected = (len(target), task.target.length, task.target.width)
+    expected = (len(batch.y), task.target.length, task.target.width)
     if not isinstance(output, Tensor):
-        raise UsageError(f"the model must return one tensor of shape {expected}, found {type(output).__name__}")
+        raise UsageError(f"forward must return one tensor of shape {expected}, found {type(output).__name__}")
     if tuple(output.shape) != expected:
-        raise UsageError(f"the model returned shape {tuple(output.shape)}; task {task.name} needs {expected}")
+        mode = "training" if training else "evaluation"
+        raise UsageError(f"forward returned shape {tuple(output.shape)} in {mode}; task {task.name} needs {expected}")
+    if not output.is_floating_point():
+        raise UsageError(f"forward must return floating-point values, found {output.dtype}")
+    if training and output.device != batch.x.device:
+        raise UsageError(f"forward must return its output on {batch.x.device}, found {output.device}")
+    if training and not output.requires_grad:
+        raise UsageError("forward returned an output without a gradient: it was detached, or no weight is trained")
+
+
+def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, str], x: Tensor) -> None:
+    """Raise :class:`UsageError` if the forward pass changed its input; warn if the module keeps a state of its own."""
+    if not torch.equal(x, batch.x):
+        raise UsageError("forward changes its input in place; work on a copy")
+    changed = [name for name, value in _hidden_state(model).items() if state.get(name) != value]
+    if changed:
+        warnings.warn(
+            f"{', '.join(changed[:5])} changed in a forward pass and is not in state_dict(): a run that is resumed"
+            " starts it anew and may give other scores",
+            stacklevel=2,
+        )
+
+
+def _hidden_state(model: nn.Module) -> dict[str, str]:
+    """Numbers, texts and tensors that modules of the user's keep outside ``state_dict``, as text by name."""
+    kept = set(model.state_dict())
+    found = {}
+    for prefix, module in model.named_modules():
+        if type(module).__module__.split(".")[0] in ("torch", "lrtasks", "lightning"):
+            continue
+        for name, value in {**vars(module), **module._buffers}.items():
+            path = f"{prefix}.{name}".lstrip(".")
+            if isinstance(value, (bool, int, float, str, Tensor)) and path not in kept and name != "training":
+                found[path] = repr(value.tolist()) if isinstance(value, Tensor) else repr(value)
+    return found
 
 
 def _evaluate_and_note(
@@ -253,13 +283,22 @@ def _solved(state: State, budget: Budget) -> bool:
 
 
 def _extra_losses(model: nn.Module) -> Tensor | float:
-    return sum(sum(losses().values()) for _, losses in offered(model, "extra_losses"))
+    total: Tensor | float = 0.0
+    for name, losses in offered(model, "extra_losses"):
+        found = losses()
+        if not isinstance(found, dict) or not all(isinstance(v, Tensor) and v.numel() == 1 for v in found.values()):
+            raise UsageError(f"extra_losses of {name or 'the model'} must return a dictionary of scalar tensors")
+        total = total + sum(found.values())
+    return total
 
 
 def _seed_step(seed: int, step: int, rank: int) -> None:
     """Make what is random inside a model a function of seed, step and process, as the data are."""
     digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
-    torch.manual_seed(int.from_bytes(digest, "little") >> 1)
+    number = int.from_bytes(digest, "little") >> 1
+    torch.manual_seed(number)
+    np.random.seed(number & 0xFFFFFFFF)
+    random.seed(number)
 
 
 def _to_device(batch: Loaded, device: torch.device) -> Loaded:
@@ -274,20 +313,27 @@ def _shown(state: State, task: Task) -> dict[str, float]:
     return {**shown, f"val {task.metric}": state.curve[-1][task.metric]} if state.curve else shown
 
 
-def _save(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, state: State, fabric: Fabric) -> None:
+def _save(
+    path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, state: State, fabric: Fabric, digest: str
+) -> None:
     if fabric.is_global_zero:
         content = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "state": vars(state)}
-        checkpoint.save(path, content)
+        checkpoint.save(path, {"run": digest, **content})
 
 
-def _resume(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> State:
+def _resume(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, budget: Budget, digest: str) -> State:
     if not path.exists():
         return State()
     saved = checkpoint.load(path)
+    if saved.get("run") != digest:
+        raise UsageError(f"{path} belongs to another run ({saved.get('run')}, this one is {digest}); remove it")
     try:
         model.load_state_dict(saved["model"])
         optimiser.load_state_dict(saved["optimiser"])
-        return State(**saved["state"])
+        state = State(**saved["state"])
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
         reason = first_line(error)
         raise UsageError(f"{path} does not fit this run ({reason}); remove {path.parent} to start it again") from None
+    if not 0 < state.step <= budget.steps:
+        raise UsageError(f"{path} is at step {state.step} of {budget.steps}; remove {path.parent} to start it again")
+    return state

@@ -1,33 +1,39 @@
-"""One run from names to record: resolve, train, score, write."""
+"""One run, from its config to its record: build, train, test, write."""
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+import numpy as np
 import torch
 from lightning.fabric import Fabric
+from torch import nn
 
 import lrtasks
-from lrtasks.errors import UsageError, is_shortage
+from lrtasks.errors import UsageError, first_line, is_shortage
 from lrtasks.evaluation import checkpoint, loop
-from lrtasks.evaluation.environment import device_name, make_fabric, peak_memory_bytes, reset_peak_memory
-from lrtasks.evaluation.identity import command_text, new_record, run_folder
-from lrtasks.evaluation.outcome import note_outcome
-from lrtasks.evaluation.presets import Plan, resolve
-from lrtasks.evaluation.streams import make_streams
-from lrtasks.evaluation.subject import Subject, build_subject, registered_name, require_room
-from lrtasks.evaluation.trackers import Tracking, track_finished, tracker_names
+from lrtasks.evaluation.batches import Replay, Streams, make_streams
+from lrtasks.evaluation.environment import (
+    describe_environment,
+    device_name,
+    make_fabric,
+    peak_memory_bytes,
+    reset_peak_memory,
+)
+from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
+from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
 from lrtasks.files import held, make_folder, remove_partials
 from lrtasks.generators.base import Task
-from lrtasks.models.base import ModelLike
-from lrtasks.record import FILE, FINISHED, RunRecord, read_record
-from lrtasks.suite.jobs import LOCK
+from lrtasks.models.base import Backbone, ModelLike, offered, state_bytes
+from lrtasks.record import FILE, FINISHED, LOCK, PANEL, RunRecord, read_record
+from lrtasks.run_config import RunConfig
 
 PACKAGE = Path(lrtasks.__file__).parent
 
@@ -42,83 +48,288 @@ def evaluate(
     hyper: Mapping[str, Any] | None = None,
     budget: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
+    name: str = "",
     device: str = "auto",
     workers: int | str = "auto",
     out: str | Path = "runs",
     trackers: str | Iterable[str] = (),
+    overwrite: bool = False,
     quiet: bool = False,
+    **settings: Any,
 ) -> RunRecord:
-    """Train ``model`` on ``task`` and score it; the same call continues a run that was cut off.
+    """Train ``model`` on ``task`` and score it; the same call continues a run that was interrupted.
 
     Args:
-        model: a registered name, an ``nn.Module`` (which is trained in place), a factory
-            ``(input, target, **hyper) -> nn.Module``, which is told ``causal`` if it takes that, or its address
-            ``"package.module:factory"``.
-        task: a name, or a task from :func:`lrtasks.make`.
-        preset: ``"small"`` or ``"paper"``: fills in what is left open.
+        model: a registered name; ``"FILE.py:NAME"`` or ``"package.module:NAME"``; a class or function that takes
+            ``d_model`` (a mixer) or ``input, target`` (a whole model); or an ``nn.Module``, which is trained in place.
+        task: a name, an address, or a task from :func:`lrtasks.make`.
+        preset: ``"small"``, ``"paper"`` or another preset; it fills in what is left open.
         seed: seeds initialisation and training stream.
         parameters: task parameters (with a task's name).
         hyper: hyper-parameters of the model.
-        budget: fields of :class:`Budget`.
+        budget: fields of :class:`lrtasks.budget.Budget`.
         data: a stored dataset of this task to train and test on, instead of fresh samples.
+        name: label of your own model. A module needs one to be continued, or found again when it is finished.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         workers: background processes that make batches, or ``"auto"``.
         out: results folder; the run gets a folder of its own below it.
-        trackers: any of ``"jsonl"``, ``"tensorboard"`` and ``"wandb"``, which write below the run's folder.
+        trackers: any of ``"csv"``, ``"tensorboard"`` and ``"wandb"``, which write below the run's folder.
+        overwrite: run again even if the run is finished.
         quiet: show no progress.
+        settings: parameters of task, model or budget by bare name, such as ``length=64``.
 
     Returns:
         The record, also written to ``record.json`` in the run's folder. Its status is ``done`` or ``diverged``.
 
     Raises:
-        UsageError: for anything the user can put right.
+        UsageError: for anything that the user can correct.
     """
-    given = {"parameters": parameters or {}, "hyper": hyper or {}, "budget": budget or {}}
+    owned = {"task": parameters, "model": hyper, "budget": budget}
+    given = {f"{owner}.{key}": value for owner, values in owned.items() for key, value in (values or {}).items()}
+    settings = {**given, **settings}
+    config = RunConfig.make(task, model, preset=preset, seed=seed, settings=settings, data=data, name=name)
+    return run(config, device=device, workers=workers, out=out, trackers=trackers, overwrite=overwrite, quiet=quiet)
+
+
+def run(
+    config: RunConfig,
+    *,
+    device: str = "auto",
+    workers: int | str = "auto",
+    out: str | Path = "runs",
+    trackers: str | Iterable[str] = (),
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> RunRecord:
+    """Carry out one run, or take over its record if it is finished; arguments as of :func:`evaluate`."""
     tracked = tracker_names(trackers)
-    plan = resolve(task, registered_name(model), preset=preset, **given)
-    plan.task.key(seed, "train")  # raises for a bad seed now rather than in a worker
-    fabric = make_fabric(device, plan.budget.precision)
-    # the caller's random numbers go on as if nothing had been drawn here
-    with torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            require_room(plan.model, plan.task, plan.hyper, plan.budget.batch_size // fabric.world_size, fabric.device)
-            subject = build_subject(model, plan.task, plan.hyper, seed)
-        streams, data_digest = make_streams(plan.task, plan.budget, seed, data, workers, fabric)
-        # the first process's, as a user's model may hold what differs from process to process
-        folder = fabric.broadcast(run_folder(Path(out), plan, seed, subject=subject, data_digest=data_digest))
-        record = _finished(fabric, folder)
+    fabric = make_fabric(device, config.budget.precision)
+    with _private_random_numbers(fabric.device):
+        streams = make_streams(config, workers, fabric)
+        config = config.with_data(streams.digest)
+        # those of the first process: an own object has another digest in every process
+        digest, folder = fabric.broadcast((config.digest, config.folder(Path(out))))
+        record = None if overwrite else _finished(fabric, folder, digest)
         if record is None:
-            with _alone(fabric, folder):
+            with _locked(fabric, folder):
                 # another process may have finished it between the look above and the lock
-                record = _finished(fabric, folder)
+                record = None if overwrite else _finished(fabric, folder, digest)
                 if record is None:
-                    command = command_text(model, task, preset, seed, given, data)
-                    record = new_record(plan, preset, seed, command, subject=subject, data_digest=data_digest)
-                    record.notes += dict.fromkeys(str(warning.message) for warning in caught)
-                    with _noting(record):
-                        _execute(fabric, subject, plan, streams, record, folder, tracked, quiet)
-                    return record
-    if fabric.is_global_zero and (folder / LOCK).exists():
-        # left by a kill right after the record was written
-        with suppress(OSError, UsageError), held(folder / LOCK, f"the run in {folder}"):
-            (folder / loop.CHECKPOINT).unlink(missing_ok=True)
-    if fabric.is_global_zero:
-        track_finished(tracked, folder, record)
+                    return _Run(fabric, config, digest, streams, folder, tracked, quiet).carry_out(overwrite)
+        if fabric.is_global_zero:
+            _tidy(folder)
+            track_finished(tracked, folder, record)
+        _restore(config, folder)
     if not quiet:
-        fabric.print(f"finished earlier: {folder} (remove it to run again)", file=sys.stderr)
+        fabric.print(f"finished earlier: {folder} (--overwrite runs it again)", file=sys.stderr)
     return record
 
 
-def _finished(fabric: Fabric, folder: Path) -> RunRecord | None:
-    """The record of a run that needs no more work, as the first process finds it."""
+def load_model(folder: str | Path, *, length: int | None = None, trained: bool = True) -> nn.Module:
+    """The model of a run, on the CPU, in evaluation mode.
+
+    Args:
+        folder: the run's folder, with ``record.json`` and ``weights.pt``.
+        length: build it for another sequence length than the one it was trained at, if the model can run there.
+        trained: load the trained weights; otherwise the model is as it was before training.
+
+    Raises:
+        UsageError: if the run has no weights, its model was a Python object without an address, or the weights do not
+            fit the model at this length.
+    """
+    folder = Path(folder)
+    record = read_record(folder)
+    address = record.model.get("address") or record.model["name"]
+    settings = {f"task.{key}": value for key, value in record.task["parameters"].items()}
+    settings |= {f"model.{key}": value for key, value in record.model["parameters"].items()}
+    if length is not None:
+        settings["task.length"] = length
+    config = RunConfig.make(record.task["name"], address, settings=settings)
+    with _private_random_numbers(torch.device("cpu")):
+        torch.manual_seed(record.seed)
+        model = config.build()
+    if trained:
+        _load_weights(model, folder)
+    return model.eval()
+
+
+def _load_weights(model: nn.Module, folder: Path) -> None:
+    weights = checkpoint.load(folder / loop.WEIGHTS)
+    try:
+        model.load_state_dict(weights["model"])
+    except (KeyError, RuntimeError) as error:
+        raise UsageError(f"{folder / loop.WEIGHTS} does not fit the model ({first_line(error)})") from None
+
+
+class _Run:
+    """A run that goes on: what its steps share."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        config: RunConfig,
+        digest: str,
+        streams: Streams,
+        folder: Path,
+        trackers: tuple[str, ...],
+        quiet: bool,
+    ) -> None:
+        self.fabric, self.config, self.digest, self.streams = fabric, config, digest, streams
+        self.folder, self.quiet = folder, quiet
+        self.writes = fabric.is_global_zero
+        self.tracker_names = trackers if self.writes else ()
+
+    def carry_out(self, overwrite: bool) -> RunRecord:
+        """Train, test, and keep the record on disk true at every moment."""
+        if overwrite and self.writes:
+            for name in (FILE, loop.CHECKPOINT, loop.WEIGHTS):
+                (self.folder / name).unlink(missing_ok=True)
+        self.record = self.config.record()
+        self.record.digest = self.digest
+        self.record.environment = describe_environment()
+        with _noting(self.record):
+            torch.manual_seed(self.config.seed)
+            self.model = self.config.build()
+            trained = [value for value in self.model.parameters() if value.requires_grad]
+            # a complex number is two
+            self.record.model["count"] = sum(value.numel() * (1 + value.is_complex()) for value in trained)
+            self.record.model["state_bytes"] = state_bytes(self.model) if isinstance(self.model, Backbone) else None
+            self.trackers = Trackers(self.tracker_names, self.folder, self.record)
+            reset_peak_memory(self.fabric.device)
+            try:
+                self._train_and_test()
+            except loop.DivergedError as error:
+                self._close("diverged", str(error))
+            except UsageError:
+                if self.writes and not (self.folder / loop.CHECKPOINT).exists():
+                    # nothing was learned yet: leave no trace of a run that is impossible
+                    (self.folder / FILE).unlink(missing_ok=True)
+                    self.trackers.discard()
+                raise
+            except Exception as error:
+                self._close("failed", f"{type(error).__name__}: {first_line(error)}")
+                shortage = _shortage(error)
+                if shortage:
+                    raise UsageError(shortage) from error
+                raise
+            else:
+                self._close("done")
+        if self.writes:
+            (self.folder / loop.CHECKPOINT).unlink(missing_ok=True)
+        return self.record
+
+    def _train_and_test(self) -> None:
+        state = loop.train(
+            self.fabric,
+            self.model,
+            self.config,
+            self.streams,
+            self.folder,
+            digest=self.digest,
+            quiet=self.quiet,
+            report=self._note,
+        )
+        self._note(state)
+        if self.writes and not self.streams.finite:
+            checkpoint.save(self.folder / loop.WEIGHTS, {"model": self.model.state_dict(), "step": state.step})
+        began = time.monotonic()
+        self._test()
+        self.record.cost["seconds_with_evaluation"] += time.monotonic() - began
+
+    def _note(self, state: loop.State) -> None:
+        """Write what is known after an evaluation."""
+        record = self.record
+        record.curve = state.curve
+        if state.curve:
+            tested = _best(state.curve, self.config.task.metric) if self.streams.finite else state.curve[-1]
+            record.scores["val"] = {key: value for key, value in tested.items() if key not in ("step", "loss")}
+            record.cost = {
+                "seconds_per_step": state.seconds / state.step,
+                "seconds": state.seconds,
+                "seconds_with_evaluation": state.seconds_with_evaluation,
+                "peak_memory_bytes": peak_memory_bytes(self.fabric.device),
+                "device": device_name(self.fabric.device),
+            }
+        if self.writes:
+            record.write(self.folder)
+        self.trackers.update(record)
+
+    def _test(self) -> None:
+        """Score the trained model, and note scores, breakdowns, diagnostics and baselines."""
+        record, task, streams = self.record, self.config.task, self.streams
+        self._draw_predictions()
+        scorer = loop.score(self.fabric, self.model, task, *streams.test, streams.workers)
+        record.scores["test"], record.slices = scorer.scores(), scorer.slices()
+        # now, since they describe the last batch that the model saw
+        record.diagnostics = {
+            name or "model": _report(name, report) for name, report in offered(self.model, "diagnostics")
+        }
+        train = streams.train.whole()
+        if streams.finite:
+            count = min(streams.test[1], self.config.budget.steps)
+            scorer = loop.score(self.fabric, self.model, task, train, count, streams.workers, slices=False)
+            record.scores["train"] = scorer.scores()
+        record.baselines = baseline_scores(
+            task, Replay(train, BASELINE_BATCHES, streams.workers), Replay(*streams.test, streams.workers)
+        )
+
+    def _draw_predictions(self) -> None:
+        """For image tasks with a class per pixel, draw image, target and prediction of a few test samples."""
+        task = self.config.task
+        shape = task.image_shape()
+        if shape is None or task.target.pooled or task.target.length != task.input.length or not self.writes:
+            return
+        from lrtasks.results import figures
+
+        stream, _ = self.streams.test
+        for loaded, prediction in loop.predictions(self.fabric, self.model, task, stream, 1, 0):
+            batch = loaded.batch
+            figures.save(
+                figures.draw_predictions(batch.x, batch.y, prediction, shape, task.target.width), self.folder / PANEL
+            )
+
+    def _close(self, status: str, *notes: str) -> None:
+        self.record.status = status
+        self.record.notes += notes
+        try:
+            # first: once the record says that the run has ended, nobody comes back to its trackers
+            self.trackers.finish(self.record)
+        finally:
+            if self.writes:
+                self.record.write(self.folder)
+
+
+def _report(name: str, diagnostics: Any) -> dict[str, Any]:
+    found = diagnostics()
+    if not isinstance(found, dict):
+        raise UsageError(f"diagnostics of {name or 'the model'} must return a dictionary, found {type(found).__name__}")
+    return found
+
+
+def _finished(fabric: Fabric, folder: Path, digest: str) -> RunRecord | None:
+    """The record of a run that needs no more work, as the first process finds it.
+
+    Raises:
+        UsageError: if the folder holds the record of another run.
+    """
     record = read_record(folder) if fabric.is_global_zero and (folder / FILE).exists() else None
+    if record is not None and record.digest != digest:
+        raise UsageError(
+            f"{folder / FILE} belongs to another run (digest {record.digest or 'missing'}, this one is {digest});"
+            " move it, or take another results folder"
+        )
     found: RunRecord | None = fabric.broadcast(record if record and record.status in FINISHED else None)
     return found
 
 
+def _restore(config: RunConfig, folder: Path) -> None:
+    """Load the weights of a finished run into the caller's module."""
+    if config.model.address is None and config.model.version is None and (folder / loop.WEIGHTS).exists():
+        _load_weights(config.build(), folder)
+
+
 @contextmanager
-def _alone(fabric: Fabric, folder: Path) -> Iterator[None]:
+def _locked(fabric: Fabric, folder: Path) -> Iterator[None]:
     """Make the run's folder and let no other command work in it; leave no empty folder behind."""
     if not fabric.is_global_zero:
         yield
@@ -135,118 +346,43 @@ def _alone(fabric: Fabric, folder: Path) -> Iterator[None]:
             folder.parent.rmdir()
 
 
-def _execute(
-    fabric: Fabric,
-    subject: Subject,
-    plan: Plan,
-    streams: loop.Streams,
-    record: RunRecord,
-    folder: Path,
-    trackers: tuple[str, ...],
-    quiet: bool,
-) -> None:
-    """Train, test, and keep ``record`` on disk true at every moment."""
-    writes = fabric.is_global_zero
-    tracking = Tracking(trackers if writes else (), folder, record)
+def _tidy(folder: Path) -> None:
+    """Remove the checkpoint that a kill right after the last record left behind."""
+    if (folder / LOCK).exists() or (folder / loop.CHECKPOINT).exists():
+        with suppress(OSError, UsageError), held(folder / LOCK, f"the run in {folder}"):
+            (folder / loop.CHECKPOINT).unlink(missing_ok=True)
 
-    def note(state: loop.State) -> None:
-        record.curve = state.curve
-        if state.curve:
-            tested = _best(state.curve, plan.task.metric) if streams.finite else state.curve[-1]
-            record.scores["val"] = {key: value for key, value in tested.items() if key not in ("step", "loss")}
-            record.cost = {
-                "seconds_per_step": state.seconds / state.step,
-                "seconds": state.seconds,
-                "seconds_with_evaluation": state.seconds_with_evaluation,
-                "peak_memory_bytes": peak_memory_bytes(fabric.device),
-                "device": device_name(fabric.device),
-            }
-        if writes:
-            record.write(folder)
-        tracking.update(record)
 
-    def close(status: str, *notes: str) -> None:
-        record.status = status
-        record.notes += notes
-        try:
-            # first: once the record says that the run has ended, nobody comes back to its trackers
-            tracking.finish(record)
-        finally:
-            if writes:
-                record.write(folder)
-
-    reset_peak_memory(fabric.device)
-    title = f"{subject.name} on {plan.task.name} seed {record.seed}"
+@contextmanager
+def _private_random_numbers(device: torch.device) -> Iterator[None]:
+    """Let the caller's random numbers go on as if nothing had been drawn in the block."""
+    state, numpy_state = random.getstate(), np.random.get_state()
     try:
-        state = loop.train(
-            fabric,
-            subject.module,
-            plan.task,
-            plan.budget,
-            streams,
-            folder,
-            seed=record.seed,
-            title=title,
-            quiet=quiet,
-            report=note,
-        )
-        note(state)
-        tested = time.monotonic()
-        note_outcome(fabric, subject.module, plan.task, plan.budget, streams, record, folder)
-        record.cost["seconds_with_evaluation"] += time.monotonic() - tested
-    except loop.DivergedError as error:
-        close("diverged", str(error))
-    except UsageError:
-        if writes and not (folder / loop.CHECKPOINT).exists():
-            # nothing was learned yet: leave no trace of a run that cannot be
-            (folder / FILE).unlink(missing_ok=True)
-            tracking.discard()
-        raise
-    except Exception as error:
-        close("failed", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
-        shortage = _shortage(error)
-        if shortage:
-            raise UsageError(shortage) from error
-        raise
-    else:
-        if writes and not streams.finite:
-            checkpoint.save(folder / loop.WEIGHTS, {"model": subject.module.state_dict(), "step": state.step})
-        close("done")
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
     finally:
-        tracking.close()
-    if writes:
-        (folder / loop.CHECKPOINT).unlink(missing_ok=True)
+        random.setstate(state)
+        np.random.set_state(numpy_state)
 
 
 @contextmanager
 def _noting(record: RunRecord) -> Iterator[None]:
-    """Let the record's notes have what models say while they train; the user sees it as well."""
+    """Add to the record's notes what this package warns of while the block lasts; the user sees it as well."""
     show = warnings.showwarning
 
-    def note(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def note(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **more: Any) -> None:
         if Path(filename).is_relative_to(PACKAGE) and str(message) not in record.notes:
             record.notes.append(str(message))
-        show(message, category, filename, lineno, file, line)
+        show(message, category, filename, *rest, **more)
 
-    with warnings.catch_warnings():  # which also forgets what an earlier run of this process has said
+    with warnings.catch_warnings():  # which also lets a warning of an earlier run be given again
         warnings.showwarning = note
         yield
 
 
 def _best(curve: list[dict[str, Any]], metric: str) -> dict[str, Any]:
     """The point of the curve whose weights were kept: the first of the highest score."""
-    best = curve[0]
-    for point in curve:
-        if point[metric] > best[metric]:
-            best = point
-    return best
+    return max(curve, key=lambda point: (point[metric], -point["step"]))
 
 
 def _shortage(error: Exception) -> str | None:

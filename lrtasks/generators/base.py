@@ -1,14 +1,15 @@
 """What a task is: a frozen dataclass of parameters that draws sample ``i`` from a generator of its own.
 
-A new task is one file next to the others in ``generators/tasks/`` with a presets file of the same name: it subclasses
-:class:`Task`, states ``input`` and ``target``, and writes :meth:`Task.sample`.
+A new task is one file in ``generators/tasks/``: a class that subclasses :class:`Task`, states ``input`` and ``target``,
+and writes :meth:`Task.sample`, and a line in the table below.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,14 +18,20 @@ from lrtasks.config import Config
 from lrtasks.errors import UsageError
 from lrtasks.generators import randomness as random
 from lrtasks.generators.baselines import Baseline, MajorityClass, PositionMean
-from lrtasks.generators.signals import bin_starts
+from lrtasks.generators.octaves import bin_starts
 from lrtasks.registry import Registry
 from lrtasks.spec import Batch, Sample, Spec
 
 Split = Literal["train", "val", "test"]
+Rngs = random.Generators | Sequence[np.random.Generator]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_LENGTH = 2**24
 MAX_SEED = 2**63 - 1
+
+LOSSES = {"real": ("mse",), "token": ("cross-entropy", "balanced-cross-entropy")}
+"""Names of the losses that a task may declare, by the kind of its target; the first is the usual one."""
+METRICS = {"real": ("r2",), "token": ("accuracy", "macro_f1")}
+"""Names of the metrics that a task may declare, by the kind of its target; the first is the usual one."""
 
 GROUPS = (
     "state",
@@ -46,30 +53,41 @@ registry: Registry[Task] = Registry(
     base="lrtasks.generators:Task",
     package="lrtasks.generators.tasks",
     built_in={
+        "adding": "adding:Adding",
         "chomsky": "chomsky:Chomsky",
+        "compression": "compression:Compression",
         "context-shift": "context_shift:ContextShift",
         "copying": "copying:Copying",
         "cummax": "cummax:Cummax",
         "cumsum": "cumsum:Cumsum",
+        "depo": "depo:Depo",
         "dyck": "dyck:Dyck",
         "flip-flop": "flip_flop:FlipFlop",
+        "fuzzy-recall": "fuzzy_recall:FuzzyRecall",
+        "in-context-language": "in_context_language:InContextLanguage",
         "induction-heads": "induction_heads:InductionHeads",
+        "joint-recall": "joint_recall:JointRecall",
+        "k-hop": "k_hop:KHop",
         "listops": "listops:ListOps",
-        "listops-root": "listops_root:ListOpsRoot",
+        "listops-root": "listops:ListOpsRoot",
+        "memorization": "memorization:Memorization",
         "mips": "mips:Mips",
         "mqar": "mqar:Mqar",
+        "noisy-recall": "noisy_recall:NoisyRecall",
+        "overwrite": "overwrite:Overwrite",
         "pathfinder": "pathfinder:Pathfinder",
-        "pathfinder-classification": "pathfinder_classification:PathfinderClassification",
+        "pathfinder-classification": "pathfinder:PathfinderClassification",
         "recall": "recall:Recall",
         "reverse": "reverse:Reverse",
         "select": "select:Select",
-        "select-fixed": "select_fixed:SelectFixed",
+        "select-fixed": "select:SelectFixed",
         "selective-copying": "selective_copying:SelectiveCopying",
         "shift": "shift:Shift",
         "solve": "solve:Solve",
-        "solve-fixed": "solve_fixed:SolveFixed",
+        "solve-fixed": "solve:SolveFixed",
         "sort": "sort:Sort",
         "stack": "stack:Stack",
+        "variable-tracking": "variable_tracking:VariableTracking",
         "word-problem": "word_problem:WordProblem",
     },
 )
@@ -109,7 +127,7 @@ class Task(Config):
         """Draw one sample; ``rng`` is the only source of randomness."""
         raise NotImplementedError
 
-    def samples(self, rngs: Iterable[np.random.Generator]) -> Batch:
+    def samples(self, rngs: Rngs) -> Batch:
         """Draw one sample from each generator. A vectorised override must return the same arrays.
 
         ``rngs`` yields one re-used object: take all draws from a generator before asking for the next.
@@ -166,7 +184,7 @@ class Task(Config):
 
     def identity(self) -> dict[str, Any]:
         """Name, version and parameters: what identifies the task's data, JSON-ready."""
-        return {"task": self.name, "version": self.version, "parameters": self.parameters()}
+        return {"task": self.name, "version": self.version, "parameters": self.identifying()}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as class, name and parameters: without what is cached, and with a name that an entry point gave."""
@@ -188,17 +206,79 @@ class Task(Config):
             return {"position": bin_starts(np.arange(length), length)[:, None]}
         return {}
 
+    @property
+    def nominal_length(self) -> int | None:
+        """The length that :meth:`at_length` changes: the parameter ``length``, or ``None`` if there is none."""
+        length = getattr(self, "length", None)
+        return length if isinstance(length, int) else None
+
+    def at_length(self, length: int) -> Task:
+        """This task at another length, for a model that was trained on this one: kinds and widths stay the same.
+
+        Raises:
+            UsageError: if the task has no length, or cannot have this one.
+        """
+        if self.nominal_length is None:
+            raise UsageError(
+                f"{self.name} has no tests at other lengths: there a model would have another task to learn"
+            )
+        other = self.make(**{**self.parameters(), "length": length})
+        for mine, its in ((self.input, other.input), (self.target, other.target)):
+            if (mine.kind, mine.width, mine.pooled) != (its.kind, its.width, its.pooled):
+                raise UsageError(f"{self.name} at length {length} needs another model: {its} in place of {mine}")
+        return other
+
+    def longer(self) -> dict[str, Task]:
+        """This task at two, four and eight times its length, named ``"2x"`` and so on; those it can have."""
+        found: dict[str, Task] = {}
+        for times in (2, 4, 8):
+            with contextlib.suppress(UsageError):
+                found[f"{times}x"] = self.at_length(times * (self.nominal_length or 0))
+        return found
+
     def tests(self) -> Mapping[str, Task]:
-        """Further tests of the trained model, by name: tasks of the same widths with another length or distribution."""
+        """Further tests of the trained model, by name: tasks of the same widths with another length or distribution.
+
+        None unless a subclass says so; most return :meth:`longer`.
+        """
         return {}
 
     def answer(self, x: np.ndarray) -> np.ndarray:
         """The target ``y`` of any input ``x`` of one sample, for tasks whose target is a function of the input.
 
+        Args:
+            x: ``(length, channels)`` real values or ``(length,)`` tokens, without batch axis.
+
+        Returns:
+            What :meth:`sample` gives beside this ``x``, to the bit.
+
         Raises:
             UsageError: if the task has no such function, or ``x`` is no input of it.
         """
         raise UsageError(f"{self.name} has no exact answer to a given input")
+
+    def checked_input(self, x: Any) -> np.ndarray:
+        """``x`` as an input of one sample: float32 ``(length, channels)``, or int64 ``(length,)``.
+
+        Raises:
+            UsageError: for another shape, values that are not finite, or tokens that are not in the vocabulary.
+        """
+        spec, array = self.input, np.asarray(x)
+        if array.shape != spec.shape(1)[1:] or array.dtype.kind not in "iuf":
+            raise UsageError(
+                f"an input of {self.name} has numbers of shape {spec.shape(1)[1:]},"
+                f" found shape {array.shape} of {array.dtype}"
+            )
+        if spec.kind == "real":
+            if not np.isfinite(array).all():
+                raise UsageError(f"an input of {self.name} holds finite numbers, found {array[~np.isfinite(array)][0]}")
+            return array.astype(np.float32)
+        wrong = (array != np.rint(array)) | (array < 0) | (array >= spec.width)
+        if wrong.any():
+            raise UsageError(
+                f"an input of {self.name} holds whole numbers in 0..{spec.width - 1}, found {array[wrong][0]}"
+            )
+        return array.astype(np.int64)
 
     def text(self, batch: Batch, index: int) -> str | None:
         """Sample ``index`` of a batch as readable text, for tasks that are read rather than plotted."""

@@ -10,11 +10,11 @@ import numpy as np
 
 from lrtasks.errors import UsageError, unknown
 from lrtasks.generators.base import Task
-from lrtasks.spec import IGNORED, Spec
+from lrtasks.spec import IGNORED, Batch, Spec
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 MAX_SAMPLES = 16
 TITLE_WIDTH = 140
@@ -41,7 +41,7 @@ def save_preview(task: Task, path: str | Path, *, samples: int = 2, seed: int = 
 
 
 def preview(task: Task, *, samples: int = 2, seed: int = 0) -> Figure:
-    """The picture as a matplotlib figure: for each sample its text, or one panel for the input and one for the target.
+    """The first ``samples`` training samples of ``task`` as a matplotlib figure, one below the other.
 
     Raises:
         UsageError: for an argument outside its range.
@@ -51,30 +51,41 @@ def preview(task: Task, *, samples: int = 2, seed: int = 0) -> Figure:
     if not 1 <= samples <= MAX_SAMPLES:
         raise UsageError(f"samples must be at least 1 and at most {MAX_SAMPLES}, found {samples}")
     batch = task.batch(range(samples), seed)
-    texts = [task.text(batch, index) for index in range(samples)]
-    image = task.image_shape()
-    height = 4.5 if image is not None else 2.0
+    height = 4.5 if task.image_shape() is not None else 2.0
     figure = Figure(figsize=(11, 0.6 + height * samples), dpi=100, layout="constrained")
     title = task.name + "".join(f"  {name}={value}" for name, value in task.parameters().items())
     figure.suptitle(textwrap.fill(title, TITLE_WIDTH), fontsize=9)
-    for index, text in enumerate(texts):
-        if text is not None:
-            _draw_text(figure.add_subplot(samples, 1, index + 1), text)
-            continue
-        panels = [figure.add_subplot(samples, 2, 2 * index + column) for column in (1, 2)]
-        x, y = batch.x[index], batch.y[index]
-        if image is not None:
-            _draw_image(panels[0], x.reshape(image))
-            if task.target.length == task.input.length:
-                _draw_classes(panels[1], y.reshape(image), task.target)
-            else:
-                _draw_text(panels[1], f"class {', '.join(map(str, y.ravel()))}")
-        else:
-            _draw(panels[0], x, task.input, 0)
-            _draw(panels[1], y, task.target, task.input.length - task.target.length)
-        panels[0].set_title(f"input of sample {index}", fontsize=8)
-        panels[1].set_title(f"target of sample {index}", fontsize=8)
+    for index, part in enumerate(figure.subfigures(samples, 1, squeeze=False)[:, 0]):
+        draw_sample(part, task, batch, index)
     return figure
+
+
+def draw_sample(figure: Figure | SubFigure, task: Task, batch: Batch, index: int) -> None:
+    """Draw sample ``index`` of a batch of ``task``: its text, or one panel for the input and one for the target.
+
+    Args:
+        figure: an empty figure or part of one.
+        task: the task that drew the batch.
+        batch: samples of the task.
+        index: row of the batch.
+    """
+    text = task.text(batch, index)
+    if text is not None:
+        _draw_text(figure.add_subplot(), text)
+        return
+    given, asked = figure.subplots(1, 2)
+    x, y, image = batch.x[index], batch.y[index], task.image_shape()
+    if image is None:
+        _draw(given, x, task.input, 0)
+        _draw(asked, y, task.target, 0 if task.target.pooled else task.input.length - task.target.length)
+    else:
+        _draw_image(given, x.reshape(image))
+        if task.target.length == task.input.length:
+            _draw_classes(asked, y.reshape(image), task.target)
+        else:
+            _draw_text(asked, f"class {', '.join(map(str, y.ravel()))}")
+    given.set_title(f"input of sample {index}", fontsize=8)
+    asked.set_title(f"target of sample {index}", fontsize=8)
 
 
 def _draw(panel: Axes, array: np.ndarray, spec: Spec, first: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,28 @@ def generator(key: np.ndarray, index: int = 0, attempt: int = 0) -> np.random.Ge
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, index, attempt], dtype=np.uint64)))
 
 
-def generators(key: np.ndarray, indices: Iterable[int], attempt: int = 0) -> Iterator[np.random.Generator]:
-    """Yield :func:`generator` for each index, re-using one object, which costs less than making each anew.
+def generators(key: np.ndarray, indices: Sequence[int] | np.ndarray, attempt: int = 0) -> Generators:
+    """:func:`generator` for each of ``indices``, in their order."""
+    return Generators(key, indices, attempt)
 
-    Each yielded generator is valid until the next one is asked for.
+
+class Generators:
+    """Generators that are made one after another by setting one object anew, which costs less than making each.
+
+    Each generator is valid until the next one is asked for.
     """
-    bit_generator = np.random.Philox(key=key)
-    shared = np.random.Generator(bit_generator)
-    fresh: Any = bit_generator.state  # nothing drawn yet, nothing buffered
-    for index in indices:
-        fresh["state"]["counter"] = np.array([0, 0, index, attempt], dtype=np.uint64)
-        bit_generator.state = fresh
-        yield shared
+
+    def __init__(self, key: np.ndarray, indices: Sequence[int] | np.ndarray, attempt: int) -> None:
+        self._key, self._indices, self._attempt = key, indices, attempt
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __iter__(self) -> Iterator[np.random.Generator]:
+        bit_generator = np.random.Philox(key=self._key)
+        shared = np.random.Generator(bit_generator)
+        fresh: Any = bit_generator.state  # nothing drawn yet, nothing buffered
+        for index in self._indices:
+            fresh["state"]["counter"] = np.array([0, 0, index, self._attempt], dtype=np.uint64)
+            bit_generator.state = fresh
+            yield shared

@@ -1,7 +1,8 @@
 """What a model is: a frozen dataclass of hyper-parameters that builds encoder, blocks and decoder.
 
-A new model is one file next to the others with a presets file of the same name: it subclasses :class:`ModelConfig`
-and writes :meth:`ModelConfig.mixer` (or :meth:`ModelConfig.blocks`, if it is more than a mixer in a residual block).
+A new model is one file next to the others and a line in the table of ``lrtasks/models/__init__.py``. It subclasses
+:class:`ModelConfig`, sets ``presets`` and writes :meth:`ModelConfig.mixer` (or :meth:`ModelConfig.blocks`, if it is
+more than a mixer in a residual block).
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.norms import make_norm
-from lrtasks.models.ops.streaming import require_causal
+from lrtasks.models.ops.layers import make_norm, require_causal, zero_padding
 from lrtasks.spec import Spec
 
 ModelLike = str | nn.Module | Callable[..., nn.Module]
@@ -40,8 +40,6 @@ class Block(nn.Module):
     * ``diagnostics() -> {name: value}``, valid after a forward pass: numbers or lists for the run record;
     * ``initial_state(batch) -> state`` and ``step(x, state) -> (y, state)``, streaming form on ``(batch, d_model)``;
     * ``cache_bytes(steps) -> bytes`` of one sequence by which its state has grown after that many steps;
-    * ``training_bytes(batch, device) -> {"kept": bytes, "passing": bytes}`` of a training step in float32: what is kept
-      for the gradient, and the largest need for a moment;
     * ``portraits() -> [Portrait, ...]``, valid after a forward pass: what ``lrtasks analyze`` draws.
     """
 
@@ -55,7 +53,7 @@ class ResidualBlock(Block):
     Args:
         mixer: module on ``(batch, length, d_model)`` and a mask (or ``None``), as a block's.
         d_model: width.
-        norm: normalisation over features, one of :data:`lrtasks.models.ops.norms.NORMS`.
+        norm: normalisation over features, one of :data:`lrtasks.models.ops.layers.NORMS`.
         prenorm: normalise before the mixer instead of after the residual.
         dropout: rate on the mixer's output.
     """
@@ -85,7 +83,8 @@ class ResidualBlock(Block):
 class Backbone(nn.Module):
     """Encoder (linear for signals, embedding for tokens), blocks, decoder (linear).
 
-    Maps ``x``, shaped as ``input`` says, to ``(batch, target.length, target.width)``: real values or logits.
+    Maps ``x``, shaped as ``input`` says, to ``(batch, target.length, target.width)``: real values or logits. For a
+    pooled target the decoder makes all of them from one vector per sequence.
     """
 
     def __init__(self, input: Spec, target: Spec, d_model: int, blocks: list[nn.Module], *, causal: bool) -> None:
@@ -98,14 +97,15 @@ class Backbone(nn.Module):
             self.encoder = nn.Embedding(input.width, d_model)
         self.blocks = nn.ModuleList(blocks)
         self.final_norm: nn.Module = nn.Identity()
-        self.decoder = nn.Linear(d_model, target.width)
+        self.decoder = nn.Linear(d_model, target.width * (target.length if target.pooled else 1))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        hidden = self.encoder(x)
+        # padding of any value, NaN included, must neither reach an output nor make a gradient NaN
+        hidden = self.encoder(zero_padding(x, mask) if self.input.kind == "real" else x)
         for block in self.blocks:
             hidden = block(hidden, mask)
         y: Tensor = self.decoder(self._read(self.final_norm(hidden), mask))
-        return y
+        return y.reshape(len(y), self.target.length, -1) if self.target.pooled else y
 
     def initial_state(self, batch: int) -> list[Any]:
         """One state per block for :meth:`step`; raises :class:`UsageError` if the model has no streaming form."""
@@ -115,8 +115,9 @@ class Backbone(nn.Module):
     def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
         """One position: ``(batch, width)`` signals or ``(batch,)`` tokens to ``(batch, target.width)``.
 
-        In evaluation mode the outputs, one after the other, equal those of :meth:`forward` at the same positions
-        (or, for a pooled target, what it gives for the sequence so far).
+        In evaluation mode the outputs, one after the other, equal those of :meth:`forward` at the same positions. For a
+        pooled target they equal what :meth:`forward` gives for the sequence so far; if it is longer than 1, its values
+        stand side by side: ``(batch, target.length * target.width)``.
         """
         hidden = self.encoder(x)
         following = []
@@ -126,16 +127,20 @@ class Backbone(nn.Module):
         return self.decoder(self.final_norm(hidden)), following
 
     def _read(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Select what the decoder reads, ``(batch, target.length, d_model)``."""
+        """Select what the decoder reads, ``(batch, target.length, d_model)``, or ``(batch, 1, d_model)`` if pooled.
+
+        For a pooled target that is the last valid position of a causal model, the mean over valid ones otherwise.
+        """
         if not self.target.pooled:
             return hidden[:, -self.target.length :]
         if self.causal:
-            last = torch.full((len(hidden),), -1) if mask is None else mask.sum(1) - 1
-            return hidden[torch.arange(len(hidden), device=hidden.device), last.to(hidden.device)].unsqueeze(1)
+            place = torch.arange(hidden.shape[1], device=hidden.device)
+            last = place[-1:].expand(len(hidden)) if mask is None else (place * mask.to(place.device)).amax(1)
+            return hidden[torch.arange(len(hidden), device=hidden.device), last].unsqueeze(1)
         if mask is None:
             return hidden.mean(1, keepdim=True)
-        weight = mask.to(hidden.dtype).unsqueeze(-1)
-        return (hidden * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True).clamp_min(1)
+        count = mask.sum(1).clamp_min(1).view(-1, 1, 1)
+        return zero_padding(hidden, mask).sum(1, keepdim=True) / count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,9 +149,11 @@ class ModelConfig(Config):
 
     Class attributes:
         name: the model's name, set by registration.
+        version: raised whenever the numbers of the same parameters and seed change.
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
 
     layers: int = parameter(1, "number of blocks", at_least=1, at_most=256)
     d_model: int = parameter(64, "width of the residual stream", at_least=1, at_most=65536)

@@ -10,7 +10,7 @@ Source: "Simplifying and Understanding State Space Models with Diagonal Linear R
     K[h,l]   sum_n W[h,n] exp(Λ_n l), then cast to a real number: Re K, Im K, Re K + Im K or Re K · Im K
     D_h      skip weight                M, b   output map
 
-The layer around the kernel is :class:`~lrtasks.models.ops.longlayer.LongConvLayer`.
+The layer around the kernel is :class:`~lrtasks.models.ops.convolution.LongConvLayer`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig
-from lrtasks.models.ops.expkernel import exp_kernel, working_bytes
-from lrtasks.models.ops.frequencies import Frequencies
-from lrtasks.models.ops.longlayer import Kernel, LongConvLayer
+from lrtasks.models.ops.convolution import Kernel, LongConvLayer
+from lrtasks.models.ops.exponentials import Frequencies, exp_kernel
 
 Cast = Literal["real", "imag", "sum", "prod", "real-prod"]
 Eigenvalues = Literal["complex", "real", "imag"]
@@ -107,11 +106,6 @@ class DLRKernel(Kernel):
         real = both[: len(rows)].view(*W.shape[:2], length)
         imaginary = both[len(rows) :].view(len(W), -1, length)
         return torch.cat([real[:, :plain], real[:, plain:] * imaginary], 1)
-
-    def working_bytes(self, length: int, device: torch.device) -> int:
-        directions, d_model, d_state = self.W.shape[:3]
-        sums = {"prod": 2 * d_model, "real-prod": 2 * d_model - d_model // 2}.get(self.cast, d_model)
-        return working_bytes(1, directions * sums, d_state, length, device)
 
     @torch.no_grad()
     def recurrence(self) -> tuple[Tensor, Tensor] | None:

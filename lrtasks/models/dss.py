@@ -9,7 +9,7 @@ baseline, and its public code (after Gupta et al., "Diagonal State Spaces are as
     W[h,n]   weight, complex, one set per direction
     K[h,l]   Re sum_n W[h,n] (exp(Δ_h Λ_n) - 1)/Λ_n exp(Δ_h Λ_n l)
 
-The layer around the kernel is :class:`~lrtasks.models.ops.longlayer.LongConvLayer`.
+The layer around the kernel is :class:`~lrtasks.models.ops.convolution.LongConvLayer`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig
-from lrtasks.models.ops.channel_kernel import ChannelKernel
-from lrtasks.models.ops.frequencies import Frequencies
-from lrtasks.models.ops.longlayer import LongConvLayer
+from lrtasks.models.ops.convolution import LongConvLayer
+from lrtasks.models.ops.exponentials import ChannelKernel, Frequencies
 
 
 class DSSKernel(ChannelKernel):
@@ -85,7 +84,7 @@ class DSS(ModelConfig):
     """Diagonal state space (DSS-EXP): N shared eigenvalues, one step per channel."""
 
     presets: ClassVar[Presets] = {
-        # About as many parameters as dlr's small preset (71,752 on shift against 71,688).
+        # About as many parameters as dlr's small preset.
         "small": {"d_model": 64, "d_state": 512, "dt_min": 0.0001, "dt_max": 0.01, "norm": "layer", "budget.lr": 0.001},
         # DLR paper, Table 1: atomic tasks at L = 4096.
         "paper": {

@@ -1,8 +1,19 @@
 """Focus: filters that a hypernetwork sets for every bin of time, then attention inside chunks, then a gated residual.
 
 Source: the Focus paper (adaptive IIR filters before chunked attention), equations 1 to 11, made causal; its authors
-have published no code. docs/models/focus.md lists the readings; the equations of a layer are in ops/focus_layer.py. A
-feed-forward sub-layer, MEGA's, follows each layer.
+have published no code. docs/models/focus.md lists the readings.
+
+    S      input of the layer, (batch, length, d)        X    Norm(S) if pre-norm, else S
+    R      positions per bin: the length over ``bins``   M    positions per chunk
+    Θ      coefficients of the F filters of each bin and channel, from the bin before it
+    X_f    sum of the filters' outputs; the first bin as it is
+    Y      causal attention inside each chunk: queries X W_q + b_q, keys and values X_f W + b
+    γ, φ   reset gate SiLU(X_f W + b), update gate sigmoid(X_f W + b)
+    Z      dropout(SiLU(X_f W_h + b_h + (γ ⊙ Y) U_h))
+    S'     φ ⊙ Z + (1 - φ) ⊙ S, normalised if post-norm
+
+A feed-forward sub-layer, MEGA's, follows each layer. Focus-H has no hypernetwork, the paper's ablation: its filters are
+learned, the same for all inputs.
 """
 
 from __future__ import annotations
@@ -11,21 +22,97 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import Block, ModelConfig, ResidualBlock
-from lrtasks.models.ops.bin_filter import BinFilter
-from lrtasks.models.ops.chunk_attention import ChunkAttention, default_chunk
-from lrtasks.models.ops.focus_layer import FocusLayer
-from lrtasks.models.ops.gated_attention import SiLUFeedForward
-from lrtasks.models.ops.global_conv import GlobalConv
-from lrtasks.models.ops.hypernetwork import BinSummary, CoefficientNetwork, Coefficients, Hypernetwork
+from lrtasks.models.ops.gated_attention import ChunkAttention, default_chunk
+from lrtasks.models.ops.hypernetwork import (
+    BinSummary,
+    CoefficientNetwork,
+    Coefficients,
+    GlobalConv,
+    Hypernetwork,
+    LearnedCoefficients,
+)
+from lrtasks.models.ops.iir import BinFilter
+from lrtasks.models.ops.layers import WEIGHT_STD, linear, make_norm, normal_, silu_feedforward, zero_padding
 from lrtasks.models.ops.scoped_attention import warn_of_padding
 from lrtasks.spec import Spec
+
+
+class FocusLayer(nn.Module):
+    """One layer, as the module docstring says, on ``(batch, length, d_model)``.
+
+    Args:
+        d_model: width d.
+        coefficients: gives Θ.
+        filter: filters each bin.
+        attention: attends inside each chunk.
+        norm: normalisation, one of :data:`lrtasks.models.ops.layers.NORMS`.
+        prenorm: normalise before instead of after.
+        dropout: rate on Z.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        coefficients: Coefficients,
+        filter: BinFilter,
+        attention: ChunkAttention,
+        *,
+        norm: str,
+        prenorm: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.coefficients, self.filter, self.attention = coefficients, filter, attention
+        d_k, d_v = attention.d_k, attention.d_v
+        self.widths = [d_k, d_v, d_v, d_model, d_model]
+        self.query = linear(d_model, d_k, truncated=False)
+        self.mix = linear(d_model, sum(self.widths), truncated=False)
+        self.out = nn.Linear(d_v, d_model, bias=False)
+        normal_(self.out.weight, WEIGHT_STD, truncated=False)
+        self.norm = make_norm(norm, d_model)
+        self.prenorm = prenorm
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, summary: Tensor | None = None) -> Tensor:
+        """``mask`` is ``(batch, length)`` bool, False at padding; ``summary`` that of the encoded input, if shared."""
+        normed = self.norm(x) if self.prenorm else x
+        k, v, reset, update, hidden = self._mix(
+            self.filter(zero_padding(normed, mask), self.coefficients(normed, mask, summary))
+        )
+        return self._finish(x, self.attention(self.query(normed), k, v, mask), reset, update, hidden)
+
+    def initial_state(self, batch: int) -> Any:
+        """Θ and past outputs of the filters, keys and values of a chunk, what gives Θ, and the next position."""
+        theta, inner = self.coefficients.initial_state(batch)
+        cache = self.attention.initial_state(self.query.weight, batch)
+        return theta, self.filter.initial_state(batch, theta), cache, inner, 0
+
+    def step(self, x: Tensor, summary: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
+        theta, past, cache, inner, position = state
+        normed = self.norm(x) if self.prenorm else x
+        filtered, past = self.filter.step(normed, theta, past, position)
+        k, v, reset, update, hidden = self._mix(filtered)
+        attended, cache = self.attention.step(self.query(normed), k, v, cache, position)
+        following, inner = self.coefficients.step(normed, summary, inner)
+        theta = theta if following is None else following
+        return self._finish(x, attended, reset, update, hidden), (theta, past, cache, inner, position + 1)
+
+    def _mix(self, filtered: Tensor) -> tuple[Tensor, ...]:
+        k, v, reset, update, hidden = self.mix(filtered).split(self.widths, -1)
+        return k, v, F.silu(reset), update.sigmoid(), hidden
+
+    def _finish(self, x: Tensor, attended: Tensor, reset: Tensor, update: Tensor, hidden: Tensor) -> Tensor:
+        candidate = self.dropout(F.silu(hidden + self.out(reset * attended)))
+        y: Tensor = x + update * (candidate - x)
+        return y if self.prenorm else self.norm(y)
 
 
 class FocusStack(Block):
@@ -35,7 +122,6 @@ class FocusStack(Block):
         layers: the layers.
         feedforward: as many sub-layers.
         summary: the shared summary; None if the layers have their own, or none.
-        length: longest sequence.
         causal: no output depends on what follows it.
     """
 
@@ -45,11 +131,9 @@ class FocusStack(Block):
         feedforward: list[ResidualBlock],
         summary: BinSummary | None,
         *,
-        length: int,
         causal: bool,
     ) -> None:
         super().__init__()
-        self.length = length
         self.layers, self.feedforward = nn.ModuleList(layers), nn.ModuleList(feedforward)
         self.summary, self.causal = summary, causal
 
@@ -62,20 +146,6 @@ class FocusStack(Block):
     def diagnostics(self) -> dict[str, Any]:
         """Whether the model is causal, which the circular form is not."""
         return {"causal": self.causal}
-
-    def training_bytes(self, batch: int, device: torch.device) -> dict[str, int]:
-        """Estimate for a training step in float32: what is kept for the gradient, counted in signals of a channel."""
-        signal = 4 * batch * self.length
-        kept = 0
-        for module in self.modules():
-            if isinstance(module, FocusLayer):
-                # around the filters and gates, beside the joint map, the weights of attention and the responses
-                kept += 12 * module.query.in_features + sum(module.widths) + module.attention.chunk
-            elif isinstance(module, SiLUFeedForward):
-                kept += 2 * (module.hidden.in_features + module.hidden.out_features)
-            elif isinstance(module, BinSummary):
-                kept += 6 * module.conv.mix.in_features
-        return {"kept": signal * kept, "passing": 0}
 
     def initial_state(self, batch: int) -> Any:
         """States of the shared summary and of the layers.
@@ -155,7 +225,7 @@ class FocusLike(ModelConfig):
         layers = [self._layer(input.length, bin_length, chunk, causal) for _ in range(self.layers)]
         feedforward = [self._feedforward() for _ in range(self.layers)]
         summary = self.shared_summary(input.length, bin_length)
-        return [FocusStack(layers, feedforward, summary, length=input.length, causal=causal and not circular)]
+        return [FocusStack(layers, feedforward, summary, causal=causal and not circular)]
 
     def _bin_length(self, length: int) -> int:
         if self.bins > length:
@@ -195,19 +265,14 @@ class FocusLike(ModelConfig):
         )
 
     def _feedforward(self) -> ResidualBlock:
-        inner = SiLUFeedForward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
+        inner = silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
         return ResidualBlock(inner, self.d_model, self.norm, self.prenorm, self.dropout)
 
 
-@registry.register("focus")
-@dataclass(frozen=True)
-class Focus(FocusLike):
-    """Filters per bin of time from a hypernetwork, then chunked attention and a gated residual."""
-
-    presets: ClassVar[Presets] = {
-        # About as many parameters as dlr's small preset (65,210 on shift, 12,288 of them taps of the shared
-        # convolution, against 71,688); a step takes longer.
-        "small": {"d_model": 48, "layers": 2, "norm": "layer", "budget.lr": 0.001},
+def small_and_paper(width: int) -> Presets:
+    """Presets of both models; at ``width`` a model has about as many parameters as dlr's small preset."""
+    return {
+        "small": {"d_model": width, "layers": 2, "norm": "layer", "budget.lr": 0.001},
         # The budget of the DLR paper's atomic tasks, at that paper's width.
         "paper": {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001},
         # Focus paper, Table 6, associative recall with vocabulary 30: one filter, four bins, 2,000 samples, 10 epochs
@@ -215,6 +280,14 @@ class Focus(FocusLike):
         # sequences.
         "paper/recall": {"d_model": 64, "layers": 2, "bins": 4, "filters": 1, "budget.lr": 0.0001},
     }
+
+
+@registry.register("focus")
+@dataclass(frozen=True)
+class Focus(FocusLike):
+    """Filters per bin of time from a hypernetwork, then chunked attention and a gated residual."""
+
+    presets: ClassVar[Presets] = small_and_paper(48)
 
     bins: int = parameter(4, "bins of time with filters of their own, at least 2; the last one is padded", at_least=2)
     shared: bool = parameter(
@@ -245,3 +318,14 @@ class Focus(FocusLike):
         taps = min(length, self.kernel_length or length)
         conv = GlobalConv(self.d_model, taps, self.squash, self.smooth, self.kernel_dropout)
         return BinSummary(conv, bin_length, self.pooled)
+
+
+@registry.register("focus-h")
+@dataclass(frozen=True)
+class FocusH(FocusLike):
+    """Focus with learned filters that do not depend on the input."""
+
+    presets: ClassVar[Presets] = small_and_paper(56)
+
+    def coefficients(self, length: int, bin_length: int) -> LearnedCoefficients:
+        return LearnedCoefficients(self.d_model, self.filters, signed=self.signed)

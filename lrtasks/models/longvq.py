@@ -24,22 +24,21 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models import registry
+from lrtasks.models import lra, registry
 from lrtasks.models.base import Block, ModelConfig, ResidualBlock
-from lrtasks.models.ops.ema import SSM, EMAKernel
-from lrtasks.models.ops.gated_attention import SiLUFeedForward
-from lrtasks.models.ops.initialisation import WEIGHT_STD, linear, normal_
-from lrtasks.models.ops.longlayer import Kernel
-from lrtasks.models.ops.norms import make_norm
+from lrtasks.models.ops.convolution import SSM, Kernel
+from lrtasks.models.ops.exponentials import EMAKernel
+from lrtasks.models.ops.layers import WEIGHT_STD, linear, make_norm, normal_, silu_feedforward
 from lrtasks.models.ops.quantised_attention import QuantisedAttention
 from lrtasks.models.ops.quantiser import Codebook
 from lrtasks.models.s4d import S4DKernel
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 128
+PIXELS: dict[str, Any] = {"norm": "batch", "prenorm": True}
 
 # Without a meaning where keys are not quantised; so is ``codebook``, but presets set that one.
-QUANTISER_OPTIONS = ("commitment", "decay", "revive", "key_gradients")
+QUANTISER_OPTIONS = ("commitment", "decay", "key_gradients")
 
 
 class QueriesAndKeys(nn.Module):
@@ -76,7 +75,7 @@ class LongVQLayer(Block):
         ssm: the state-space map.
         maps: from Z to queries and keys.
         attention: the attention on queries, keys and V.
-        norm: normalisation, one of :data:`lrtasks.models.ops.norms.NORMS`.
+        norm: normalisation, one of :data:`lrtasks.models.ops.layers.NORMS`.
         prenorm: normalise before instead of after.
         dropout: rate on Z and O_a.
     """
@@ -137,9 +136,11 @@ class LongVQ(ModelConfig):
     The paper's ablations are settings of ``codebook``, ``attention``, ``local_bias`` and ``quantise``.
     """
 
+    # 2: the first training batch is quantised with the normal draws at start, not with keys of its own.
+    version: ClassVar[int] = 2
     presets: ClassVar[Presets] = {
-        # About as many parameters as dlr's small preset (73,810 on shift against 71,688); a step takes longer. A
-        # codebook and a window to fit lengths of some hundred positions.
+        # About as many parameters as dlr's small preset; a step takes longer. A codebook and a window to fit lengths of
+        # some hundred positions.
         "small": {"d_model": 52, "layers": 2, "norm": "layer", "codebook": 128, "window": 32, "budget.lr": 0.001},
         # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16, d_k and S as in most rows of the
         # LongVQ paper.
@@ -154,143 +155,15 @@ class LongVQ(ModelConfig):
         },
         # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
         "paper/recall": {"d_model": 64, "d_k": 32, "layers": 2, "budget.lr": 0.0005},
-        # LongVQ paper, hyper-parameters of LRA: ListOps, and Path-X for images of pixels in a row, here whether the
-        # task asks once or at every position. Steps, warm-up and the linear fall of the rate are MEGA's. Softmax and
-        # ListOps' layer norm are readings (docs/models/longvq.md).
-        "paper/listops-root": {
-            "d_model": 80,
-            "layers": 6,
-            "d_k": 64,
-            "dropout": 0.1,
-            "budget.steps": 90000,
-            "budget.batch_size": 64,
-            "budget.lr": 0.001,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 3000,
-            "budget.clip": 1.0,
-        },
-        "paper/listops": {
-            "d_model": 80,
-            "layers": 6,
-            "d_k": 64,
-            "dropout": 0.1,
-            "budget.steps": 90000,
-            "budget.batch_size": 64,
-            "budget.lr": 0.001,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 3000,
-            "budget.clip": 1.0,
-        },
-        "paper/pathfinder-classification": {
-            "d_model": 64,
-            "d_k": 32,
-            "layers": 4,
-            "norm": "batch",
-            "prenorm": True,
-            "budget.steps": 125000,
-            "budget.batch_size": 128,
-            "budget.lr": 0.01,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 25000,
-            "budget.clip": 1.0,
-        },
-        "paper/pathfinder": {
-            "d_model": 64,
-            "d_k": 32,
-            "layers": 4,
-            "norm": "batch",
-            "prenorm": True,
-            "budget.steps": 125000,
-            "budget.batch_size": 128,
-            "budget.lr": 0.01,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 25000,
-            "budget.clip": 1.0,
-        },
+        # LongVQ paper, hyper-parameters of LRA. Softmax and ListOps' layer norm are readings (docs/models/longvq.md).
+        **lra.paper_presets(lra.LISTOPS_TASKS, {"d_model": 80, "layers": 6, "d_k": 64, "dropout": 0.1, **lra.LISTOPS}),
+        **lra.paper_presets(lra.PATH_X_TASKS, {"d_model": 64, "d_k": 32, "layers": 4, **PIXELS, **lra.PATH_X}),
         # The other rows of that table, for a user's own tasks.
-        "lra-text": {
-            "d_model": 128,
-            "layers": 4,
-            "d_k": 64,
-            "norm": "scale",
-            "dropout": 0.1,
-            "budget.steps": 25000,
-            "budget.batch_size": 50,
-            "budget.lr": 0.004,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 10000,
-            "budget.clip": 1.0,
-        },
-        "lra-retrieval": {
-            "d_model": 128,
-            "layers": 6,
-            "d_k": 64,
-            "norm": "scale",
-            "dropout": 0.1,
-            "budget.steps": 91960,
-            "budget.batch_size": 64,
-            "budget.lr": 0.003,
-            "budget.weight_decay": 0.04,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 10000,
-            "budget.clip": 1.0,
-        },
-        "lra-image": {
-            "d_model": 160,
-            "layers": 8,
-            "d_k": 96,
-            "norm": "batch",
-            "prenorm": True,
-            "budget.steps": 180000,
-            "budget.batch_size": 50,
-            "budget.lr": 0.01,
-            "budget.weight_decay": 0.02,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 9000,
-            "budget.clip": 1.0,
-        },
-        "lra-pathfinder": {
-            "d_model": 128,
-            "layers": 6,
-            "d_k": 64,
-            "norm": "batch",
-            "prenorm": True,
-            "budget.steps": 250000,
-            "budget.batch_size": 128,
-            "budget.lr": 0.01,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 50000,
-            "budget.clip": 1.0,
-        },
-        "speech": {
-            "d_model": 60,
-            "layers": 6,
-            "d_k": 30,
-            "norm": "batch",
-            "prenorm": True,
-            "budget.steps": 250000,
-            "budget.batch_size": 20,
-            "budget.lr": 0.01,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 10000,
-            "budget.clip": 1.0,
-        },
+        "lra-text": {"d_model": 128, "layers": 4, "d_k": 64, "norm": "scale", "dropout": 0.1, **lra.TEXT},
+        "lra-retrieval": {"d_model": 128, "layers": 6, "d_k": 64, "norm": "scale", "dropout": 0.1, **lra.RETRIEVAL},
+        "lra-image": {"d_model": 160, "layers": 8, "d_k": 96, **PIXELS, **lra.IMAGE},
+        "lra-pathfinder": {"d_model": 128, "layers": 6, "d_k": 64, **PIXELS, **lra.PATHFINDER},
+        "speech": {"d_model": 60, "layers": 6, "d_k": 30, **PIXELS, **lra.SPEECH},
         "enwik8": {
             "d_model": 512,
             "layers": 12,
@@ -300,14 +173,7 @@ class LongVQ(ModelConfig):
             "norm": "layer",
             "prenorm": True,
             "dropout": 0.1,
-            "budget.steps": 400000,
-            "budget.batch_size": 8,
-            "budget.lr": 0.005,
-            "budget.weight_decay": 0.1,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 24000,
-            "budget.clip": 1.0,
+            **lra.ENWIK8,
         },
     }
 
@@ -324,7 +190,6 @@ class LongVQ(ModelConfig):
     quantise: bool = parameter(True, "quantise keys; false for attention over the keys, of quadratic cost")
     commitment: float = parameter(1e-4, "weight γ of the commitment loss", at_least=0)
     decay: float = parameter(0.99, "decay η of the codebook's running averages, per batch", at_least=0, at_most=1)
-    revive: bool = parameter(False, "put a random key of the batch in the place of a dead code")
     key_gradients: Literal["near", "code-mean"] = parameter(
         "near", "keys learn through their neighbours only, or through distant queries too, evenly for each code"
     )
@@ -358,7 +223,7 @@ class LongVQ(ModelConfig):
         blocks: list[nn.Module] = []
         for _ in range(self.layers):
             blocks.append(self._layer(input.length, causal))
-            feedforward = SiLUFeedForward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
+            feedforward = silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
             blocks.append(ResidualBlock(feedforward, self.d_model, self.norm, self.prenorm, self.dropout))
         return blocks
 
@@ -404,7 +269,6 @@ class LongVQ(ModelConfig):
             d_k,
             commitment=self.commitment,
             decay=self.decay,
-            revive=self.revive,
             std=d_k**-0.25 if self.qk_norm else WEIGHT_STD,
         )
 

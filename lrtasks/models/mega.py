@@ -22,15 +22,14 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models import registry
+from lrtasks.models import lra, registry
 from lrtasks.models.base import Block, ModelConfig, ResidualBlock
-from lrtasks.models.ops.ema import SSM, EMAKernel
-from lrtasks.models.ops.gated_attention import SharedAttention, SiLUFeedForward
-from lrtasks.models.ops.initialisation import linear
-from lrtasks.models.ops.norms import make_norm
-from lrtasks.models.ops.relative_bias import RelativeBias, RotaryBias
-from lrtasks.models.ops.scoped_attention import Scope
-from lrtasks.models.ops.sinusoids import Sinusoids
+from lrtasks.models.ops.convolution import SSM
+from lrtasks.models.ops.exponentials import EMAKernel
+from lrtasks.models.ops.gated_attention import SharedAttention
+from lrtasks.models.ops.layers import linear, make_norm, silu_feedforward
+from lrtasks.models.ops.positions import RelativeBias, RotaryBias, Sinusoids
+from lrtasks.models.ops.scoped_attention import Scope, warn_of_padding
 from lrtasks.spec import Spec
 
 
@@ -41,7 +40,7 @@ class MegaLayer(Block):
         d_model: width d.
         ssm: the moving average.
         attention: the attention on Z and V.
-        norm: normalisation, one of :data:`lrtasks.models.ops.norms.NORMS`.
+        norm: normalisation, one of :data:`lrtasks.models.ops.layers.NORMS`.
         prenorm: normalise before instead of after.
         dropout: rate on X' and Ĥ.
     """
@@ -94,75 +93,28 @@ class Mega(ModelConfig):
     """A moving average, single-head gated attention on it, and a gated residual."""
 
     presets: ClassVar[Presets] = {
-        # About as many parameters as dlr's small preset (67,030 on shift against 71,688); a step takes longer.
+        # About as many parameters as dlr's small preset; a step takes longer.
         "small": {"d_model": 48, "layers": 2, "norm": "layer", "budget.lr": 0.001},
         # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16 and d_z as in most rows of the MEGA
         # paper's table.
         "paper": {"d_model": 128, "layers": 1, "norm": "layer", "d_z": 64, "d_state": 16, "budget.lr": 0.001},
         # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
         "paper/recall": {"d_model": 64, "d_z": 32, "layers": 2, "budget.lr": 0.0005},
-        # MEGA paper, hyper-parameters of LRA: ListOps, and Path-X for images of pixels in a row, here whether the
-        # task asks once or at every position. The rate falls in a line, as in the public code.
-        "paper/listops-root": {
-            "d_model": 80,
-            "layers": 6,
-            "dropout": 0.1,
-            "budget.steps": 90000,
-            "budget.batch_size": 64,
-            "budget.lr": 0.001,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 3000,
-            "budget.clip": 1.0,
-        },
-        "paper/listops": {
-            "d_model": 80,
-            "layers": 6,
-            "dropout": 0.1,
-            "budget.steps": 90000,
-            "budget.batch_size": 64,
-            "budget.lr": 0.001,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 3000,
-            "budget.clip": 1.0,
-        },
-        "paper/pathfinder-classification": {
-            "d_model": 64,
-            "d_z": 32,
-            "layers": 4,
-            "attention": "laplace",
-            "norm": "batch",
-            "prenorm": True,
-            "sinusoids": True,
-            "budget.steps": 125000,
-            "budget.batch_size": 128,
-            "budget.lr": 0.01,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 25000,
-            "budget.clip": 1.0,
-        },
-        "paper/pathfinder": {
-            "d_model": 64,
-            "d_z": 32,
-            "layers": 4,
-            "attention": "laplace",
-            "norm": "batch",
-            "prenorm": True,
-            "sinusoids": True,
-            "budget.steps": 125000,
-            "budget.batch_size": 128,
-            "budget.lr": 0.01,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 25000,
-            "budget.clip": 1.0,
-        },
+        # MEGA paper, hyper-parameters of LRA.
+        **lra.paper_presets(lra.LISTOPS_TASKS, {"d_model": 80, "layers": 6, "dropout": 0.1, **lra.LISTOPS}),
+        **lra.paper_presets(
+            lra.PATH_X_TASKS,
+            {
+                "d_model": 64,
+                "d_z": 32,
+                "layers": 4,
+                "attention": "laplace",
+                "norm": "batch",
+                "prenorm": True,
+                "sinusoids": True,
+                **lra.PATH_X,
+            },
+        ),
     }
 
     d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
@@ -194,7 +146,7 @@ class Mega(ModelConfig):
         scope = self.attention_scope(input.length, causal)
         for _ in range(self.layers):
             blocks.append(self._layer(input.length, scope))
-            feedforward = SiLUFeedForward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
+            feedforward = silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
             blocks.append(ResidualBlock(feedforward, self.d_model, self.norm, self.prenorm, self.dropout))
         return blocks
 
@@ -216,3 +168,29 @@ class Mega(ModelConfig):
             prenorm=self.prenorm,
             dropout=self.dropout,
         )
+
+
+CHUNKS = {
+    "small": 32,
+    "paper": 128,
+    **{f"paper/{task}": 128 for task in lra.LISTOPS_TASKS},
+    **{f"paper/{task}": 4096 for task in lra.PATH_X_TASKS},
+}
+"""Positions per chunk in the presets of MEGA-chunk."""
+
+
+@registry.register("mega-chunk")
+@dataclass(frozen=True)
+class MegaChunk(Mega):
+    """MEGA with attention inside chunks; the moving average spans the sequence."""
+
+    presets: ClassVar[Presets] = {
+        name: {**settings, "chunk": CHUNKS[name]} if name in CHUNKS else settings
+        for name, settings in Mega.presets.items()
+    }
+
+    chunk: int = parameter(128, "positions per chunk; the last one is padded", at_least=1)
+
+    def attention_scope(self, length: int, causal: bool) -> Scope:
+        warn_of_padding(self.name, length, self.chunk)
+        return Scope(causal, chunk=self.chunk)

@@ -9,7 +9,7 @@ Source: Gu et al., "On the Parameterization and Initialization of Diagonal State
     C[h,n]   weight, complex, one set per direction (B = 1)
     K[h,l]   2 Re sum_n C[h,n] (exp(Δ_h λ[h,n]) - 1)/λ[h,n] exp(Δ_h λ[h,n] l)   (zero-order hold)
 
-The layer around the kernel is :class:`~lrtasks.models.ops.longlayer.LongConvLayer`, gated.
+The layer around the kernel is :class:`~lrtasks.models.ops.convolution.LongConvLayer`, gated.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig
-from lrtasks.models.ops.channel_kernel import ChannelKernel
-from lrtasks.models.ops.frequencies import Frequencies
-from lrtasks.models.ops.longlayer import LongConvLayer
+from lrtasks.models.ops.convolution import LongConvLayer
+from lrtasks.models.ops.exponentials import ChannelKernel, Frequencies
 
 Start = Literal["lin", "legs"]
 
@@ -105,7 +104,7 @@ class S4D(ModelConfig):
     """Diagonal S4 (S4D), with the Lin or the LegS start."""
 
     presets: ClassVar[Presets] = {
-        # About as many parameters as dlr's small preset (74,888 on shift against 71,688).
+        # About as many parameters as dlr's small preset.
         "small": {"d_model": 64, "d_state": 512, "norm": "layer", "budget.lr": 0.001},
         # The S4D paper has none of these tasks: its layer (N = 64, Δ in [1e-3, 1e-1]) under the DLR paper's budget.
         "paper": {"d_model": 128, "d_state": 64, "dt_min": 0.001, "dt_max": 0.1, "norm": "layer", "budget.lr": 0.001},

@@ -14,6 +14,7 @@ the two differ (docs/models/seqboat.md lists where).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -22,18 +23,15 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models import registry
+from lrtasks.models import lra, registry
 from lrtasks.models.base import Block, ModelConfig, ResidualBlock
-from lrtasks.models.ops.ema import SSM, EMAKernel
-from lrtasks.models.ops.gated_attention import GatedAttentionUnit, SharedAttention, SiLUFeedForward
-from lrtasks.models.ops.initialisation import linear
-from lrtasks.models.ops.longlayer import Kernel
-from lrtasks.models.ops.norms import make_norm
-from lrtasks.models.ops.relative_bias import RelativeBias
-from lrtasks.models.ops.router import Router, make_router
+from lrtasks.models.ops.convolution import SSM, Kernel
+from lrtasks.models.ops.exponentials import EMAKernel
+from lrtasks.models.ops.gated_attention import GatedAttentionUnit, SharedAttention
+from lrtasks.models.ops.layers import FeedForward, linear, make_norm, silu_feedforward
+from lrtasks.models.ops.positions import RelativeBias, Sinusoids
 from lrtasks.models.ops.scoped_attention import Scope, warn_of_padding
-from lrtasks.models.ops.sinusoids import Sinusoids
-from lrtasks.models.ops.sparse_module import SparseModule
+from lrtasks.models.ops.sparse import Router, SparseModule, make_router
 from lrtasks.models.s4d import S4DKernel
 from lrtasks.spec import Spec
 
@@ -47,7 +45,7 @@ class SeqBoatLayer(Block):
         d_model: width d.
         ssm: the state-space map.
         modules: what may run at each position.
-        norm: normalisation, one of :data:`lrtasks.models.ops.norms.NORMS`.
+        norm: normalisation, one of :data:`lrtasks.models.ops.layers.NORMS`.
         prenorm: normalise before instead of after.
         dropout: rate on H, and on c ⊙ Y + T if causal.
         causal: see above.
@@ -99,6 +97,56 @@ class SeqBoatLayer(Block):
         return y if self.prenorm else self.norm(y), (recurrent, following, position + 1)
 
 
+PIXELS: dict[str, Any] = {"attention": "relu2", "norm": "batch", "prenorm": True, "sinusoids": True}
+IMAGE: dict[str, Any] = {**PIXELS, "window": 256, "max_positions": 1024, "kernel_length": 1024}
+TEXT: dict[str, Any] = {
+    "d_model": 128,
+    "temperature": 0.3,
+    "d_z": 64,
+    "norm": "scale",
+    "window": 256,
+    "dropout": 0.1,
+    "kernel_length": 1024,
+}
+TASK_PRESETS: Presets = {
+    # About as many parameters as dlr's small preset; a step takes longer.
+    "small": {"d_model": 64, "layers": 2, "norm": "layer", "window": 32, "budget.lr": 0.001},
+    # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16, d_z and w = 256 as in most rows of the
+    # SeqBoat paper's table.
+    "paper": {
+        "d_model": 128,
+        "layers": 1,
+        "norm": "layer",
+        "d_z": 64,
+        "d_state": 16,
+        "window": 256,
+        "budget.lr": 0.001,
+    },
+    # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
+    "paper/recall": {"d_model": 64, "d_z": 32, "layers": 2, "budget.lr": 0.0005},
+    # SeqBoat paper, hyper-parameters of LRA.
+    **lra.paper_presets(
+        lra.LISTOPS_TASKS,
+        {
+            "d_model": 80,
+            "layers": 6,
+            "temperature": 0.3,
+            "dropout": 0.1,
+            "kernel_length": 1024,
+            "max_positions": 2002,
+            **lra.budget(90_000, 64, 4e-3, 1e-3, 27_000),
+        },
+    ),
+    **lra.paper_presets(lra.PATH_X_TASKS, {"layers": 6, "max_positions": 16384, "window": 512, **PIXELS, **lra.PATH_X}),
+}
+"""What SeqBoat and its two named variants share."""
+
+
+def without(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """``settings`` without one of them."""
+    return {key: value for key, value in settings.items() if key != name}
+
+
 @registry.register("seqboat")
 @dataclass(frozen=True)
 class SeqBoat(ModelConfig):
@@ -108,188 +156,21 @@ class SeqBoat(ModelConfig):
     """
 
     presets: ClassVar[Presets] = {
-        # About as many parameters as dlr's small preset (73,164 on shift against 71,688); a step takes longer.
-        "small": {"d_model": 64, "layers": 2, "norm": "layer", "window": 32, "budget.lr": 0.001},
-        # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16, d_z and w = 256 as in most rows of
-        # the SeqBoat paper's table.
-        "paper": {
-            "d_model": 128,
-            "layers": 1,
-            "norm": "layer",
-            "d_z": 64,
-            "d_state": 16,
-            "window": 256,
-            "budget.lr": 0.001,
-        },
-        # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
-        "paper/recall": {"d_model": 64, "d_z": 32, "layers": 2, "budget.lr": 0.0005},
-        # SeqBoat paper, hyper-parameters of LRA: ListOps, and Path-X for images of pixels in a row, here whether the
-        # task asks once or at every position. The rate falls in a line, as in the public code.
-        "paper/listops-root": {
-            "d_model": 80,
-            "layers": 6,
-            "temperature": 0.3,
-            "dropout": 0.1,
-            "kernel_length": 1024,
-            "max_positions": 2002,
-            "budget.steps": 90000,
-            "budget.batch_size": 64,
-            "budget.lr": 0.004,
-            "budget.weight_decay": 0.001,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 27000,
-            "budget.clip": 1.0,
-        },
-        "paper/listops": {
-            "d_model": 80,
-            "layers": 6,
-            "temperature": 0.3,
-            "dropout": 0.1,
-            "kernel_length": 1024,
-            "max_positions": 2002,
-            "budget.steps": 90000,
-            "budget.batch_size": 64,
-            "budget.lr": 0.004,
-            "budget.weight_decay": 0.001,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 27000,
-            "budget.clip": 1.0,
-        },
-        "paper/pathfinder-classification": {
-            "layers": 6,
-            "attention": "relu2",
-            "norm": "batch",
-            "prenorm": True,
-            "max_positions": 16384,
-            "sinusoids": True,
-            "window": 512,
-            "budget.steps": 125000,
-            "budget.batch_size": 128,
-            "budget.lr": 0.01,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 25000,
-            "budget.clip": 1.0,
-        },
-        "paper/pathfinder": {
-            "layers": 6,
-            "attention": "relu2",
-            "norm": "batch",
-            "prenorm": True,
-            "max_positions": 16384,
-            "sinusoids": True,
-            "window": 512,
-            "budget.steps": 125000,
-            "budget.batch_size": 128,
-            "budget.lr": 0.01,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 25000,
-            "budget.clip": 1.0,
-        },
+        **TASK_PRESETS,
         # The other rows of that table, and its language model, for a user's own tasks.
-        "lra-text": {
-            "d_model": 128,
-            "layers": 4,
-            "temperature": 0.3,
-            "d_z": 64,
-            "norm": "scale",
-            "window": 256,
-            "bias": "compressed",
-            "dropout": 0.1,
-            "kernel_length": 1024,
-            "budget.steps": 25000,
-            "budget.batch_size": 50,
-            "budget.lr": 0.004,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 10000,
-            "budget.clip": 1.0,
-        },
-        "lra-retrieval": {
-            "d_model": 128,
-            "layers": 6,
-            "temperature": 0.3,
-            "d_z": 64,
-            "norm": "scale",
-            "window": 256,
-            "max_positions": 4002,
-            "dropout": 0.1,
-            "kernel_length": 1024,
-            "budget.steps": 91960,
-            "budget.batch_size": 64,
-            "budget.lr": 0.003,
-            "budget.weight_decay": 0.04,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 10000,
-            "budget.clip": 1.0,
-        },
-        "lra-image": {
-            "d_model": 160,
-            "layers": 8,
-            "temperature": 0.4,
-            "d_z": 96,
-            "attention": "relu2",
-            "norm": "batch",
-            "prenorm": True,
-            "window": 256,
-            "max_positions": 1024,
-            "kernel_length": 1024,
-            "sinusoids": True,
-            "budget.steps": 180000,
-            "budget.batch_size": 50,
-            "budget.lr": 0.01,
-            "budget.weight_decay": 0.02,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 9000,
-            "budget.clip": 1.0,
-        },
-        "lra-pathfinder": {
-            "d_model": 128,
-            "layers": 6,
-            "d_z": 64,
-            "attention": "relu2",
-            "norm": "batch",
-            "prenorm": True,
-            "window": 256,
-            "max_positions": 1024,
-            "kernel_length": 1024,
-            "sinusoids": True,
-            "budget.steps": 250000,
-            "budget.batch_size": 128,
-            "budget.lr": 0.01,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 50000,
-            "budget.clip": 1.0,
-        },
+        "lra-text": {**TEXT, "layers": 4, "bias": "compressed", **lra.TEXT},
+        "lra-retrieval": {**TEXT, "layers": 6, "max_positions": 4002, **lra.RETRIEVAL},
+        "lra-image": {**IMAGE, "d_model": 160, "layers": 8, "temperature": 0.4, "d_z": 96, **lra.IMAGE},
+        "lra-pathfinder": {**IMAGE, "d_model": 128, "layers": 6, "d_z": 64, **lra.PATHFINDER},
         "speech": {
             "d_model": 60,
             "layers": 8,
             "d_z": 30,
-            "attention": "relu2",
-            "norm": "batch",
-            "prenorm": True,
             "window": 256,
             "bias": "compressed",
             "kernel_length": 4000,
-            "sinusoids": True,
-            "budget.steps": 250000,
-            "budget.batch_size": 20,
-            "budget.lr": 0.01,
-            "budget.weight_decay": 0.01,
-            "budget.betas": (0.9, 0.98),
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 10000,
-            "budget.clip": 1.0,
+            **PIXELS,
+            **lra.SPEECH,
         },
         "enwik8": {
             "d_model": 616,
@@ -301,12 +182,7 @@ class SeqBoat(ModelConfig):
             "bias": "rotary",
             "dropout": 0.15,
             "kernel_length": 2048,
-            "budget.steps": 400000,
-            "budget.batch_size": 8,
-            "budget.lr": 0.005,
-            "budget.weight_decay": 0.1,
-            "budget.schedule": "linear",
-            "budget.warmup_steps": 24000,
+            **without(lra.ENWIK8, "budget.betas"),
             "budget.clip": 0.25,
         },
     }
@@ -335,7 +211,6 @@ class SeqBoat(ModelConfig):
         "softmax", "latent configurator; 'always' for none"
     )
     temperature: float = parameter(1.0, "temperature at start, in sqrt(d_model), of softmax and sigmoid", above=0)
-    gumbel_hard: bool = parameter(False, "confidence 1 in evaluation with the Gumbel router, as in the public code")
     ssm: Literal["ema", "s4d"] = parameter("ema", "state-space map: MD-EMA, or S4D-Lin")
     d_state: int = parameter(16, "states per channel and direction, even with S4D", at_least=1, at_most=1 << 20)
     kernel_length: int | None = parameter(
@@ -429,12 +304,34 @@ class SeqBoat(ModelConfig):
     def _router(self) -> Router | None:
         if self.router == "always":
             return None
-        return make_router(self.router, self.d_model, self.temperature, self.gumbel_hard)
+        return make_router(self.router, self.d_model, self.temperature)
 
     def _kernel(self, directions: int) -> Kernel:
         if self.ssm == "ema":
             return EMAKernel(self.d_model, self.d_state, directions)
         return S4DKernel(self.d_model, self.d_state, 1e-3, 1e-1, lr=1e-3, directions=directions)
 
-    def _feedforward(self) -> SiLUFeedForward:
-        return SiLUFeedForward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout)
+    def _feedforward(self) -> FeedForward:
+        return silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=True)
+
+
+@registry.register("seqboat-full")
+@dataclass(frozen=True)
+class SeqBoatFull(SeqBoat):
+    """SeqBoat without a window: every active token sees all others, the window's ablation in the paper."""
+
+    presets: ClassVar[Presets] = {name: without(settings, "window") for name, settings in TASK_PRESETS.items()}
+
+    scope: Literal["window", "full", "chunk"] = parameter("full", "keys of a query, in the compressed sequence")
+
+
+@registry.register("seqboat-local")
+@dataclass(frozen=True)
+class SeqBoatLocal(SeqBoat):
+    """SeqBoat without a configurator: the gated attention unit runs everywhere, the configurator's ablation."""
+
+    presets: ClassVar[Presets] = {name: without(settings, "temperature") for name, settings in TASK_PRESETS.items()}
+
+    router: Literal["softmax", "sigmoid", "gumbel", "moe", "always"] = parameter(
+        "always", "latent configurator; 'always' for none"
+    )

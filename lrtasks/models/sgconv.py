@@ -11,7 +11,7 @@ paper's public code.
     Z_h      Euclidean norm of the whole kernel at start, a constant
     K[h]     (w_0, α_h w_1 stretched, α_h² w_2 stretched, ...) / Z_h, cut to L taps
 
-The layer around the kernel is :class:`~lrtasks.models.ops.longlayer.LongConvLayer`.
+The layer around the kernel is :class:`~lrtasks.models.ops.convolution.LongConvLayer`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig
-from lrtasks.models.ops.longlayer import Kernel, LongConvLayer
+from lrtasks.models.ops.convolution import Kernel, LongConvLayer
 
 
 def scales(taps: int, length: int) -> int:
@@ -82,11 +82,6 @@ class SGConvKernel(Kernel):
             pieces.append(w * decay)
             decay = decay * self.alpha.unsqueeze(-1)
         return torch.cat(pieces, -1)
-
-    def working_bytes(self, length: int, device: torch.device) -> int:
-        count, directions, d_model, taps = self.w.shape
-        # pieces, their sum, and the gradients of both
-        return 4 * 4 * directions * d_model * (taps << (count - 1))
 
     def forward(self, length: int) -> Tensor:
         return self._unnormalised()[..., :length] / self.norm

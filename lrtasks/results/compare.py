@@ -1,110 +1,37 @@
-"""Two sets of runs against each other, pair by pair.
+"""Two sets of runs against each other, one matched pair at a time.
 
-On each task the differences of the pairs go into Student's paired test, whose sample are seeds. Over the tasks their
-mean differences go into Wilcoxon's signed-rank test and the sign test, whose sample are tasks.
+On each task the differences of the matched runs go into Student's paired test, whose sample are seeds. Over the tasks
+their mean differences go into Wilcoxon's signed-rank test and the sign test, whose sample are tasks.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lrtasks.results.formats import Sheet
-from lrtasks.results.pairing import Pair, Side, more_than_one_model, pair_runs
-from lrtasks.results.settings import Settings, by_number, key, labels, shared_budget, task_settings, versions_note
-from lrtasks.results.statistics import Estimate, estimate, holm, paired_t, sign_test, signed_rank
+from lrtasks.budget import SHARED_BUDGET
+from lrtasks.errors import UsageError, unknown
+from lrtasks.results.formats import TextTable, number
+from lrtasks.results.frame import OUTCOME
+from lrtasks.results.settings import Settings, bare, distinguishing, labels, owned
+from lrtasks.results.statistics import estimate, holm, paired_t, sign_test, signed_rank
+from lrtasks.results.table import Run, make_table, plain_rows, run_name, versions_note
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DIGITS = 12
-"""Differences are rounded to so many, as what is beyond them would make equal ones unequal."""
+"""Differences are rounded to so many digits, since arithmetic makes equal ones unequal beyond them."""
 ENOUGH_TASKS = 6
 """From so many tasks that differ on, the tests over tasks can give a p-value below 0.05."""
+NEAREST = 30
+"""So many runs of each side are looked at for an example of what keeps two runs from matching."""
 
-
-@dataclass(frozen=True)
-class Difference:
-    """The pairs of one task with one set of parameters and one budget.
-
-    Attributes:
-        label: the task as tables name it.
-        model: the model of all runs, where pairs are of the same model.
-        pairs: at least one, ordered by seed.
-        p_holm: p-value of the paired test, corrected for the number of such tests in the comparison.
-    """
-
-    label: str
-    model: str | None
-    pairs: Sequence[Pair]
-    p_holm: float | None = None
-
-    @property
-    def task(self) -> str:
-        """The task's name."""
-        return str(self.pairs[0][0].task["name"])
-
-    @property
-    def metric(self) -> str:
-        """Name of the score that is compared."""
-        return str(self.pairs[0][0].task["metric"])
-
-    @property
-    def scores(self) -> tuple[list[float], list[float]]:
-        """Test scores of both sides, pair by pair."""
-        a, b = ([float(record.headline() or 0.0) for record in side] for side in zip(*self.pairs, strict=True))
-        return a, b
-
-    @property
-    def differences(self) -> list[float]:
-        """First minus second score of each pair."""
-        return [round(a - b, DIGITS) for a, b in zip(*self.scores, strict=True)]
-
-    @property
-    def mean(self) -> Estimate:
-        """Mean difference with its interval over seeds."""
-        found = estimate(self.differences)
-        assert found is not None
-        return found
-
-    @property
-    def p(self) -> float | None:
-        """p-value of the paired test; ``None`` for fewer than two pairs, or equal differences."""
-        return paired_t(self.differences)
-
-    def content(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        mean, interval, first = self.mean, self.mean.interval, self.pairs[0][0]
-        a, b = self.scores
-        return {
-            "task": self.task,
-            "task_parameters": first.task["parameters"],
-            "model": self.model,
-            "budget": dict(shared_budget(first)),
-            "metric": self.metric,
-            "seeds": [record.seed for record, _ in self.pairs],
-            "a": a,
-            "b": b,
-            "difference": mean.mean,
-            "difference_low": interval[0] if interval else None,
-            "difference_high": interval[1] if interval else None,
-            "p": self.p,
-            "p_holm": self.p_holm,
-        }
-
-    def line(self) -> list[str]:
-        """Texts for a reader."""
-        mean, interval = self.mean, self.mean.interval
-        why = "too few pairs" if mean.count < 2 else "equal differences"
-        return [
-            self.label,
-            self.metric,
-            *(f"{sum(side) / len(side):z.3f}" for side in self.scores),
-            f"{mean.mean:+.3f}",
-            f"{interval[0]:+.3f} to {interval[1]:+.3f}" if interval else "",
-            str(mean.count),
-            why if self.p is None else f"{self.p:.2g}",
-            "" if self.p_holm is None else f"{self.p_holm:.2g}",
-        ]
+Pair = tuple[Run, Run]
+Matches = dict[tuple[str, str, int], Run]
 
 
 @dataclass(frozen=True)
@@ -114,27 +41,32 @@ class Comparison:
     Attributes:
         a: name of the first side.
         b: name of the second side.
-        differences: one entry per task, parameters and budget, and per model where pairs are of the same model.
+        differences: one flat entry per task, parameters and budget, and per model where runs of the same model are
+            matched: scores ``a`` and ``b`` by seed, their mean ``difference`` with the 95 % interval ``difference_low``
+            to ``difference_high`` over seeds, and the p-value ``p`` of the paired test (``None`` for fewer than two
+            pairs, or equal differences), corrected for the number of such tests in ``p_holm``.
         left_out: why runs are in no pair, one line per reason.
+        versions: a note if several versions of lrtasks made the runs.
     """
 
     a: str
     b: str
-    differences: Sequence[Difference]
+    differences: Sequence[Mapping[str, Any]]
     left_out: Sequence[str]
+    versions: Sequence[str]
 
     def by_task(self) -> dict[str, float]:
         """Mean difference of each task; one that is there with several parameters or models counts once."""
         found: dict[str, list[float]] = {}
         for entry in self.differences:
-            found.setdefault(entry.task, []).append(entry.mean.mean)
+            found.setdefault(entry["task"], []).append(entry["difference"])
         return {task: round(sum(means) / len(means), DIGITS) for task, means in found.items()}
 
     def overall(self) -> dict[str, Any]:
         """Tasks on which each side is better, and the tests over tasks."""
         differences = list(self.by_task().values())
         # differences of unlike scores have a direction, but cannot be ranked together
-        alike = len({entry.metric for entry in self.differences}) == 1
+        alike = len({entry["metric"] for entry in self.differences}) == 1
         return {
             "tasks": len(differences),
             "a_better": sum(value > 0 for value in differences),
@@ -145,69 +77,179 @@ class Comparison:
 
     def content(self) -> dict[str, Any]:
         """The comparison as plain data, for JSON."""
-        entries = [entry.content() for entry in self.differences]
-        return {
-            "a": self.a,
-            "b": self.b,
-            "differences": entries,
-            "overall": self.overall(),
-            "left_out": list(self.left_out),
-        }
+        entries = [{name: value for name, value in entry.items() if name != "label"} for entry in self.differences]
+        found = {"a": self.a, "b": self.b, "differences": entries}
+        return {**found, "overall": self.overall(), "left_out": list(self.left_out)}
 
-    def sheet(self) -> Sheet:
+    def table(self) -> TextTable:
         """One line per difference."""
         header = ["task", "metric", "A", "B", "A - B", "95 % interval", "pairs", "p", "p (Holm)"]
-        lines = [entry.line() for entry in self.differences]
-        if any(entry.model for entry in self.differences):
+        lines = [_line(entry) for entry in self.differences]
+        if any(entry["model"] for entry in self.differences):
             header.insert(1, "model")
             for line, entry in zip(lines, self.differences, strict=True):
-                line.insert(1, entry.model or "")
-        return Sheet(header, lines)
+                line.insert(1, entry["model"])
+        return TextTable(header, lines)
 
     def notes(self) -> list[str]:
         """Who is compared, the outcome over the tasks, and what a reader must know."""
         notes = [f"A: {self.a}; B: {self.b}", self._over_tasks()]
-        if any(entry.p is not None for entry in self.differences):
+        if any(entry["p"] is not None for entry in self.differences):
             notes.append("p: Student's paired test over seeds, two-sided; Holm: corrected for several tests")
-        notes += versions_note(record for entry in self.differences for pair in entry.pairs for record in pair)
-        return [*notes, *(f"left out: {reason}" for reason in self.left_out)]
+        return [*notes, *self.versions, *(f"left out: {reason}" for reason in self.left_out)]
 
     def _over_tasks(self) -> str:
         overall = self.overall()
         count = overall["tasks"]
         tasks = "task" if count == 1 else "tasks"
-        said = [f"over {count} {tasks} A is better on {overall['a_better']}, B on {overall['b_better']}"]
+        parts = [f"over {count} {tasks} A is better on {overall['a_better']}, B on {overall['b_better']}"]
         if overall["p_sign"] is None:
-            return f"{said[0]}; too few tasks for a test"
+            return f"{parts[0]}; too few tasks for a test"
         if overall["p_signed_rank"] is not None:
-            said.append(f"Wilcoxon's signed-rank test p = {overall['p_signed_rank']:.2g}")
-        said.append(f"sign test p = {overall['p_sign']:.2g}")
+            parts.append(f"Wilcoxon's signed-rank test p = {overall['p_signed_rank']:.2g}")
+        parts.append(f"sign test p = {overall['p_sign']:.2g}")
         differ = overall["a_better"] + overall["b_better"]
         if differ < ENOUGH_TASKS:
-            said.append(f"with {differ} tasks that differ no p is below {2 / 2**differ:.2g}")
-        return "; ".join(said)
+            parts.append(f"with {differ} tasks that differ no p is below {2 / 2**differ:.2g}")
+        return "; ".join(parts)
 
 
-def compare(a: Side, b: Side) -> Comparison:
-    """Compare the headline test scores of the runs that can be paired (:func:`lrtasks.results.pairing.pair_runs`).
+def model_runs(name: str, runs: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """Label and runs of one model, named as a table names its column: ``dlr`` or ``dlr (kernel=prod)``.
 
     Raises:
-        UsageError: as ``pair_runs``.
+        UsageError: if there is no such model, or several columns have this name.
     """
-    pairs, left_out = pair_runs(a, b)
-    by_model = more_than_one_model(a, b)
-    settings: dict[str, Settings] = {}
-    grouped: dict[tuple[str, str | None], list[Pair]] = {}
-    for pair in pairs:
-        row = {**task_settings(pair[0]), **shared_budget(pair[0])}
-        settings[key(row)] = row
-        grouped.setdefault((key(row), pair[0].model["name"] if by_model else None), []).append(pair)
-    names = dict(zip(settings, labels(list(settings.values())), strict=True))
-    found = [
-        Difference(names[row_key], model, sorted(members, key=lambda pair: pair[0].seed))
-        for (row_key, model), members in grouped.items()
+    table = make_table(runs, unequal_budgets=True)
+    found = dict(zip(table.column_labels, table.columns, strict=True))
+    matching = [name] if name in found else [text for text, cells in found.items() if cells[0].runs[0]["model"] == name]
+    if not matching:
+        raise unknown("model", name, found)
+    if len(matching) > 1:
+        raise UsageError(f"model {name!r} has several settings; name one of: {', '.join(matching)}")
+    variants = {cell.runs[0]["variant"] for cell in found[matching[0]]}
+    return matching[0], runs[runs["variant"].isin(variants)]
+
+
+def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B")) -> Comparison:
+    """Compare the headline test scores of the runs that match.
+
+    Two runs match if they have the same task, parameters, version, data, shared budget and seed. Where each side holds
+    one model, the two are matched whatever their names; otherwise runs of the same model are.
+
+    Args:
+        a: rows of :func:`lrtasks.results.frame`.
+        b: rows to compare them with.
+        names: what the reader calls the two sides.
+
+    Raises:
+        UsageError: if no runs match, a run matches two others, or both sides are the same runs.
+    """
+    by_model = max(a["model"].nunique(), b["model"].nunique()) > 1
+    of_a, of_b = sides = [_by_match(side, name, by_model) for side, name in zip((a, b), names, strict=True)]
+    same = [side[OUTCOME].sort_values(OUTCOME[:3]).reset_index(drop=True) for side in (a, b)]
+    if same[0].equals(same[1]):
+        raise UsageError(f"{names[0]} and {names[1]} are the same runs")
+    both = [(run, of_b[match]) for match, run in of_a.items() if match in of_b]
+    if not both:
+        raise UsageError(_nothing_in_common(sides, names))
+    left_out = [
+        f"{run_name(run)} on {run['task']}: {run['outcome']}" for pair in both for run in pair if run["score"] is None
     ]
-    found.sort(key=lambda entry: (by_number(entry.label), entry.model or ""))
-    corrected = holm([entry.p for entry in found])
-    entries = [dataclasses.replace(entry, p_holm=p) for entry, p in zip(found, corrected, strict=True)]
-    return Comparison(a.name, b.name, entries, left_out)
+    for own, others, name in ((of_a, of_b, names[0]), (of_b, of_a, names[1])):
+        alone = Counter(run["task"] for match, run in own.items() if match not in others)
+        left_out += [f"without a partner: {count} of {name} on {task}" for task, count in sorted(alone.items())]
+    grouped: dict[tuple[str, str | None], list[Pair]] = {}
+    for pair in both:
+        if all(run["score"] is not None for run in pair):
+            grouped.setdefault((pair[0]["setup"], pair[0]["model"] if by_model else None), []).append(pair)
+    if not grouped:
+        raise UsageError(f"no pair of {names[0]} and {names[1]} has two scores: {'; '.join(left_out)}")
+    setups = {setup: json.loads(setup) for setup, _ in grouped}
+    label_of = dict(zip(setups, labels(list(setups.values())), strict=True))
+    entries = [
+        _difference(label_of[setup][0], model, setups[setup], grouped[setup, model])
+        for setup, model in sorted(grouped, key=lambda group: (label_of[group[0]][1], group[1] or ""))
+    ]
+    corrected = holm([entry["p"] for entry in entries])
+    differences = [{**entry, "p_holm": p} for entry, p in zip(entries, corrected, strict=True)]
+    return Comparison(*names, differences, left_out, versions_note(run for pair in both for run in pair))
+
+
+def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[Pair]) -> dict[str, Any]:
+    """The entry of matched runs on one task, ordered by seed."""
+    a, b = ([run["score"] for run in side] for side in zip(*pairs, strict=True))
+    differences = [round(one - other, DIGITS) for one, other in zip(a, b, strict=True)]
+    mean = estimate(differences)
+    assert mean is not None
+    low, high = mean.interval or (None, None)
+    return {
+        "label": label,
+        "task": setup["name"],
+        "task_parameters": owned("task ", setup),
+        "model": model,
+        "budget": {name: setup[name] for name in SHARED_BUDGET if name in setup},
+        "metric": pairs[0][0]["metric"],
+        "seeds": [run["seed"] for run, _ in pairs],
+        "a": a,
+        "b": b,
+        "difference": mean.mean,
+        "difference_low": low,
+        "difference_high": high,
+        "p": paired_t(differences),
+    }
+
+
+def _line(entry: Mapping[str, Any]) -> list[str]:
+    """An entry as texts."""
+    count, interval = len(entry["seeds"]), (entry["difference_low"], entry["difference_high"])
+    no_test = "too few pairs" if count < 2 else "equal differences"
+    return [
+        entry["label"],
+        entry["metric"],
+        *(number(sum(entry[side]) / count, 3) for side in "ab"),
+        number(entry["difference"], 3, signed=True),
+        "" if None in interval else " to ".join(number(end, 3, signed=True) for end in interval),
+        str(count),
+        no_test if entry["p"] is None else f"{entry['p']:.2g}",
+        "" if entry["p_holm"] is None else f"{entry['p_holm']:.2g}",
+    ]
+
+
+def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
+    """The runs by what they share with their partner: model, setup and seed; ordered."""
+    found: Matches = {}
+    for run in plain_rows(runs):
+        match = (run["model"] if by_model else "", run["setup"], run["seed"])
+        other = found.setdefault(match, run)
+        if other is not run:
+            names = distinguishing([json.loads(entry["variant"]) for entry in (other, run)])
+            differ = f"differ in {', '.join(map(bare, names))}" if names else "have the same settings"
+            raise UsageError(
+                f"{name} holds two runs of {run_name(run)} on {run['task']}, which {differ}; "
+                "one run can have one partner only"
+            )
+    return {match: found[match] for match in sorted(found)}
+
+
+def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
+    """The message for sides without a match, with two runs of a shared task that come near."""
+    message = f"no run of {names[0]} has a partner in {names[1]} with the same task, parameters, budget and seed"
+    shared = set.intersection(*({run["task"] for run in side.values()} for side in sides))
+    if not shared:
+        return f"{message}: they share no task"
+    some = [[run for run in side.values() if run["task"] in shared][:NEAREST] for side in sides]
+    candidates = [
+        (distinguishing(settings), settings, one, other)
+        for one in some[0]
+        for other in some[1]
+        if one["task"] == other["task"]
+        for settings in [[{**json.loads(run["setup"]), "seed": run["seed"]} for run in (one, other)]]
+    ]
+    if not candidates:
+        return message
+    differ, settings, one, other = min(candidates, key=lambda candidate: len(candidate[0]))
+    if not differ:
+        return f"{message}: they share no model"
+    values = [f"{bare(name)} ({settings[0].get(name)} and {settings[1].get(name)})" for name in differ]
+    return f"{message}; {run_name(one)} and {run_name(other)} on {one['task']} differ in {', '.join(values)}"

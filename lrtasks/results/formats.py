@@ -1,143 +1,204 @@
-"""Sheets of text as plain text, Markdown, LaTeX or HTML, and flat rows as CSV."""
+"""Numbers and tables as text: for a terminal, in Markdown, LaTeX, HTML, CSV and JSON.
+
+All text passes through :func:`lrtasks.errors.printable`, since names and notes of records are other people's.
+"""
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lrtasks.errors import printable
+
+FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
+
+_UNITS: dict[str, list[tuple[float, float, str]]] = {
+    "s": [(1, 0.001, "ms"), (120, 1, "s"), (7200, 60, "min"), (math.inf, 3600, "h")],
+    "B": [
+        *((1000 * 1024**power, 1024**power, name) for power, name in enumerate(["B", "KiB", "MiB", "GiB"])),
+        (math.inf, 1024**4, "TiB"),
+    ],
+}
+"""For values below a limit: the size of the unit, and its name."""
+
+
+def number(value: float | None, decimals: int | None = None, *, unit: str = "", signed: bool = False) -> str:
+    """A number for a reader: with so many decimals, or with three digits that count; nothing for ``None``.
+
+    Args:
+        value: the number.
+        decimals: digits after the point; without it three digits, or all that stand before the point.
+        unit: ``"s"`` or ``"B"``: a time or a size, shown in a unit that leaves at least 1.
+        signed: write the sign of positive numbers too.
+
+    >>> number(0.01234), number(99.96), number(1234567.8), number(None)
+    ('0.0123', '100', '1,234,568', '')
+    >>> number(-0.0001, 3), number(0.25, 3, signed=True)
+    ('0.000', '+0.250')
+    >>> number(33984, unit="B"), number(0.0296, unit="s"), number(5400, unit="s")
+    ('33.2 KiB', '29.6 ms', '90 min')
+    """
+    if value is None:
+        return ""
+    if unit:
+        size, name = next((size, name) for limit, size, name in _UNITS[unit] if value < limit)
+        return f"{number(value / size, decimals, signed=signed)} {name}"
+    sign = "+" if signed else ""
+    if decimals is not None:
+        return f"{value:{sign}z.{decimals}f}"
+    return f"{value:{sign},.0f}" if abs(value) >= 100 else f"{value:{sign}.3g}"
+
 
 @dataclass(frozen=True)
-class Sheet:
-    """A table of text.
+class TextTable:
+    """A table of printable text.
 
     Attributes:
         header: one name per column.
         lines: as many texts per line.
-        joined: numbers of columns that stay beside the one before them where a wide sheet is folded.
+        joined: numbers of columns that stay beside the one before them where a wide table is folded.
     """
 
     header: Sequence[str]
     lines: Sequence[Sequence[str]]
     joined: frozenset[int] = frozenset()
 
-    def transposed(self) -> Sheet:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "header", [printable(cell) for cell in self.header])
+        object.__setattr__(self, "lines", [[printable(cell) for cell in line] for line in self.lines])
+
+    def transposed(self) -> TextTable:
         """Lines as columns and columns as lines; the first column becomes the header."""
         first, *others = zip(self.header, *self.lines, strict=True)
-        return Sheet(first, others)
+        return TextTable(first, others)
 
 
-def text(sheets: Sequence[Sheet], notes: Sequence[str] = (), *, width: int | None = None) -> str:
-    """For a terminal: columns aligned; a sheet wider than ``width`` characters is folded, its first column repeated."""
-    parts = [_aligned(part) for sheet in sheets for part in _folded(sheet, width)]
-    return _join(["\n\n".join(parts), "\n".join(notes)], "\n")
+def render(
+    form: str,
+    tables: Sequence[TextTable] = (),
+    notes: Sequence[str] = (),
+    content: Any = None,
+    *,
+    width: int | None = None,
+) -> str:
+    """Text in one of :data:`FORMATS`.
+
+    Args:
+        form: name of the format.
+        tables: shown as text, Markdown, LaTeX or HTML.
+        notes: shown below the tables.
+        content: plain data for JSON; for CSV a list of flat mappings with equal keys.
+        width: columns of a terminal (text); wider tables are folded, their first column repeated.
+    """
+    if form == "json":
+        return json.dumps(content, indent=1, allow_nan=False)
+    if form == "csv":
+        return _csv(content)
+    notes = [printable(note) for note in notes]
+    if form == "text":
+        parts = [_aligned(part) for table in tables for part in _folded(table, width)]
+        return _joined(["\n\n".join(parts), "\n".join(notes)], "\n")
+    return {"markdown": _markdown, "latex": _latex, "html": _html}[form](tables, notes)
 
 
-def markdown(sheets: Sequence[Sheet], notes: Sequence[str] = ()) -> str:
-    """Markdown tables, and the notes as a list if there are several."""
-    tables = []
-    for sheet in sheets:
-        rows = [sheet.header, ["---"] * len(sheet.header), *sheet.lines]
-        tables.append("\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows))
-    return _join([*tables, "\n".join(f"- {note}" for note in notes) if len(notes) > 1 else "".join(notes)], "\n\n")
+def markdown_text(text: str) -> str:
+    """Text that Markdown shows as it is: neither HTML nor a link, emphasis or the end of a cell.
+
+    >>> markdown_text("<b>a|b</b>")
+    '&lt;b&gt;a\\\\|b&lt;/b&gt;'
+    """
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", html.escape(text, quote=False))
 
 
-def latex(sheets: Sequence[Sheet], notes: Sequence[str] = ()) -> str:
-    """LaTeX tables with the rules of booktabs; the notes are paragraphs."""
-    tables = []
-    for sheet in sheets:
-        rows = [" & ".join(_latex_escape(cell) for cell in row) + r" \\" for row in (sheet.header, *sheet.lines)]
-        columns = "l" * len(sheet.header)
-        body = [r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule"]
-        tables.append("\n".join([rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}"]))
-    return _join([r"% needs \usepackage{booktabs}", *tables, *map(_latex_escape, notes)], "\n\n")
+def _markdown(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
+    parts = []
+    for table in tables:
+        rows = [list(map(markdown_text, table.header)), ["---"] * len(table.header)]
+        rows += [list(map(markdown_text, line)) for line in table.lines]
+        parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+    listed = [markdown_text(note) for note in notes]
+    return _joined([*parts, "\n".join(f"- {note}" for note in listed) if len(listed) > 1 else "".join(listed)], "\n\n")
 
 
-def html_page(sheets: Sequence[Sheet], notes: Sequence[str] = ()) -> str:
-    """A page with one table per sheet."""
+def _latex(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
+    """Tables with the rules of booktabs; the notes are paragraphs."""
+    parts = [r"% needs \usepackage{booktabs}"]
+    for table in tables:
+        rows = [" & ".join(map(_latex_text, row)) + r" \\" for row in (table.header, *table.lines)]
+        body = [r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule", r"\end{tabular}"]
+        parts.append("\n".join([rf"\begin{{tabular}}{{{'l' * len(table.header)}}}", *body]))
+    return _joined([*parts, *map(_latex_text, notes)], "\n\n")
+
+
+def _html(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
+    """A page of its own."""
     head = (
         '<!doctype html>\n<meta charset="utf-8">\n<title>lrtasks</title>\n'
         "<style>body{font-family:sans-serif}th,td{text-align:left;padding:.1em .7em}</style>"
     )
-    tables = [
-        "<table>\n"
-        + _html_row("th", sheet.header)
-        + "\n"
-        + "\n".join(_html_row("td", line) for line in sheet.lines)
-        + "\n</table>"
-        for sheet in sheets
-    ]
-    return _join([head, *tables, *(f"<p>{html.escape(note)}</p>" for note in notes)], "\n")
+    parts = []
+    for table in tables:
+        rows = [_html_row("th", table.header), *(_html_row("td", line) for line in table.lines)]
+        parts.append("\n".join(["<table>", *rows, "</table>"]))
+    return _joined([head, *parts, *(f"<p>{html.escape(note)}</p>" for note in notes)], "\n")
 
 
-def csv_lines(rows: Sequence[Mapping[str, Any]]) -> str:
+def _html_row(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
     """One line per row; nested values are JSON."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {key: json.dumps(value) if isinstance(value, (dict, list)) else value for key, value in row.items()}
-        )
-    return buffer.getvalue().rstrip("\n")
+    import pandas as pd
+
+    def flat(value: Any) -> Any:
+        if isinstance(value, dict | list):
+            return json.dumps(value)
+        return printable(value) if isinstance(value, str) else value
+
+    frame = pd.DataFrame([{name: flat(value) for name, value in row.items()} for row in rows], dtype=object)
+    return str(frame.to_csv(index=False, lineterminator="\n")).rstrip("\n")
 
 
-def digits(value: float) -> str:
-    """Three digits, or all that stand before the point.
-
-    >>> digits(0.01234), digits(99.96), digits(1234567.8)
-    ('0.0123', '100', '1,234,568')
-    """
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-FORMS: dict[str, Callable[[Sequence[Sheet], Sequence[str]], str]] = {
-    "text": text,
-    "markdown": markdown,
-    "latex": latex,
-    "html": html_page,
-}
-"""The forms in which sheets can be shown, by name."""
-
-
-def _join(parts: Sequence[str], between: str) -> str:
+def _joined(parts: Sequence[str], between: str) -> str:
     return between.join(part for part in parts if part)
 
 
-def _aligned(sheet: Sheet) -> str:
-    rows = [sheet.header, *sheet.lines]
-    widths = _widths(sheet)
+def _aligned(table: TextTable) -> str:
+    rows, widths = [table.header, *table.lines], _widths(table)
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
 
 
-def _widths(sheet: Sheet) -> list[int]:
-    return [max(map(len, column)) for column in zip(sheet.header, *sheet.lines, strict=True)]
+def _widths(table: TextTable) -> list[int]:
+    return [max(map(len, column)) for column in zip(table.header, *table.lines, strict=True)]
 
 
-def _folded(sheet: Sheet, width: int | None) -> list[Sheet]:
-    """The sheet in parts that fit, as far as single columns do."""
+def _folded(table: TextTable, width: int | None) -> list[TextTable]:
+    """The table in parts that fit, as far as single columns do."""
     if width is None:
-        return [sheet]
-    widths = _widths(sheet)
-    parts: list[list[int]] = [[0]]
+        return [table]
+    widths = _widths(table)
+    groups: list[list[int]] = []
     for column in range(1, len(widths)):
-        if column in sheet.joined:
-            parts[-1].append(column)
-            continue
-        # with the columns that must stay beside it
-        group = [column]
-        while group[-1] + 1 in sheet.joined:
-            group.append(group[-1] + 1)
+        if column in table.joined:
+            groups[-1].append(column)
+        else:
+            groups.append([column])
+    parts = [[0]]
+    for group in groups:
         if len(parts[-1]) > 1 and sum(widths[i] + 2 for i in [*parts[-1], *group]) - 2 > width:
             parts.append([0])
-        parts[-1].append(column)
-    return [Sheet([sheet.header[i] for i in part], [[line[i] for i in part] for line in sheet.lines]) for part in parts]
+        parts[-1] += group
+    return [
+        TextTable([table.header[i] for i in part], [[line[i] for i in part] for line in table.lines]) for part in parts
+    ]
 
 
 _LATEX = {
@@ -153,9 +214,5 @@ _LATEX = {
 }
 
 
-def _latex_escape(text: str) -> str:
+def _latex_text(text: str) -> str:
     return "".join(_LATEX.get(mark, mark) for mark in text)
-
-
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"

@@ -1,10 +1,11 @@
-"""The papers' figures that stand beside ours."""
+"""The papers' figures, and whether a run was made as the paper's was."""
 
 from __future__ import annotations
 
 import functools
 import math
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -14,57 +15,80 @@ from lrtasks.record import RunRecord
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a paper.
+    """One figure of a paper, for one run.
 
     Attributes:
         value: the figure.
         metric: which score it is.
         source: paper and table.
-        where: how it was measured, as readable text ("length 4096, averaged over batches").
-        length: task length at which it was measured, for tasks that have one.
+        where: how it was measured, as readable text ("length 4096, d_model 128, 691,200 training samples").
+        differs: in which of these the run differs ("length, d_model"); empty if the scores compare.
     """
 
     value: float
     metric: str
     source: str
     where: str
-    length: int | None
+    differs: str
 
 
 def reported_figure(record: RunRecord) -> Figure | None:
     """The paper's figure for the record's task and model, at the nearest length that the paper has; else ``None``."""
+    task, model = record.task["parameters"], record.model["parameters"]
     matching = [
-        Figure(entry["scores"][record.task["name"]], entry["metric"], entry["source"], where, entry.get("length"))
-        for entry in _figures()
-        if entry["model"] == record.model["name"]
-        and record.task["name"] in entry["scores"]
-        and _agree(entry["hyper"], record.model["parameters"])
-        and _agree(entry.get("parameters", {}), record.task["parameters"])
-        for where in [_where(entry)]
+        entry
+        for entry in _figures().get((record.model["name"], record.task["name"]), [])
+        if _agree(entry["hyper"], model) and _agree(entry.get("parameters", {}), task)
     ]
-    length = record.task["parameters"].get("length")
-    return min(matching, key=lambda figure: _distance(figure.length, length), default=None)
+    if not matching:
+        return None
+    entry = min(matching, key=lambda entry: _octaves(entry.get("length"), task.get("length")))
+    steps, batch = (record.budget.get(name) for name in ("steps", "batch_size"))
+    samples = steps * batch if isinstance(steps, int) and isinstance(batch, int) else None
+    pairs = [
+        ("length", entry.get("length"), task.get("length")),
+        ("d_model", entry["d_model"], model.get("d_model")),
+        ("training samples", entry["samples"], samples),
+    ]
+    differs = [name for name, theirs, ours in pairs if theirs is not None and not _equal(theirs, ours)]
+    value = entry["scores"][record.task["name"]]
+    return Figure(value, entry["metric"], entry["source"], _where(entry), ", ".join(differs))
 
 
-def _agree(wanted: dict[str, Any], found: dict[str, Any]) -> bool:
+def _agree(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     return all(found.get(name) == value for name, value in wanted.items())
 
 
-def _distance(reported: int | None, ours: Any) -> float:
-    """How far apart two lengths are, in octaves; 0 where there is none, or what a record holds is not a length."""
-    if reported is None or not isinstance(ours, (int, float)) or not 0 < ours < math.inf:
+def _equal(theirs: int, ours: Any) -> bool:
+    """Whether two sizes are the same, up to the rounding of epochs to steps."""
+    return isinstance(ours, int) and abs(theirs - ours) <= 0.005 * theirs
+
+
+def _octaves(reported: int | None, ours: Any) -> float:
+    """How far apart two lengths are; 0 where there is none, or what a record holds is not a length."""
+    if reported is None or not isinstance(ours, int | float) or not ours > 0:
         return 0.0
     return abs(math.log2(reported) - math.log2(ours))
 
 
-def _where(entry: dict[str, Any]) -> str:
+def _where(entry: Mapping[str, Any]) -> str:
     settings = {"length": entry["length"]} if "length" in entry else entry["parameters"]
     words = [f"{name} {value}" for name, value in settings.items()]
+    words += [f"d_model {entry['d_model']}", f"{entry['samples']:,} training samples"]
     return ", ".join([*words, "averaged over batches"] if entry["metric"].endswith("_batch_mean") else words)
 
 
 @functools.cache
-def _figures() -> list[dict[str, Any]]:
-    text = (resources.files("lrtasks.results") / "reported.toml").read_text()
-    figures: list[dict[str, Any]] = tomllib.loads(text)["figures"]
-    return figures
+def _figures() -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The entries of ``reported.toml`` by model and task, each with the protocol of its source."""
+    content = tomllib.loads((resources.files("lrtasks.results") / "reported.toml").read_text(encoding="utf-8"))
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for figure in content["figures"]:
+        protocol = next(
+            entry
+            for entry in content["protocols"]
+            if entry["source"] == figure["source"] and _agree(entry.get("parameters", {}), figure.get("parameters", {}))
+        )
+        for task in figure["scores"]:
+            found.setdefault((figure["model"], task), []).append({**protocol, **figure})
+    return found

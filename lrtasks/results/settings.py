@@ -1,21 +1,20 @@
-"""What a run was set to: in which settings two runs differ, and in which they must not."""
+"""What identifies a run, and the labels that say in what runs differ."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lrtasks.errors import UsageError
+from lrtasks.budget import SHARED_BUDGET
 from lrtasks.record import RunRecord
-
-SHARED_BUDGET = ("steps", "batch_size", "train_samples", "val_batches", "test_batches", "stop_at", "precision")
-"""Budget fields in which compared models must agree; the others (learning rate, ...) belong to a model's tuning."""
 
 Settings = Mapping[str, Any]
 
+_NO_SETTINGS = ("parameters", "address", "count", "state_bytes")
+_DIGESTS = ("source",)
+"""Digest of a user's own model; a label shows them only if nothing else distinguishes two models."""
 _OTHERWISE = re.compile(r"none|null|true|false|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
 """Texts that would be read as a value of another type."""
 
@@ -24,23 +23,28 @@ def task_settings(record: RunRecord) -> Settings:
     """The task with its parameters, version and data."""
     task = record.task
     parameters = {f"task {name}": value for name, value in task["parameters"].items()}
-    return _said({"name": task["name"], **parameters, "version": task["version"], "data": task.get("data")})
+    return _given({"name": task["name"], **parameters, "version": task["version"], "data": task.get("data")})
 
 
 def shared_budget(record: RunRecord) -> Settings:
     """The part of the budget in which compared models must agree."""
-    return _said({name: record.budget.get(name) for name in SHARED_BUDGET})
+    return _given({name: record.budget.get(name) for name in SHARED_BUDGET})
 
 
 def model_settings(record: RunRecord) -> Settings:
-    """The model with its hyper-parameters and its part of the budget."""
-    model = record.model
-    parameters = {f"model {name}": value for name, value in model["parameters"].items()}
+    """The model with its hyper-parameters, its version or digest, and its part of the budget."""
+    parameters = {f"model {name}": value for name, value in record.model["parameters"].items()}
     tuning = {name: value for name, value in record.budget.items() if name not in SHARED_BUDGET}
-    said = _said({"name": model["name"], **parameters, **tuning, "structure": model.get("structure")})
-    if "structure" in said:  # of a user's own model only what was given is known: none is not the default
-        return {**said, **parameters}
-    return said
+    identity = {name: value for name, value in record.model.items() if name not in _NO_SETTINGS}
+    settings = _given({**identity, **parameters, **tuning})
+    if is_own(settings):  # the defaults of a user's own model are unknown: ``None`` differs from "not given"
+        return {**settings, **parameters}
+    return settings
+
+
+def is_own(settings: Settings) -> bool:
+    """Whether these are the settings of a user's own model."""
+    return any(name in settings for name in _DIGESTS)
 
 
 def key(settings: Settings) -> str:
@@ -48,18 +52,14 @@ def key(settings: Settings) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def differing(settings: Sequence[Settings]) -> list[str]:
-    """Names of the settings that are not the same in all, sorted."""
-    names = {name for entry in settings for name in entry}
-    return sorted(name for name in names if len({_told(entry, [name]) for entry in settings}) > 1)
-
-
-def telling(settings: Sequence[Settings]) -> list[str]:
-    """What :func:`differing` gives, but the structure of a user's own models only if nothing else tells them apart."""
-    names = differing(settings)
-    words = [name for name in names if name != "structure"]
-    counts = [len({_told(entry, chosen) for entry in settings}) for chosen in (words, names)]
-    return words if counts[0] == counts[1] else names
+def distinguishing(settings: Sequence[Settings]) -> list[str]:
+    """Names of the settings that are not the same in all, sorted; digests only if nothing else tells them apart."""
+    names = sorted({name for entry in settings for name in entry})
+    texts = {name: [json.dumps(entry[name]) if name in entry else "" for entry in settings] for name in names}
+    found = [name for name in names if len(set(texts[name])) > 1]
+    words = [name for name in found if name not in _DIGESTS]
+    counts = [len(set(zip(*(texts[name] for name in chosen), strict=True))) for chosen in (words, found)]
+    return words if counts[0] == counts[1] else found
 
 
 def label(entry: Settings, names: Iterable[str]) -> str:
@@ -68,15 +68,41 @@ def label(entry: Settings, names: Iterable[str]) -> str:
     >>> label({"name": "longvq", "model window": None, "model quantise": True}, ["model window", "model quantise"])
     'longvq (window=none, quantise=true)'
     """
-    missing = "default" if "structure" in entry else as_given(None)
+    missing = "default" if is_own(entry) else as_given(None)
     shown = ", ".join(f"{bare(name)}={as_given(entry[name]) if name in entry else missing}" for name in names)
     return f"{entry['name']} ({shown})" if shown else str(entry["name"])
 
 
-def labels(settings: Sequence[Settings]) -> list[str]:
-    """Label each by its name and by what differs among those of one name."""
-    alike = {entry["name"]: telling([e for e in settings if e["name"] == entry["name"]]) for entry in settings}
-    return [label(entry, alike[entry["name"]]) for entry in settings]
+def labels(settings: Sequence[Settings]) -> list[tuple[str, Any]]:
+    """For each its label, by name and by what differs among those of one name, and its place in the order of all.
+
+    Places compare as numbers do: a learning rate of 0.003 comes before 0.01, a length of 256 before 1024.
+    """
+    alike: dict[str, list[Settings]] = {}
+    for entry in settings:
+        alike.setdefault(entry["name"], []).append(entry)
+    names = {name: distinguishing(entries) for name, entries in alike.items()}
+    return [(label(entry, names[entry["name"]]), place(entry, names[entry["name"]])) for entry in settings]
+
+
+def place(entry: Settings, names: Iterable[str]) -> Any:
+    """Sort key: the name, then the values of ``names``, numbers by their size."""
+    return entry["name"], [_place(entry.get(name)) for name in names]
+
+
+def _place(value: Any) -> tuple[int, float, str]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return 1, float(value), ""
+    return (0, 0.0, "") if value is None else (2, 0.0, as_given(value))
+
+
+def owned(owner: str, settings: Settings) -> dict[str, Any]:
+    """The settings whose names begin with ``owner``, without it.
+
+    >>> owned("task ", {"name": "shift", "task length": 256})
+    {'length': 256}
+    """
+    return {name.removeprefix(owner): value for name, value in settings.items() if name.startswith(owner)}
 
 
 def bare(name: str) -> str:
@@ -91,47 +117,6 @@ def as_given(value: Any) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def by_number(text: str) -> list[tuple[float, str]]:
-    """Sort key: runs of digits count as numbers, so that length=1024 comes after length=256."""
-    return [(float(part) if part.isdigit() else math.inf, part) for part in re.split(r"(\d+)", text)]
-
-
-def require_equal_budgets(records: Sequence[RunRecord]) -> None:
-    """Check that runs on one task with the same parameters had the same shared budget.
-
-    Raises:
-        UsageError: if not; the message names two runs, the field and both values.
-    """
-    first: dict[str, RunRecord] = {}
-    for record in records:
-        task = task_settings(record)
-        other = first.setdefault(key(task), record)
-        for name in SHARED_BUDGET:
-            values = [entry.budget.get(name) for entry in (other, record)]
-            if values[0] != values[1]:
-                raise UsageError(
-                    f"unequal budgets on {task['name']}: {name} is {values[0]} for {run_name(other)} and {values[1]} "
-                    f"for {run_name(record)}; a table that holds both has to be asked for (--unequal-budgets)"
-                )
-
-
-def run_name(record: RunRecord) -> str:
-    """Model and seed, for a message."""
-    return f"{record.model['name']} seed {record.seed}"
-
-
-def versions_note(records: Iterable[RunRecord]) -> list[str]:
-    """A note for the reader of figures that several versions of lrtasks have made; none if it was one."""
-    versions = {str(record.environment["lrtasks"]) for record in records if "lrtasks" in record.environment}
-    listed = " and ".join(sorted(versions, key=by_number))
-    return [f"made by lrtasks {listed}, whose models may differ"] if len(versions) > 1 else []
-
-
-def _told(entry: Settings, names: Iterable[str]) -> str:
-    """A text that is the same for entries that have the same to say of ``names``."""
-    return json.dumps([[name in entry, entry.get(name)] for name in names])
-
-
-def _said(settings: dict[str, Any]) -> Settings:
-    """Without what is none: a record from before a setting existed is one that does not use it."""
+def _given(settings: dict[str, Any]) -> Settings:
+    """Without what is ``None``: a record from before a setting existed is one that does not use it."""
     return {name: value for name, value in settings.items() if value is not None}

@@ -1,12 +1,13 @@
-"""Intervals and tests over seeds and tasks."""
+"""Intervals and tests over seeds and tasks. The tests import scipy.stats when first used, since that takes a second."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 CONFIDENCE = 0.95
 
@@ -43,24 +44,36 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     if count == 1:
         return Estimate(mean, None, 1)
     deviation = float(np.std(values, ddof=1)) / count**0.5
-    return Estimate(mean, float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * deviation, count)
+    return Estimate(mean, _student(count - 1) * deviation, count)
+
+
+@functools.cache
+def _student(freedom: int) -> float:
+    """Half the width of the central interval of Student's t, in standard errors."""
+    return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def paired_t(differences: Sequence[float]) -> float | None:
     """Two-sided p-value of Student's paired test; ``None`` for fewer than two differences, or where all are equal."""
     if len(set(differences)) < 2:
         return None
+    from scipy import stats
+
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
 def signed_rank(differences: Sequence[float]) -> float | None:
     """Two-sided p-value of Wilcoxon's signed-rank test, zeros left out; ``None`` for fewer than two others."""
+    from scipy import stats
+
     moved = [value for value in differences if value]
     return float(stats.wilcoxon(moved).pvalue) if len(moved) > 1 else None
 
 
 def sign_test(differences: Sequence[float]) -> float | None:
     """Two-sided p-value of the sign test, zeros left out; ``None`` for fewer than two others."""
+    from scipy import stats
+
     moved = [value for value in differences if value]
     return float(stats.binomtest(sum(value > 0 for value in moved), len(moved)).pvalue) if len(moved) > 1 else None
 

@@ -1,95 +1,197 @@
-"""Tasks × models from run records, with floors, costs and the papers' figures beside the scores.
+"""Tasks × models from a frame of runs, with floors, costs and the papers' figures beside the scores.
 
-Records are merged to one cell only if they differ in nothing but the seed. Where a cell would hold runs of several
-settings, it is split: rows are labelled by what differs in task and budget, columns by what differs in the model's own
-settings.
+Runs are aggregated only if they differ in nothing but the seed. Rows are labelled by what differs in task and budget,
+columns by what differs in the model's own settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError
-from lrtasks.record import RunRecord
-from lrtasks.results import formats
-from lrtasks.results.cell import Cell
-from lrtasks.results.formats import Sheet
-from lrtasks.results.settings import (
-    Settings,
-    by_number,
-    key,
-    label,
-    labels,
-    model_settings,
-    require_equal_budgets,
-    shared_budget,
-    task_settings,
-    telling,
-    versions_note,
-)
+from lrtasks.results.formats import TextTable, number
+from lrtasks.results.settings import Settings, distinguishing, key, label, labels, owned, place
+from lrtasks.results.statistics import Estimate, estimate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Run = Mapping[str, Any]
+"""One row of the frame, ``None`` where the run has no value."""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """All runs of one task, budget and model, ordered by seed."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def metric(self) -> str:
+        """Name of the headline score."""
+        return str(self.runs[0]["metric"])
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the runs; one that is there twice has two different outcomes (on two machines, say)."""
+        return [run["seed"] for run in self.runs]
+
+    @cached_property
+    def score(self) -> Estimate | None:
+        """The headline score with its interval over seeds."""
+        return estimate(self.values("score"))
+
+    def values(self, column: str) -> list[float]:
+        """The value of each seed that has one; a seed that is there twice counts once, with the mean of both."""
+        by_seed: dict[int, list[float]] = {}
+        for run in self.runs:
+            if run[column] is not None:
+                by_seed.setdefault(run["seed"], []).append(run[column])
+        return [float(np.mean(values)) for values in by_seed.values()]
+
+    @cached_property
+    def floor(self) -> tuple[str, float] | None:
+        """Name and headline score of the best trivial baseline, from the first seed that has one."""
+        return next(((run["baseline"], run["floor"]) for run in self.runs if run["floor"] is not None), None)
+
+    @property
+    def paper(self) -> float | None:
+        """The paper's figure, if the paper's run was made as these were."""
+        first = self.runs[0]
+        return None if first["paper_differs"] else first["paper"]
+
+    def first(self, column: str) -> Any:
+        """The first value of a column that all runs share; ``None`` if no run came as far."""
+        return next((run[column] for run in self.runs if run[column] is not None), None)
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices on which the runs were timed."""
+        return sorted({run["device"] for run in self.runs if run["device"] is not None})
+
+    def cost(self, column: str) -> float | None:
+        """Mean over the seeds; ``None`` over different machines: it would be the cost of none of them."""
+        return _mean([run[column] for run in self.runs if run[column] is not None]) if len(self.devices) < 2 else None
+
+    def row(self) -> dict[str, Any]:
+        """The aggregate as one flat entry, for CSV and JSON."""
+        first, score, floor = self.runs[0], self.score, self.floor
+        setup, variant = json.loads(first["setup"]), json.loads(first["variant"])
+        values, counts = self.values("score"), {name: self.first(name) for name in ("parameter_count", "state_bytes")}
+        low, high = score.interval or (None, None) if score else (None, None)
+        return {
+            "task": first["task"],
+            "task_version": first["task_version"],
+            "task_parameters": owned("task ", setup),
+            "model": first["model"],
+            "model_parameters": owned("model ", variant),
+            "preset": first["preset"],
+            "budget": owned("budget.", first),
+            "metric": self.metric,
+            "score": score.mean if score else None,
+            "score_low": low,
+            "score_high": high,
+            "score_std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+            "scaled_score": _mean(self.values("scaled_score")),
+            "batch_mean": _mean(self.values("batch_mean")),
+            "batch_std": _mean(self.values("batch_std")),
+            "seeds": self.seeds,
+            "statuses": [run["status"] for run in self.runs],
+            "floor": floor[1] if floor else None,
+            "floor_name": floor[0] if floor else None,
+            "paper": first["paper"],
+            "paper_source": first["paper_source"],
+            "paper_where": first["paper_where"],
+            "paper_differs": first["paper_differs"],
+            **{name: None if count is None else int(count) for name, count in counts.items()},
+            "seconds_per_step": self.cost("seconds_per_step"),
+            "devices": self.devices,
+        }
+
+    def shown(self) -> str:
+        """The score for a reader, with its interval and the runs that have no part in it."""
+        score = self.score
+        if score is None:
+            return "/".join(sorted({run["outcome"] for run in self.runs}))
+        spread = "" if score.half_width is None else f" ±{number(score.half_width, 3)}"
+        others = Counter("no score" if run["status"] == "done" else run["status"] for run in self.unscored())
+        remarks = [f"{count} {outcome}" for outcome, count in sorted(others.items())]
+        remarks += [f"seed {seed} {count} times" for seed, count in Counter(self.seeds).items() if count > 1]
+        return f"{number(score.mean, 3)}{spread}" + (f" ({', '.join(remarks)})" if remarks else "")
+
+    def unscored(self) -> list[Run]:
+        """The runs that have no part in the score."""
+        return [run for run in self.runs if run["score"] is None]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A grid of cells with labelled rows and columns; cells may be missing."""
+    """A grid of aggregates with labelled rows and columns; cells may be missing."""
 
     row_labels: tuple[str, ...]
     column_labels: tuple[str, ...]
-    cells: Mapping[tuple[int, int], Cell]
+    cells: Mapping[tuple[int, int], Aggregate]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat entry per cell."""
-        return [self.cells[place].row() for place in sorted(self.cells)]
+        """One flat entry per aggregate."""
+        return [cell.row() for cell in self.cells.values()]
 
-    def column(self, number: int) -> list[Cell]:
-        """The cells of one model, in the order of the rows."""
-        return [cell for (_, column), cell in sorted(self.cells.items()) if column == number]
+    @cached_property
+    def columns(self) -> list[list[Aggregate]]:
+        """The aggregates of each model, in the order of the rows."""
+        found: list[list[Aggregate]] = [[] for _ in self.column_labels]
+        for (_, column), cell in self.cells.items():
+            found[column].append(cell)
+        return found
 
-    def scores(self) -> Sheet:
+    def scores(self) -> TextTable:
         """Task, metric, floor, then for each model our score and the paper's."""
-        columns = range(len(self.column_labels))
-        has_paper = {column for column in columns if any(cell.paper for cell in self.column(column))}
+        has_paper = [any(cell.paper is not None for cell in column) for column in self.columns]
         header = ["task", "metric", "floor"]
         joined = set()
-        for column, name in enumerate(self.column_labels):
+        for name, paper in zip(self.column_labels, has_paper, strict=True):
             header.append(name)
-            if column in has_paper:
+            if paper:
                 joined.add(len(header))
                 header.append("paper")
         lines = []
         for row, name in enumerate(self.row_labels):
-            present = [self.cells[row, column] for column in columns if (row, column) in self.cells]
+            cells = [self.cells.get((row, column)) for column in range(len(self.column_labels))]
+            present = [cell for cell in cells if cell]
             floor = next((cell.floor for cell in present if cell.floor), None)
-            line = [name, present[0].metric, f"{floor[1]:z.3f} {floor[0]}" if floor else ""]
-            for column in columns:
-                cell = self.cells.get((row, column))
+            line = [name, present[0].metric, f"{number(floor[1], 3)} {floor[0]}" if floor else ""]
+            for cell, paper in zip(cells, has_paper, strict=True):
                 line.append(cell.shown() if cell else "")
-                if column in has_paper:
-                    line.append(f"{cell.paper.value:g}" if cell and cell.paper else "")
+                if paper:
+                    line.append(number(cell.paper) if cell else "")
             lines.append(line)
-        return Sheet(header, lines, frozenset(joined))
+        return TextTable(header, lines, frozenset(joined))
 
-    def costs(self) -> Sheet:
+    def costs(self) -> TextTable:
         """For each model the range of its costs over the rows."""
         lines = []
-        for number, name in enumerate(self.column_labels):
-            cells = self.column(number)
-            counts = [cell.parameter_count for cell in cells if cell.parameter_count is not None]
-            states = [cell.state_bytes for cell in cells if cell.state_bytes is not None]
-            times = [1e3 * seconds for cell in cells for seconds in cell.step_seconds]
-            devices = sorted({device for cell in cells for device in cell.devices})
+        for name, cells in zip(self.column_labels, self.columns, strict=True):
+            counts, states = ([cell.first(column) for cell in cells] for column in ("parameter_count", "state_bytes"))
+            times = [run["seconds_per_step"] for cell in cells for run in cell.runs]
             lines.append(
                 [
                     name,
-                    _range(counts, "{:,}".format),
-                    _range(states, "{:,}".format) or ("none" if counts else ""),
-                    _range(times, formats.digits),
-                    "; ".join(devices),
+                    _range(counts),
+                    _range(states) or ("none" if _range(counts) else ""),
+                    _range([None if seconds is None else 1e3 * seconds for seconds in times]),
+                    "; ".join(sorted({device for cell in cells for device in cell.devices})),
                 ]
             )
-        return Sheet(["model", "parameters", "state bytes", "ms per step", "device"], lines)
+        return TextTable(["model", "parameters", "state bytes", "ms per step", "device"], lines)
 
     def notes(self) -> list[str]:
         """What a reader must know about the figures."""
@@ -101,68 +203,152 @@ class Table:
             notes.append(f"±: half the 95 % interval of the mean over {seeds} seeds (Student t)")
         if 1 in counts:
             notes.append("without ±: a single seed, which has no interval")
-        notes += versions_note(record for cell in self.cells.values() for record in cell.records)
-        figures = [cell.paper for cell in self.cells.values() if cell.paper]
-        sources = sorted({f"{figure.source} ({figure.where})" for figure in figures})
-        return [*notes, f"paper: {'; '.join(sources)}"] if sources else notes
+        return [
+            *notes,
+            *versions_note(run for cell in self.cells.values() for run in cell.runs),
+            *paper_notes(self.cells.values()),
+        ]
 
-    def text(self, *, costs: bool = True, width: int | None = None) -> str:
-        """The table for a terminal of ``width`` columns, or of any."""
-        return formats.text([self.scores(), *([self.costs()] if costs else [])], self.notes(), width=width)
+    def tables(self, *, transpose: bool = False) -> list[TextTable]:
+        """Scores, with the models as rows if asked for, and costs."""
+        return [self.scores().transposed() if transpose else self.scores(), self.costs()]
 
 
-def make_table(records: Sequence[RunRecord], *, unequal_budgets: bool = False) -> Table:
-    """Arrange records as tasks × models; see the module's own words on what is merged. Copies of a record count once.
+def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> Table:
+    """Arrange a frame of runs as tasks × models.
 
     Args:
-        records: at least one.
+        runs: at least one row of :func:`lrtasks.results.frame`.
         unequal_budgets: allow runs on one task that differ in the shared part of their budgets
-            (:data:`lrtasks.results.settings.SHARED_BUDGET`), in rows of their own.
+            (:data:`lrtasks.budget.SHARED_BUDGET`), in rows of their own.
 
     Raises:
-        UsageError: if there are none, or budgets are unequal where they must not be.
+        UsageError: if there are no runs, or budgets are unequal where they must not be.
     """
-    if not records:
+    if not len(runs):
         raise UsageError("a table needs at least one run record")
     if not unequal_budgets:
-        require_equal_budgets(records)
-    records = list({record.to_json(): record for record in records}.values())
-    row_settings: dict[str, Settings] = {}
-    column_settings: dict[str, Settings] = {}
-    grouped: dict[tuple[str, str], list[RunRecord]] = {}
-    for record in records:
-        row, column = {**task_settings(record), **shared_budget(record)}, model_settings(record)
-        row_settings[key(row)], column_settings[key(column)] = row, column
-        grouped.setdefault((key(row), key(column)), []).append(record)
-    columns = _merge_columns(column_settings, grouped)
-    row_labels = dict(zip(row_settings, labels(list(row_settings.values())), strict=True))
-    row_keys = sorted(row_settings, key=lambda row_key: by_number(row_labels[row_key]))
-    names = sorted(set(columns.values()), key=by_number)
+        require_equal_budgets(runs)
+    grouped: dict[tuple[str, str], list[Run]] = {}
+    for run in plain_rows(runs):
+        grouped.setdefault((run["setup"], run["variant"]), []).append(run)
+    setups = list(dict.fromkeys(setup for setup, _ in grouped))
+    row_of = dict(zip(setups, labels([json.loads(setup) for setup in setups]), strict=True))
+    column_of = _merge_columns(grouped)
+    row_labels, column_labels = (sorted(dict(found.values()).items(), key=_order) for found in (row_of, column_of))
+    rows, columns = ({text: i for i, (text, _) in enumerate(found)} for found in (row_labels, column_labels))
     cells = {
-        (row_keys.index(row_key), names.index(columns[column_key])): Cell(
-            tuple(sorted(members, key=lambda record: record.seed))
-        )
-        for (row_key, column_key), members in grouped.items()
+        (rows[row_of[setup][0]], columns[column_of[variant][0]]): Aggregate(tuple(sorted(members, key=_seed)))
+        for (setup, variant), members in grouped.items()
     }
-    return Table(tuple(row_labels[row_key] for row_key in row_keys), tuple(names), cells)
+    return Table(tuple(rows), tuple(columns), dict(sorted(cells.items())))
 
 
-def _merge_columns(settings: Mapping[str, Settings], grouped: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Label each column key; settings that never meet in one row (a preset's own for one task) share a column."""
+def plain_rows(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame without the parameters of task and model, ``None`` where there is no value.
+
+    ``index`` is the row's index in the frame.
+    """
+    runs = runs.reset_index()
+    wanted = [name for name in runs.columns if not name.startswith(("task.", "model."))]
+    columns = []
+    for name in wanted:
+        missing = runs[name].isna()
+        columns.append([None if no else value for value, no in zip(runs[name].tolist(), missing, strict=True)])
+    return [dict(zip(wanted, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def require_equal_budgets(runs: pd.DataFrame) -> None:
+    """Check that runs on one task with the same parameters had the same shared budget.
+
+    Raises:
+        UsageError: if not; the message names two runs, the field and both values.
+    """
+    first: dict[str, tuple[Run, Settings]] = {}
+    for run in plain_rows(runs.drop_duplicates("setup")[["setup", "model", "seed"]]):
+        settings = json.loads(run["setup"])
+        budget = {name: settings.pop(name, None) for name in SHARED_BUDGET}
+        other, others = first.setdefault(key(settings), (run, budget))
+        for name in SHARED_BUDGET:
+            if others[name] != budget[name]:
+                raise UsageError(
+                    f"unequal budgets on {settings['name']}: {name} is {others[name]} for {run_name(other)} and "
+                    f"{budget[name]} for {run_name(run)}; a table that holds both has to be asked for "
+                    "(--unequal-budgets)"
+                )
+
+
+def run_name(run: Run) -> str:
+    """Model and seed, for a message."""
+    return f"{run['model']} seed {run['seed']}"
+
+
+def versions_note(runs: Iterable[Run]) -> list[str]:
+    """A note on figures that several versions of lrtasks have made; none if it was one."""
+    versions = {str(run["version"]) for run in runs if run["version"] is not None}
+    listed = " and ".join(sorted(versions, key=lambda version: [int(part) for part in re.findall(r"\d+", version)]))
+    return [f"made by lrtasks {listed}, whose models may differ"] if len(versions) > 1 else []
+
+
+def paper_notes(cells: Iterable[Aggregate]) -> list[str]:
+    """Sources of the papers' figures that stand beside scores; and figures of other lengths, sizes or budgets."""
+    beside: set[str] = set()
+    elsewhere: dict[str, dict[str, dict[str, None]]] = {}
+    for cell in cells:
+        first = cell.runs[0]
+        if first["paper"] is None:
+            continue
+        source = f"{first['paper_source']} ({first['paper_where']})"
+        if not first["paper_differs"]:
+            beside.add(source)
+            continue
+        tasks = elsewhere.setdefault(source, {})
+        tasks.setdefault(first["task"], {})[f"{first['model']} {number(first['paper'])}"] = None
+    notes = [f"paper: {'; '.join(sorted(beside))}"] if beside else []
+    return notes + [
+        f"not comparable: {source}: {'; '.join(f'{task}: ' + ', '.join(figures) for task, figures in tasks.items())}"
+        for source, tasks in sorted(elsewhere.items())
+    ]
+
+
+def _merge_columns(grouped: Iterable[tuple[str, str]]) -> dict[str, tuple[str, Any]]:
+    """Label and order of each variant; variants that never meet in one row (a preset's own for one task) share them."""
     by_row: dict[str, list[str]] = {}
-    for row_key, column_key in grouped:
-        by_row.setdefault(row_key, []).append(column_key)
+    settings: dict[str, Settings] = {}
+    for setup, variant in grouped:
+        by_row.setdefault(setup, []).append(variant)
+        if variant not in settings:
+            settings[variant] = json.loads(variant)
     conflicts: dict[str, set[str]] = {}
-    for here in by_row.values():
-        for name in {settings[column_key]["name"] for column_key in here}:
-            alike = [settings[column_key] for column_key in here if settings[column_key]["name"] == name]
-            conflicts.setdefault(name, set()).update(telling(alike))
-    return {column_key: label(entry, sorted(conflicts[entry["name"]])) for column_key, entry in settings.items()}
+    for variants in by_row.values():
+        alike: dict[str, list[Settings]] = {}
+        for variant in variants:
+            alike.setdefault(settings[variant]["name"], []).append(settings[variant])
+        for name, entries in alike.items():
+            conflicts.setdefault(name, set()).update(distinguishing(entries))
+    names = {name: sorted(found) for name, found in conflicts.items()}
+    return {
+        variant: (label(entry, names[entry["name"]]), place(entry, names[entry["name"]]))
+        for variant, entry in settings.items()
+    }
 
 
-def _range(values: Sequence[float], shown: Callable[[Any], str]) -> str:
+def _order(labelled: tuple[str, Any]) -> Any:
+    return labelled[1]
+
+
+def _seed(run: Run) -> int:
+    return int(run["seed"])
+
+
+def _range(values: Iterable[float | None]) -> str:
     """One value, or the least and the greatest."""
-    if not values:
+    found = [value for value in values if value is not None]
+    if not found:
         return ""
-    least, greatest = shown(min(values)), shown(max(values))
+    least, greatest = number(min(found)), number(max(found))
     return least if least == greatest else f"{least} – {greatest}"
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None

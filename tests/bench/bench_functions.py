@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lrtasks.bench.apart import run_apart
+from lrtasks.bench.measure import run_apart
 from lrtasks.errors import UsageError
 
 
@@ -46,10 +45,6 @@ def take_too_much() -> None:
 
 def take_too_much_with_numpy() -> None:
     np.ones(1 << 42, dtype=np.uint8)
-
-
-def data_limit() -> int:
-    return resource.getrlimit(resource.RLIMIT_DATA)[0]
 
 
 def note_and_sleep(file: Path) -> None:

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from lrtasks.bench import case as cases
-from lrtasks.bench.case import UNFUSED, Bench, Case, Settings, all_models, make_cases, source_digest
+from lrtasks.bench import UNFUSED, run
+from lrtasks.bench.measure import Case, Settings
+from lrtasks.bench.run import all_models, file_of, identity, make_cases, source_digest
 from lrtasks.errors import UsageError
 from lrtasks.models import names
 
-BENCH = Bench(Settings(d_model=8, layers=1))
+SETTINGS = Settings(d_model=8, layers=1)
 
 
 def test_short_lengths_and_the_transformer_come_first() -> None:
-    made = make_cases(BENCH, ["seqboat", "mega"], [64, 32, 64])
+    made = make_cases(["seqboat", "mega"], [64, 32, 64], SETTINGS)
     assert [(case.model, case.length) for case in made] == [
         (model, length) for length in (32, 64) for model in ("transformer", "seqboat", "mega")
     ]
@@ -25,7 +26,7 @@ def test_short_lengths_and_the_transformer_come_first() -> None:
 
 @pytest.mark.parametrize("model", all_models())
 def test_every_model_has_the_same_task(model: str) -> None:
-    built = Case(BENCH, model, 32).build()
+    built = Case(model, 32, SETTINGS).build()
     assert (built.input.kind, built.input.length, built.input.width) == ("token", 32, 256)
     assert (built.target.kind, built.target.width, built.target.pooled) == ("token", 2, True)
     assert built.causal and built.decoder.in_features == 8
@@ -33,7 +34,7 @@ def test_every_model_has_the_same_task(model: str) -> None:
 
 def test_all_models_are_the_registered_ones_and_the_unfused_transformer() -> None:
     assert set(all_models()) == {*names(), UNFUSED}
-    assert Case(BENCH, UNFUSED, 32).config == Case(BENCH, "transformer", 32).config
+    assert Case(UNFUSED, 32, SETTINGS).config == Case("transformer", 32, SETTINGS).config
 
 
 OTHERS: list[dict[str, Any]] = [
@@ -48,31 +49,33 @@ OTHERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", OTHERS, ids=str)
 def test_whatever_decides_a_cost_decides_the_file(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "device_name", str)
-    this = Case(BENCH, "seqboat", 32)
-    other = Case(dataclasses.replace(BENCH, **changes), "seqboat", 32)
-    assert this.file(Path()) != other.file(Path())
-    assert this.file(Path()) == Case(Bench(Settings(d_model=8, layers=1)), "seqboat", 32).file(Path())
+    monkeypatch.setattr(run, "device_name", str)
+    this = Case("seqboat", 32, SETTINGS)
+    assert file_of(this, Path()) != file_of(dataclasses.replace(this, **changes), Path())
+    assert file_of(this, Path()) == file_of(Case("seqboat", 32, Settings(d_model=8, layers=1)), Path())
 
 
 def test_so_do_model_length_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {Case(BENCH, model, length).file(Path()) for model in ("transformer", UNFUSED) for length in (32, 64)}
-    monkeypatch.setattr(cases, "source_digest", lambda: "other")
-    files.add(Case(BENCH, "transformer", 32).file(Path()))
+    files = {
+        file_of(Case(model, length, SETTINGS), Path()) for model in ("transformer", UNFUSED) for length in (32, 64)
+    }
+    monkeypatch.setattr(run, "source_digest", lambda: "other")
+    files.add(file_of(Case("transformer", 32, SETTINGS), Path()))
     assert len(files) == 5
 
 
 def test_the_identity_tells_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "mine.py"
-    seqboat, transformer = (Case(BENCH, model, 32) for model in ("seqboat", "transformer"))
-    assert seqboat.identity()["source"] == transformer.identity()["source"]
-    assert seqboat.identity()["module"] != transformer.identity()["module"]
-    monkeypatch.setattr(cases.inspect, "getfile", lambda _: str(module))
+    (tmp_path / "other.py").write_text("b = 1")
+    seqboat, transformer = (Case(model, 32, SETTINGS) for model in ("seqboat", "transformer"))
+    assert identity(seqboat)["source"] == identity(transformer)["source"]
+    assert identity(seqboat)["module"] != identity(transformer)["module"]
+    monkeypatch.setattr(run.inspect, "getfile", lambda _: str(module))
     found = set()
     for text in ("a = 1", "a = 2"):
         module.write_text(text)
         source_digest.cache_clear()
-        found |= {seqboat.identity()["source"], seqboat.identity()["module"]}
+        found |= {identity(seqboat)["source"], identity(seqboat)["module"]}
     source_digest.cache_clear()
     assert len(found) == 4
 
@@ -87,7 +90,7 @@ def test_the_identity_tells_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyP
 )
 def test_mistakes(names: list[str], lengths: list[int], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        make_cases(BENCH, names, lengths)
+        make_cases(names, lengths, SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -101,4 +104,4 @@ def test_mistakes(names: list[str], lengths: list[int], words: str) -> None:
 )
 def test_mistakes_in_settings_of_one_model(hyper: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        Bench(Settings(), hyper=hyper)
+        make_cases([], [32], Settings(), hyper=hyper)

@@ -10,18 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from lrtasks.bench import measure
-from lrtasks.bench.apart import run_apart
-from lrtasks.bench.case import UNFUSED, Bench, Case, Settings
-from lrtasks.bench.measure import cost, sizes
-from lrtasks.bench.resident import PeakMemory, processor
+from lrtasks.bench import UNFUSED, Phase, measure
+from lrtasks.bench.measure import Case, PeakMemory, Settings, cost, kernel_entry, run_apart, sizes
 from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.spec import Spec
 
 MEGABYTE = 1 << 20
 CPU = torch.device("cpu")
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the start is the peak so far")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much is resident")
 
 
 @pytest.fixture(autouse=True)
@@ -32,21 +29,20 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def bench(**changes: Any) -> Bench:
-    return Bench(Settings.make(**{"d_model": 8, "layers": 1, "repeats": 3, **changes}))
+def case(model: str, length: int, **changes: Any) -> Case:
+    return Case(model, length, Settings.make(**{"d_model": 8, "layers": 1, "repeats": 3, **changes}))
 
 
 def peak(model: str, length: int, phase: str = "training", **changes: Any) -> int:
     """Peak of a measurement in its own process."""
-    outcome = run_apart(cost, Case(bench(repeats=1, **changes), model, length), phase, False, time_limit=120)
-    assert outcome.reason is None
-    value: int = outcome.value["peak_bytes"]
+    found = run_apart(cost, case(model, length, repeats=1, **changes), phase, False, time_limit=120)
+    value: int = found["peak_bytes"]
     return value
 
 
 @pytest.mark.parametrize("phase", ["training", "inference"])
-def test_both_models_are_timed_as_often(phase: measure.Phase) -> None:
-    figures = cost(Case(bench(), "seqboat", 32), phase, True)
+def test_both_models_are_timed_as_often(phase: Phase) -> None:
+    figures = cost(case("seqboat", 32), phase, True)
     for clock in ("cpu_seconds", "wall_seconds"):
         assert len(figures[clock]) == len(figures[f"baseline_{clock}"]) == 3
         assert min(figures[clock]) > 0 and min(figures[f"baseline_{clock}"]) > 0
@@ -54,29 +50,29 @@ def test_both_models_are_timed_as_often(phase: measure.Phase) -> None:
 
 
 def test_alone_there_is_no_baseline() -> None:
-    figures = cost(Case(bench(), "transformer", 32), "inference", False)
+    figures = cost(case("transformer", 32), "inference", False)
     assert set(figures) == {"peak_bytes", "cpu_seconds", "wall_seconds"}
 
 
 def test_no_repeat_begins_when_patience_ends() -> None:
-    figures = cost(Case(bench(repeats=1000, patience=0.05), "transformer", 16), "inference", True)
+    figures = cost(case("transformer", 16, repeats=1000, patience=0.05), "inference", True)
     assert 1 <= len(figures["cpu_seconds"]) < 1000
 
 
 def test_models_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
-    def made(case: Case, _: str) -> tuple[Any, Any]:
+    def prepared(case: Case, _: str) -> tuple[Any, Any]:
         return torch.nn.Identity(), lambda: order.append(case.model)
 
-    monkeypatch.setattr(measure, "_made", made)
-    cost(Case(bench(), "seqboat", 32), "inference", True)
+    monkeypatch.setattr(measure, "_prepare", prepared)
+    cost(case("seqboat", 32), "inference", True)
     # the first transformer warms up; then one step of each that does not count, and the timed ones
     assert order == ["transformer", "seqboat", "seqboat", "transformer", "transformer", *["seqboat", "transformer"] * 2]
 
 
 def test_training_changes_the_model_and_leaves_no_gradients() -> None:
-    model, run = measure._made(Case(bench(), "longvq", 32), "training")
+    model, run = measure._prepare(case("longvq", 32), "training")
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     run()
     assert model.training
@@ -86,7 +82,7 @@ def test_training_changes_the_model_and_leaves_no_gradients() -> None:
 
 
 def test_extra_losses_are_part_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, run = measure._made(Case(bench(), "longvq", 32), "training")
+    model, run = measure._prepare(case("longvq", 32), "training")
     calls: list[Tensor] = []
     codebook = next(module for module in model.modules() if hasattr(module, "extra_losses"))
     losses = codebook.extra_losses  # type: ignore[operator]
@@ -96,7 +92,7 @@ def test_extra_losses_are_part_of_the_step(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_inference_is_in_evaluation_mode_and_records_no_gradients() -> None:
-    model, run = measure._made(Case(bench(), "seqboat", 32), "inference")
+    model, run = measure._prepare(case("seqboat", 32), "inference")
     seen: list[tuple[bool, bool]] = []
     model.register_forward_hook(lambda *_: seen.append((model.training, torch.is_inference_mode_enabled())))
     run()
@@ -105,17 +101,15 @@ def test_inference_is_in_evaluation_mode_and_records_no_gradients() -> None:
 
 def test_sizes_are_those_of_the_model() -> None:
     built = build("mega", Spec("token", 32, 256), Spec("token", 1, 2, pooled=True), d_model=8, layers=1)
-    found = sizes(Case(bench(), "mega", 32))
+    found = sizes(case("mega", 32))
     assert found["parameters"] == sum(value.numel() for value in built.parameters())
     assert found["state_bytes"] is not None
-    assert sizes(Case(bench(bidirectional=True), "mega", 32))["state_bytes"] is None
+    assert sizes(case("mega", 32, bidirectional=True))["state_bytes"] is None
 
 
-def test_what_cannot_be_built_or_does_not_fit_is_refused() -> None:
+def test_what_cannot_be_built_is_refused() -> None:
     with pytest.raises(UsageError, match="hyena is a causal model"):
-        cost(Case(bench(bidirectional=True), "hyena", 32), "inference", False)
-    with pytest.raises(UsageError, match=r"a training step needs about [\d.]+ GB"):
-        cost(Case(bench(batch=2**20), "dlr", 2**16), "training", False)
+        cost(case("hyena", 32, bidirectional=True), "inference", False)
 
 
 @on_linux
@@ -123,9 +117,9 @@ def test_the_peak_is_what_was_taken_and_given_back() -> None:
     memory = PeakMemory(CPU)
     torch.ones(64 * MEGABYTE, dtype=torch.uint8)
     # Linux counts pages in batches
-    assert 63 * MEGABYTE < memory.above_start() < 72 * MEGABYTE
-    later = PeakMemory(CPU)
-    assert later.above_start() < 8 * MEGABYTE
+    assert 63 * MEGABYTE < (memory.above_start() or 0) < 72 * MEGABYTE
+    later = PeakMemory(CPU).above_start()
+    assert later is not None and later < 8 * MEGABYTE
 
 
 @on_linux
@@ -136,13 +130,21 @@ def test_the_unfused_transformer_holds_its_weights_of_attention() -> None:
 
 
 @on_linux
+def test_what_is_loaded_on_first_use_is_not_the_model_s() -> None:
+    # a forward pass at 64 positions takes 4 MB; the modules that seqboat imports take 15 MB more
+    assert peak("seqboat", 64, "inference") < 12 * MEGABYTE
+
+
+@on_linux
 def test_training_holds_the_optimiser_s_moments() -> None:
     width = 512
-    parameters = run_apart(sizes, Case(bench(d_model=width), "transformer", 32), time_limit=120).value["parameters"]
+    parameters = run_apart(sizes, case("transformer", 32, d_model=width), time_limit=120)["parameters"]
     # values, gradients and two moments, against values alone
     assert peak("transformer", 32, d_model=width) > 0.9 * 4 * 4 * parameters
     assert peak("transformer", 32, "inference", d_model=width) < 1.5 * 4 * parameters + 8 * MEGABYTE
 
 
-def test_the_processor_has_a_name() -> None:
-    assert processor()
+@on_linux
+def test_what_the_system_does_not_tell_is_none() -> None:
+    assert (kernel_entry("self/status", "VmRSS") or "").endswith("kB")
+    assert kernel_entry("self/status", "VmNothing") is None and kernel_entry("no/file", "VmRSS") is None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
+from importlib import resources
 from typing import Any
 
 import pytest
 
-from lrtasks.bench.case import BASELINE, UNFUSED, Bench, Case, Settings, all_models
-from lrtasks.bench.growth import Growth, growth
-from lrtasks.bench.papers import _ratios, compare
-from lrtasks.bench.record import Measurement
-from lrtasks.bench.relative import QUANTITIES, relative
-from lrtasks.bench.report import Report
+from lrtasks.bench import BASELINE, UNFUSED
+from lrtasks.bench.measure import Case, Settings
+from lrtasks.bench.report import RATIOS, Growth, Report, Row, growth, make_row, ratios
+from lrtasks.bench.run import all_models, identity
 from lrtasks.results import formats
 
 
-def made(model: str, length: int, seconds: float, peak: int, **changes: Any) -> Measurement:
+def made(model: str, length: int, seconds: float, peak: int, **changes: Any) -> dict[str, Any]:
     """A measurement beside a Transformer that takes a second for 1,024 positions, and four times that for twice."""
     phase = {
         "cpu_seconds": [2 * seconds, seconds],
@@ -27,11 +27,12 @@ def made(model: str, length: int, seconds: float, peak: int, **changes: Any) -> 
         "peak_bytes": peak,
     }
     parts = {"training": phase, "inference": {**phase, "peak_bytes": peak // 2}, **changes}
-    identity = Case(Bench(Settings()), model, length).identity()
-    return Measurement(identity, {"commit": "abc"}, {"parameters": 1000, "state_bytes": 8 * length}, **parts)
+    sizes = {"parameters": 1000, "state_bytes": 8 * length}
+    known = identity(Case(model, length, Settings()))
+    return {"schema": 1, "identity": known, "environment": {"commit": "abc"}, "sizes": sizes, **parts}
 
 
-def some() -> list[Measurement]:
+def some() -> list[dict[str, Any]]:
     """A Transformer, fused and not, and a seqboat of linear cost, at two lengths."""
     return [
         entry
@@ -44,9 +45,14 @@ def some() -> list[Measurement]:
     ]
 
 
+def some_rows() -> list[Row]:
+    """The rows at 4,096 positions: Transformer, unfused Transformer, seqboat."""
+    return [make_row(entry) for entry in some()[3:]]
+
+
 def test_against_the_transformer_the_times_of_the_same_process_count() -> None:
-    transformer, _, seqboat = some()[3:]
-    assert relative(seqboat, transformer) == {
+    transformer, _, seqboat = some_rows()
+    assert ratios(seqboat, transformer) == {
         "training_speed": 8.0,
         "inference_speed": 8.0,
         "training_memory": 2.0,
@@ -57,19 +63,25 @@ def test_against_the_transformer_the_times_of_the_same_process_count() -> None:
 
 
 def test_against_another_model_the_transformer_is_the_common_measure() -> None:
-    _, unfused, seqboat = some()[3:]
-    found = relative(seqboat, unfused)
+    _, unfused, seqboat = some_rows()
+    found = ratios(seqboat, unfused)
     assert found["training_speed"] == pytest.approx(40)
     assert found["training_memory"] == pytest.approx(2000 * 4096 / (10 * 4096**2))
 
 
 def test_what_is_missing_gives_no_ratio() -> None:
-    transformer, _, seqboat = some()[3:]
-    failed = made("mega", 4096, 1, 1, training={"reason": "out of memory"})
-    assert relative(failed, transformer)["training_speed"] is None
-    assert relative(failed, transformer)["training_memory"] is None
-    assert relative(failed, seqboat)["inference_speed"] is not None
-    assert relative(seqboat, failed)["training_speed"] is None
+    transformer, _, seqboat = some_rows()
+    failed = make_row(made("mega", 4096, 1, 1, training={"reason": "out of memory"}))
+    assert ratios(failed, transformer)["training_speed"] is None
+    assert ratios(failed, transformer)["training_memory"] is None
+    assert ratios(failed, seqboat)["inference_speed"] is not None
+    assert ratios(seqboat, failed)["training_speed"] is None
+
+
+def test_a_gpu_is_timed_by_the_clock_on_the_wall() -> None:
+    entry = some()[0]
+    row = make_row({**entry, "identity": {**entry["identity"], "device": "cuda"}})
+    assert (row["inference_seconds"], row["inference_speed"]) == (9.0, 1 / 9)
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
@@ -91,53 +103,33 @@ def test_the_slope_is_the_least_squares_one_and_the_last_is_local() -> None:
     assert found.last == pytest.approx(math.log(9000 / 3000) / math.log(4), abs=1e-6)
 
 
-def test_one_length_has_no_exponent_and_no_cost_counts_not() -> None:
+def test_one_length_has_no_exponent_and_missing_costs_do_not_count() -> None:
     assert growth([(1024, 1.0)]) is None
-    assert growth([(1024, 0.0), (2048, 1.0), (4096, 2.0)]) == Growth(1.0, 1.0, 2)
+    assert growth([(1024, 0.0), (2048, 1.0), (4096, 2.0), (8192, None)]) == Growth(1.0, 1.0, 2)
 
 
 def test_the_papers_ratios_name_models_and_quantities_that_exist() -> None:
-    for ratio in _ratios():
-        assert {ratio.model, ratio.against} <= set(all_models())
-        assert ratio.quantity in QUANTITIES
-        assert ratio.value > 0
-    assert {ratio.source for ratio in _ratios()} == {
-        "SeqBoat paper, Table 1",
-        "SeqBoat paper, Table 6",
-        "LongVQ paper, Table 2",
-        "Focus paper, Table 5",
-    }
-
-
-def test_the_papers_headlines() -> None:
-    def value(source: str, model: str, quantity: str) -> float:
-        (found,) = [r.value for r in _ratios() if (r.source, r.model, r.quantity) == (source, model, quantity)]
-        return found
-
-    assert value("SeqBoat paper, Table 1", "seqboat", "training_speed") == 10.4
-    assert value("SeqBoat paper, Table 1", "seqboat", "training_memory") == 0.05
-    assert value("LongVQ paper, Table 2", "longvq", "training_speed") == 5.3
-    # 1.75 times the Transformer's time
-    assert value("Focus paper, Table 5", "focus", "inference_speed") == pytest.approx(1 / 1.75)
-    assert value("Focus paper, Table 5", "focus", "inference_memory") == 0.38
+    for paper in tomllib.loads((resources.files("lrtasks.bench") / "papers.toml").read_text())["ratios"]:
+        quantities = paper.keys() - {"source", "where", "length", "against"}
+        assert quantities and quantities <= RATIOS.keys()
+        assert {paper["against"], *(model for name in quantities for model in paper[name])} <= set(all_models())
 
 
 def test_ours_stand_beside_the_papers_at_its_length() -> None:
-    (speed, memory) = compare(some())
-    assert (speed.ratio.source, speed.ratio.value, speed.length) == ("SeqBoat paper, Table 1", 10.4, 4096)
-    assert speed.ours == 8.0 and speed.unfused == pytest.approx(40)
-    assert memory.ours == 2.0 and memory.unfused == pytest.approx(2000 / 40960)
-    # nothing at another length
-    assert compare([entry for entry in some() if entry.length == 1024]) == []
+    speed, memory = Report(some()).papers()
+    assert (speed["source"], speed["value"], speed["our_length"]) == ("SeqBoat paper, Table 1", 10.4, 4096)
+    assert speed["ours"] == 8.0 and speed["against_unfused"] == pytest.approx(40)
+    assert memory["ours"] == 2.0 and memory["against_unfused"] == pytest.approx(2000 / 40960)
+    assert Report(some()[:3]).papers() == [], "nothing at another length"
 
 
 def test_ratios_against_another_model_than_the_transformer() -> None:
-    found = compare([*some(), made("mega", 4096, 32, 1)])
-    table = {(c.ratio.source, c.ratio.where, c.ratio.model, c.ratio.quantity): c for c in found}
+    found = Report([*some(), made("mega", 4096, 32, 1)]).papers()
+    table = {(c["source"], c["where"], c["model"], c["quantity"]): c for c in found}
     text = table["SeqBoat paper, Table 6", "LRA Text", "seqboat", "training_speed"]
-    assert (text.ratio.value, text.ours, text.unfused) == (3.61, 16.0, None)
+    assert (text["value"], text["ours"], text["against_unfused"]) == (3.61, 16.0, None)
     # the paper's 4,000 positions are near enough
-    assert table["SeqBoat paper, Table 6", "LRA Retrieval", "seqboat", "training_speed"].length == 4096
+    assert table["SeqBoat paper, Table 6", "LRA Retrieval", "seqboat", "training_speed"]["our_length"] == 4096
 
 
 def test_rows_and_growth_for_programs() -> None:
@@ -156,30 +148,30 @@ def test_rows_and_growth_for_programs() -> None:
 
 def test_tables_for_people() -> None:
     report = Report(some())
-    costs, against, grown, papers = report.sheets()
+    costs, against, grown, papers = report.tables()
     assert ["seqboat", "4,096", "2,000", "2,000", "8.19", "4.1", "32.8", "1,000"] in costs.lines
     assert ["seqboat", "4,096", "8×", "8×", "2×", "2×", "1×", "1×"] in against.lines
     assert ["seqboat", *["1.00, 1.00"] * 5] in grown.lines
     assert papers.lines[0][5:] == ["10.4×", "8×", "40×", "4,096"]
     assert [line[0] for line in costs.lines] == [m for m in (BASELINE, UNFUSED, "seqboat") for _ in range(2)]
-    for form in formats.FORMS.values():
-        assert "seqboat" in form(report.sheets(), report.notes())
-    assert "seqboat,4096,2.0" in formats.csv_lines(report.rows())
+    for form in ("text", "markdown", "latex", "html"):
+        assert "seqboat" in formats.render(form, report.tables(), report.notes())
+    assert "seqboat,4096,2.0" in formats.render("csv", content=report.rows())
 
 
 def test_growth_from_fewer_lengths_says_so() -> None:
     failed = made("seqboat", 16384, 1, 1, training={"reason": "out of memory"})
-    (line,) = [line for line in Report([*some(), failed]).sheets()[2].lines if line[0] == "seqboat"]
+    (line,) = [line for line in Report([*some(), failed]).tables()[2].lines if line[0] == "seqboat"]
     assert line[1] == "1.00, 1.00 (of 2)" and "(of" not in line[2]
 
 
 def test_one_length_has_no_table_of_growth() -> None:
-    assert len(Report(some()[:3]).sheets()) == 2
+    assert len(Report(some()[:3]).tables()) == 2
 
 
 def test_the_share_of_active_positions_is_told() -> None:
     rates = {"blocks.0.sparse": {"activation_rate": 0.25}, "blocks.1.sparse": {"activation_rate": 0.5}, "other": {}}
-    phase = some()[2].training
+    phase = some()[2]["training"]
     notes = Report([some()[0], made("seqboat", 1024, 1, 1, training={**phase, "diagnostics": rates})]).notes()
     assert "seqboat at 1,024: 0.25, 0.50 of the positions active" in notes
 

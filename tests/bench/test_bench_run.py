@@ -11,24 +11,22 @@ from typing import Any
 
 import pytest
 
-from lrtasks.bench import case as cases
 from lrtasks.bench import run
-from lrtasks.bench.apart import Outcome
-from lrtasks.bench.case import Bench, Case, Settings, make_cases
-from lrtasks.bench.record import Measurement, read_measurements
-from lrtasks.bench.run import run_bench
+from lrtasks.bench.measure import Case, Settings
+from lrtasks.bench.report import make_row, read_measurements
+from lrtasks.bench.run import file_of, identity, make_cases, run_bench
 from lrtasks.errors import UsageError
 from lrtasks.files import held
 
-BENCH = Bench(Settings(d_model=8, layers=1, repeats=2))
+SETTINGS = Settings(d_model=8, layers=1, repeats=2)
 FIGURES = {"peak_bytes": 7, "cpu_seconds": [2.0, 1.0], "wall_seconds": [4.0, 3.0]}
 PAIRED = {**FIGURES, "baseline_cpu_seconds": [5.0, 6.0], "baseline_wall_seconds": [9.0, 9.0]}
 
-Answer = Callable[[Case, str, bool], Outcome]
+Answer = Callable[[Case, str, bool], dict[str, Any]]
 
 
-def figures(_: Case, __: str, paired: bool) -> Outcome:
-    return Outcome(PAIRED if paired else FIGURES)
+def figures(_: Case, __: str, paired: bool) -> dict[str, Any]:
+    return PAIRED if paired else FIGURES
 
 
 @pytest.fixture
@@ -40,9 +38,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, bool]
 def install(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[tuple[str, int, str, bool]]:
     asked: list[tuple[str, int, str, bool]] = []
 
-    def run_apart(_: Any, case: Case, *rest: Any, **__: Any) -> Outcome:
+    def run_apart(_: Any, case: Case, *rest: Any, **__: Any) -> dict[str, Any]:
         if not rest:
-            return Outcome({"parameters": 10, "state_bytes": 20})
+            return {"parameters": 10, "state_bytes": 20}
         phase, paired = rest
         asked.append((case.model, case.length, phase, paired))
         return answer(case, phase, paired)
@@ -52,80 +50,69 @@ def install(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[tuple[str, 
 
 
 def test_each_case_leaves_a_record(measured: list[Any], tmp_path: Path) -> None:
-    made = make_cases(BENCH, ["seqboat"], [16, 32])
-    found = run_bench(made, tmp_path / "new" / "out")
-    assert [(entry.model, entry.length) for entry in found] == [(case.model, case.length) for case in made]
+    made = make_cases(["seqboat"], [16, 32], SETTINGS)
+    found = list(run_bench(made, tmp_path / "new" / "out"))
+    assert [(row["model"], row["length"]) for row in map(make_row, found)] == [(c.model, c.length) for c in made]
     assert len(measured) == 8
     for case, entry in zip(made, found, strict=True):
-        content = json.loads(case.file(tmp_path / "new" / "out").read_text())
-        assert content["identity"] == case.identity()
+        content = json.loads(file_of(case, tmp_path / "new" / "out").read_text())
+        assert content == entry and content["identity"] == identity(case)
         assert content["training"] == PAIRED and content["sizes"] == {"parameters": 10, "state_bytes": 20}
         assert {"commit", "torch", "processor", "threads"} <= content["environment"].keys()
-        assert (entry.seconds("training"), entry.speed("training")) == (1.0, 5.0)
-        assert (entry.parameters, entry.state_bytes, entry.peak_bytes("inference")) == (10, 20, 7)
+        row = make_row(entry)
+        assert (row["training_seconds"], row["training_speed"], row["inference_bytes"]) == (1.0, 5.0, 7)
+        assert (row["parameters"], row["state_bytes"]) == (10, 20)
     assert not list((tmp_path / "new" / "out").glob(".*"))
 
 
-def test_a_gpu_is_timed_by_the_clock_on_the_wall() -> None:
-    entry = Measurement({"device": "cuda"}, {}, {}, PAIRED, PAIRED)
-    assert (entry.seconds("inference"), entry.speed("inference")) == (3.0, 3.0)
-
-
 def test_what_is_finished_is_not_measured_again(measured: list[Any], tmp_path: Path) -> None:
-    made = make_cases(BENCH, ["seqboat"], [16, 32])
-    first = run_bench(made[:2], tmp_path)
+    made = make_cases(["seqboat"], [16, 32], SETTINGS)
+    first = list(run_bench(made[:2], tmp_path))
     measured.clear()
-    ended: list[tuple[str, int, bool]] = []
-    again = run_bench(made, tmp_path, on_end=lambda case, _, kept: ended.append((case.model, case.length, kept)))
-    assert again[:2] == first
+    assert list(run_bench(made, tmp_path))[:2] == first
     assert {length for _, length, _, _ in measured} == {32}
-    assert ended == [
-        ("transformer", 16, True),
-        ("seqboat", 16, True),
-        ("transformer", 32, False),
-        ("seqboat", 32, False),
-    ]
 
 
 def test_other_code_measures_anew(measured: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make_cases(BENCH, [], [16])
-    run_bench(made, tmp_path)
-    monkeypatch.setattr(cases, "source_digest", lambda: "other")
+    made = make_cases([], [16], SETTINGS)
+    list(run_bench(made, tmp_path))
+    monkeypatch.setattr(run, "source_digest", lambda: "other")
     measured.clear()
-    run_bench(made, tmp_path)
+    list(run_bench(made, tmp_path))
     assert len(measured) == 2
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_failure_is_kept_with_its_reason_and_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(case: Case, phase: str, paired: bool) -> Outcome:
+    def answer(case: Case, phase: str, paired: bool) -> dict[str, Any]:
         if case.model == "seqboat" and phase == "training":
-            return Outcome(reason="out of memory")
+            return {"reason": "out of memory"}
         return figures(case, phase, paired)
 
     asked = install(monkeypatch, answer)
-    made = make_cases(BENCH, ["seqboat", "mega"], [16])
-    found = run_bench(made, tmp_path)
-    assert [entry.reasons() for entry in found] == [{}, {"training": "out of memory"}, {}]
+    made = make_cases(["seqboat", "mega"], [16], SETTINGS)
+    found = list(run_bench(made, tmp_path))
+    assert [row["reasons"] for row in map(make_row, found)] == [{}, {"training": "out of memory"}, {}]
     # once with the Transformer, once more without
     assert [paired for model, _, phase, paired in asked if (model, phase) == ("seqboat", "training")] == [True, False]
-    assert found[1].seconds("training") is None and found[1].seconds("inference") == 1.0
+    row = make_row(found[1])
+    assert row["training_seconds"] is None and row["inference_seconds"] == 1.0
     asked.clear()
-    assert run_bench(made, tmp_path) == found
+    assert list(run_bench(made, tmp_path)) == found
     assert not asked
 
 
 def test_where_the_transformer_fails_models_are_timed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(case: Case, phase: str, paired: bool) -> Outcome:
+    def answer(case: Case, phase: str, paired: bool) -> dict[str, Any]:
         if case.model == "transformer" and phase == "inference":
-            return Outcome(reason="stopped at its time limit of 1 s")
+            return {"reason": "stopped at its time limit of 1 s"}
         return figures(case, phase, paired)
 
     asked = install(monkeypatch, answer)
-    _, seqboat = run_bench(make_cases(BENCH, ["seqboat"], [16]), tmp_path)
+    _, seqboat = list(run_bench(make_cases(["seqboat"], [16], SETTINGS), tmp_path))
     assert [entry[2:] for entry in asked if entry[0] == "seqboat"] == [("training", True), ("inference", False)]
-    assert seqboat.speed("inference") is None and seqboat.seconds("inference") == 1.0
-    assert seqboat.speed("training") == 5.0
+    row = make_row(seqboat)
+    assert (row["inference_speed"], row["inference_seconds"], row["training_speed"]) == (None, 1.0, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -137,26 +124,26 @@ def test_where_the_transformer_fails_models_are_timed_alone(tmp_path: Path, monk
     ],
 )
 def test_a_damaged_record_is_named(content: str, words: str, tmp_path: Path) -> None:
-    (made,) = make_cases(BENCH, [], [16])
-    made.file(tmp_path).write_text(content)
-    with pytest.raises(UsageError, match=f"{made.file(tmp_path).name} {words}.*remove it"):
-        run_bench([made], tmp_path)
+    (made,) = make_cases([], [16], SETTINGS)
+    file_of(made, tmp_path).write_text(content)
+    with pytest.raises(UsageError, match=f"{file_of(made, tmp_path).name} {words}.*remove it"):
+        list(run_bench([made], tmp_path))
 
 
 @pytest.mark.usefixtures("measured")
 def test_a_record_of_something_else_is_named(tmp_path: Path) -> None:
-    short, long = make_cases(BENCH, [], [16, 32])
-    run_bench([short], tmp_path)
-    short.file(tmp_path).rename(long.file(tmp_path))
+    short, long = make_cases([], [16, 32], SETTINGS)
+    list(run_bench([short], tmp_path))
+    file_of(short, tmp_path).rename(file_of(long, tmp_path))
     with pytest.raises(UsageError, match="is a measurement of something else; remove it"):
-        run_bench([long], tmp_path)
+        list(run_bench([long], tmp_path))
 
 
 @pytest.mark.usefixtures("measured")
 def test_a_folder_can_be_read_without_measuring(tmp_path: Path) -> None:
-    found = run_bench(make_cases(BENCH, ["attention"], [32, 16]), tmp_path)
+    found = list(run_bench(make_cases(["attention"], [32, 16], SETTINGS), tmp_path))
     assert read_measurements(tmp_path) == found
-    run_bench(make_cases(Bench(Settings(d_model=16, layers=1, repeats=2)), [], [16]), tmp_path)
+    list(run_bench(make_cases([], [16], Settings(d_model=16, layers=1, repeats=2)), tmp_path))
     with pytest.raises(UsageError, match="were measured with different settings; keep them in folders of their own"):
         read_measurements(tmp_path)
 
@@ -164,11 +151,11 @@ def test_a_folder_can_be_read_without_measuring(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="file cannot be made"):
-        run_bench([], tmp_path / "file")
+        list(run_bench([], tmp_path / "file"))
     with pytest.raises(UsageError, match="no measurements in"):
         read_measurements(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="time_limit must be above 0"):
-        run_bench([], tmp_path, time_limit=0)
+        list(run_bench([], tmp_path, time_limit=0))
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
@@ -179,7 +166,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
         assert other.stdout is not None
         other.stdout.readline()
         with pytest.raises(UsageError, match="another process is working on the measurements in"):
-            run_bench([], tmp_path)
+            list(run_bench([], tmp_path))
     finally:
         other.kill()
         other.wait()

@@ -36,7 +36,7 @@ def test_describe_a_task(command: Command) -> None:
     assert (found["kind"], found["name"], found["version"]) == ("task", "shift", 1)
     assert [entry["name"] for entry in found["parameters"]] == ["length", "shifts"]
     assert found["parameters"][0]["at_least"] == 2
-    assert found["presets"]["small"]["parameters"] == {"length": 256}
+    assert found["presets"]["small"] == {"length": 256}
     text = command("describe", "shift").out
     for word in (found["summary"].splitlines()[0], "shifts", "at least 2", "preset paper"):
         assert word in text
@@ -129,19 +129,19 @@ def test_a_model_from_a_file_in_this_folder(command: Command, tmp_path: Path, mo
     words = ("eval", "--model", "homemade:net", "--task", "shift", *QUICK, "--workers", 0, "--set", "model.width=5")
     said = command(*words, "--json")
     (record,) = json.loads(said.out)
-    assert (record["model"]["name"], record["model"]["parameters"]) == ("homemade:net", {"width": 5})
+    assert (record["model"]["name"], record["model"]["parameters"]) == ("net", {"width": 5})
     assert record["model"]["count"] == 3 * 5 + 5 + 5 * 8 + 8
 
 
 def test_a_diverged_run_ends_with_code_one_and_one_line(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "evaluation"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     words = ("eval", "--model", "toys:exploding", "--task", "shift", *QUICK, "--workers", 0)
     for extra in ((), ("--json",)):
         said = command(*words, *extra)
         assert said.code == 1
         last = said.err.splitlines()[-1]
         assert last.startswith("lrtasks: lrtasks eval --model toys:exploding --task shift")
-        assert last.endswith(": diverged: the loss was no longer finite at step 6")
+        assert last.endswith("the loss was no longer finite at step 6")
     assert json.loads(said.out)[0]["status"] == "diverged"
 
 
@@ -160,9 +160,7 @@ def test_an_interrupt_ends_with_code_one_and_a_hint(command: Command, monkeypatc
         patch.setattr(loop, "_evaluate_and_note", interrupt)
         said = command(*EVAL)
     assert (said.code, said.out) == (1, "")
-    assert said.err.splitlines()[-1] == (
-        "lrtasks: interrupted; what was cut off goes on when the same command is given again"
-    )
+    assert said.err.splitlines()[-1] == ("lrtasks: interrupted; give the same command again to continue")
     assert command(*EVAL).code == 0
 
 
@@ -270,7 +268,7 @@ def test_ctrl_c_ends_the_run_and_its_workers_with_one_line(tmp_path: Path) -> No
         out, err = process.communicate(timeout=120)  # which waits for the workers too, since they share the pipes
     assert (process.returncode, out) == (1, "")
     assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("lrtasks: interrupted; what was cut off goes on")
+    assert err.splitlines()[-1].startswith("lrtasks: interrupted; give the same command again")
 
 
 def test_a_suite_from_a_file_names_its_unknown_keys(command: Command, tmp_path: Path) -> None:

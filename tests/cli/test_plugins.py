@@ -11,27 +11,28 @@ import pytest
 from plugin_packages import IDENTITY, WAVE, importable, write_package
 
 from lrtasks import generators, models
-from lrtasks.cli.grid import Grid
-from lrtasks.suite.standing import Standing
-from lrtasks.suite.suite_file import make_suite
+from lrtasks.suite.expand import make_suite
 
 Command = Callable[..., Any]
 TINY = ("--steps", 2, "--batch-size", 2, "--val-batches", 1, "--test-batches", 1, "--workers", 0, "--device", "cpu")
 
+
+def with_presets(presets: str) -> str:
+    """The model of :data:`IDENTITY` with these presets."""
+    return IDENTITY.replace("    def mixer", f"    presets = {presets}\n\n    def mixer")
+
+
 FILES = {
     "waves.py": WAVE,
-    "same.py": IDENTITY,
-    "same.toml": "[small]\nhyper = { d_model = 8 }\n",
+    "same.py": with_presets("{'small': {'d_model': 8}}"),
     "broken.py": "print('hello')\nimport no_such_module\n",
-    "ripples.py": WAVE,
-    "ripples.toml": "[small\n",
+    "ripples.py": WAVE.replace("    length: int", "    presets = 3\n    length: int"),
     # a model that reads tokens alone, a task that is not deterministic, presets that name what is not there
     "choosy.py": IDENTITY.replace(
         "def mixer(self, length, causal):", "def mixer(self, length, causal):\n        1 / 0"
     ),
     "forgetful.py": WAVE.replace("rng.standard_normal", "np.random.default_rng().standard_normal"),
-    "odd.py": IDENTITY,
-    "odd.toml": "[small]\nhyper = { width = 8 }\n\n[other.tasks.wvae]\ntraining = { steps = 3 }\n",
+    "odd.py": with_presets("{'small': {'width': 8}, 'other/wvae': {'budget.steps': 3}}"),
 }
 
 
@@ -62,7 +63,7 @@ def test_list_names_what_cannot_be_used_and_why(command: Command) -> None:
     lines = [line for line in said.err.splitlines() if line != "hello"]
     reasons = {
         "task 'lost' from broken:Lost (package bad) cannot be imported: ModuleNotFoundError: ": 1,
-        "presets of task 'ripple' are not valid TOML ": 1,
+        "task 'ripple' from ripples:Wave (package bad): presets must map": 1,
         "model 'lost-model' from broken:Model (package bad) cannot be imported: ModuleNotFoundError: ": 1,
         "two models are called 'twin': ": 1,
     }
@@ -79,7 +80,7 @@ def test_list_names_what_cannot_be_used_and_why(command: Command) -> None:
     [
         (("describe", "lost"), "task 'lost' from broken:Lost (package bad) cannot be imported"),
         (("describe", "twin"), "two models are called 'twin': "),
-        (("preview", "ripple"), "presets of task 'ripple' are not valid TOML"),
+        (("preview", "ripple"), "task 'ripple' from ripples:Wave (package bad): presets must map"),
         (("check", "lost"), "task 'lost' from broken:Lost (package bad) cannot be imported"),
         (
             ("eval", "--model", "same", "--task", "lost"),
@@ -117,14 +118,11 @@ def test_what_is_good_works_among_what_is_broken(command: Command, tmp_path: Pat
 @pytest.mark.usefixtures("plugins")
 def test_a_suite_of_everything_leaves_out_what_is_broken() -> None:
     wanted = make_suite({}, {"steps": 3})
-    run = {(entry.model, entry.task) for entry in wanted.entries}
-    skipped = {(entry.model, entry.task) for entry, _ in wanted.skipped}
+    run = {(config.model.name, config.task.name) for config in wanted.runs}
+    skipped = {(model, task) for model, task, _ in wanted.skipped}
     assert {("same", "wave"), ("same", "shift"), ("dlr", "wave")} <= run
     assert {("twin", "shift"), ("lost-model", "wave"), ("dlr", "lost"), ("dlr", "ripple")} <= skipped
     assert not {"twin", "lost-model", "lost", "ripple"} & {name for pair in run for name in pair}
-    folders = [Path(str(number)) for number in range(len(wanted.entries))]
-    grid = Grid(Standing(wanted.entries, folders), [entry for entry, _ in wanted.skipped])
-    assert {"wave", "lost", "ripple"} <= set(grid.rows) and {"same", "twin", "lost-model"} <= set(grid.columns)
 
 
 @pytest.mark.usefixtures("plugins")
@@ -170,12 +168,12 @@ def test_check_names_what_is_wrong_with_a_model(command: Command) -> None:
     assert "- causal on signals: it cannot be built: ZeroDivisionError: division by zero\n" in said.out
     said = command("check", "odd")
     assert (said.code, said.out) == (2, "")
-    assert "has no parameter 'width'" in said.err
+    assert "unknown parameter in preset small of odd: 'width'" in said.err
     said = command("check", "odd", "--preset", "paper", "--d-model", 8)
     assert said.code == 1
     found = said.out.splitlines()
     assert found[0] == "model odd: 2 problems found"
-    assert found[1].startswith("- preset small: odd has no parameter 'width'")
+    assert found[1].startswith("- preset small: unknown parameter in preset small of odd")
     assert found[2].startswith("- preset other: unknown task 'wvae'; did you mean 'wave'")
 
 

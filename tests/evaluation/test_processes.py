@@ -34,7 +34,7 @@ QUICK = [word for name, value in BUDGET.items() for word in ("--set", f"{name}={
 
 
 def call(launcher: list[str], out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
     words = [*launcher, *EVAL, *QUICK, "--out", str(out), *more]
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=300)
 

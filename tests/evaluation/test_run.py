@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +135,10 @@ def test_held_out_streams_are_the_same_for_every_seed(tmp_path: Path, monkeypatc
     assert alike == [False] * 4 + [True] * 5
 
 
-def test_a_score_that_does_not_exist_is_null(tmp_path: Path) -> None:
-    record = run(plain, tmp_path, Constant())
-    text = (folders(tmp_path)[0] / "record.json").read_text()
-    json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-    assert record.status == "done"
+def test_a_task_without_a_score_is_an_error_in_words(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="constant: all targets are equal"):
+        run(plain, tmp_path, Constant())
+    assert not folders(tmp_path)
 
 
 def test_a_stored_dataset(tmp_path: Path) -> None:
@@ -177,7 +175,7 @@ def test_the_command_repeats_the_run(tmp_path: Path) -> None:
         assert words in command
     own = run(plain, tmp_path, hyper={"width": 3}).command
     assert own.startswith(
-        "lrtasks.evaluate(plain, Shift(length=16, shifts=2), preset='small', seed=0, hyper={'width': 3}"
+        "lrtasks.evaluate(plain, Shift(length=16, shifts=2), preset='small', seed=0, settings={'model.width': 3"
     )
 
 

@@ -18,7 +18,7 @@ from lrtasks.results import read_record
 def test_diverging_is_recorded(tmp_path: Path) -> None:
     record = run("toys:exploding", tmp_path, hyper={"healthy": 5})
     assert record.status == "diverged"
-    assert record.notes == ["the loss was no longer finite at step 8"]
+    assert record.notes[-1] == "the loss was no longer finite at step 8"
     assert [point["step"] for point in record.curve] == [4]
     assert "test" not in record.scores
     (folder,) = folders(tmp_path)
@@ -46,7 +46,7 @@ def test_diverging_leaves_other_runs_alone(tmp_path: Path) -> None:
 
 
 def test_an_output_of_the_wrong_shape(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"returned shape \(4, 16, 3\); task shift needs \(4, 16, 2\)"):
+    with pytest.raises(UsageError, match=r"returned shape \(4, 16, 3\) in training; task shift needs \(4, 16, 2\)"):
         run(misshapen, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -112,9 +112,3 @@ def test_an_output_folder_that_cannot_be(tmp_path: Path, out: str) -> None:
     with pytest.raises(UsageError, match=r"the results folder .* cannot be made"):
         run(plain, tmp_path / out)
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_a_run_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"needs about .* GB .* lower .*batch_size"):
-        run("dlr", tmp_path, "shift", parameters={"length": 2**20}, hyper={"d_model": 4096}, budget={"batch_size": 256})
-    assert not folders(tmp_path)

@@ -12,7 +12,7 @@ from torch import nn
 from toys import BUDGET, Labels, droppy, plain
 
 from lrtasks.errors import UsageError
-from lrtasks.evaluation import loop
+from lrtasks.evaluation import checkpoint, loop
 from lrtasks.evaluation.run import LOCK
 from lrtasks.files import held
 from lrtasks.results import RunRecord, read_record
@@ -64,9 +64,46 @@ def test_a_corrupted_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_a_checkpoint_of_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any) -> None:
     folder = half_way(tmp_path, monkeypatch)
     torch.save(content, folder / loop.CHECKPOINT)
-    with pytest.raises(
-        UsageError, match=r"checkpoint\.pt (is not a checkpoint|does not fit this run).*; remove .*-seed0"
-    ):
+    with pytest.raises(UsageError, match=r"checkpoint\.pt is damaged or was changed.*; remove .*-seed0"):
+        run(plain, tmp_path)
+
+
+def test_a_flipped_bit_in_a_checkpoint_or_weights_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = half_way(tmp_path, monkeypatch) / loop.CHECKPOINT
+    whole = file.read_bytes()
+    state = checkpoint.load(file)
+    stored = state["model"]["decoder.weight"].numpy().tobytes()
+    place = whole.index(stored) + 5
+    file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    with pytest.raises(UsageError, match=r"checkpoint\.pt (is damaged|cannot be read)"):
+        run(plain, tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"step": 1000}, {"step": "5"}, {"best": None}, {"curve": "x"}])
+def test_an_edited_field_of_a_checkpoint_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    file = half_way(tmp_path, monkeypatch) / loop.CHECKPOINT
+    content = torch.load(file, weights_only=True)
+    content["state"] |= change
+    torch.save(content, file)
+    with pytest.raises(UsageError, match=r"checkpoint\.pt is damaged or was changed"):
+        run(plain, tmp_path)
+
+
+def test_a_checkpoint_or_record_of_another_run_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = half_way(tmp_path, monkeypatch) / loop.CHECKPOINT
+    record = run(plain, tmp_path / "other", seed=1)
+    (other,) = folders(tmp_path / "other")
+    content = checkpoint.load(file)
+    checkpoint.save(other / loop.CHECKPOINT, content)
+    (other / "record.json").unlink()
+    with pytest.raises(UsageError, match=r"checkpoint\.pt belongs to another run"):
+        run(plain, tmp_path / "other", seed=1)
+    record.write(file.parent)
+    with pytest.raises(UsageError, match=r"record\.json belongs to another run"):
         run(plain, tmp_path)
 
 
@@ -111,7 +148,7 @@ def test_a_solved_run_that_was_cut_off_in_its_test_trains_no_further(
 ) -> None:
     budget = {"steps": 400, "eval_every": 10, "stop_at": 0.9}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("lrtasks.evaluation.outcome.baseline_scores", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("lrtasks.evaluation.run.baseline_scores", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         run(plain, tmp_path, Labels(), budget=budget)
     resumed = run(plain, tmp_path, Labels(), budget=budget)
     assert outcome(resumed) == outcome(run(plain, tmp_path / "unbroken", Labels(), budget=budget))

@@ -122,7 +122,7 @@ def _main_paths(values: Values, layout: Layout, picture: Picture) -> None:
         extent = sorted(np.ptp(np.argwhere(path), axis=0) + 1)
         values["path_bbox_short_side"].append(extent[0])
         values["path_bbox_long_side"].append(extent[1])
-        angles = layout.kit.geometry.angle[dashes[:, 2]]
+        angles = layout.kit.angle[dashes[:, 2]]
         turns = turned(angles)
         values["main_abs_turn_deg_all"].extend(np.abs(turns))
         values["main_mean_abs_turn_deg_per_path"].append(np.abs(turns).mean())
@@ -134,7 +134,7 @@ def _main_paths(values: Values, layout: Layout, picture: Picture) -> None:
 def _distractors(values: Values, layout: Layout) -> None:
     placed = layout.scene.others[: layout.distractors]
     for dashes, mark in zip(placed, layout.marks[2:], strict=True):
-        angles = layout.kit.geometry.angle[dashes[:, 2]]
+        angles = layout.kit.angle[dashes[:, 2]]
         values["distractor_abs_turn_deg_all"].extend(np.abs(turned(angles)))
         values["distractor_marker_to_last_tip_px"].append(math.dist(mark, dashes[-1, :2]))
         values["distractor_marker_yx.row"].append(mark[0])

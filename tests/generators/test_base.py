@@ -17,7 +17,8 @@ from lrtasks.generators import Sample, Task, make
 from lrtasks.generators import randomness as rng
 from lrtasks.generators.base import MAX_SEED, SPLITS, Split, stack
 from lrtasks.generators.baselines import InputCopy, MajorityClass, PositionMean, ScaledFirstValue
-from lrtasks.generators.signals import bin_starts, noise, with_positions
+from lrtasks.generators.octaves import bin_starts
+from lrtasks.generators.signals import noise
 from lrtasks.spec import Spec
 
 SEEDS = st.integers(0, MAX_SEED)
@@ -175,13 +176,6 @@ def test_noise_is_normalised(seed: int, length: int) -> None:
     assert signal.dtype == np.float32
     assert signal.shape == (length,)
     assert np.abs(signal).max() == 1
-
-
-def test_positions_are_appended_to_any_channels() -> None:
-    x = with_positions(np.ones(4, np.float32), np.full((4, 2), 2.0, np.float32))
-    assert x.dtype == np.float32
-    expected = [[1, 2, 2, 1, 0], [1, 2, 2, 0, 1], [1, 2, 2, -1, 0], [1, 2, 2, 0, -1]]
-    np.testing.assert_allclose(x, expected, atol=1e-6)
 
 
 @given(limit=st.integers(1, 1000), bins=st.integers(1, 10))

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from lrtasks.check.task import batch_digest
 from lrtasks.generators import Task, make, registry
 from lrtasks.generators.base import MAX_SEED, SPLITS
-from lrtasks.generators.checks import batch_digest
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden.json"
 INDICES = (0, 1, 2, 1_000_003)

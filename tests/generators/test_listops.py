@@ -13,7 +13,7 @@ from listops_parser import parse
 import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.generators.listops import grammar
-from lrtasks.generators.listops.lengths import Limits
+from lrtasks.generators.listops.sampling import Limits
 from lrtasks.generators.tasks.listops import SETTINGS
 
 EXAMPLE = "[MAX 2 6 [MED [SM 3 1 6 ] 8 3 ] 4 5 ]"
@@ -143,11 +143,10 @@ def test_settings_fill_in_what_is_not_given() -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        (Limits(7000, 8180, 4, 9), "no expression has more than 7000 .* lengths reach from 4 to 911, the nearest: 911"),
-        (Limits(10, 12, 5, 2), "no expression has .* reach from 4 to 46, the nearest: 10 and 13"),
-        (Limits(5, 7, 5, 3), "no expression .* the nearest: 5 and 7"),
-        (Limits(20, 21, 5, 3), "both excluded"),
-        (Limits(2000, 2100, 15, 4), "fewer than one expression in 100000 .* lengths reach from 4 to 447392426"),
+        (Limits(7000, 8180, 4, 9), "fewer than one expression in 100000 .* lengths reach from 4 to 911"),
+        (Limits(10, 12, 5, 2), "more than 10 and fewer than 12 tokens"),
+        (Limits(20, 21, 5, 3), "more than 20 and fewer than 21 tokens"),
+        (Limits(2000, 2100, 15, 4), "lengths reach from 4 to 447392426"),
     ],
 )
 def test_limits_that_no_tree_meets_are_refused_with_the_reachable_range(limits: Limits, message: str) -> None:

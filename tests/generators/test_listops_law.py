@@ -16,8 +16,8 @@ import pytest
 from listops_parser import parse
 from scipy import stats
 
-from lrtasks.generators.listops import grammar, lengths, tree
-from lrtasks.generators.listops.lengths import Limits
+from lrtasks.generators.listops import grammar, sampling
+from lrtasks.generators.listops.sampling import Limits
 from lrtasks.generators.tasks.listops import SETTINGS
 
 
@@ -38,7 +38,7 @@ def plain_rejection(rng: random.Random, limits: Limits) -> str:
 
 def drawn(limits: Limits, count: int, seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return [tree.draw(rng, limits) for _ in range(count)]
+    return [sampling.draw(rng, limits) for _ in range(count)]
 
 
 def shapes(depth: int, max_depth: int, max_args: int, limit: int) -> Iterator[tuple[str, int, float]]:
@@ -84,14 +84,12 @@ def test_expressions_follow_the_conditional_law_exactly(limits: Limits, count: i
     assert stats.chisquare(tokens[10:14]).pvalue > 1e-4
 
 
-def test_length_law_and_reachable_lengths_agree_with_enumeration() -> None:
+def test_length_law_and_longest_expression_agree_with_enumeration() -> None:
     exact = np.zeros(21)
     for _, length, chance in shapes(1, 3, 4, 20):
         exact[length] += chance
-    np.testing.assert_allclose(lengths.length_law(20, 3, 4), exact, atol=1e-14)
-    assert (lengths.reachable(20, 3, 4) == (exact > 0)).all()
-    assert (lengths.reachable(30, 3, 3).nonzero()[0].tolist()) == [1, 4, 5, *range(7, 18)]
-    assert lengths.longest(3, 3) == 17
+    np.testing.assert_allclose(sampling.length_law(20, 3, 4), exact, atol=1e-14)
+    assert sampling.longest(3, 3) == 17
 
 
 @pytest.mark.parametrize("limits", [SETTINGS["small"], Limits(60, 80, 9, 3)], ids=["common", "rare"])
@@ -149,7 +147,7 @@ def test_statistics_agree_with_the_reference(setting: str, count: int, data: Pat
 @pytest.mark.parametrize("setting", ["lra-like", "paper"])
 def test_length_law_agrees_with_samples_and_with_the_references_acceptance(setting: str, data: Path) -> None:
     limits = SETTINGS[setting]
-    law = lengths.length_law(limits.max_length - 1, limits.max_depth, limits.max_args)
+    law = sampling.length_law(limits.max_length - 1, limits.max_depth, limits.max_args)
     reference = json.loads((data / "listops_stats.json").read_text())[setting]["acceptance"]
     test = stats.binomtest(reference["accepted"], reference["attempts"], law[limits.min_length + 1 :].sum())
     assert test.pvalue > 1e-3

@@ -9,12 +9,13 @@ import pytest
 
 from lrtasks.generators import make
 from lrtasks.generators.pathfinder import image
-from lrtasks.generators.pathfinder.geometry import DEGREES, geometry
-from lrtasks.generators.pathfinder.settings import RESOLUTIONS, complete
+from lrtasks.generators.pathfinder.placement import DEGREES
+from lrtasks.generators.pathfinder.settings import RESOLUTIONS
+from lrtasks.generators.pathfinder.tables import kit
 
 
 def layouts(res: int, variant: str, count: int) -> list[image.Layout]:
-    rng, chosen = np.random.default_rng(0), complete(res, variant, {})
+    rng, chosen = np.random.default_rng(0), make("pathfinder", res=res, variant=variant).settings
     return [image.lay_out(chosen, rng) for _ in range(count)]
 
 
@@ -37,10 +38,12 @@ def test_clean_marks_are_at_the_same_place_on_every_path(res: int) -> None:
     assert abs(np.mean(beyond)) < 0.5
 
 
-@pytest.mark.parametrize(("res", "margin"), [(64, 1), (64, 2), (128, 2), (128, 3), (256, 4), (512, 7)])
+@pytest.mark.parametrize(
+    ("res", "margin"), [(64, 1), (64, 2), (128, 2), (128, 3), (256, 4), pytest.param(512, 7, marks=pytest.mark.e2e)]
+)
 def test_clean_geometry_is_its_own_mirror_image(res: int, margin: int) -> None:
     """Turned by 90°, and mirrored, every step and every candidate is another one's: no direction is preferred."""
-    shapes = geometry(complete(res, "clean", {}), margin)
+    shapes = kit(make("pathfinder", res=res, variant="clean").settings, margin).tables
     ring = {tuple(pixel) for pixel in shapes.ring.tolist()}
     assert ring == {(col, -row) for row, col in ring} == {(-row, col) for row, col in ring}
     for table in (shapes.head, shapes.back, np.roll(shapes.second, 180, axis=0)):
@@ -56,13 +59,13 @@ def test_clean_geometry_is_its_own_mirror_image(res: int, margin: int) -> None:
     for (row, col), (down, right) in advance.items():
         assert advance[col, -row] == (right, -down)
         assert advance[-row, col] == (-down, right)
-    paper = geometry(complete(res, "paper", {}), margin)
+    paper = kit(make("pathfinder", res=res).settings, margin).tables
     assert not np.array_equal(np.sort(paper.ring[:, 0]), np.sort(-paper.ring[:, 0]))
 
 
 def test_clean_paths_do_not_drift() -> None:
     def heading(variant: str) -> tuple[np.ndarray, np.ndarray]:
-        angles = [layout.kit.geometry.angle[layout.scene.main[:, :, 2]] for layout in layouts(64, variant, 400)]
+        angles = [layout.kit.angle[layout.scene.main[:, :, 2]] for layout in layouts(64, variant, 400)]
         means = np.array([(np.sin(angle).mean(), np.cos(angle).mean()) for angle in angles])
         return means.mean(axis=0), means.std(axis=0) / math.sqrt(len(means))
 
@@ -76,8 +79,8 @@ def test_clean_paths_do_not_drift() -> None:
 def test_clean_path_pixels_are_visible(res: int) -> None:
     rng, faint = np.random.default_rng(0), []
     for _ in range(6):
-        picture, target, _ = make("pathfinder", res=res, variant="clean").image(rng)
-        assert picture[target > 0].min() >= image.VISIBLE > 255 / 4
-        picture, target, _ = make("pathfinder", res=res).image(rng)
-        faint.append(np.mean(picture[target > 0] < 255 / 10))
+        _, clean = make("pathfinder", res=res, variant="clean").picture(rng)
+        assert clean.image[clean.target > 0].min() >= image.VISIBLE > 255 / 4
+        _, paper = make("pathfinder", res=res).picture(rng)
+        faint.append(np.mean(paper.image[paper.target > 0] < 255 / 10))
     assert np.mean(faint) > 0.5

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from pathfinder_statistics import compare, measure, reference
 
-from lrtasks.generators.pathfinder import image, rendering
-from lrtasks.generators.pathfinder.geometry import DEGREES
-from lrtasks.generators.pathfinder.settings import complete
+from lrtasks.generators import make
+from lrtasks.generators.pathfinder import image
+from lrtasks.generators.pathfinder.placement import DEGREES
+from lrtasks.generators.pathfinder.tables import Kit, kit
 
 # what the fidelity test looks at, of all that benchmarks/pathfinder_fidelity.py reports
 MEANS = (
@@ -46,7 +47,9 @@ MEANS = (
 
 def test_means_are_those_of_the_reference() -> None:
     expected = reference(128)
-    found = compare(measure(complete(128, "paper", {}), 300, seed=0), {name: expected[name] for name in MEANS})
+    found = compare(
+        measure(make("pathfinder", res=128).settings, 300, seed=0), {name: expected[name] for name in MEANS}
+    )
     assert len(found) == 25
     assert not [comparison for comparison in found if not comparison.holds]
 
@@ -54,7 +57,7 @@ def test_means_are_those_of_the_reference() -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize("res", [128, 256, 512])
 def test_all_means_are_those_of_the_reference(res: int) -> None:
-    found = compare(measure(complete(res, "paper", {}), 300, seed=1), reference(res))
+    found = compare(measure(make("pathfinder", res=res).settings, 300, seed=1), reference(res))
     assert len(found) == 51
     assert not [comparison for comparison in found if not comparison.holds]
 
@@ -74,14 +77,14 @@ def test_reference_paths_are_redrawn_byte_for_byte(examples: dict[str, np.ndarra
     known = {
         name.removesuffix(f"_{res}"): values[number] for name, values in examples.items() if name.endswith(str(res))
     }
-    kit = image.kit(complete(res, "paper", {}), int(known["margin"]))
+    shared = kit(make("pathfinder", res=res).settings, int(known["margin"]))
     target = np.zeros((res, res), int)
     for path in range(2):
         pixels = np.unpackbits(known[f"path{path}"]).reshape(res, res).astype(bool)
         drawn = [
             image.normalised(canvas, float(known["pre_norm_max"]))
-            for chain in chains(kit, known, path, pixels)
-            if (canvas := pasted(kit, chain)) is not None
+            for chain in chains(shared, known, path, pixels)
+            if (canvas := pasted(shared, chain)) is not None
         ]
         exact = [canvas for canvas in drawn if np.array_equal(canvas > 0, pixels)]
         assert exact
@@ -92,30 +95,30 @@ def test_reference_paths_are_redrawn_byte_for_byte(examples: dict[str, np.ndarra
     assert np.array_equal(target, known["target"])
 
 
-def pasted(kit: image.Kit, chain: list[tuple[int, int, int]]) -> np.ndarray:
-    canvas = np.zeros((kit.settings.res, kit.settings.res), np.float32)
-    image.paste_dashes(canvas, kit.patches, np.array(chain))
+def pasted(shared: Kit, chain: list[tuple[int, int, int]]) -> np.ndarray:
+    canvas = np.zeros((shared.settings.res, shared.settings.res), np.float32)
+    image.paste_dashes(canvas, shared, np.array(chain))
     return canvas
 
 
 def chains(
-    kit: image.Kit, known: dict[str, np.ndarray], path: int, pixels: np.ndarray
+    shared: Kit, known: dict[str, np.ndarray], path: int, pixels: np.ndarray
 ) -> Iterator[list[tuple[int, int, int]]]:
     """All chains of dashes from a path's known origin to its known end that stay within its pixels and the image."""
-    shapes, res = kit.geometry, kit.settings.res
+    shapes, res = shared.tables, shared.settings.res
     origin, terminal = (tuple(known[name][path].tolist()) for name in ("origin_tips", "terminal_tips"))
 
     def possible(row: int, col: int, orientation: int) -> bool:
         if not (0 <= row < res and 0 <= col < res):
             return False
-        dash = image.normalised(pasted(kit, [(row, col, orientation)]), float(known["pre_norm_max"]))
+        dash = image.normalised(pasted(shared, [(row, col, orientation)]), float(known["pre_norm_max"]))
         return bool(np.all(dash <= known["image"]) and np.all(pixels[dash > 0]))
 
     def moved(point: tuple[int, int], step: np.ndarray) -> tuple[int, int]:
         return math.ceil(point[0] + step[0]), math.ceil(point[1] + step[1])
 
     def grown(chain: list[tuple[int, int, int]], pivot: tuple[int, int]) -> Iterator[list[tuple[int, int, int]]]:
-        if len(chain) == kit.settings.dashes:
+        if len(chain) == shared.settings.dashes:
             if chain[-1][:2] == terminal:
                 yield chain
             return
@@ -134,11 +137,11 @@ def chains(
 
 @pytest.mark.parametrize(("res", "number"), EXAMPLES)
 def test_reference_marks_are_redrawn(examples: dict[str, np.ndarray], res: int, number: int) -> None:
-    chosen = complete(res, "paper", {})
+    chosen = make("pathfinder", res=res).settings
     known = {name: examples[f"{name}_{res}"][number] for name in ("image", "marker_indices", "pre_norm_max")}
     for path, tips in zip(known["marker_indices"], ("origin_tips", "terminal_tips"), strict=True):
         row, col = examples[f"{tips}_{res}"][number, path].tolist()
-        top, left, patch = rendering.mark(res, chosen.mark_radius, chosen.antialias, row, col)
+        top, left, patch = image.mark(res, chosen.mark_radius, chosen.antialias, row, col)
         ours = image.normalised(np.maximum(patch, 0), float(known["pre_norm_max"]))
         theirs = known["image"][top : top + len(patch), left : left + len(patch)]
         assert np.all(ours <= theirs)
@@ -154,6 +157,6 @@ def test_mark_patch_is_a_crop_of_the_whole_image(position: tuple[int, int]) -> N
     disc = (rows - position[0] * scale) ** 2 + (cols - position[1] * scale) ** 2 <= (radius * scale) ** 2
     whole = np.array(Image.fromarray(disc.astype(np.float32)).resize((res, res), Image.Resampling.LANCZOS))
     canvas = np.zeros_like(whole)
-    top, left, patch = rendering.mark(res, radius, scale, *position)
+    top, left, patch = image.mark(res, radius, scale, *position)
     canvas[top : top + len(patch), left : left + len(patch)] = patch
     np.testing.assert_allclose(canvas, whole, atol=1e-7)

@@ -9,30 +9,29 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from lrtasks.generators.pathfinder import image, placement
-from lrtasks.generators.pathfinder.geometry import WEIGHT_UNIT
-from lrtasks.generators.pathfinder.settings import complete
-from lrtasks.generators.pathfinder.tables import empty
+from lrtasks.generators import make
+from lrtasks.generators.pathfinder import placement, tables
+from lrtasks.generators.pathfinder.tables import WEIGHT_UNIT
 
 
 @pytest.mark.parametrize("variant", ["paper", "clean"])
 def test_pictures_of_the_search_are_what_they_are_defined_to_be(variant: str) -> None:
     """Taken: maximum of the frame and the dashes' masks but the first path's last; reach: its dilation by a disc."""
-    chosen = complete(64, variant, {})
-    kit = image.kit(chosen, 2)
+    chosen = make("pathfinder", res=64, variant=variant).settings
+    kit = tables.kit(chosen, 2)
     t = kit.tables
-    canvas, scene = empty(t)
+    canvas, scene = placement.empty(t)
     placement.place(t, canvas, placement.seeded(np.arange(4, dtype=np.uint32)), scene)
     assert scene.counts[placement.TRIED] > 1, "nothing was taken back"
     placed = scene.others[: scene.counts[placement.DISTRACTORS]].reshape(-1, 3)
     dashes = np.vstack([scene.main[0, :-1], scene.main[1], placed])
-    size = chosen.res + 2 * t.pad
+    size = t.stride
     inside = slice(t.pad, -t.pad)
     taken = np.zeros((size, size), np.uint8)
-    half = kit.patches.cover.shape[1] // 2
+    half = kit.cover.shape[1] // 2
     for row, col, orientation in np.add(dashes, (t.pad, t.pad, 0)):
         view = taken[row - half : row + half + 1, col - half : col + half + 1]
-        np.maximum(view, kit.patches.cover[orientation], out=view)
+        np.maximum(view, kit.cover[orientation], out=view)
     framed = np.pad(taken[inside, inside][1:-1, 1:-1], 1, constant_values=255)
     assert np.array_equal(canvas.cover.reshape(size, size)[inside, inside], framed)
     axis = np.arange(-2, 3)
@@ -42,17 +41,17 @@ def test_pictures_of_the_search_are_what_they_are_defined_to_be(variant: str) ->
 
 
 def test_dashes_collide_where_they_take_1_8_of_a_pixel() -> None:
-    kit = image.kit(complete(64, "paper", {}), 1)
+    kit = tables.kit(make("pathfinder", res=64).settings, 1)
     t, rng = kit.tables, np.random.default_rng(0)
-    canvas, _ = empty(t)
+    canvas, _ = placement.empty(t)
     size = int(math.sqrt(len(canvas.cover)))
-    half, centre = t.cover_half, t.pad + 32
+    half, centre = kit.cover.shape[1] // 2, t.pad + 32
     at = centre * (size + 1)
     outcomes = []
-    for orientation in rng.integers(len(t.cover), size=200):
+    for orientation in rng.integers(len(kit.cover), size=200):
         canvas.cover[:] = rng.integers(190, 230, size=size * size)
         view = canvas.cover.reshape(size, size)[centre - half : centre + half + 1, centre - half : centre + half + 1]
-        highest = (view / 255 + kit.patches.cover[orientation] / 255).max()
+        highest = (view / 255 + kit.cover[orientation] / 255).max()
         outcomes.append(placement._fits(t, canvas.cover, at, orientation))
         canvas.cover[:] = np.minimum(canvas.cover, 203)
         assert placement._fits(t, canvas.cover, at, orientation)
@@ -65,20 +64,20 @@ def test_dashes_collide_where_they_take_1_8_of_a_pixel() -> None:
 @pytest.mark.parametrize("free", [0, 20])
 def test_start_pixels_are_uniform_among_the_free_ones(free: int) -> None:
     """Also when so few are free that blind draws miss them, and when there is none."""
-    kit = image.kit(complete(64, "paper", {}), 2)
+    kit = tables.kit(make("pathfinder", res=64).settings, 2)
     t = kit.tables
-    canvas, _ = empty(t)
+    canvas, _ = placement.empty(t)
     size = t.res + 2 * t.pad
     cover = canvas.cover.reshape(size, size)
     cover[t.pad : -t.pad, t.pad : -t.pad] = 255
     cover[t.pad + 30 : t.pad + 30 + free, t.pad + 20 : t.pad + 20 + free] = placement.FREE
-    half = t.cover_half
+    half = kit.cover.shape[1] // 2
     for degree in (0, 45, 200):
         allowed = set()
         for row, col in itertools.product(range(15, 60), repeat=2):
             # shifted by a pixel, and pixels up to L + m from there
-            solid = np.argwhere(kit.patches.cover[degree] == 255) - half
-            solid = solid[(np.abs(solid + 1) <= t.cover_half - 2).all(axis=1)] + 1 + (row, col)
+            solid = np.argwhere(kit.cover[degree] == 255) - half
+            solid = solid[(np.abs(solid + 1) <= half - 2).all(axis=1)] + 1 + (row, col)
             if all(cover[i + t.pad, j + t.pad] <= placement.FREE for i, j in solid):
                 allowed.add((row, col))
         state, first = placement.seeded(np.arange(4, dtype=np.uint32)), np.array([0, 0, degree])
@@ -91,10 +90,11 @@ def test_start_pixels_are_uniform_among_the_free_ones(free: int) -> None:
 
 
 def test_turning_weights() -> None:
-    shapes = image.kit(complete(128, "paper", {}), 3).geometry
+    kit = tables.kit(make("pathfinder", res=128).settings, 3)
+    shapes = kit.tables
     for orientation in (0, 180, 359, 380):
         targets = np.arctan2(*shapes.ring.T)
-        turn = np.abs(turned_between(shapes.angle[orientation], targets))
+        turn = np.abs(turned_between(kit.angle[orientation], targets))
         expected = np.cos(np.minimum(1.8 * turn, np.pi / 2)) ** 2
         dense = np.zeros(len(targets))
         count = shapes.near_count[orientation]

@@ -48,7 +48,7 @@ def test_any_setting_is_kept(given_settings: dict[str, Any]) -> None:
     assert layout.scene.others.shape[1] == chosen.distractor_dashes
     assert picture.image.shape == (chosen.res, chosen.res)
     for dashes in (*layout.scene.main, *layout.scene.others[: layout.distractors]):
-        turns = turned(layout.kit.geometry.angle[dashes[:, 2]])
+        turns = turned(layout.kit.angle[dashes[:, 2]])
         assert np.all(np.abs(turns) <= 90 / chosen.continuity)
         assert np.all((dashes[1:, :2] >= chosen.padding) & (dashes[1:, :2] < chosen.res - chosen.padding))
     assert (2 in picture.target) == (layout.label == 1)
@@ -94,6 +94,6 @@ def test_bad_settings(name: str, given_settings: dict[str, Any], message: str) -
 
 def test_paths_that_cannot_fit_end_in_an_error() -> None:
     task = make("pathfinder", res=64, dashes=40, gap_margins=[2])
-    message = "no two paths found for res=64 .* dashes=40 of dash_length=4 with a gap margin of 2 do not fit"
+    message = "no two paths found for res=64 .* dashes=40 of dash_length=4 with a gap margin of 2 .* do not fit"
     with pytest.raises(UsageError, match=message):
         task.batch([0])

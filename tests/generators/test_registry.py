@@ -26,11 +26,10 @@ def test_task_keeps_its_contract(name: str) -> None:
 
 @pytest.mark.parametrize("name", registry.built_in())
 def test_presets_make_a_task(name: str) -> None:
-    presets = registry.presets(name)
-    assert set(presets) >= {"small", "paper"}
-    for preset in presets.values():
-        made = make(name, **preset.get("parameters", {}))
-        assert made.name == name
+    cls = registry.get(name)
+    assert {"small", "paper"} <= set(cls.presets)
+    for preset in cls.presets:
+        assert make(name, **cls.preset_values(preset)[0]).name == name
 
 
 @pytest.mark.parametrize("name", registry.built_in())

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrtasks.models.ops.ema import SSM, EMAKernel
+from lrtasks.models.ops.convolution import SSM
+from lrtasks.models.ops.exponentials import EMAKernel
 from lrtasks.models.ops.gated_attention import SharedAttention
 
 Arrays = Mapping[str, Any]

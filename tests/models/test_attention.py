@@ -15,7 +15,7 @@ from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.attention import Attention, AttentionLayer
 from lrtasks.models.ops.attention import MultiHeadAttention, attend
-from lrtasks.models.ops.rotary import rotate
+from lrtasks.models.ops.positions import rotate
 from lrtasks.spec import Spec
 
 SIGNAL, SYMBOLS = Spec("real", 24, 3), Spec("token", 24, 5)

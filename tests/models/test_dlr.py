@@ -14,11 +14,11 @@ import torch
 from parity import check_outputs_and_gradients, check_streaming_of, gap
 
 from lrtasks.errors import UsageError
-from lrtasks.models import build, registry
+from lrtasks.models import build
 from lrtasks.models.base import offered, state_bytes
 from lrtasks.models.dlr import DLRKernel
-from lrtasks.models.ops import expkernel
-from lrtasks.models.ops.longlayer import LongConvLayer
+from lrtasks.models.ops import exponentials
+from lrtasks.models.ops.convolution import LongConvLayer
 from lrtasks.spec import Spec
 
 CASTS = {"real": "real", "imag": "imag", "sum": "sum", "prod": "prod", "realprod": "real-prod"}
@@ -53,7 +53,7 @@ def fill_layer(layer: LongConvLayer, arrays: dict[str, Any], prefix: str, linear
     return leaves
 
 
-@pytest.mark.parametrize("plain", [0, expkernel.PLAIN])
+@pytest.mark.parametrize("plain", [0, exponentials.PLAIN])
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize(("file", "eigenvalues", "real_weight", "cast"), KERNELS)
 def test_kernel_parity(
@@ -66,7 +66,7 @@ def test_kernel_parity(
     plain: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(expkernel, "PLAIN", plain)
+    monkeypatch.setattr(exponentials, "PLAIN", plain)
     arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
     H, N, L = (int(arrays[size]) for size in "HNL")
     kernel = DLRKernel(H, N, 1e-3, 1e-1, CASTS[cast], eigenvalues, real_weight)
@@ -252,10 +252,3 @@ def test_no_streaming_form_when_bidirectional() -> None:
     spec = Spec("real", 8, 1)
     with pytest.raises(UsageError, match="bidirectional"):
         build("dlr", spec, spec, causal=False).initial_state(1)
-
-
-@pytest.mark.parametrize("preset", registry.presets("dlr"))
-def test_presets_are_valid(preset: str) -> None:
-    table = registry.presets("dlr")[preset]
-    for part in (table, *table.get("tasks", {}).values()):
-        registry.get("dlr").make(**table["hyper"] | part.get("hyper", {}))

@@ -15,8 +15,8 @@ from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.base import offered, state_bytes
 from lrtasks.models.dss import DSSKernel
-from lrtasks.models.ops import expkernel
-from lrtasks.models.ops.longlayer import LongConvLayer
+from lrtasks.models.ops import exponentials
+from lrtasks.models.ops.convolution import LongConvLayer
 from lrtasks.spec import Spec
 
 
@@ -29,13 +29,13 @@ def fill_kernel(kernel: DSSKernel, arrays: dict[str, Any], prefix: str) -> dict[
     return leaves | {"Lambda_im": kernel.b.offset}
 
 
-@pytest.mark.parametrize("plain", [0, expkernel.PLAIN])
+@pytest.mark.parametrize("plain", [0, exponentials.PLAIN])
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize(("file", "scale"), [("dss_exp_kernel", True), ("dss_exp_noscale_kernel", False)])
 def test_kernel_parity(
     data: Path, file: str, scale: bool, double: bool, plain: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expkernel, "PLAIN", plain)
+    monkeypatch.setattr(exponentials, "PLAIN", plain)
     arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
     H, N, L = (int(arrays[size]) for size in "HNL")
     kernel = DSSKernel(H, N, 1e-3, 1e-1, scale)

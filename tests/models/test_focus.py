@@ -11,10 +11,10 @@ from focus_models import SMALL, built, signal, spec
 from parity import check_streaming, gap
 from torch import nn
 
+from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
 from lrtasks.models import build, registry
 from lrtasks.models.base import state_bytes
-from lrtasks.models.checks import check_model
 from lrtasks.spec import Spec
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divide the length")

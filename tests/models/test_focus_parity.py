@@ -10,10 +10,8 @@ import pytest
 import torch
 from hybrid_parity import GRADIENT, OUTPUT, Part, check_close, check_gradients, fill, load
 
-from lrtasks.models.focus import Focus
-from lrtasks.models.ops.focus_layer import FocusLayer
-from lrtasks.models.ops.global_conv import GlobalConv
-from lrtasks.models.ops.hypernetwork import Hypernetwork
+from lrtasks.models.focus import Focus, FocusLayer
+from lrtasks.models.ops.hypernetwork import GlobalConv, Hypernetwork
 
 
 @pytest.mark.parametrize("double", [True, False])

@@ -10,14 +10,10 @@ from hybrid_parity import check_close, load
 
 from lrtasks.errors import UsageError
 from lrtasks.models import build
-from lrtasks.models.ops.attention_functions import laplace, relu2
-from lrtasks.models.ops.norms import make_norm
-from lrtasks.models.ops.relative_bias import RelativeBias, RotaryBias
-from lrtasks.models.ops.rotary import rotate
-from lrtasks.models.ops.scoped_attention import Scope, attend
-from lrtasks.models.ops.selection import Selection
-from lrtasks.models.ops.sinusoids import Sinusoids
-from lrtasks.models.ops.span import attention_span
+from lrtasks.models.ops.layers import make_norm
+from lrtasks.models.ops.positions import RelativeBias, RotaryBias, Sinusoids, rotate
+from lrtasks.models.ops.scoped_attention import Scope, attend, attention_span, laplace, relu2
+from lrtasks.models.ops.sparse import Selection
 from lrtasks.spec import Spec
 
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten
 
 from lrtasks.errors import UsageError
 from lrtasks.models import build
-from lrtasks.models.ops.local_attention import MultiHeadLocalAttention, attend_local
+from lrtasks.models.ops.attention import MultiHeadAttention, attend_local
 from lrtasks.spec import Spec
 
 FILES = ["causal", "causal_short", "noncausal", "noncausal_ragged"]
@@ -26,7 +26,7 @@ def test_parity(data: Path, file: str, precision: str, monkeypatch: pytest.Monke
     arrays = dict(np.load(data / "dlr" / f"local_attention_{file}.npz"))
     causal, chunk, length = bool(arrays["causal"]), int(arrays["chunk"]), int(arrays["L"])
     assert np.array_equal(local_visible(length, chunk, causal), arrays["visible"])
-    attention = MultiHeadLocalAttention(16, 4, chunk, causal=causal, learned_scale=True)
+    attention = MultiHeadAttention(16, 4, causal=causal, learned_scale=True, chunk=chunk)
     check_attention_parity(arrays, attention, attention, precision, monkeypatch)
 
 
@@ -65,7 +65,7 @@ class Largest(TorchDispatchMode):
 def test_memory_is_linear_in_the_length(causal: bool) -> None:
     """At 65,536 positions, forward and backward: no tensor beyond scores of a query with its 2 or 3 chunks."""
     chunk, heads, width = 64, 2, 4
-    attention = MultiHeadLocalAttention(heads * width, heads, chunk, causal=causal)
+    attention = MultiHeadAttention(heads * width, heads, causal=causal, chunk=chunk)
     sizes = []
     for length in (2**15, 2**16):
         x = torch.randn(1, length, heads * width, requires_grad=True)
@@ -96,7 +96,7 @@ def test_reaches_as_far_as_its_chunks() -> None:
 
 
 def test_streaming_keeps_a_bounded_cache() -> None:
-    attention = MultiHeadLocalAttention(8, 2, 4, causal=True)
+    attention = MultiHeadAttention(8, 2, causal=True, chunk=4)
     state = attention.initial_state(1)
     kept = []
     for _ in range(20):

@@ -10,14 +10,14 @@ import pytest
 import torch
 from hybrid_parity import GRADIENT, OUTPUT, Part, check_close, fill, load, ssm_parts
 from parity import check_streaming
+from test_quantised_attention import plain_attention, unrounded  # noqa: F401
 from test_quantiser import codebook_of
-from test_vq_attention import plain_attention, unrounded  # noqa: F401
 from torch import nn
 
+from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
 from lrtasks.models import build, registry
 from lrtasks.models.base import Backbone, ResidualBlock, offered
-from lrtasks.models.checks import check_model
 from lrtasks.models.longvq import LongVQ, LongVQLayer
 from lrtasks.spec import Spec
 
@@ -133,7 +133,7 @@ def test_streams_as_it_computes_in_parallel(settings: dict[str, Any]) -> None:
     [
         {"ssm": "s4d-lin", "shared_qk": True, "window": 5},
         {"quantise": False},
-        {"key_gradients": "code-mean", "window": 5, "revive": True},
+        {"key_gradients": "code-mean", "window": 5},
         {"attention": "relu2", "local_bias": False, "window": 5, "qk_norm": False},
     ],
 )
@@ -146,7 +146,7 @@ def test_options_conform(causal: bool, settings: dict[str, Any]) -> None:
 def trained(seed: int, steps: range, restored: dict[str, Any] | None = None) -> tuple[Backbone, dict[str, Any]]:
     """A model after training on random signals, as a run does, and what its checkpoint holds."""
     torch.manual_seed(seed)
-    model = build("longvq", SPEC, SPEC, d_model=8, layers=2, codebook=16, window=8, revive=True, dropout=0.1)
+    model = build("longvq", SPEC, SPEC, d_model=8, layers=2, codebook=16, window=8, dropout=0.1)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if restored is not None:
         model.load_state_dict(restored["model"])
@@ -203,6 +203,7 @@ def test_gradients_reach_distant_keys_only_with_code_means() -> None:
 def test_training_under_bfloat16_keeps_the_averages_in_float32() -> None:
     model = build("longvq", SPEC, SPEC, d_model=8, codebook=4, window=8)
     with torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(2, 40, 3))  # starts the codebook
         y = model(torch.randn(2, 40, 3))
         y.float().square().sum().backward()
     assert y.isfinite().all()
@@ -235,7 +236,6 @@ def test_padding_is_not_seen(causal: bool) -> None:
         ({"ssm": "s4d-lin", "d_state": 5}, "d_state must be even with ssm='s4d-lin'"),
         ({"quantise": False, "decay": 0.9}, "decay has no meaning with quantise=false"),
         ({"quantise": False, "commitment": 1.0}, "commitment has no meaning with quantise=false"),
-        ({"quantise": False, "revive": True}, "revive has no meaning with quantise=false"),
         ({"quantise": False, "key_gradients": "code-mean"}, "key_gradients has no meaning with quantise=false"),
         ({"norm": "batch"}, "batch norm is not causal in training"),
         ({"code_book": 4}, "has no parameter 'code_book'.*codebook"),
@@ -244,6 +244,23 @@ def test_padding_is_not_seen(causal: bool) -> None:
 def test_bad_input(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build("longvq", SPEC, SPEC, **settings)
+
+
+def test_the_first_training_call_sees_neither_the_future_nor_other_rows() -> None:
+    """The codebook starts from keys of that batch, but only after it."""
+
+    def first_call(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = build("longvq", SPEC, SPEC, d_model=8, layers=2, codebook=4, window=5).double().train()
+        y: torch.Tensor = model(x)
+        assert int(model.blocks[0].attention.codebook.updates) == 1
+        return y.detach()
+
+    x = torch.randn(2, 40, 3, dtype=torch.float64)
+    other = x.clone()
+    other[:, 25:] += 1.0
+    other[1] += 1.0
+    assert torch.allclose(first_call(other)[0, :25], first_call(x)[0, :25], rtol=0, atol=1e-10)
 
 
 def test_a_codebook_larger_than_a_batch_trains_and_says_so() -> None:

@@ -13,9 +13,8 @@ from test_local_attention import Largest
 from lrtasks.errors import UsageError
 from lrtasks.models import build, registry
 from lrtasks.models.base import ResidualBlock
-from lrtasks.models.mega import Mega, MegaLayer
-from lrtasks.models.mega_chunk import MegaChunk
-from lrtasks.models.ops.gated_attention import SiLUFeedForward
+from lrtasks.models.mega import Mega, MegaChunk, MegaLayer
+from lrtasks.models.ops.layers import silu_feedforward
 from lrtasks.spec import Spec
 
 LAYERS = [
@@ -68,7 +67,7 @@ def test_layer_parity(data: Path, file: str, double: bool) -> None:
 @pytest.mark.parametrize("kind", ["pre", "post"])
 def test_feedforward_parity(data: Path, kind: str, double: bool) -> None:
     arrays = load(data, f"mega_ffn_{kind}")
-    feedforward = SiLUFeedForward(10, 20)
+    feedforward = silu_feedforward(10, 20, truncated=False)
     block = ResidualBlock(feedforward, 10, "layer", kind == "pre", 0.0)
     parts = [*norm_parts(block.norm), *linear_parts("fc1", feedforward.hidden), *linear_parts("fc2", feedforward.out)]
     check_layer(arrays, block, parts, double)

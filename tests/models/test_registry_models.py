@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lrtasks.evaluation.presets import resolve
 from parity import gap
 
-from lrtasks import generators, models
+from lrtasks import generators
 from lrtasks.budget import Budget
+from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.presets import resolve
 from lrtasks.models import build, names, registry
-from lrtasks.models.checks import check_model
 from lrtasks.spec import Spec
 
 # Values for small models, of which each takes those that it has.
@@ -92,16 +90,15 @@ def test_streams_as_it_computes_in_parallel(name: str) -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_presets_are_valid(name: str) -> None:
-    """Names and values of hyper-parameters and of the budget, for every preset and every task that it names."""
-    presets = registry.presets(name)
-    assert {"small", "paper"} <= set(presets)
-    for preset in presets.values():
-        assert set(preset) <= {"hyper", "training", "tasks"}
-        assert set(preset.get("tasks", {})) <= set(generators.names())
-        for override in ({}, *preset.get("tasks", {}).values()):
-            assert set(override) <= {"hyper", "training"}
-            registry.get(name).make(**{**preset.get("hyper", {}), **override.get("hyper", {})})
-            Budget.make(**{**preset.get("training", {}), **override.get("training", {})})
+    """Names and values of parameters and of the budget, for every preset and every task that it names."""
+    cls = registry.get(name)
+    assert {"small", "paper"} <= set(cls.presets)
+    for preset in cls.presets:
+        base, _, task = preset.partition("/")
+        assert base in cls.presets and (not task or task in generators.names())
+        (own, budget), (task_own, task_budget) = cls.preset_values(base), cls.preset_values(preset)
+        cls.make(**{**own, **task_own})
+        Budget.make(**{**budget, **task_budget})
 
 
 def parameter_count(name: str) -> int:
@@ -114,14 +111,6 @@ def parameter_count(name: str) -> int:
 @pytest.mark.parametrize("name", sorted(set(registry.built_in()) - {"attention", "dlr", "sgconv"}))
 def test_small_presets_have_about_the_parameters_of_dlr(name: str) -> None:
     assert parameter_count(name) == pytest.approx(parameter_count("dlr"), rel=0.15)
-
-
-@pytest.mark.parametrize("name", sorted(set(registry.built_in()) - {"dlr", "sgconv"}))
-def test_presets_files_say_how_many_parameters(name: str) -> None:
-    file = Path(models.__file__).parent / f"{name.replace('-', '_')}.toml"
-    said = re.search(r"([\d,]+) on shift(?:,[^)]*)? against ([\d,]+)", file.read_text().replace("\n# ", " "))
-    assert said is not None
-    assert said.groups() == tuple(f"{parameter_count(each):,}" for each in (name, "dlr"))
 
 
 @pytest.mark.filterwarnings("ignore:.*divide the length")

@@ -13,7 +13,7 @@ from parity import check_outputs_and_gradients, check_streaming_of, gap
 from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.base import offered
-from lrtasks.models.ops.longlayer import LongConvLayer
+from lrtasks.models.ops.convolution import LongConvLayer
 from lrtasks.models.sgconv import SGConvKernel, scales
 from lrtasks.spec import Spec
 

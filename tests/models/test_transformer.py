@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lrtasks.models import build
-from lrtasks.models.ops.rotary import rotate
+from lrtasks.models.ops.positions import rotate
 from lrtasks.spec import Spec
 
 SIGNAL, SYMBOLS = Spec("real", 11, 3), Spec("token", 11, 5)

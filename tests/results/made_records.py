@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from lrtasks.evaluation import Budget
-from lrtasks.results import RunRecord
+import pandas as pd
 
+from lrtasks.budget import Budget
+from lrtasks.results import RunRecord
+from lrtasks.results.frame import make_frame
+from lrtasks.results.table import Table, make_table
+
+SETTINGS = {"layers": 1, "kernel": "real", "eigenvalues": "complex", "real_weight": False, "glu": False}
 COST = {"seconds_per_step": 0.01, "seconds": 1.0, "peak_memory_bytes": 1, "device": "cpu"}
 
 
@@ -29,8 +35,7 @@ def made(
         "task": {"name": task, "version": 1, "parameters": {"length": length}, "metric": "r2", "data": None},
         "model": {
             "name": model,
-            "parameters": {"layers": 1, "kernel": "real", "eigenvalues": "complex", "real_weight": False, "glu": False}
-            | (hyper or {}),
+            "parameters": SETTINGS | (hyper or {}),
             "structure": structure,
             "count": 100,
             "state_bytes": 64,
@@ -41,7 +46,17 @@ def made(
         "environment": {},
         "status": "done",
         "scores": scores,
-        "floors": {"constant": {"r2": 0.0}, "copy": {"r2": floor}} if score is not None else {},
+        "baselines": {"constant": {"r2": 0.0}, "copy": {"r2": floor}} if score is not None else {},
         "cost": COST,
     }
     return RunRecord(**{**fields, **changes})
+
+
+def framed(records: Sequence[RunRecord]) -> pd.DataFrame:
+    """The frame of records that lie nowhere."""
+    return make_frame([(None, record) for record in records])
+
+
+def tabled(records: Sequence[RunRecord], **options: Any) -> Table:
+    """The table of records that lie nowhere."""
+    return make_table(framed(records), **options)

@@ -20,7 +20,7 @@ from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.loop import WEIGHTS
 from lrtasks.models.portraits import Portrait
 from lrtasks.record import read_record
-from lrtasks.results import analysis, plots
+from lrtasks.results import analysis, figures
 
 BUDGET = {"steps": 30, "eval_every": 10, "val_batches": 1, "test_batches": 2, "batch_size": 4}
 
@@ -52,7 +52,7 @@ def portraits(run: Path) -> dict[str, dict[str, Portrait]]:
     """Portraits of a run on two test samples."""
     record = read_record(run)
     task = lrtasks.make(record.task["name"], **record.task["parameters"])
-    return analysis.portraits(run, record, task, task.batch(range(2), 0, "test"))
+    return analysis.module_states(run, record, task, task.batch(range(2), 0, "test"))
 
 
 def test_analysis_writes_curve_breakdowns_and_portraits(run: Path, tmp_path: Path) -> None:
@@ -63,10 +63,9 @@ def test_analysis_writes_curve_breakdowns_and_portraits(run: Path, tmp_path: Pat
     assert any("eigenvalues" in name for name in names)
     for path in written:
         assert np.asarray(Image.open(path).convert("L")).std() > 5, f"{path.name} is blank"
-    table = analysis.slice_tables(record)
-    for rows in record.slices.values():
-        for row in rows:
-            assert f"{row['r2']:.4f}" in table
+    for table, (name, rows) in zip(analysis.slice_tables(record), record.slices.items(), strict=True):
+        assert table.header == [name, "r2", "elements"]
+        assert [line[1] for line in table.lines] == [f"{row['r2']:z.4f}" for row in rows]
 
 
 def test_portraits_differ_before_and_after_training(run: Path) -> None:
@@ -93,7 +92,7 @@ def test_a_breakdown_without_groups_is_left_out(tmp_path: Path) -> None:
     made(curve=[{"step": 1, "loss": 1.0, "r2": 0.0}], slices={"position": []}).write(tmp_path)
     record, written = analysis.analyze(tmp_path, tmp_path / "out")
     assert [path.name for path in written] == ["curve.png"]
-    assert analysis.slice_tables(record) == ""
+    assert analysis.slice_tables(record) == []
 
 
 def test_plots_in_place_of_a_file_are_refused(tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_a_run_without_a_curve_is_refused(run: Path, tmp_path: Path) -> None:
     ids=lambda portrait: portrait.kind,
 )
 def test_every_kind_of_portrait_is_drawn(portrait: Portrait, tmp_path: Path) -> None:
-    path = plots.save(plots.draw_portrait({"before": portrait, "after": portrait}), tmp_path / "p.png")
+    path = figures.save(figures.draw_module({"before": portrait, "after": portrait}), tmp_path / "p.png")
     assert np.asarray(Image.open(path).convert("L")).std() > 2
 
 
@@ -143,11 +142,11 @@ def test_confidence_on_images_is_drawn_as_images(tmp_path: Path) -> None:
         assert portrait.kind == "positions" and portrait.series["confidence"].shape == (2, 1024)
     before, after = (portrait.series["confidence"].reshape(2, 32, 32) for portrait in states.values())
     pictures = task.batch(range(2), 0, "test").x.reshape(2, 32, 32)
-    found = panels(plots.draw_portrait(states, pictures))
+    found = panels(figures.draw_module(states, pictures))
     wanted = [panel for sample in zip(pictures, before, after, strict=True) for panel in sample]
     assert len(found) == 6 and all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True))
     # elsewhere positions are no pixels
-    assert [panel.shape for panel in panels(plots.draw_portrait(states))] == [(2, 1024), (2, 1024)]
+    assert [panel.shape for panel in panels(figures.draw_module(states))] == [(2, 1024), (2, 1024)]
 
 
 def test_padding_is_never_active(tmp_path: Path) -> None:
@@ -155,7 +154,7 @@ def test_padding_is_never_active(tmp_path: Path) -> None:
     task = lrtasks.make("listops", setting="small")
     run = untrained(tmp_path, task, d_model=8, d_state=2, window=8)
     batch = task.batch(range(4), 0, "test")
-    states = analysis.portraits(run, read_record(run), task, batch)["blocks.0.sparse.0 confidence"]
+    states = analysis.module_states(run, read_record(run), task, batch)["blocks.0.sparse.0 confidence"]
     assert batch.mask is not None and not batch.mask.all()
     for portrait in states.values():
         assert not portrait.series["confidence"][~batch.mask].any()
@@ -169,13 +168,13 @@ def test_module_figures_are_drawn_with_their_spread(run: Path) -> None:
         "blocks.1.sparse.0": {"activation_rate": 0.5, "activation_rate_std": 0.2, "attention_span": 4.0},
         "blocks.1": {"causal": True, "responses": [1.0, 2.0], "depth_std": 7},
     }
-    figures = analysis.module_figures(record)
-    assert figures == {
+    numbers = analysis.module_numbers(record)
+    assert numbers == {
         "activation_rate": {"blocks.0.sparse.0": (0.25, 0.1), "blocks.1.sparse.0": (0.5, 0.2)},
         "attention_span": {"blocks.0.sparse.0": (3.0, None), "blocks.1.sparse.0": (4.0, None)},
         "depth_std": {"blocks.1": (7, None)},
     }
-    rate, span, _ = plots.draw_figures(figures).axes
+    rate, span, _ = figures.draw_diagnostics(numbers).axes
     assert [bar.get_height() for bar in rate.patches] == [0.25, 0.5]
     (lower, upper) = (np.array(line.get_segments())[0, :, 1] for line in rate.collections)
     assert lower == pytest.approx([0.15, 0.35]) and upper == pytest.approx([0.3, 0.7])
@@ -188,10 +187,10 @@ def test_long_diagnostics_are_told_by_their_shape() -> None:
     record = made()
     response = [[[1.0] * 9] * 4] * 2
     record.diagnostics = {"blocks.0": {"causal": True, "pole_radius": 0.123456, "frequency_response": response}}
-    assert analysis.diagnostics_table(record).splitlines() == [
-        "blocks.0  causal  True",
-        "blocks.0  pole_radius  0.1235",
-        "blocks.0  frequency_response  2 × 4 × 9 numbers, in record.json",
+    assert analysis.diagnostics_table(record).lines == [
+        ["blocks.0", "causal", "True"],
+        ["blocks.0", "pole_radius", "0.1235"],
+        ["blocks.0", "frequency_response", "2 × 4 × 9 numbers, in record.json"],
     ]
 
 
@@ -199,9 +198,9 @@ def test_diagnostics_of_a_run_are_drawn(tmp_path: Path) -> None:
     run = trained(tmp_path, "longvq", "shift", {"length": 32}, d_model=8, d_state=2, layers=2, codebook=4, window=8)
     record, written = analysis.analyze(run, tmp_path / "analysis")
     assert {"diagnostics.png", "blocks-0-attention-codebook-codebook-usage.png"} <= {path.name for path in written}
-    figures = analysis.module_figures(record)
-    assert set(figures) == {"codebook_usage", "codebook_perplexity", "dead_codes", "quantisation_error"}
-    assert all(len(modules) == 2 for modules in figures.values())
+    numbers = analysis.module_numbers(record)
+    assert set(numbers) == {"codebook_usage", "codebook_perplexity", "dead_codes", "quantisation_error"}
+    assert all(len(modules) == 2 for modules in numbers.values())
 
 
 def test_weights_of_another_model_are_refused(run: Path, tmp_path: Path) -> None:
@@ -217,7 +216,7 @@ def test_weights_of_another_model_are_refused(run: Path, tmp_path: Path) -> None
 
 def test_predictions_are_drawn_beside_image_and_target() -> None:
     target = np.arange(16).reshape(1, 16) % 3
-    figure = plots.draw_predictions(np.random.rand(1, 16, 1), target, target, (4, 4), 3)
+    figure = figures.draw_predictions(np.random.rand(1, 16, 1), target, target, (4, 4), 3)
     assert [panel.get_title() for panel in figure.axes] == ["image", "target", "prediction"]
     assert np.array_equal(figure.axes[1].images[0].get_array(), target.reshape(4, 4))
 
@@ -228,3 +227,20 @@ def test_an_own_model_with_the_name_of_a_registered_one_has_no_portraits(tmp_pat
     checkpoint.save(tmp_path / WEIGHTS, {"model": {}, "step": 1})
     _, written = analysis.analyze(tmp_path, tmp_path / "plots")
     assert [path.name for path in written] == ["curve.png"]
+
+
+def test_links_are_not_written_through(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    run.mkdir()
+    elsewhere.mkdir()
+    made(curve=[{"step": 1, "loss": 1.0, "r2": 0.0}]).write(run)
+    (run / "analysis").symlink_to(elsewhere)
+    with pytest.raises(UsageError, match="is a link"):
+        analysis.analyze(run, run / "analysis")
+    assert not list(elsewhere.iterdir())
+    (run / "analysis").unlink()
+    (run / "analysis").mkdir()
+    (elsewhere / "victim").write_text("precious")
+    (run / "analysis" / "curve.png").symlink_to(elsewhere / "victim")
+    analysis.analyze(run, run / "analysis")
+    assert (elsewhere / "victim").read_text() == "precious"

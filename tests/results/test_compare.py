@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_records import made
+from made_records import framed, made
 from scipy import stats
 
 from lrtasks.errors import UsageError
 from lrtasks.results import RunRecord
-from lrtasks.results.compare import Comparison, compare
-from lrtasks.results.pairing import Side, model_side
+from lrtasks.results.compare import Comparison, compare, model_runs
 
 A, B = (0.9, 0.8, 0.95), (0.7, 0.75, 0.8)
 
@@ -27,25 +26,35 @@ def runs(model: str, scores: Sequence[float | None], **settings: Any) -> list[Ru
 
 
 def compared(a: list[RunRecord], b: list[RunRecord]) -> Comparison:
-    return compare(Side("one", a), Side("other", b))
+    return compare(framed(a), framed(b), ("one", "other"))
 
 
 def test_the_differences_of_a_task_go_into_a_paired_test() -> None:
     found = compared(runs("dlr", A), list(reversed(runs("dss", B))))
     (entry,) = found.differences
-    content = entry.content()
+    content = entry
     assert (content["seeds"], content["a"], content["b"]) == ([0, 1, 2], list(A), list(B))
     expected = stats.ttest_rel(A, B)
     interval = expected.confidence_interval(0.95)
     assert content["difference"] == pytest.approx(0.4 / 3)
     assert (content["difference_low"], content["difference_high"]) == pytest.approx((interval.low, interval.high))
     assert content["p"] == content["p_holm"] == pytest.approx(expected.pvalue)
-    assert entry.line() == ["shift", "r2", "0.883", "0.750", "+0.133", "-0.056 to +0.323", "3", "0.094", "0.094"]
+    assert found.table().lines[0] == [
+        "shift",
+        "r2",
+        "0.883",
+        "0.750",
+        "+0.133",
+        "-0.056 to +0.323",
+        "3",
+        "0.094",
+        "0.094",
+    ]
 
 
 def test_one_pair_is_too_few_for_a_test() -> None:
     found = compared(runs("dlr", [0.9]), runs("dss", [0.7]))
-    assert found.differences[0].line() == ["shift", "r2", "0.900", "0.700", "+0.200", "", "1", "too few pairs", ""]
+    assert found.table().lines[0] == ["shift", "r2", "0.900", "0.700", "+0.200", "", "1", "too few pairs", ""]
     assert found.notes() == [
         "A: one; B: other",
         "over 1 task A is better on 1, B on 0; too few tasks for a test",
@@ -56,7 +65,7 @@ def test_one_pair_is_too_few_for_a_test() -> None:
 
 def test_equal_differences_have_no_test() -> None:
     found = compared(runs("dlr", [1.0, 0.9]), runs("dss", [0.9, 0.8]))
-    assert found.differences[0].line()[-2:] == ["equal differences", ""]
+    assert found.table().lines[0][-2:] == ["equal differences", ""]
 
 
 def test_several_tests_are_corrected() -> None:
@@ -66,9 +75,13 @@ def test_several_tests_are_corrected() -> None:
     a += runs("dlr", [0.3], task="sort")  # a single pair adds no test
     b += runs("dss", [0.2], task="sort")
     mips, shift, sort = compared(a, b).differences
-    assert (mips.task, shift.task, sort.task) == ("mips", "shift", "sort")
-    assert mips.p is not None and shift.p is not None and mips.p < shift.p
-    assert (mips.p_holm, shift.p_holm, sort.p_holm) == (pytest.approx(2 * mips.p), pytest.approx(shift.p), None)
+    assert tuple(entry["task"] for entry in (mips, shift, sort)) == ("mips", "shift", "sort")
+    assert mips["p"] < shift["p"]
+    assert [entry["p_holm"] for entry in (mips, shift, sort)] == [
+        pytest.approx(2 * mips["p"]),
+        pytest.approx(shift["p"]),
+        None,
+    ]
 
 
 def over_tasks(differences: dict[str, float], **last: Any) -> Comparison:
@@ -104,7 +117,7 @@ def test_a_task_at_several_lengths_is_one_task() -> None:
     a = [made(model="dlr", length=length, score=0.6) for length in lengths]
     b = [made(model="dss", length=length, score=0.5) for length in lengths]
     found = compared(a, b)
-    assert [entry.label for entry in found.differences] == [f"shift (length={length})" for length in lengths]
+    assert [entry["label"] for entry in found.differences] == [f"shift (length={length})" for length in lengths]
     assert found.by_task() == {"shift": pytest.approx(0.1)}
     assert found.overall()["p_sign"] is None
 
@@ -163,10 +176,10 @@ def test_two_folders_of_several_models_are_compared_model_by_model() -> None:
     a = [*runs("dlr", A), *runs("dss", B)]
     b = [*runs("dlr", [0.6, 0.5, 0.4]), *runs("dss", [0.7, 0.75, 0.9]), *runs("s4d", [0.1])]
     found = compared(a, b)
-    assert [(entry.model, entry.label) for entry in found.differences] == [("dlr", "shift"), ("dss", "shift")]
-    assert found.differences[0].differences == pytest.approx([0.3, 0.3, 0.55])
-    assert found.sheet().header[:2] == ["task", "model"]
-    assert [line[1] for line in found.sheet().lines] == ["dlr", "dss"]
+    assert [(entry["model"], entry["label"]) for entry in found.differences] == [("dlr", "shift"), ("dss", "shift")]
+    assert found.differences[0]["difference"] == pytest.approx(1.15 / 3)
+    assert found.table().header[:2] == ["task", "model"]
+    assert [line[1] for line in found.table().lines] == ["dlr", "dss"]
     assert found.left_out == ["without a partner: 1 of other on shift"]
     assert found.overall()["tasks"] == 1
 
@@ -175,7 +188,7 @@ def test_runs_without_a_partner_or_a_score_are_left_out_and_named() -> None:
     lost = made(model="dlr", seed=1, score=None, status="diverged", cost={})
     a = [made(seed=0), lost, made(seed=2, score=0.8), made(seed=3), made(task="mips")]
     found = compared(a, runs("dss", [0.5, 0.6, 0.7]))
-    assert [record.seed for record, _ in found.differences[0].pairs] == [0, 2]
+    assert found.differences[0]["seeds"] == [0, 2]
     assert found.left_out == [
         "dlr seed 1 on shift: diverged",
         "without a partner: 1 of one on mips",
@@ -185,7 +198,7 @@ def test_runs_without_a_partner_or_a_score_are_left_out_and_named() -> None:
     unscored = made(seed=1, score=math.nan)
     failed = made(seed=2, status="failed")
     found = compared([made(), unscored, failed], runs("dss", [0.5, 0.6, 0.7]))
-    assert [record.seed for record, _ in found.differences[0].pairs] == [0]
+    assert found.differences[0]["seeds"] == [0]
     assert found.left_out == ["dlr seed 1 on shift: no score", "dlr seed 2 on shift: failed"]
     with pytest.raises(UsageError, match="no pair of one and other has two scores: dlr seed 1 on shift: diverged"):
         compared([lost], runs("dss", [0.5, 0.6]))
@@ -200,7 +213,8 @@ def test_a_run_has_one_partner() -> None:
         compared(two, runs("dss", [0.5]))
     with pytest.raises(UsageError, match="which have the same settings"):
         compared([made(score=0.5), made(score=0.6)], runs("dss", [0.5]))
-    assert len(compared([made(), made()], runs("dss", [0.5])).differences[0].pairs) == 1  # a copy is no second run
+    a_copy = compared([made(), made()], runs("dss", [0.5]))
+    assert a_copy.differences[0]["seeds"] == [0]
 
 
 def test_versions_of_lrtasks_against_each_other_are_named() -> None:
@@ -220,14 +234,14 @@ def test_a_model_is_named_as_tables_name_it() -> None:
         made(model="dss", score=0.4),
         made(model="dss", task="mips", budget={"lr": 0.5, "steps": 5}),
     ]
-    assert model_side("dlr (kernel=prod)", records).records == [records[1]]
-    assert model_side("dss", records).records == [records[3], records[2]]
+    assert list(model_runs("dlr (kernel=prod)", framed(records))[1].index) == [1]
+    assert list(model_runs("dss", framed(records))[1].index) == [2, 3]
     with pytest.raises(
         UsageError, match=r"'dlr' has several settings; name one of: dlr \(kernel=prod\), dlr \(kernel=r"
     ):
-        model_side("dlr", records)
+        model_runs("dlr", framed(records))
     with pytest.raises(UsageError, match="unknown model 'dsss'; did you mean 'dss'"):
-        model_side("dsss", records)
+        model_runs("dsss", framed(records))
 
 
 @pytest.fixture
@@ -266,11 +280,11 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
     runs = json.loads(folders("runs/dlr-0", "runs/dss-0", "--json").out)
     assert (runs["differences"][0]["model"], runs["differences"][0]["seeds"]) == (None, [0])
     Path("runs/old").mkdir()
-    dataclasses.replace(made(), schema=2).write(Path("runs/old"))
+    dataclasses.replace(made(), schema=9).write(Path("runs/old"))
     said = folders("later", "runs")
     assert said.code == 0
     assert said.err == (
-        "lrtasks: left out: runs/old/record.json has schema 2; this version of lrtasks reads schema 1\n"
+        "lrtasks: left out: runs/old/record.json has schema 9; this version of lrtasks reads schemas 1 to 2\n"
     )
 
 
@@ -293,3 +307,9 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
 def test_mistakes(folders: Callable[..., Any], words: tuple[str, ...], message: str) -> None:
     said = folders(*words)
     assert (said.code, said.out, said.err) == (2, "", f"lrtasks: {message}\n")
+
+
+def test_many_runs_without_a_partner_are_refused_at_once() -> None:
+    a, b = ([made(model=model, seed=first + seed) for seed in range(2000)] for model, first in (("a", 0), ("b", 2000)))
+    with pytest.raises(UsageError, match=r"a seed 0 and b seed 2000 on shift differ in seed \(0 and 2000\)"):
+        compared(a, b)

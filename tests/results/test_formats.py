@@ -1,4 +1,4 @@
-"""Sheets in every form: nothing lost, nothing that breaks out of its cell."""
+"""TextTables in every form: nothing lost, nothing that breaks out of its cell."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from made_records import made
+from made_records import made, tabled
 
-from lrtasks.results import formats
-from lrtasks.results.formats import Sheet
-from lrtasks.results.table import make_table
+from lrtasks.errors import UsageError, printable
+from lrtasks.results.formats import TextTable, render
 
 NASTY = r"""a|b <script>alert("&amp;")</script> 50% $x_1^2$ #{}~\end ±1 – 2"""
-SHEET = Sheet(["task", "model", NASTY], [["one", "0.5", ""], ["two", NASTY, "3"]])
+TABLE = TextTable(["task", "model", NASTY], [["one", "0.5", ""], ["two", NASTY, "3"]])
 NOTES = [f"first {NASTY}", "second"]
 
 
 def test_text_is_aligned() -> None:
-    header, one, two, *notes = formats.text([SHEET], NOTES).splitlines()
+    header, one, two, *notes = render("text", [TABLE], NOTES).splitlines()
     assert header.index("model") == one.index("0.5") == two.index("a|b") == 6
     assert header.index("a|b") == two.index("3", len(NASTY) + 6)
     assert notes == NOTES
-    assert formats.text([SHEET, SHEET]).split("\n\n") == [formats.text([SHEET])] * 2
+    assert render("text", [TABLE, TABLE]).split("\n\n") == [render("text", [TABLE])] * 2
 
 
 def test_text_is_folded_at_the_width() -> None:
     names = [f"model-{number}" for number in range(6)]
     header = ["task", *(text for name in names for text in (name, "paper"))]
     line = ["shift", *(str(number) for number in range(12))]
-    sheet = Sheet(header, [line], frozenset(range(2, 13, 2)))
-    assert formats.text([sheet], width=len(formats.text([sheet]).splitlines()[0])) == formats.text([sheet])
-    parts = formats.text([sheet], width=40).split("\n\n")
+    table = TextTable(header, [line], frozenset(range(2, 13, 2)))
+    assert render("text", [table], width=len(render("text", [table]).splitlines()[0])) == render("text", [table])
+    parts = render("text", [table], width=40).split("\n\n")
     found = [[words.split() for words in part.splitlines()] for part in parts]
     assert all(len(words) <= 40 for part in parts for words in part.splitlines())
     assert [part[0][0] for part in found] == ["task"] * 3
     assert [part[0][1::2] for part in found] == [names[:2], names[2:4], names[4:]]
     assert [word for part in found for word in part[1][1:]] == line[1:]
-    narrow = formats.text([sheet], width=1).split("\n\n")  # no column is left out, however narrow
+    narrow = render("text", [table], width=1).split("\n\n")  # no column is left out, however narrow
     assert [part.splitlines()[0].split() for part in narrow] == [["task", name, "paper"] for name in names]
 
 
-def test_a_sheet_can_be_transposed() -> None:
-    sheet = Sheet(["task", "dlr", "paper"], [["shift", "1", "2"], ["sort", "3", "4"]], frozenset([2]))
-    assert formats.text([sheet.transposed()]).split() == ["task", "shift", "sort", "dlr", "1", "3", "paper", "2", "4"]
+def test_a_table_can_be_transposed() -> None:
+    table = TextTable(["task", "dlr", "paper"], [["shift", "1", "2"], ["sort", "3", "4"]], frozenset([2]))
+    assert render("text", [table.transposed()]).split() == ["task", "shift", "sort", "dlr", "1", "3", "paper", "2", "4"]
 
 
 def test_markdown_has_as_many_cells_in_each_row() -> None:
-    table, notes = formats.markdown([SHEET], NOTES).split("\n\n")
+    table, notes = render("markdown", [TABLE], NOTES).split("\n\n")
     lines = table.splitlines()
     assert len(lines) == 4
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4}
-    assert notes.splitlines() == [f"- {note}" for note in NOTES]
-    assert formats.markdown([SHEET], ["only"]).endswith("\n\nonly")
+    assert [line[:8] for line in notes.splitlines()] == ["- first ", "- second"]
+    assert render("markdown", [TABLE], ["only"]).endswith("\n\nonly")
+    assert not re.search(r"<|>|(?<!\\)[\[\]`*]", f"{table}{notes}")
 
 
 class Page(html.parser.HTMLParser):
@@ -81,13 +81,13 @@ class Page(html.parser.HTMLParser):
 
 
 def test_html_holds_names_as_they_are() -> None:
-    page = Page(formats.html_page([SHEET], NOTES))
-    assert page.cells == [*SHEET.header, *(cell for line in SHEET.lines for cell in line), *NOTES]
+    page = Page(render("html", [TABLE], NOTES))
+    assert page.cells == [*TABLE.header, *(cell for line in TABLE.lines for cell in line), *NOTES]
     assert set(page.tags) == {"meta", "title", "style", "table", "tr", "th", "td", "p"}
 
 
 def test_latex_is_escaped() -> None:
-    text = formats.latex([SHEET], NOTES)
+    text = render("latex", [TABLE], NOTES)
     (table,) = re.findall(r"\\begin{tabular}{lll}\n(.*?)\\end{tabular}", text, flags=re.DOTALL)
     assert re.findall(r"\\(toprule|midrule|bottomrule)", table) == ["toprule", "midrule", "bottomrule"]
     rows = [line for line in table.splitlines() if line.endswith(r" \\")]
@@ -100,7 +100,7 @@ def test_latex_is_escaped() -> None:
 @pytest.mark.e2e
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no LaTeX here")
 def test_latex_compiles(tmp_path: Path) -> None:
-    body = formats.latex([SHEET, SHEET.transposed()], NOTES)
+    body = render("latex", [TABLE, TABLE.transposed()], NOTES)
     page = f"\\documentclass{{article}}\\usepackage{{booktabs}}\\begin{{document}}\n{body}\n\\end{{document}}\n"
     (tmp_path / "page.tex").write_text(page)
     ended = subprocess.run(["pdflatex", "-halt-on-error", "page.tex"], cwd=tmp_path, capture_output=True, check=False)
@@ -109,10 +109,22 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 def test_csv_and_json_hold_the_same() -> None:
     records = [made(), made(seed=1, score=0.7), made(task="mips"), made(model="a|b,c", score=None, status="failed")]
-    rows = json.loads(json.dumps(make_table(records).rows(), allow_nan=False))
-    found = list(csv.DictReader(io.StringIO(formats.csv_lines(rows))))
+    rows = json.loads(render("json", content=tabled(records).rows()))
+    found = list(csv.DictReader(io.StringIO(render("csv", content=rows))))
     assert len(found) == len(rows) == 3
     for line, row in zip(found, rows, strict=True):
         for name, value in row.items():
             text = json.dumps(value) if isinstance(value, (dict, list)) else "" if value is None else str(value)
             assert line[name] == text
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "latex", "html", "csv", "json"])
+def test_control_characters_reach_no_output(form: str) -> None:
+    evil = "dlr\x1b]0;owned\x07\x9b2J\r\n\u202eevil"
+    record = made(model=evil, environment={"lrtasks": evil})
+    table = tabled([record, made(model=evil, seed=1)])
+    shown = render(form, table.tables(), [*table.notes(), evil], table.rows())
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown)
+    assert "evil" in shown
+    message = str(UsageError(f"unknown model {evil}"))
+    assert message == printable(message) and "\n" not in message

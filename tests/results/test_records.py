@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_records import made
+from made_records import made, tabled
 
 from lrtasks.errors import UsageError
+from lrtasks.files import held
 from lrtasks.results import RunRecord, read_record, read_records
-from lrtasks.results.table import make_table
 
 
 def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -49,10 +52,14 @@ def test_a_score_that_is_no_finite_number_is_none(value: float) -> None:
     assert (record.headline(), record.outcome()) == (None, "no score")
 
 
-@pytest.mark.parametrize("status", ["running", "diverged", "failed"])
+@pytest.mark.parametrize("status", ["running", "interrupted", "diverged", "failed"])
 def test_only_a_run_that_is_done_has_a_test_score(status: str) -> None:
     record = made(status=status, scores={"test": {"r2": 0.5}, "val": {"r2": 0.25}})
-    assert (record.headline(), record.headline("val"), record.outcome()) == (None, 0.25, status)
+    assert (record.headline(), record.headline("val"), record.outcome()) == (
+        None,
+        0.25,
+        f"{status}, 0 of 2000 steps" if status in ("running", "interrupted") else status,
+    )
     assert made().outcome() == "done"
 
 
@@ -68,12 +75,15 @@ def damage(**changes: Any) -> str:
         ("", "is damaged"),
         (damage()[:-30], "is damaged"),
         ("[1]", "is not a run record"),
-        (damage(schema=2), "has schema 2; this version of lrtasks reads schema 1"),
-        (damage(schema=2, environment={"lrtasks": "9.0"}), "reads schema 1; it was written by lrtasks 9.0$"),
+        (damage(schema=9), "has schema 9; this version of lrtasks reads schemas 1 to 2"),
+        (damage(schema=9, environment={"lrtasks": "9.0"}), "reads schemas 1 to 2; it was written by lrtasks 9.0$"),
         (damage(schema=...), "has schema None"),
         (damage(budget=...), "is not a run record: 'budget' is missing"),
         (damage(colour="red"), "'colour' does not belong there"),
-        (damage(status="finished"), "'status' must be one of running, done, diverged, failed, found 'finished'"),
+        (
+            damage(status="finished"),
+            "'status' must be one of running, interrupted, .*, found 'finished'",
+        ),
         (damage(task="shift"), "'task' must be dict, found 'shift'"),
         (damage(scores=[]), r"'scores' must be dict, found \[\]"),
         (damage(seed="0"), "'seed' must be int, found '0'"),
@@ -82,8 +92,18 @@ def damage(**changes: Any) -> str:
         (damage(task={"name": "shift", "version": 1, "parameters": [], "metric": "r2"}), "has a bad 'parameters'"),
         (damage(cost={"seconds_per_step": 0.1}), "'cost' lacks 'device'"),
         (damage(cost={"seconds_per_step": "0.1", "device": "cpu"}), "'cost' has a bad 'seconds_per_step': '0.1'"),
+        (damage(curve=[{"loss": 1.0}]), "'curve' has entries of another form"),
+        (damage(slices={"position": [{"label": 0}]}), "'slices' has entries of another form"),
+        (damage(budget={"steps": "many"}), "'budget' has entries of another form"),
+        (damage(notes=[1]), "'notes' has entries of another form"),
+        ("[" * 200_000, "is damaged"),
+        (damage(preset="half a pair: \ud800"), "is damaged"),
+        ('{"schema": ' + "9" * 5_000 + "}", "is damaged"),
         (damage(scores={"test": 0.5}), "'scores' must hold numbers by name, found 0.5 for 'test'"),
-        (damage(floors={"copy": {"r2": "low"}}), "'floors' must hold numbers by name, found {'r2': 'low'} for 'copy'"),
+        (
+            damage(baselines={"copy": {"r2": "low"}}),
+            "'baselines' must hold numbers by name, found {'r2': 'low'}",
+        ),
     ],
 )
 def test_files_that_are_no_records(tmp_path: Path, text: str, message: str) -> None:
@@ -131,7 +151,7 @@ def test_every_field_is_documented() -> None:
 
 def test_numbers_that_are_not_finite_are_read_as_none(tmp_path: Path) -> None:
     content = dataclasses.asdict(made())
-    content["floors"]["copy"]["r2"] = math.nan
+    content["baselines"]["copy"]["r2"] = math.nan
     content["cost"]["seconds_per_step"] = math.inf
     content["budget"]["lr"] = math.nan
     content["scores"]["test"]["r2_batch_mean"] = 10**400
@@ -140,7 +160,7 @@ def test_numbers_that_are_not_finite_are_read_as_none(tmp_path: Path) -> None:
     record = read_record(tmp_path)
     assert (record.baselines["copy"]["r2"], record.cost["seconds_per_step"], record.budget["lr"]) == (None, None, None)
     assert (record.score("r2"), record.score("r2_batch_mean"), record.task["parameters"]["length"]) == (0.9, None, None)
-    (row,) = make_table([record]).rows()
+    (row,) = tabled([record]).rows()
     assert (row["floor"], row["floor_name"], row["seconds_per_step"]) == (0.0, "constant", None)
     json.dumps(row, allow_nan=False)
 
@@ -155,3 +175,46 @@ def test_links_to_folders_are_followed_once(tmp_path: Path) -> None:
     found, problems = read_records(here)
     assert [path.relative_to(here).as_posix() for path, _ in found] == ["cumsum/run", "shift/run"]
     assert problems == []
+
+
+def test_what_is_no_regular_file_is_named_and_skipped(tmp_path: Path) -> None:
+    for name in ("pipe", "device", "huge", "good"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "pipe" / "record.json")
+    (tmp_path / "device" / "record.json").symlink_to("/dev/zero")
+    with (tmp_path / "huge" / "record.json").open("wb") as file:
+        file.truncate(200_000_000)
+    made().write(tmp_path / "good")
+    found, problems = read_records(tmp_path)
+    assert [path.name for path, _ in found] == ["good"]
+    assert [problem.removeprefix(f"{tmp_path}/") for problem in problems] == [
+        "device/record.json is not a regular file",
+        "huge/record.json is too large for a run record: 200,000,000 bytes, at most 33,554,432",
+        "pipe/record.json is not a regular file",
+    ]
+
+
+def test_a_killed_run_is_interrupted_and_a_working_one_is_running(tmp_path: Path) -> None:
+    curve = [{"step": 500, "loss": 1.0}, {"step": 1480, "loss": 0.5}]
+    record = made(status="running", score=None, curve=curve)
+    record.write(tmp_path)
+    (tmp_path / "lock").touch()  # a kill leaves the file, but nobody holds it
+    ((_, found),), _ = read_records(tmp_path)
+    assert (found.status, found.outcome()) == ("interrupted", "interrupted, 1480 of 2000 steps")
+    assert tabled([found]).scores().lines[0][3] == "interrupted, 1480 of 2000 steps"
+    with held(tmp_path / "lock", "this run"):
+        ((_, found),), _ = read_records(tmp_path)
+        assert found.outcome() == "running, 1480 of 2000 steps"
+        reader = (
+            "import sys, pathlib, lrtasks.record as r; print(r.read_records(pathlib.Path(sys.argv[1]))[0][0][1].status)"
+        )
+        words = [sys.executable, "-c", reader, str(tmp_path)]
+        assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "running\n"
+    assert read_record(tmp_path).status == "running"
+
+
+def test_a_record_of_schema_1_is_read(tmp_path: Path) -> None:
+    content = dataclasses.asdict(made())
+    content.update(schema=1, floors=content.pop("baselines"))
+    (tmp_path / "record.json").write_text(json.dumps(content))
+    assert read_record(tmp_path) == made()

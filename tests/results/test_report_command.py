@@ -62,7 +62,7 @@ MISTAKES = {
     ("report", "full", "--heat-map", "away/map.svg"): "cannot write away/map.svg: there is no folder away",
     ("report", "full", "-o", "a.svg", "--heat-map", "empty/../a.svg"): "--out and --heat-map are both a.svg",
     ("report", "unequal"): "unequal budgets on shift: steps is",
-    ("report", "bad"): "no run records below bad (1 could not be read: bad/record.json is damaged",
+    ("report", "bad"): "no run records below bad that can be read; 1 cannot: bad/record.json is damaged",
 }
 
 
@@ -96,6 +96,15 @@ def test_a_link_is_written_through(command: Command, tmp_path: Path) -> None:
     assert command("report").code == 0
     assert (tmp_path / "report.html").is_symlink()
     assert (tmp_path / "there" / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_link_in_a_results_folder_is_not_written_through(command: Command, tmp_path: Path) -> None:
+    write_runs(tmp_path / "runs", made())
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "runs" / "report.html").symlink_to(tmp_path / "precious")
+    said = command("report", "-o", "runs/report.html")
+    assert (said.code, (tmp_path / "precious").read_text()) == (2, "mine")
+    assert "is a link in a results folder" in said.err
 
 
 def test_a_pipe_is_written_into(command: Command, tmp_path: Path) -> None:

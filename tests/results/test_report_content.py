@@ -39,7 +39,7 @@ def test_seeds_are_one_result() -> None:
 
 
 def test_a_run_without_floors_is_measured_by_those_of_its_row() -> None:
-    report = report_of(made(score=0.6, floor=0.2), made(model="dss", score=0.6, floors={}))
+    report = report_of(made(score=0.6, floor=0.2), made(model="dss", score=0.6, baselines={}))
     assert [result.above for result in report.results.values()] == [pytest.approx(0.5)] * 2
 
 

@@ -30,13 +30,11 @@ def broken(folder: Path, change: dict[str, Any]) -> Path:
 
 BROKEN: dict[str, dict[str, Any]] = {
     "'name'": {"task.name": 5},
-    "'task' has": {"task.parameters": {"length": [256]}},
-    "'task'": {"task.parameters": {"length": -1}},
-    "'model'": {"model.count": 10**101},
+    "'task'": {"task.parameters": [256]},
+    "'model'": {"model.count": "many"},
     "'budget'": {"budget.steps": "2000"},
     "'scores'": {"scores.test": {"r2": "0.9"}},
-    "'scores' has": {"scores.test": {"r2": -1e101}},
-    "'floors'": {"floors": {"copy": 0.2}},
+    "'baselines'": {"baselines": {"copy": 0.2}},
     "'curve' has": {"curve": [[1, 2]]},
     "'curve'": {"curve": [{"loss": 0.5}]},
     "'curve' has entries": {"curve": [{"step": float("nan")}]},
@@ -73,9 +71,12 @@ def test_what_cannot_be_parsed_is_left_out(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_become_none(tmp_path: Path) -> None:
-    broken(tmp_path / "run", {"scores.test": {"r2": float("nan")}, "curve": [{"step": 1, "r2": float("-inf")}]})
+    broken(
+        tmp_path / "run",
+        {"scores.test": {"r2": float("nan")}, "baselines.copy.r2": -1e101, "curve": [{"step": 1, "r2": float("-inf")}]},
+    )
     ((_, record),) = read_sources([tmp_path]).runs
-    assert record.scores["test"] == {"r2": None}
+    assert record.scores["test"] == {"r2": None} and record.baselines["copy"]["r2"] is None
     assert record.curve == [{"step": 1, "r2": None}]
 
 
@@ -88,5 +89,5 @@ def test_nothing_to_show(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"^no run records below {tmp_path}$"):
         read_sources([tmp_path])
     broken(tmp_path / "broken", {"task.name": 5})
-    with pytest.raises(UsageError, match=r"1 could not be read: .*broken"):
+    with pytest.raises(UsageError, match=r"1 cannot: .*broken"):
         read_sources([tmp_path])

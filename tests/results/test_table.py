@@ -11,22 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_records import made
+from made_records import made, tabled
 
 from lrtasks.errors import UsageError
 from lrtasks.results import RunRecord
-from lrtasks.results.table import make_table
 
 
 def grid(*records: RunRecord) -> dict[str, dict[str, str]]:
     """Cells of the printed table by row label and header."""
-    sheet = make_table(records, unequal_budgets=True).scores()
-    assert len({line[0] for line in sheet.lines}) == len(sheet.lines)
-    return {line[0]: dict(zip(sheet.header[1:], line[1:], strict=True)) for line in sheet.lines}
+    found = tabled(records, unequal_budgets=True).scores()
+    assert len({line[0] for line in found.lines}) == len(found.lines)
+    return {line[0]: dict(zip(found.header[1:], line[1:], strict=True)) for line in found.lines}
 
 
 def test_seeds_are_merged_to_mean_and_interval() -> None:
-    table = make_table([made(seed=seed, score=score) for seed, score in ((2, 0.8), (0, 0.5), (1, 0.6))])
+    table = tabled([made(seed=seed, score=score) for seed, score in ((2, 0.8), (0, 0.5), (1, 0.6))])
     (row,) = table.rows()
     assert row["seeds"] == [0, 1, 2]
     assert row["score"] == pytest.approx(1.9 / 3)
@@ -41,7 +40,7 @@ def test_seeds_are_merged_to_mean_and_interval() -> None:
 
 def test_one_seed_has_no_interval() -> None:
     scores = {"test": {"r2": 0.5, "r2_batch_mean": 0.5, "r2_batch_std": 0.125}}
-    table = make_table([made(scores=scores)])
+    table = tabled([made(scores=scores)])
     (row,) = table.rows()
     assert (row["score"], row["score_low"], row["score_high"], row["score_std"]) == (0.5, None, None, None)
     assert (row["batch_mean"], row["batch_std"]) == (0.5, 0.125)
@@ -51,8 +50,8 @@ def test_one_seed_has_no_interval() -> None:
 
 def test_the_notes_name_how_many_seeds_there_are() -> None:
     records = [made(seed=seed) for seed in range(3)] + [made(task="mips", seed=seed) for seed in range(2)]
-    assert "over 2 to 3 seeds" in make_table(records).notes()[0]
-    assert "without ±" not in " ".join(make_table(records).notes())
+    assert "over 2 to 3 seeds" in tabled(records).notes()[0]
+    assert "without ±" not in " ".join(tabled(records).notes())
 
 
 MUST_AGREE = {"steps", "batch_size", "train_samples", "val_batches", "test_batches", "stop_at", "precision"}
@@ -116,7 +115,7 @@ def test_settings_that_never_meet_share_a_column() -> None:
 def test_a_setting_that_an_older_record_does_not_know_is_none() -> None:
     older = made(seed=1)
     del older.budget["stop_at"]
-    assert len(make_table([made(), older]).rows()) == 1
+    assert len(tabled([made(), older]).rows()) == 1
 
 
 @pytest.mark.parametrize("name", sorted(MUST_AGREE))
@@ -124,9 +123,9 @@ def test_unequal_budgets_are_refused_unless_asked_for(name: str) -> None:
     records = [made(), made(model="dss", seed=3, budget={name: OTHERS[name]}), made(task="mips")]
     values = f"{name} is {records[0].budget[name]} for dlr seed 0 and {OTHERS[name]} for dss seed 3"
     with pytest.raises(UsageError, match=rf"^unequal budgets on shift: {values}; .*--unequal-budgets") as caught:
-        make_table(records)
+        tabled(records)
     assert "\n" not in str(caught.value)
-    assert len(make_table(records, unequal_budgets=True).row_labels) == 3
+    assert len(tabled(records, unequal_budgets=True).row_labels) == 3
 
 
 def test_budgets_may_differ_between_tasks_and_their_parameters_and_in_a_models_tuning() -> None:
@@ -137,18 +136,18 @@ def test_budgets_may_differ_between_tasks_and_their_parameters_and_in_a_models_t
         made(model="dss", budget={"lr": 0.5, "schedule": "cosine"}),
         dataclasses.replace(made(budget={"steps": 7}), task={**made().task, "version": 2}),
     ]
-    assert len(make_table(records).row_labels) == 4
+    assert len(tabled(records).row_labels) == 4
 
 
 def test_a_copy_counts_once_and_a_repeated_seed_is_named_and_no_seed_of_its_own() -> None:
     assert grid(made(), made())["shift"]["dlr"] == "0.900"
     assert grid(made(score=0.5), made(score=0.7))["shift"]["dlr"] == "0.600 (seed 0 2 times)"
-    (row,) = make_table([made(score=0.5), made(score=0.7), made(score=0.8, seed=1)]).rows()
+    (row,) = tabled([made(score=0.5), made(score=0.7), made(score=0.8, seed=1)]).rows()
     assert (row["score"], row["score_std"]) == (pytest.approx(0.7), pytest.approx(np.std([0.6, 0.8], ddof=1)))
 
 
 def test_rows_are_ordered_by_number() -> None:
-    table = make_table([made(length=length) for length in (1024, 256, 4096)])
+    table = tabled([made(length=length) for length in (1024, 256, 4096)])
     assert table.row_labels == ("shift (length=256)", "shift (length=1024)", "shift (length=4096)")
 
 
@@ -160,7 +159,7 @@ def test_the_best_floor_stands_beside() -> None:
 def test_diverged_runs_are_shown_and_do_not_count() -> None:
     lost = made(seed=1, score=None, status="diverged", cost={})
     assert grid(lost)["shift"]["dlr"] == "diverged"
-    both = make_table([lost, made(seed=2, score=0.5)])
+    both = tabled([lost, made(seed=2, score=0.5)])
     assert both.scores().lines[0][2:4] == ["0.200 copy", "0.500 (1 diverged)"]
     (row,) = both.rows()
     assert (row["score"], row["floor"], row["statuses"]) == (0.5, 0.2, ["diverged", "done"])
@@ -168,7 +167,7 @@ def test_diverged_runs_are_shown_and_do_not_count() -> None:
 
 
 def test_a_run_that_failed_after_its_test_does_not_count() -> None:
-    table = make_table([made(score=0.5), made(seed=1, score=0.75, status="failed")])
+    table = tabled([made(score=0.5), made(seed=1, score=0.75, status="failed")])
     assert table.scores().lines[0][3] == "0.500 (1 failed)"
     (row,) = table.rows()
     assert (row["score"], row["batch_mean"]) == (0.5, 0.5)
@@ -177,19 +176,19 @@ def test_a_run_that_failed_after_its_test_does_not_count() -> None:
 def test_versions_of_lrtasks_beside_each_other_are_named() -> None:
     versions = ("0.10.0", "0.2.0", "0.10.0")
     records = [made(seed=seed, environment={"lrtasks": version}) for seed, version in enumerate(versions)]
-    assert "made by lrtasks 0.2.0 and 0.10.0, whose models may differ" in make_table(records).notes()
-    assert not any("made by" in note for note in make_table([*records[::2], made(seed=3)]).notes())
+    assert "made by lrtasks 0.2.0 and 0.10.0, whose models may differ" in tabled(records).notes()
+    assert not any("made by" in note for note in tabled([*records[::2], made(seed=3)]).notes())
 
 
 def test_a_score_that_is_no_number_does_not_count() -> None:
-    (row,) = make_table([made(score=math.nan), made(seed=1, score=0.5)]).rows()
+    (row,) = tabled([made(score=math.nan), made(seed=1, score=0.5)]).rows()
     assert row["score"] == 0.5
 
 
 def test_a_run_that_is_done_without_a_score_is_said() -> None:
     without = made(score=math.nan)
-    assert make_table([without]).cells[0, 0].shown() == "no score"
-    assert make_table([without, made(seed=1, score=0.5)]).cells[0, 0].shown() == "0.500 (1 no score)"
+    assert tabled([without]).cells[0, 0].shown() == "no score"
+    assert tabled([without, made(seed=1, score=0.5)]).cells[0, 0].shown() == "0.500 (1 no score)"
 
 
 ATTENTION = {"layers": 1, "feedforward": 0, "glu": False}
@@ -198,34 +197,56 @@ ATTENTION = {"layers": 1, "feedforward": 0, "glu": False}
 @pytest.mark.parametrize(
     ("record", "value", "where"),
     [
-        (made(), 1.0, "length 4096, averaged over batches"),
-        (made(task="reverse"), 0.01, "length 4096, averaged over batches"),
-        (made(task="reverse", hyper={"layers": 6}, length=4096), 0.99, "length 4096, averaged over batches"),
-        (made(task="reverse", hyper={"layers": 6}, length=512), 0.95, "length 512, averaged over batches"),
-        (made(task="reverse", hyper={"layers": 6}, length=256), 0.95, "length 512, averaged over batches"),
-        (made(model="attention", hyper=ATTENTION), 0.72, "length 4096, averaged over batches"),
-        (made(model="attention", hyper={**ATTENTION, "feedforward": 2}), 0.69, "length 4096, averaged over batches"),
+        (made(), 1.0, "length 4096, d_model 128, 691,200 training samples, averaged over batches"),
+        (made(task="reverse"), 0.01, "length 4096, "),
+        (made(task="reverse", hyper={"layers": 6}, length=4096), 0.99, "length 4096, "),
+        (made(task="reverse", hyper={"layers": 6}, length=512), 0.95, "length 512, "),
+        (made(task="reverse", hyper={"layers": 6}, length=256), 0.95, "length 512, "),
+        (made(model="attention", hyper=ATTENTION), 0.72, "length 4096, "),
+        (made(model="attention", hyper={**ATTENTION, "feedforward": 2}), 0.69, "length 4096, "),
         (made(hyper={"layers": 3}), None, None),
-        (made(hyper={"layers": 1, "kernel": "prod"}), 1.0, "length 16384, averaged over batches"),
-        (made(hyper={"layers": 1, "kernel": "prod"}, length=2**20), 0.78, "length 1048576, averaged over batches"),
-        (made(task="recall", model="focus", hyper={"layers": 2}, length=64), 1.0, "length 30"),
+        (made(hyper={"layers": 1, "kernel": "prod"}), 1.0, "length 16384, d_model 32, 345,600 training samples, "),
+        (made(hyper={"layers": 1, "kernel": "prod"}, length=2**20), 0.78, "length 1048576, "),
+        (made(task="recall", model="focus", hyper={"layers": 2}, length=64), 1.0, "length 30, d_model 64, 396,800 "),
         (made(task="reverse", hyper={"layers": 1, "kernel": "prod"}), None, None),
         (made(model="other"), None, None),
         (made(task="unheard"), None, None),
     ],
 )
 def test_the_papers_figure_is_that_of_the_settings(record: RunRecord, value: float | None, where: str | None) -> None:
-    table = make_table([record])
+    """None of these runs has the paper's size and budget: the figure is a footnote."""
+    table = tabled([record])
     (row,) = table.rows()
-    assert (row["paper"], row["paper_where"]) == (value, where)
-    sheet = table.scores()
-    assert ("paper" in sheet.header) == (value is not None)
-    notes = " ".join(table.notes())
-    if value is not None:
-        assert sheet.lines[0][-1] == f"{value:g}"
-        assert f"({where})" in notes
+    assert row["paper"] == value and (row["paper_where"] or "").startswith(where or "")
+    assert "paper" not in table.scores().header
+    notes = [note for note in table.notes() if "paper" in note]
+    if value is None:
+        assert not notes and row["paper_where"] is None
     else:
-        assert "paper" not in notes
+        (note,) = notes
+        assert note.startswith("not comparable: ") and f"({row['paper_where']})" in note
+        assert note.endswith(f": {record.task['name']}: {record.model['name']} {value:g}")
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({}, ""),
+        ({"length": 2048}, "length"),
+        ({"hyper": {"d_model": 64}}, "d_model"),
+        ({"hyper": {}}, "d_model"),
+        ({"budget": {"steps": 43_000}}, ""),  # as epochs are rounded to steps
+        ({"budget": {"steps": 2_000}, "length": 2048}, "length, training samples"),
+    ],
+)
+def test_the_papers_figure_stands_beside_a_score_only_if_length_size_and_budget_match(
+    change: dict[str, Any], differs: str
+) -> None:
+    as_in_the_paper = {"length": 4096, "hyper": {"d_model": 128}, "budget": {"steps": 43_200, "batch_size": 16}}
+    table = tabled([made(score=0.7, **{**as_in_the_paper, **change})])
+    assert table.rows()[0]["paper_differs"] == differs
+    assert table.scores().lines[0][3:] == (["0.700"] if differs else ["0.700", "1"])
+    assert any(note.startswith("not comparable: DLR" if differs else "paper: DLR") for note in table.notes())
 
 
 @pytest.mark.parametrize(
@@ -234,7 +255,7 @@ def test_the_papers_figure_is_that_of_the_settings(record: RunRecord, value: flo
     ids=["zero", "negative", "infinite", "huge", "text", "list"],
 )
 def test_an_odd_length_does_not_hide_the_papers_figure(length: Any) -> None:
-    (row,) = make_table([made(length=length)]).rows()
+    (row,) = tabled([made(length=length)]).rows()
     assert row["paper"] is not None
 
 
@@ -253,7 +274,7 @@ def test_costs_are_the_range_over_the_rows() -> None:
         sized(made(model="dss", cost=cost(0.002, "gpu")), 100, None),
         sized(made(model="lost", score=None, status="failed", cost={}), None, None),
     ]
-    assert make_table(records).costs().lines == [
+    assert tabled(records).costs().lines == [
         ["dlr", "12,345 – 99,999", "64", "12.3 – 1,500", "cpu"],
         ["dss", "100", "none", "2", "gpu"],
         ["lost", "", "", "", ""],
@@ -262,20 +283,20 @@ def test_costs_are_the_range_over_the_rows() -> None:
 
 def test_a_failed_run_hides_no_cost_of_its_fellows() -> None:
     failed = sized(made(score=None, status="failed", cost={}), None, None)
-    (row,) = make_table([failed, made(seed=1)]).rows()
+    (row,) = tabled([failed, made(seed=1)]).rows()
     assert (row["parameter_count"], row["state_bytes"], row["seconds_per_step"]) == (100, 64, 0.01)
 
 
 def test_times_of_different_devices_have_no_mean() -> None:
-    (row,) = make_table([made(cost=cost(0.1)), made(seed=1, cost=cost(0.3))]).rows()
+    (row,) = tabled([made(cost=cost(0.1)), made(seed=1, cost=cost(0.3))]).rows()
     assert (row["seconds_per_step"], row["devices"]) == (pytest.approx(0.2), ["cpu"])
-    (row,) = make_table([made(cost=cost(0.1)), made(seed=1, cost=cost(0.3, "gpu"))]).rows()
+    (row,) = tabled([made(cost=cost(0.1)), made(seed=1, cost=cost(0.3, "gpu"))]).rows()
     assert (row["seconds_per_step"], row["devices"]) == (None, ["cpu", "gpu"])
 
 
 def test_an_empty_table_is_refused() -> None:
     with pytest.raises(UsageError, match="at least one run record"):
-        make_table([])
+        tabled([])
 
 
 @pytest.fixture
@@ -288,7 +309,7 @@ def results(command: Callable[..., Any]) -> Callable[..., Any]:
         record.write(folder)
     other = Path("runs/other")
     other.mkdir()
-    dataclasses.replace(made(seed=5, score=0.0), schema=2, environment={"lrtasks": "9.0"}).write(other)
+    dataclasses.replace(made(seed=5, score=0.0), schema=9, environment={"lrtasks": "9.0"}).write(other)
     return lambda *words: command("table", *words)
 
 
@@ -297,12 +318,12 @@ def test_a_record_of_another_version_is_said_and_left_out(results: Callable[...,
     assert said.code == 0
     assert [row["seeds"] for row in json.loads(said.out)] == [[0], [0, 1]]
     assert said.err == (
-        "lrtasks: left out: runs/other/record.json has schema 2; this version of lrtasks reads schema 1; "
+        "lrtasks: left out: runs/other/record.json has schema 9; this version of lrtasks reads schemas 1 to 2; "
         "it was written by lrtasks 9.0\n"
     )
     said = results("runs/other")
     assert (said.code, said.out) == (2, "")
-    assert said.err.splitlines()[-1] == "lrtasks: no run records below runs/other that can be read; 1 cannot"
+    assert said.err.startswith("lrtasks: no run records below runs/other that can be read; 1 cannot: runs/other/record")
 
 
 def test_records_are_chosen_by_model_and_task(results: Callable[..., Any]) -> None:
@@ -329,7 +350,7 @@ def test_the_command_refuses_unequal_budgets_unless_asked(results: Callable[...,
 
 def test_a_table_can_have_the_models_as_rows(results: Callable[..., Any]) -> None:
     rows = [line.split("  ")[0] for line in results("--transpose").out.splitlines()]
-    assert rows[:7] == ["task", "metric", "floor", "dlr", "paper", "dss", ""]
+    assert rows[:6] == ["task", "metric", "floor", "dlr", "dss", ""]
     for form in ("csv", "json"):
         said = results("--transpose", "--format", form)
         message = f"lrtasks: --transpose has no meaning with {form}, which lists single cells\n"
@@ -385,11 +406,16 @@ def test_settings_of_an_own_model_that_look_alike_are_kept_apart(
         record = made(model="net", score=0.1 * number, structure="0" if alike else str(number))
         record.model["parameters"] = entry
         records.append(record)
-    table = make_table(records)
+    table = tabled(records)
     assert sorted(table.column_labels) == expected
     assert sorted(row["score"] for row in table.rows()) == [pytest.approx(0.1 * n) for n in range(len(parameters))]
 
 
 def test_own_models_of_another_structure_are_kept_apart() -> None:
     records = [made(model="net", structure=structure) for structure in "ab"]
-    assert make_table(records).column_labels == ("net (structure=a)", "net (structure=b)")
+    assert tabled(records).column_labels == ("net (structure=a)", "net (structure=b)")
+
+
+def test_settings_are_ordered_as_numbers() -> None:
+    table = tabled([made(budget={"lr": lr}) for lr in (0.01, 0.001, 1e-5, 0.003)])
+    assert table.column_labels == ("dlr (lr=1e-05)", "dlr (lr=0.001)", "dlr (lr=0.003)", "dlr (lr=0.01)")

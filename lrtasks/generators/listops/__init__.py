@@ -1,1 +1,1 @@
-"""ListOps expressions: their tokens and values, the law of their lengths, and sampling under that law."""
+"""ListOps expressions: their tokens and values, and sampling them within limits."""

@@ -57,12 +57,17 @@ def parse(text: str) -> np.ndarray:
         if word not in _IDS:
             raise unknown("ListOps token", word, _IDS)
     tokens = np.array([_IDS[word] for word in words], dtype=np.int64)
+    check(tokens)
+    return tokens
+
+
+def check(tokens: np.ndarray) -> None:
+    """Raise :class:`UsageError` unless ``tokens``, ``(length,)`` without padding, are one expression."""
     depth = np.cumsum(_is_open(tokens).astype(np.int64) - (tokens == CLOSE))
     if not tokens.size or depth[-1] != 0 or (depth[:-1] < 1).any():
-        raise UsageError(f"not one ListOps expression with paired brackets: {_shortened(text)!r}")
+        raise UsageError(f"not one ListOps expression with paired brackets: {_shortened(render(tokens))!r}")
     if (_is_open(tokens[:-1]) & (tokens[1:] == CLOSE)).any():
-        raise UsageError(f"an operator without arguments in the ListOps expression {_shortened(text)!r}")
-    return tokens
+        raise UsageError(f"an operator without arguments in the ListOps expression {_shortened(render(tokens))!r}")
 
 
 def render(tokens: np.ndarray) -> str:

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.pathfinder import placement, rendering
-from lrtasks.generators.pathfinder.compiling import announced
-from lrtasks.generators.pathfinder.geometry import Geometry, geometry
-from lrtasks.generators.pathfinder.placement import Scene, Tables
-from lrtasks.generators.pathfinder.rendering import Patches
+from lrtasks.generators.pathfinder import placement
+from lrtasks.generators.pathfinder.placement import Scene
 from lrtasks.generators.pathfinder.settings import Settings
-from lrtasks.generators.pathfinder.tables import empty, tables
+from lrtasks.generators.pathfinder.tables import Kit, kit, shrunk
 
+LANCZOS_REACH = 3
 # Clean variant: a path's pixels have at least this intensity, of 255, in the image.
 VISIBLE = 64
-
-
-class Kit(NamedTuple):
-    """What all images of one margin share."""
-
-    settings: Settings
-    margin: int
-    geometry: Geometry
-    patches: Patches
-    tables: Tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,43 +94,40 @@ class Picture(NamedTuple):
     peak: float
 
 
-@functools.lru_cache(maxsize=16)
-def kit(settings: Settings, margin: int) -> Kit:
-    """Tables and patches of one margin, made once per process."""
-    shapes = geometry(settings, margin)
-    patches = rendering.patches(settings, margin, shapes)
-    return Kit(settings, margin, shapes, patches, tables(settings, margin, shapes, patches))
-
-
 def lay_out(settings: Settings, rng: np.random.Generator) -> Layout:
     """Draw where everything goes.
 
     Raises:
         UsageError: if no two main paths fit within the attempts allowed.
     """
-    with announced("the pathfinder generator"):
+    with placement.announced():
         state = placement.seeded(rng.integers(0, 2**32, size=4, dtype=np.uint32))
         label = int(placement.below(state, 2))
         margin = settings.gap_margins[placement.below(state, len(settings.gap_margins))]
         shared = kit(settings, margin)
-        canvas, scene = empty(shared.tables)
+        canvas, scene = placement.empty(shared.tables)
         placement.place(shared.tables, canvas, state, scene)
         if not scene.counts[placement.FOUND]:
-            raise _too_tight(settings, margin, scene)
+            raise UsageError(
+                f"pathfinder: no two paths found for res={settings.res} in {placement.MAX_ATTEMPTS} attempts:"
+                f" dashes={settings.dashes} of dash_length={settings.dash_length} with a gap margin of {margin} and"
+                f" seed_distance={settings.seed_distance} do not fit; the longest that failed had"
+                f" {scene.counts[placement.LONGEST]}"
+            )
         origin = int(placement.below(state, 2))
     return Layout(shared, label, scene, (origin, origin if label else 1 - origin))
 
 
 def draw(layout: Layout) -> Picture:
     """Draw a placed image and its target."""
-    settings, patches = layout.kit.settings, layout.kit.patches
+    settings = layout.kit.settings
     paths = np.zeros((2, settings.res, settings.res), np.float32)
     for path, dashes in zip(paths, layout.scene.main, strict=True):
-        paste_dashes(path, patches, dashes)
+        paste_dashes(path, layout.kit, dashes)
     canvas = np.maximum(paths[0], paths[1])
-    paste_dashes(canvas, patches, layout.scene.others[: layout.distractors].reshape(-1, 3))
+    paste_dashes(canvas, layout.kit, layout.scene.others[: layout.distractors].reshape(-1, 3))
     for row, col in layout.marks.tolist():
-        top, left, patch = rendering.mark(settings.res, settings.mark_radius, settings.antialias, row, col)
+        top, left, patch = mark(settings.res, settings.mark_radius, settings.antialias, row, col)
         view = canvas[top : top + patch.shape[0], left : left + patch.shape[1]]
         np.maximum(view, patch, out=view)
     peak = float(canvas.max())
@@ -151,35 +138,42 @@ def draw(layout: Layout) -> Picture:
     return Picture(normalised(canvas, peak), target, on_path, peak)
 
 
-def paste_dashes(canvas: np.ndarray, patches: Patches, dashes: np.ndarray) -> None:
+def paste_dashes(canvas: np.ndarray, shared: Kit, dashes: np.ndarray) -> None:
     """Pixel-wise maximum of ``canvas`` and each dash (row, column, orientation), cut at the border."""
-    half, size = patches.ink.shape[1] // 2, len(canvas)
+    half, size = shared.ink.shape[1] // 2, len(canvas)
     for row, col, orientation in dashes.tolist():
-        first_row, height, first_col, width = patches.ink_box[orientation].tolist()
+        first_row, height, first_col, width = shared.ink_box[orientation].tolist()
         top, left = row - half, col - half
         rows = slice(max(first_row, -top), min(first_row + height, size - top))
         cols = slice(max(first_col, -left), min(first_col + width, size - left))
         view = canvas[top + rows.start : top + rows.stop, left + cols.start : left + cols.stop]
-        np.maximum(view, patches.ink[orientation, rows, cols], out=view)
+        np.maximum(view, shared.ink[orientation, rows, cols], out=view)
 
 
 def normalised(canvas: np.ndarray, peak: float) -> np.ndarray:
-    """Scale 0..peak to 0..255 and round, halves to even."""
-    return np.rint(canvas.astype(np.float64) / peak * 255).astype(np.uint8)
+    """Scale 0..peak to 0..255 and round, halves to even; uint8."""
+    grey = np.zeros(canvas.shape, np.uint8)
+    drawn = canvas > 0  # few pixels are
+    grey[drawn] = np.rint(canvas[drawn].astype(np.float64) / peak * 255)
+    return grey
 
 
-def _too_tight(settings: Settings, margin: int, scene: Scene) -> UsageError:
-    _, no_start, outside, dead_end, crossing = scene.counts[placement.FAILED :].tolist()
-    if no_start + outside > dead_end + crossing:
-        reason = (
-            f"seed_distance={settings.seed_distance} and dash_length={settings.dash_length} leave no room for the first"
-            " dashes"
-        )
-    else:
-        reason = (
-            f"dashes={settings.dashes} of dash_length={settings.dash_length} with a gap margin of {margin} do not fit:"
-            f" the longest that failed had {scene.counts[placement.LONGEST]}"
-        )
-    return UsageError(
-        f"pathfinder: no two paths found for res={settings.res} in {placement.MAX_ATTEMPTS} attempts; {reason}"
-    )
+@functools.lru_cache(maxsize=4096)
+def mark(res: int, radius: float, scale: int, row: int, col: int) -> tuple[int, int, np.ndarray]:
+    """A mark at (``row``, ``col``): first row and column of its patch, and the patch, float32.
+
+    The same values as in a whole image drawn ``scale`` times enlarged and resampled. The filter is normalised anew at
+    the image's border, so a mark near it has a patch that ends there; all others share one.
+    """
+    reach = math.ceil(radius) + LANCZOS_REACH + 2
+    side = min(2 * reach + 1, res)
+    top = min(max(row - reach, 0), res - side)
+    left = min(max(col - reach, 0), res - side)
+    return top, left, _mark_patch(side, radius, scale, row - top, col - left)
+
+
+@functools.lru_cache(maxsize=4096)
+def _mark_patch(side: int, radius: float, scale: int, row: int, col: int) -> np.ndarray:
+    rows, cols = np.ogrid[: side * scale, : side * scale]
+    inside = (rows - row * scale) ** 2 + (cols - col * scale) ** 2 <= (radius * scale) ** 2
+    return np.array(shrunk(Image.fromarray(inside.astype(np.float32)), side))

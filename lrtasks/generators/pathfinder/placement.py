@@ -1,7 +1,7 @@
 """Where the dashes go: the search for two main paths that fit, and for the distractors around them.
 
 Everything here is whole-number arithmetic (apart from rounding a pivot up), so that compiled and plain runs, and all
-platforms, place the same dashes. Points are (row, column); orientations are numbers of ``geometry.py``'s tables.
+platforms, place the same dashes. Points are (row, column); orientations are numbers of the tables in ``tables.py``.
 
 Two pictures are kept up to date: ``cover``, how much of each pixel is taken (0..255), and ``reach``, the same dilated
 by a disc of the gap margin. The grey dilation of a maximum is the maximum of the dilations, so both grow by pasting
@@ -11,35 +11,92 @@ The pictures are flat and have ``pad`` more pixels on each side of the image, so
 steps are offsets into the flat picture, and outside the image nothing is taken but nothing can be placed either.
 
 All compiled code, and the types it works on, are in this one file: numba keeps machine code as long as the file of the
-outermost function stays the same, and does not notice changes elsewhere.
+outermost function stays the same, and does not notice changes elsewhere. ``NUMBA_DISABLE_JIT=1`` runs it as plain
+Python, some hundred times slower.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import NamedTuple
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
+import numba
 import numpy as np
+from numba.core import event
 
-from lrtasks.generators.pathfinder.compiling import compiled, compiled_allocating
-from lrtasks.generators.pathfinder.geometry import DEGREES
+F = TypeVar("F", bound=Callable[..., Any])
 
+DEGREES = 360
 MAX_ATTEMPTS = 100_000
-# outcomes of one step
-PLACED, NO_START, OUTSIDE, DEAD_END, CROSSING = range(5)
-# what a scene counts: pairs of main paths tried and found, distractors placed, dashes of the longest failed path, and
-# from FAILED on how often a pair failed by each outcome, to say which setting is too tight
-TRIED, FOUND, DISTRACTORS, LONGEST, FAILED = range(5)
+# what a scene counts: pairs of main paths tried and found, distractors placed, dashes of the longest failed path
+TRIED, FOUND, DISTRACTORS, LONGEST = range(4)
 MASK32 = 0xFFFFFFFF
 FREE = 76  # a pixel is free when at most 0.3 of it is taken: 76/255 < 0.3 < 77/255
 BLIND_TRIES = 256
 
 
-class Tables(NamedTuple):
-    """What the search looks up: one margin's geometry and patches as flat offsets, and the numbers of the settings.
+def compiled(function: F) -> F:
+    """Compile ``function``, which makes no array, when it is first called.
 
-    ``*_at`` are offsets into the flat pictures, padded beyond ``*_count``. ``*_box`` are first row, rows, first column
-    and columns of the part of a patch that is above 0, its ``*_half`` the patch's centre.
+    Machine code is kept on disk where a folder can be written. No fast-math: floating-point results are those of plain
+    Python. Arrays are passed on without counting references, which took half the time of the search.
+    """
+    options: dict[str, Any] = {"nogil": True, "_nrt": False}
+    try:
+        kept: F = numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder for the cache: neither beside the source nor in the user's own
+        kept = numba.njit(**options)(function)
+    return kept
+
+
+class _Announcement(event.Listener):
+    """Says on standard error, once in a process, that the search is being compiled."""
+
+    said = False
+
+    def on_start(self, _: Any) -> None:
+        if not _Announcement.said:
+            print("compiling the pathfinder generator, once", file=sys.stderr)
+            _Announcement.said = True
+
+    def on_end(self, _: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def announced() -> Iterator[None]:
+    """Say so if something is compiled inside."""
+    with event.install_listener("numba:compile", _Announcement()):
+        yield
+
+
+class Tables(NamedTuple):
+    """What the search looks up: geometry and patches of one margin, and the numbers of the settings.
+
+    ``n`` orientations, ``k`` ring pixels. ``*_at`` are offsets into the flat pictures; what is of different length for
+    each orientation is padded with 0 beyond its ``*_count``. Steps are real numbers: a point moved by one is rounded
+    up, which in the clean variant changes nothing, since its steps are whole.
+
+    Attributes:
+        head: (360, 2) step from the tail of a first dash to its head.
+        back: (360, 2) step from that head to the first pivot, m behind the tail.
+        advance: (n, 2) step from a pivot to the next.
+        second: (360, 2) whole steps between the two main paths' tails, by degrees 0..359.
+        ring: (k, 2) whole steps from a pivot to the candidate heads.
+        near: (n, j) for each orientation, the ring pixels that need a turn below 90°/c; ``near_at`` their offsets.
+        weight: (n, j) their weights cos²(c δ) in units of ``1 / WEIGHT_UNIT``.
+        cover: the patches of what dashes take, one after another: (n,) of them, each row by row.
+        cover_box: (n, 4) offset of a patch's first pixel from the dash, rows, columns, where it begins in ``cover``.
+        reach: the same, dilated by a disc of the margin.
+        hard_at: (n, j) pixels of a dash that can collide with a pixel that is taken by at least ``hard_limit``.
+        solid_at: (360, j) pixels that must be free for a first dash to start.
+        solid_box: (360, 4) smallest and largest row step of those, smallest and largest column step.
+        least_weight: a path ends where the weights of all candidates together are below this.
+        stride: pixels of a row of the flat pictures.
+        marks_on_tips: a distractor's mark lies on the start of its first dash or the end of its last, not behind it.
     """
 
     head: np.ndarray
@@ -53,12 +110,10 @@ class Tables(NamedTuple):
     weight: np.ndarray
     cover: np.ndarray
     cover_box: np.ndarray
-    cover_half: int
     reach: np.ndarray
     reach_box: np.ndarray
-    reach_half: int
-    hard_at: np.ndarray  # pixels of a dash that can collide ...
-    hard_limit: np.ndarray  # ... with a pixel that is taken this much
+    hard_at: np.ndarray
+    hard_limit: np.ndarray
     hard_count: np.ndarray
     solid_at: np.ndarray
     solid_count: np.ndarray
@@ -66,6 +121,7 @@ class Tables(NamedTuple):
     least_weight: int
     res: int
     pad: int
+    stride: int
     margin: int
     dashes: int
     distractor_dashes: int
@@ -80,7 +136,8 @@ class Tables(NamedTuple):
 class Canvas(NamedTuple):
     """The two pictures, their state before the unfinished path(s) (``kept_*``), and what was pasted since.
 
-    ``pasted`` rows are (flat position, orientation), ``pending`` (1,) is their number.
+    ``pasted`` rows are (flat position, orientation), ``pending`` (1,) is their number. ``pivots`` (2, 2) are the points
+    around which the next dash of each path is placed.
     """
 
     cover: np.ndarray
@@ -89,6 +146,7 @@ class Canvas(NamedTuple):
     kept_reach: np.ndarray
     pasted: np.ndarray
     pending: np.ndarray
+    pivots: np.ndarray
 
 
 class Scene(NamedTuple):
@@ -98,13 +156,38 @@ class Scene(NamedTuple):
         main: (2, N, 3) row, column, orientation of each dash of the two main paths, from the origin on.
         others: (slots, N', 3) the distractors' dashes; the first ``counts[DISTRACTORS]`` are placed.
         marks: (slots, 2) the distractors' marks.
-        counts: (10,) ``TRIED``, ``FOUND``, ``DISTRACTORS``, ``LONGEST``, and failures from ``FAILED`` on.
+        counts: (4,) ``TRIED``, ``FOUND``, ``DISTRACTORS``, ``LONGEST``.
     """
 
     main: np.ndarray
     others: np.ndarray
     marks: np.ndarray
     counts: np.ndarray
+
+
+def empty(t: Tables) -> tuple[Canvas, Scene]:
+    """A canvas with nothing but the frame, and room for a scene."""
+    cover, reach = (np.full((t.stride, t.stride), 255, np.uint8) for _ in range(2))
+    cover[: t.pad] = cover[-t.pad :] = 0
+    cover[:, : t.pad] = cover[:, -t.pad :] = 0
+    for picture, edge in ((cover, t.pad + t.padding), (reach, t.pad + t.padding + t.margin)):
+        picture[edge:-edge, edge:-edge] = 0
+    canvas = Canvas(
+        cover.ravel(),
+        reach.ravel(),
+        cover.flatten(),
+        reach.flatten(),
+        pasted=np.zeros((2 * t.dashes + t.distractor_dashes, 2), np.int64),
+        pending=np.zeros(1, np.int64),
+        pivots=np.zeros((2, 2), np.int64),
+    )
+    scene = Scene(
+        main=np.zeros((2, t.dashes, 3), np.int64),
+        others=np.zeros((t.distractors, t.distractor_dashes, 3), np.int64),
+        marks=np.zeros((t.distractors, 2), np.int64),
+        counts=np.zeros(4, np.int64),
+    )
+    return canvas, scene
 
 
 def seeded(words: np.ndarray) -> np.ndarray:
@@ -142,7 +225,7 @@ def _inside(t: Tables, row: int, col: int) -> bool:
 @compiled
 def _at(t: Tables, row: int, col: int) -> int:
     """Position in the flat pictures."""
-    return (row + t.pad) * (t.res + 2 * t.pad) + col + t.pad
+    return (row + t.pad) * t.stride + col + t.pad
 
 
 @compiled
@@ -161,54 +244,57 @@ def _fits(t: Tables, cover: np.ndarray, at: int, orientation: int) -> bool:
 
 
 @compiled
-def _paste(t: Tables, picture: np.ndarray, patch: np.ndarray, box: np.ndarray, start: int) -> None:
-    """Pixel-wise maximum of ``picture`` and the ``box`` of a ``patch`` whose first pixel lies at ``start``."""
-    for i in range(box[0], box[0] + box[1]):
-        first = start + i * (t.res + 2 * t.pad) + box[2]
-        old, new = picture[first : first + box[3]], patch[i, box[2] : box[2] + box[3]]
-        for j in range(box[3]):
+def _paste(t: Tables, picture: np.ndarray, patches: np.ndarray, box: np.ndarray, at: int) -> None:
+    """Pixel-wise maximum of ``picture`` and the patch that belongs to ``box``, centred at ``at``."""
+    first, source, cols = at + box[0], box[3], box[2]
+    for _ in range(box[1]):
+        old, new = picture[first : first + cols], patches[source : source + cols]
+        for j in range(cols):
             old[j] = max(old[j], new[j])
+        first += t.stride
+        source += cols
+
+
+@compiled
+def _copy(t: Tables, target: np.ndarray, source: np.ndarray, box: np.ndarray, at: int) -> None:
+    """Copy the pixels of a box centred at ``at`` from one picture to another."""
+    first, cols = at + box[0], box[2]
+    for _ in range(box[1]):
+        new, old = target[first : first + cols], source[first : first + cols]
+        for j in range(cols):
+            new[j] = old[j]
+        first += t.stride
 
 
 @compiled
 def _merge(t: Tables, canvas: Canvas, dash: np.ndarray) -> None:
     """Paste a dash into both pictures."""
     at, orientation = _at(t, dash[0], dash[1]), dash[2]
-    stride = t.res + 2 * t.pad
-    _paste(t, canvas.cover, t.cover[orientation], t.cover_box[orientation], at - t.cover_half * (stride + 1))
-    _paste(t, canvas.reach, t.reach[orientation], t.reach_box[orientation], at - t.reach_half * (stride + 1))
+    _paste(t, canvas.cover, t.cover, t.cover_box[orientation], at)
+    _paste(t, canvas.reach, t.reach, t.reach_box[orientation], at)
     canvas.pasted[canvas.pending[0], 0], canvas.pasted[canvas.pending[0], 1] = at, orientation
     canvas.pending[0] += 1
 
 
 @compiled
-def _copy(t: Tables, target: np.ndarray, source: np.ndarray, box: np.ndarray, start: int) -> None:
-    for i in range(box[0], box[0] + box[1]):
-        first = start + i * (t.res + 2 * t.pad) + box[2]
-        new, old = target[first : first + box[3]], source[first : first + box[3]]
-        for j in range(box[3]):
-            new[j] = old[j]
-
-
-@compiled
 def _settle(t: Tables, canvas: Canvas, keep: bool) -> None:
     """Keep everything pasted since the last call, or take it away again."""
-    stride = t.res + 2 * t.pad
     for index in range(canvas.pending[0]):
         at, orientation = canvas.pasted[index, 0], canvas.pasted[index, 1]
-        cover_start, reach_start = at - t.cover_half * (stride + 1), at - t.reach_half * (stride + 1)
         if keep:
-            _copy(t, canvas.kept_cover, canvas.cover, t.cover_box[orientation], cover_start)
-            _copy(t, canvas.kept_reach, canvas.reach, t.reach_box[orientation], reach_start)
+            _copy(t, canvas.kept_cover, canvas.cover, t.cover_box[orientation], at)
+            _copy(t, canvas.kept_reach, canvas.reach, t.reach_box[orientation], at)
         else:
-            _copy(t, canvas.cover, canvas.kept_cover, t.cover_box[orientation], cover_start)
-            _copy(t, canvas.reach, canvas.kept_reach, t.reach_box[orientation], reach_start)
+            _copy(t, canvas.cover, canvas.kept_cover, t.cover_box[orientation], at)
+            _copy(t, canvas.reach, canvas.kept_reach, t.reach_box[orientation], at)
     canvas.pending[0] = 0
 
 
 @compiled
-def _extend(t: Tables, canvas: Canvas, state: np.ndarray, pivot: np.ndarray, dash: np.ndarray, last: np.ndarray) -> int:
-    """Place the dash after ``last`` into ``dash``, move ``pivot`` (2,) on, and merge ``last``."""
+def _extend(
+    t: Tables, canvas: Canvas, state: np.ndarray, pivot: np.ndarray, dash: np.ndarray, last: np.ndarray
+) -> bool:
+    """Place the dash after ``last`` into ``dash``, move ``pivot`` (2,) on, and merge ``last``; False if none fits."""
     previous = last[2]
     row, col = _moved(pivot[0], t.advance[previous, 0]), _moved(pivot[1], t.advance[previous, 1])
     at = _at(t, row, col)
@@ -217,7 +303,7 @@ def _extend(t: Tables, canvas: Canvas, state: np.ndarray, pivot: np.ndarray, das
     for index in range(count):
         total += weights[index] * (255 - int(canvas.reach[at + offsets[index]]))
     if total < t.least_weight:
-        return DEAD_END
+        return False
     for _ in range(t.dash_tries):
         left = below(state, total)
         choice = -1
@@ -231,8 +317,8 @@ def _extend(t: Tables, canvas: Canvas, state: np.ndarray, pivot: np.ndarray, das
             dash[0] = row + t.ring[orientation - DEGREES, 0]
             dash[1] = col + t.ring[orientation - DEGREES, 1]
             dash[2] = orientation
-            return PLACED
-    return CROSSING
+            return True
+    return False
 
 
 @compiled
@@ -245,7 +331,7 @@ def _pivot_of_first(t: Tables, first: np.ndarray, pivot: np.ndarray) -> bool:
 
 
 @compiled
-def _start_main(t: Tables, state: np.ndarray, first: np.ndarray, pivot: np.ndarray) -> int:
+def _start_main(t: Tables, state: np.ndarray, first: np.ndarray, pivot: np.ndarray) -> bool:
     """First dash of the first path: its fully covered pixels lie in the central window."""
     band = max(2 * t.seed_distance, t.padding)
     for _ in range(t.dash_tries):
@@ -254,45 +340,42 @@ def _start_main(t: Tables, state: np.ndarray, first: np.ndarray, pivot: np.ndarr
         rows = (t.res - band - box[1]) - (band - box[0])
         cols = (t.res - band - box[3]) - (band - box[2])
         if rows <= 0 or cols <= 0:
-            return NO_START
+            return False
         choice = below(state, rows * cols)
         first[0], first[1], first[2] = band - box[0] + choice // cols, band - box[2] + choice % cols, degree
         if _pivot_of_first(t, first, pivot):
-            return PLACED
-    return OUTSIDE
+            return True
+    return False
 
 
 @compiled
-def _start_second(t: Tables, state: np.ndarray, other: np.ndarray, first: np.ndarray, pivot: np.ndarray) -> int:
+def _start_second(t: Tables, state: np.ndarray, other: np.ndarray, first: np.ndarray, pivot: np.ndarray) -> bool:
     """First dash of the second path: ``seed_distance`` from ``other`` in any direction, of any orientation."""
     for _ in range(t.dash_tries):
         first[2] = below(state, DEGREES)
         direction = below(state, DEGREES)
         first[0], first[1] = other[0] + t.second[direction, 0], other[1] + t.second[direction, 1]
         if _pivot_of_first(t, first, pivot):
-            return PLACED
-    return OUTSIDE
+            return True
+    return False
 
 
-@compiled_allocating
-def _main_pair(t: Tables, canvas: Canvas, state: np.ndarray, scene: Scene) -> int:
+@compiled
+def _main_pair(t: Tables, canvas: Canvas, state: np.ndarray, scene: Scene) -> bool:
     """Two main paths, grown in turns; the second path's last dash is merged, the first path's never is."""
-    pivots = np.zeros((2, 2), np.int64)
-    outcome = _start_main(t, state, scene.main[0, 0], pivots[0])
-    if outcome == PLACED:
-        outcome = _start_second(t, state, scene.main[0, 0], scene.main[1, 0], pivots[1])
-    number = 0
-    while outcome == PLACED and number < t.dashes - 1:
-        number += 1
+    one, other = scene.main[0], scene.main[1]
+    if not _start_main(t, state, one[0], canvas.pivots[0]):
+        return False
+    if not _start_second(t, state, one[0], other[0], canvas.pivots[1]):
+        return False
+    for number in range(1, t.dashes):
         for path in range(2):
-            if outcome == PLACED:
-                dashes = scene.main[path]
-                outcome = _extend(t, canvas, state, pivots[path], dashes[number], dashes[number - 1])
-    if outcome == PLACED:
-        _merge(t, canvas, scene.main[1, t.dashes - 1])
-    else:
-        scene.counts[LONGEST] = max(scene.counts[LONGEST], number)
-    return outcome
+            dashes = scene.main[path]
+            if not _extend(t, canvas, state, canvas.pivots[path], dashes[number], dashes[number - 1]):
+                scene.counts[LONGEST] = max(scene.counts[LONGEST], number)
+                return False
+    _merge(t, canvas, other[t.dashes - 1])
+    return True
 
 
 @compiled
@@ -305,68 +388,73 @@ def _is_free(t: Tables, cover: np.ndarray, at: int, degree: int) -> bool:
     return True
 
 
-@compiled_allocating
+@compiled
 def _start_pixel(t: Tables, cover: np.ndarray, state: np.ndarray, first: np.ndarray) -> bool:
-    """Draw a start pixel uniformly among the free ones: blindly, or from their list if that fails often."""
+    """Draw a start pixel uniformly among the free ones: blindly, or by counting them if that fails often."""
     degree = first[2]
     for _ in range(BLIND_TRIES):
         first[0], first[1] = below(state, t.res), below(state, t.res)
         if _is_free(t, cover, _at(t, first[0], first[1]), degree):
             return True
-    free = [0 for _ in range(0)]
+    free = 0
     for pixel in range(t.res * t.res):
-        if _is_free(t, cover, _at(t, pixel // t.res, pixel % t.res), degree):
-            free.append(pixel)
-    if len(free) == 0:
+        free += _is_free(t, cover, _at(t, pixel // t.res, pixel % t.res), degree)
+    if free == 0:
         return False
-    choice = free[below(state, len(free))]
-    first[0], first[1] = choice // t.res, choice % t.res
+    left = below(state, free)
+    for pixel in range(t.res * t.res):
+        first[0], first[1] = pixel // t.res, pixel % t.res
+        left -= _is_free(t, cover, _at(t, first[0], first[1]), degree)
+        if left < 0:
+            break
     return True
 
 
-@compiled_allocating
-def _distractor(t: Tables, canvas: Canvas, state: np.ndarray, dashes: np.ndarray, mark: np.ndarray) -> int:
+@compiled
+def _distractor(t: Tables, canvas: Canvas, state: np.ndarray, dashes: np.ndarray, mark: np.ndarray) -> bool:
     """One try at one distractor."""
-    outside = 4 * t.pad * (t.res + t.pad)
-    if (np.sum(canvas.cover <= FREE) - outside) * 100 < t.res * t.res:
-        return NO_START
-    pivot = np.zeros(2, np.int64)
-    outcome = OUTSIDE
+    free = -4 * t.pad * (t.res + t.pad)  # outside the image nothing is taken
+    for pixel in range(len(canvas.cover)):
+        free += canvas.cover[pixel] <= FREE
+    if free * 100 < t.res * t.res:
+        return False
+    pivot, started = canvas.pivots[0], False
     for _ in range(t.dash_tries):
         dashes[0, 2] = below(state, DEGREES)
         if not _start_pixel(t, canvas.cover, state, dashes[0]):
-            return NO_START
-        if _pivot_of_first(t, dashes[0], pivot):
-            outcome = PLACED
+            return False
+        started = _pivot_of_first(t, dashes[0], pivot)
+        if started:
             break
+    if not started:
+        return False
     mark[0], mark[1] = pivot[0], pivot[1]
     for number in range(1, t.distractor_dashes):
-        if outcome == PLACED:
-            outcome = _extend(t, canvas, state, pivot, dashes[number], dashes[number - 1])
-    if outcome == PLACED:
-        last = dashes[t.distractor_dashes - 1]
-        _merge(t, canvas, last)
-        if t.marks_on_tips:  # as on the main paths: on the start of a first dash or the end of a last one
-            marked = dashes[0] if below(state, 2) == 0 or t.distractor_dashes == 1 else last
-            mark[0], mark[1] = marked[0], marked[1]
-    return outcome
+        if not _extend(t, canvas, state, pivot, dashes[number], dashes[number - 1]):
+            return False
+    last = dashes[t.distractor_dashes - 1]
+    _merge(t, canvas, last)
+    if t.marks_on_tips:  # as on the main paths: on the start of a first dash or the end of a last one
+        marked = dashes[0] if below(state, 2) == 0 or t.distractor_dashes == 1 else last
+        mark[0], mark[1] = marked[0], marked[1]
+    return True
 
 
-@compiled_allocating
+@compiled
 def place(t: Tables, canvas: Canvas, state: np.ndarray, scene: Scene) -> None:
     """Fill ``scene``; it counts nothing as ``FOUND`` if no pair of main paths was, in ``MAX_ATTEMPTS``."""
-    while scene.counts[FOUND] == 0 and scene.counts[TRIED] < MAX_ATTEMPTS:
+    while scene.counts[FOUND] == 0:
+        if scene.counts[TRIED] == MAX_ATTEMPTS:
+            return
         scene.counts[TRIED] += 1
-        outcome = _main_pair(t, canvas, state, scene)
-        scene.counts[FOUND if outcome == PLACED else FAILED + outcome] += 1
-        _settle(t, canvas, outcome == PLACED)
-    if scene.counts[FOUND] == 0:
-        return
+        found = _main_pair(t, canvas, state, scene)
+        scene.counts[FOUND] += found
+        _settle(t, canvas, found)
     for _slot in range(t.distractors):
         for _try in range(t.distractor_tries):
             number = scene.counts[DISTRACTORS]
-            outcome = _distractor(t, canvas, state, scene.others[number], scene.marks[number])
-            _settle(t, canvas, outcome == PLACED)
-            if outcome == PLACED:
+            placed = _distractor(t, canvas, state, scene.others[number], scene.marks[number])
+            _settle(t, canvas, placed)
+            if placed:
                 scene.counts[DISTRACTORS] += 1
                 break

@@ -7,39 +7,24 @@ from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, Task, registry
-from lrtasks.generators.signals import noise, with_positions
-from lrtasks.spec import Sample, Spec
+from lrtasks.generators.base import registry
+from lrtasks.generators.signals import SignalTask
 
 
 @registry.register("cumsum")
 @dataclass(frozen=True)
-class Cumsum(Task):
+class Cumsum(SignalTask):
     """Sum everything seen so far, scaled to the same variance at every position.
 
-    ``y[t] = (x[0] + ... + x[t]) / sqrt(t + 1)``. Source: DLR paper, section 3.1.
+    ``y[t] = (x[0] + ... + x[t]) / sqrt(t + 1)``. Source: DLR paper (arXiv 2212.00768), section 3.1.
 
-    Example: the signal 0.5, -1, 0.2 has the targets 0.5, -0.5/√2, -0.3/√3.
+    >>> x = np.array([[0.5, 0, 0], [-1, 0, 0], [0.25, 0, 0], [0.75, 0, 0]])
+    >>> [f"{y:.3f}" for y in Cumsum(length=4).answer(x)[:, 0]]
+    ['0.500', '-0.354', '-0.144', '0.250']
     """
 
-    presets: ClassVar[Presets] = {
-        "small": {"length": 256},
-        "paper": {"length": 4096},
-    }
+    group: ClassVar[str] = "latching"
 
-    length: int = parameter(4096, "sequence length L", at_least=2, at_most=MAX_LENGTH)
-
-    @property
-    def input(self) -> Spec:
-        return Spec("real", self.length, 3)
-
-    @property
-    def target(self) -> Spec:
-        return Spec("real", self.length, 1)
-
-    def sample(self, rng: np.random.Generator) -> Sample:
-        signal = noise(rng, self.length)
+    def respond(self, x: np.ndarray, y: np.ndarray) -> None:
         # sums of up to millions of terms: accumulated in float64, rounded once
-        sums = np.cumsum(signal, dtype=np.float64) / np.sqrt(np.arange(1, self.length + 1))
-        return Sample(with_positions(signal), sums[:, None].astype(np.float32))
+        y[:, 0] = np.cumsum(x[:, 0], dtype=np.float64) / np.sqrt(np.arange(1, len(x) + 1))

@@ -1,24 +1,25 @@
-"""ListOps-SubTrees: evaluate every sub-expression of a long nested expression."""
+"""ListOps: evaluate every sub-expression of a long nested expression (ListOps-SubTrees), or the whole one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import Task, registry, stack
+from lrtasks.errors import UsageError
+from lrtasks.generators.base import Rngs, Task, registry, stack
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.listops import grammar, lengths, tree
+from lrtasks.generators.listops import grammar, sampling
 from lrtasks.generators.octaves import octave
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 SETTINGS = {
-    "small": lengths.Limits(min_length=63, max_length=257, max_depth=6, max_args=10),
-    "lra-like": lengths.Limits(min_length=1500, max_length=2000, max_depth=10, max_args=10),
-    "paper": lengths.Limits(min_length=7000, max_length=8180, max_depth=15, max_args=9),
+    "small": sampling.Limits(min_length=63, max_length=257, max_depth=6, max_args=10),
+    "lra-like": sampling.Limits(min_length=1500, max_length=2000, max_depth=10, max_args=10),
+    "paper": sampling.Limits(min_length=7000, max_length=8180, max_depth=15, max_args=9),
 }
 ROUNDED_TO = 64
 
@@ -31,20 +32,24 @@ class ListOps(Task):
     Expressions are nested MIN, MAX, MED (median, rounded down) and SM (sum modulo 10) of digits. A node above the depth
     limit is an operator with probability 1/4, all other choices are uniform, and of all expressions those within the
     length limits are kept. Tokens: 0..9 are the digits, 10..13 ``[MIN`` ``[MAX`` ``[MED`` ``[SM``, 14 ``]``, 15 padding
-    (on the right, to a multiple of 64). Sources: Nangia and Bowman 2018 (ListOps); Long Range Arena; DLR paper, section
-    3.2 (a label for every sub-expression, and the setting ``paper``).
+    (on the right, to a multiple of 64). The further tests have longer expressions of the same depth and arguments, the
+    least length growing with the greatest. Sources: Nangia and Bowman, "ListOps: A Diagnostic Dataset for Latent Tree
+    Learning" (arXiv 1804.06028); Tay et al., "Long Range Arena" (arXiv 2011.04006), section 2.2.1; DLR paper (arXiv
+    2212.00768), section 3.2 (a label for every sub-expression, and the setting ``paper``).
 
     >>> task = ListOps(setting="small", min_length=10, max_length=13)
     >>> task.input.length, task.limits.max_depth
     (64, 6)
-    >>> text = "[MAX 2 6 [MED [SM 3 1 6 ] 8 3 ] 4 5 ]"
-    >>> found = grammar.operators(grammar.parse(text)[None])
-    >>> dict(zip(found.close.tolist(), found.value.tolist()))
+    >>> x = np.full(64, grammar.PAD)
+    >>> x[:15] = grammar.parse("[MAX 2 6 [MED [SM 3 1 6 ] 8 3 ] 4 5 ]")
+    >>> y = task.answer(x)
+    >>> {int(position): int(y[position]) for position in np.flatnonzero(y >= 0)}
     {8: 0, 11: 3, 14: 6}
     """
 
     loss: ClassVar[str] = "cross-entropy"
     metric: ClassVar[str] = "accuracy"
+    group: ClassVar[str] = "structure"
 
     presets: ClassVar[Presets] = {
         "small": {"setting": "small"},
@@ -78,12 +83,12 @@ class ListOps(Task):
         for field, default in SETTINGS[self.setting]._asdict().items():
             if getattr(self, field) is None:
                 object.__setattr__(self, field, default)
-        lengths.check(self._title(), self.limits)
+        sampling.check(self._title(), self.limits)
 
     @property
-    def limits(self) -> lengths.Limits:
+    def limits(self) -> sampling.Limits:
         """Length, depth and arguments as they are after the setting has filled in what was not given."""
-        return lengths.Limits(*(getattr(self, field) for field in lengths.Limits._fields))
+        return sampling.Limits(*(getattr(self, field) for field in sampling.Limits._fields))
 
     @property
     def input(self) -> Spec:
@@ -94,10 +99,23 @@ class ListOps(Task):
     def target(self) -> Spec:
         return Spec("token", self.input.length, 10)
 
+    @property
+    def nominal_length(self) -> int:
+        """Tokens of the longest expression."""
+        return self.limits.max_length - 1
+
+    def at_length(self, length: int) -> ListOps:
+        """The same grammar with expressions of at most ``length`` tokens; the least length changes in proportion."""
+        least = self.limits.min_length * length // self.nominal_length
+        return replace(self, min_length=max(1, least), max_length=length + 1)
+
+    def tests(self) -> Mapping[str, Task]:
+        return self.longer()
+
     def sample(self, rng: np.random.Generator) -> Sample:
         return self._samples([rng])[0]
 
-    def samples(self, rngs: Iterable[np.random.Generator]) -> Batch:
+    def samples(self, rngs: Rngs) -> Batch:
         """As the base class says; expressions are drawn one by one and evaluated together.
 
         ``meta`` has, for the labelled positions of each sample in order, ``operator`` (0..3: MIN, MAX, MED, SM),
@@ -105,11 +123,15 @@ class ListOps(Task):
         """
         return stack(self._samples(rngs))
 
-    def _samples(self, rngs: Iterable[np.random.Generator]) -> list[Sample]:
-        expressions = [tree.draw(rng, self.limits) for rng in rngs]
-        x = np.full((len(expressions), self.input.length), grammar.PAD)
-        for row, tokens in enumerate(expressions):
-            x[row, : len(tokens)] = tokens
+    def _samples(self, rngs: Rngs) -> list[Sample]:
+        x = np.full((len(rngs), self.input.length), grammar.PAD)
+        for row, rng in zip(x, rngs, strict=True):
+            tokens = sampling.draw(rng, self.limits)
+            row[: len(tokens)] = tokens
+        return self._evaluated(x)
+
+    def _evaluated(self, x: np.ndarray) -> list[Sample]:
+        """The samples of inputs ``(batch, length)``."""
         found = grammar.operators(x)
         y = np.full(x.shape, IGNORED)
         y[found.row, found.close] = found.value
@@ -118,6 +140,14 @@ class ListOps(Task):
         names = ("operator", "height", "subtree_length")
         meta = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
         return [Sample(*arrays) for arrays in zip(x, y, x != grammar.PAD, meta, strict=True)]
+
+    def answer(self, x: np.ndarray) -> np.ndarray:
+        tokens = self.checked_input(x)
+        length = int((tokens != grammar.PAD).sum())
+        if (tokens[:length] == grammar.PAD).any() or length < 2:
+            raise UsageError(f"an input of {self.name} begins with an operator and has all padding on the right")
+        grammar.check(tokens[:length])
+        return self._evaluated(tokens[None])[0].y
 
     def baselines(self) -> Mapping[str, Baseline]:
         return {**super().baselines(), "majority-per-operator": MajorityPerGroup(4, 10, self._operators)}
@@ -144,6 +174,41 @@ class ListOps(Task):
     def _operators(self, batch: Batch) -> np.ndarray:
         found = grammar.operators(batch.x)
         return _at_brackets(batch, found, found.kind)
+
+
+@registry.register("listops-root")
+@dataclass(frozen=True)
+class ListOpsRoot(ListOps):
+    """Give the value of a long nested expression; tokens and expressions as in ``listops``.
+
+    Source: Tay et al., "Long Range Arena: A Benchmark for Efficient Transformers" (arXiv 2011.04006), section 2.2.1,
+    whose lengths are those of ``setting="lra-like"``.
+
+    >>> task = ListOpsRoot(setting="small", min_length=10, max_length=13)
+    >>> x = np.full(64, grammar.PAD)
+    >>> x[:15] = grammar.parse("[MAX 2 6 [MED [SM 3 1 6 ] 8 3 ] 4 5 ]")
+    >>> task.answer(x).tolist()
+    [6]
+    """
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", 1, 10, pooled=True)
+
+    def _evaluated(self, x: np.ndarray) -> list[Sample]:
+        samples = []
+        for tokens, y, mask, meta in super()._evaluated(x):
+            root = {name: values[-1] for name, values in (meta or {}).items()}
+            samples.append(Sample(tokens, y[y >= 0][-1:], mask, root))
+        return samples
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By operator, height and length (bins from each power of two) of the whole expression."""
+        labels = super().slices(batch)
+        return {name: _at_root(batch, values) for name, values in labels.items() if name != "root"}
+
+    def _operators(self, batch: Batch) -> np.ndarray:
+        return _at_root(batch, super()._operators(batch))
 
 
 class MajorityPerGroup:
@@ -174,3 +239,9 @@ def _at_brackets(batch: Batch, found: grammar.Operators, values: np.ndarray) -> 
     spread: np.ndarray = np.zeros(batch.x.shape, dtype=values.dtype)
     spread[found.row, found.close] = values
     return spread
+
+
+def _at_root(batch: Batch, values: np.ndarray) -> np.ndarray:
+    """Pick, from an array like ``batch.x``, the column of the last tokens: ``(batch, 1)``."""
+    last = (batch.x != grammar.PAD).sum(axis=1, keepdims=True) - 1
+    return np.take_along_axis(values, last, axis=1)

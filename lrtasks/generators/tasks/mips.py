@@ -8,22 +8,31 @@ from typing import ClassVar
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, Task, registry
-from lrtasks.generators.signals import unit_vectors, with_positions
-from lrtasks.spec import Sample, Spec
+from lrtasks.generators.base import registry
+from lrtasks.generators.signals import SignalTask, unit_vectors
+from lrtasks.spec import Spec
 
 BLOCK = 2**17
 """Inner products held at once; this many float64 fit into a core's own cache."""
+LONGEST = 2**17
+"""The search compares all pairs of positions: at this length a sample takes several seconds."""
 
 
 @registry.register("mips")
 @dataclass(frozen=True)
-class Mips(Task):
+class Mips(SignalTask):
     """At each position, find among the keys so far the one nearest to the query and give the value beside it.
 
     Each position holds a query q, a key k and a value v, random unit vectors of dimension D = ``dim``;
-    ``y[t] = v[argmax_{j <= t} q_t·k_j]``. Source: DLR paper, section 3.1.
+    ``y[t] = v[argmax_{j <= t} q_t·k_j]``. Source: DLR paper (arXiv 2212.00768), section 3.1.
+
+    >>> q, k, v = [1, 1, -1], [1, -1, -1], [0.5, 0.25, 0.75]
+    >>> x = np.column_stack([q, k, v, np.zeros((3, 2))])
+    >>> Mips(length=3, dim=1).answer(x)[:, 0].tolist()  # keys 0, 0 and 1
+    [0.5, 0.5, 0.25]
     """
+
+    group: ClassVar[str] = "retrieval"
 
     presets: ClassVar[Presets] = {
         "small": {"length": 256},
@@ -38,7 +47,7 @@ class Mips(Task):
         },
     }
 
-    length: int = parameter(4096, "sequence length L", at_least=2, at_most=MAX_LENGTH)
+    length: int = parameter(4096, "sequence length L; time grows with its square", at_least=2, at_most=LONGEST)
     dim: int = parameter(4, "dimension D of queries, keys and values", at_least=1, at_most=4096)
 
     @property
@@ -49,10 +58,13 @@ class Mips(Task):
     def target(self) -> Spec:
         return Spec("real", self.length, self.dim)
 
-    def sample(self, rng: np.random.Generator) -> Sample:
-        vectors = unit_vectors(rng, self.length, 3, self.dim).astype(np.float32)
-        queries, keys, values = vectors.transpose(1, 0, 2)
-        return Sample(with_positions(vectors.reshape(self.length, -1)), values[nearest_so_far(queries, keys)])
+    def draw(self, rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> None:
+        x[:, :-2] = unit_vectors(rng, self.length, 3, self.dim).reshape(self.length, -1)
+        self.respond(x, y)
+
+    def respond(self, x: np.ndarray, y: np.ndarray) -> None:
+        queries, keys, values = x[:, :-2].reshape(self.length, 3, self.dim).transpose(1, 0, 2)
+        y[:] = values[nearest_so_far(queries, keys)]
 
 
 def nearest_so_far(queries: np.ndarray, keys: np.ndarray, block: int = BLOCK) -> np.ndarray:

@@ -25,19 +25,21 @@ class Mqar(Task):
     With V = ``vocab`` and L = ``length``: K distinct keys of 1..V/2-1, each followed by one of K distinct values of
     V/2..V-1, make the first 2K tokens. The rest is (L - 2K)/2 slots of two tokens; distinct slots are drawn one after
     another with probability proportional to (i+1)^(``power_a`` - 1), i = 0, 1, ..., and the n-th key goes to the first
-    token of the n-th slot drawn. All other tokens are fillers. Labelled: the K repeated keys. Source: Arora et al.,
-    "Zoology: Measuring and Improving Recall in Efficient Language Models", section 3 and appendix.
+    token of the n-th slot drawn. All other tokens are fillers. Labelled: the K repeated keys. The further tests keep K,
+    so that longer ones have more fillers. Source: Arora et al., "Zoology: Measuring and Improving Recall in Efficient
+    Language Models" (arXiv 2312.04927), section 3 and appendix.
 
     One difference by default: fillers never equal a key or value of their own sample, which would make a query
     ambiguous; ``fillers="zoology"`` draws them from the whole vocabulary as the paper's code does, ``"zero"`` leaves 0.
 
-    >>> batch = Mqar(length=16, pairs=2, fillers="zero").batch([0])
-    >>> int((batch.y >= 0).sum()), bool((batch.x[0, :4] > 0).all())
-    (2, True)
+    >>> task = Mqar(length=8, pairs=2, vocab=8, fillers="zero")
+    >>> task.answer(np.array([1, 6, 3, 5, 3, 0, 1, 0])).tolist()
+    [-100, -100, -100, -100, 5, -100, 6, -100]
     """
 
     loss: ClassVar[str] = "cross-entropy"
     metric: ClassVar[str] = "accuracy"
+    group: ClassVar[str] = "retrieval"
 
     presets: ClassVar[Presets] = {
         "small": {"length": 64, "pairs": (4, 8), "vocab": 256},
@@ -95,6 +97,26 @@ class Mqar(Task):
         y = np.full(self.length, IGNORED)
         y[queries] = values
         return Sample(x, y)
+
+    def answer(self, x: np.ndarray) -> np.ndarray:
+        """As the base class says. Where ``pairs`` is a range, the input does not tell how many pairs there are.
+
+        With ``fillers="zoology"``, an input in which a filler could be taken for a query is refused.
+        """
+        pairs, most = self.pair_range
+        if pairs != most:
+            raise UsageError(f"mqar has no exact answer with pairs={[pairs, most]}: the input does not tell how many")
+        tokens = self.checked_input(x)
+        keys, values, rest = tokens[0 : 2 * pairs : 2], tokens[1 : 2 * pairs : 2], tokens[2 * pairs :: 2]
+        row, slot = np.nonzero(keys[:, None] == rest)
+        if not np.array_equal(row, np.arange(pairs)):
+            raise UsageError(f"mqar: each of the first {pairs} keys must come once more, at an even position")
+        y = np.full(self.length, IGNORED)
+        y[2 * pairs + 2 * slot] = values
+        return y
+
+    def tests(self) -> Mapping[str, Task]:
+        return self.longer()
 
     def _slots(self, rng: np.random.Generator, pairs: int) -> np.ndarray:
         """Slots in the order in which they are drawn without replacement.

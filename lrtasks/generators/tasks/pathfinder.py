@@ -1,32 +1,36 @@
-"""Pathfinder-Segmentation: find the two long paths, and tell whether one of them carries both marks."""
+"""Pathfinder: label the pixels of two long paths (Pathfinder-Segmentation), or say whether one carries both marks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from lrtasks.config import Presets
-from lrtasks.generators.base import registry
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import Task, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass
-from lrtasks.generators.pathfinder.task import PathfinderTask
+from lrtasks.generators.pathfinder.settings import MAX_RESOLUTION, VARIANTS, Settings, complete
+from lrtasks.generators.pixels import from_bytes
 from lrtasks.spec import Batch, Sample, Spec
 
+if TYPE_CHECKING:
+    from lrtasks.generators.pathfinder.image import Layout, Picture
 
-@registry.register("pathfinder")
+_BY_RES = "as the DLR paper has it for this res (for 64: ours)"
+
+
 @dataclass(frozen=True)
-class Pathfinder(PathfinderTask):
-    """Label each pixel: 0 off the two long dashed paths, 1 on one, 2 on one that carries both of their marks.
+class PathfinderTask(Task):
+    """Base of the Pathfinder tasks: ``res`` chooses the settings, each of which can be given instead.
 
-    With both marks on one path (half of the images) that path is 2 and the other 1; else both are 1. Short paths with a
-    mark each distract. Source: DLR paper, section 3.2, where the images are read row by row as sequences of pixels.
-
-    >>> task = Pathfinder(res=64)
-    >>> task.input, task.target
-    (Spec(kind='real', length=4096, width=1, pooled=False), Spec(kind='token', length=4096, width=3, pooled=False))
+    A setting left out is that of the DLR paper's generator for ``res`` (for 64: our own); for a ``res`` that is not
+    listed, that of the next smaller listed one. After construction every field holds the value in use.
     """
+
+    causal: ClassVar[bool] = False
+    group: ClassVar[str] = "geometry"
 
     presets: ClassVar[Presets] = {
         # Settings of our own at 64 x 64.
@@ -42,6 +46,91 @@ class Pathfinder(PathfinderTask):
         },
     }
 
+    res: int = parameter(128, "rows and columns of the image, pixels", at_least=1, at_most=MAX_RESOLUTION)
+    variant: str = parameter(
+        "paper", "law of the DLR paper's generator, or the same without its three flaws (clean)", choices=VARIANTS
+    )
+    dashes: int | None = parameter(None, f"dashes of each main path; {_BY_RES}", at_least=2, at_most=200)
+    distractor_dashes: int | None = parameter(
+        None, "dashes of each distractor; a third of dashes, rounded down", at_least=1, at_most=200
+    )
+    distractors: int | None = parameter(None, f"distractors tried for; {_BY_RES}", at_least=0, at_most=1000)
+    dash_length: int | None = parameter(None, f"length of a dash, pixels; {_BY_RES}", at_least=2, at_most=64)
+    dash_thickness: float | None = parameter(
+        None, f"thickness of a dash, pixels, whole when multiplied by antialias; {_BY_RES}", above=0, at_most=32
+    )
+    gap_margins: tuple[int, ...] | None = parameter(
+        None,
+        f"margins in pixels, one drawn per image, gaps being twice as wide; {_BY_RES}",
+        at_least=1,
+        at_most=16,
+    )
+    continuity: float | None = parameter(
+        None, f"consecutive dashes turn by less than 90°/continuity; {_BY_RES}", at_least=1, at_most=90
+    )
+    seed_distance: int | None = parameter(
+        None, f"distance of the main paths' starts, pixels; {_BY_RES}", at_least=1, at_most=MAX_RESOLUTION // 4
+    )
+    antialias: int | None = parameter(
+        None, f"factor by which dashes and marks are drawn enlarged; {_BY_RES}", at_least=1, at_most=4
+    )
+    mark_radius: float | None = parameter(None, f"radius of a mark, pixels; {_BY_RES}", above=0, at_most=64)
+    contrast: float | None = parameter(None, f"intensity of dashes, marks having 1; {_BY_RES}", at_least=0.5, at_most=1)
+    padding: int = parameter(1, "width of the frame that dashes keep out of, pixels", at_least=1, at_most=64)
+    dash_tries: int = parameter(3, "draws for each dash before its path fails", at_least=1, at_most=100)
+    distractor_tries: int = parameter(5, "tries for each distractor before it is left out", at_least=1, at_most=100)
+
+    def check(self) -> None:
+        for name, value in complete({name: getattr(self, name) for name in Settings._fields})._asdict().items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in use."""
+        return Settings(*(getattr(self, name) for name in Settings._fields))
+
+    @property
+    def input(self) -> Spec:
+        return Spec("real", self.res**2, 1)
+
+    def image_shape(self) -> tuple[int, int]:
+        return self.res, self.res
+
+    def picture(self, rng: np.random.Generator) -> tuple[Layout, Picture]:
+        """One image with its target, and how it came about.
+
+        Raises:
+            UsageError: if no two main paths that fit are found within the attempts allowed.
+        """
+        from lrtasks.generators.pathfinder.image import draw, lay_out  # imports numba and Pillow
+
+        layout = lay_out(self.settings, rng)
+        return layout, draw(layout)
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By gap margin and by number of distractors; each ``(batch, 1)``."""
+        meta = batch.meta or {}
+        return {name: np.asarray(meta[name])[:, None] for name in ("margin", "distractors")}
+
+
+@registry.register("pathfinder")
+@dataclass(frozen=True)
+class Pathfinder(PathfinderTask):
+    """Label each pixel: 0 off the two long dashed paths, 1 on one, 2 on one that carries both of their marks.
+
+    With both marks on one path (half of the images) that path is 2 and the other 1; else both are 1. Short paths with a
+    mark each distract. The input has the image's pixels row by row, ``x[res r + c] = (byte[r, c] / 255 - 0.5) / 0.5``.
+    Source: DLR paper (arXiv 2212.00768), section 3.2; Linsley et al., "Learning long-range spatial dependencies with
+    horizontal gated recurrent units" (arXiv 1805.08315).
+
+    >>> task = Pathfinder(res=64)
+    >>> task.input, task.target
+    (Spec(kind='real', length=4096, width=1, pooled=False), Spec(kind='token', length=4096, width=3, pooled=False))
+    >>> batch = task.batch([1, 2])
+    >>> batch.meta["label"].tolist(), [int(y.max()) for y in batch.y]  # both marks on one path: a class 2
+    ([1, 0], [2, 1])
+    """
+
     loss: ClassVar[str] = "balanced-cross-entropy"
     metric: ClassVar[str] = "macro_f1"
 
@@ -50,8 +139,9 @@ class Pathfinder(PathfinderTask):
         return Spec("token", self.res**2, 3)
 
     def sample(self, rng: np.random.Generator) -> Sample:
-        image, target, meta = self.image(rng)
-        return Sample(self.pixels(image), target.ravel().astype(np.int64), None, meta)
+        layout, picture = self.picture(rng)
+        target = picture.target.ravel().astype(np.int64)
+        return Sample(from_bytes(picture.image).reshape(-1, 1), target, None, layout.meta())
 
     def baselines(self) -> Mapping[str, Baseline]:
         # the most frequent class is the background, by far
@@ -61,3 +151,32 @@ class Pathfinder(PathfinderTask):
         """By whether both marks are on one path, by gap margin and by number of distractors; the score adds classes."""
         meta = batch.meta or {}
         return {"label": np.asarray(meta["label"])[:, None], **super().slices(batch)}
+
+
+@registry.register("pathfinder-classification")
+@dataclass(frozen=True)
+class PathfinderClassification(PathfinderTask):
+    """One label for the image: 1 if both marks of the long paths are on one of them, else 0.
+
+    The question of Pathfinder and Path-X in the Long Range Arena (Tay et al., arXiv 2011.04006, section 2.2.5), on the
+    images and settings of ``pathfinder``: distractors carry marks too, so the two that count are those at the ends of
+    long paths.
+
+    >>> task = PathfinderClassification(res=64)
+    >>> task.target
+    Spec(kind='token', length=1, width=2, pooled=True)
+    >>> batch = task.batch([0, 1])
+    >>> (batch.y[:, 0] == batch.meta["label"]).tolist()
+    [True, True]
+    """
+
+    loss: ClassVar[str] = "cross-entropy"
+    metric: ClassVar[str] = "accuracy"
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", 1, 2, pooled=True)
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        layout, picture = self.picture(rng)
+        return Sample(from_bytes(picture.image).reshape(-1, 1), np.array([layout.label]), None, layout.meta())

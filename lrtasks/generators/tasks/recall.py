@@ -27,7 +27,7 @@ class Recall(Task):
     has its own value for every key, drawn with replacement; the keys of its pairs are drawn with replacement as well,
     the queried key among those that occurred. Input: ``length`` tokens of pairs, the mark, the key. Target: the value,
     at the last position; in training, by default, the next token at every position. Source: Poli et al., "Hyena
-    Hierarchy: Towards Larger Convolutional Language Models", section 4.1; Focus, Table 1.
+    Hierarchy: Towards Larger Convolutional Language Models" (arXiv 2302.10866), section 4.1; Focus, Table 1.
 
     How local it is: keys recur so often that, whatever the length, the queried key last occurred at most 64 tokens
     before the query in 90 % of the samples and at most 128 tokens before it in 99 %. The score at a great ``length``
@@ -35,10 +35,13 @@ class Recall(Task):
 
     >>> [round(Recall(length=1024).share_within(tokens), 2) for tokens in (64, 128)]
     [0.9, 0.99]
+    >>> Recall(length=4, vocab=8, supervise="answer").answer(np.array([3, 5, 1, 4, 7, 3])).tolist()
+    [-100, -100, -100, -100, -100, 5]
     """
 
     loss: ClassVar[str] = "cross-entropy"
     metric: ClassVar[str] = "accuracy"
+    group: ClassVar[str] = "retrieval"
 
     presets: ClassVar[Presets] = {
         # Fresh samples, unlike the papers' 2,000: at this size those are learned by heart.
@@ -121,11 +124,28 @@ class Recall(Task):
         x[0 : self.length : 2] = keys
         x[1 : self.length : 2] = values[keys - 1]
         x[-2:] = self.vocab - 1, query
+        return Sample(x, self._labels(x))
+
+    def _labels(self, x: np.ndarray) -> np.ndarray:
         y = np.full(self.length + 2, IGNORED)
         if self.supervise == "all":
             y[:-1] = x[1:]
-        y[-1] = values[query - 1]
-        return Sample(x, y)
+        (last,), _ = _last_occurrence(x[None])
+        y[-1] = x[last + 1]
+        return y
+
+    def answer(self, x: np.ndarray) -> np.ndarray:
+        """As the base class says; labelled as in training."""
+        tokens = self.checked_input(x)
+        keys, values = tokens[:-2:2], tokens[1:-2:2]
+        if tokens[-2] != self.vocab - 1 or tokens[-1] not in keys:
+            raise UsageError(f"recall: the last two tokens are the mark {self.vocab - 1} and one of the sample's keys")
+        if len(np.unique(np.stack([keys, values]), axis=1).T) != len(np.unique(keys)):
+            raise UsageError("recall: a key comes with two values")
+        return self._labels(tokens)
+
+    def tests(self) -> Mapping[str, Task]:
+        return self.longer()
 
     def batch(
         self, indices: Sequence[int] | np.ndarray, seed: int = 0, split: Split = "train", *, attempt: int = 0

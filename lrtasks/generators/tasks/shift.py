@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import MAX_LENGTH, Task, registry
+from lrtasks.generators.base import MAX_LENGTH, registry
 from lrtasks.generators.baselines import Baseline, InputCopy
-from lrtasks.generators.signals import delayed, noise, with_positions
-from lrtasks.spec import Batch, Sample, Spec
+from lrtasks.generators.signals import SignalTask
+from lrtasks.spec import Batch, Spec
+
+BLOCK = 4096
+"""Positions whose targets are written together; these stay in a core's own cache."""
 
 
 @registry.register("shift")
 @dataclass(frozen=True)
-class Shift(Task):
+class Shift(SignalTask):
     """Copy the input to ``shifts`` outputs, each delayed by another lag between 0 and L - L/C.
 
     With C = ``shifts``: ``y[t, c] = x[t - s_c]`` if ``t >= s_c`` else 0, where ``s_c = floor(c (L - L/C) / (C - 1))``.
-    Source: DLR paper, section 3.1.
+    At another length, the further tests keep the lags of the trained length: other lags would be another map.
+    Source: Gupta, Mehta and Berant, "Simplifying and Understanding State Space Models with Diagonal Linear RNNs" (DLR
+    paper, arXiv 2212.00768), section 3.1.
 
-    >>> Shift(length=8, shifts=4).lags().tolist()
-    [0, 2, 4, 6]
+    >>> task = Shift(length=4, shifts=2)
+    >>> task.lags().tolist()
+    [0, 2]
+    >>> batch = task.batch([0])
+    >>> a, b, c, d = batch.x[0, :, 0].tolist()
+    >>> batch.y[0].tolist() == [[a, 0], [b, 0], [c, a], [d, b]]
+    True
+    >>> task.at_length(8).lags().tolist()
+    [0, 2]
     """
+
+    group: ClassVar[str] = "copying"
 
     presets: ClassVar[Presets] = {
         "small": {"length": 256},
@@ -44,16 +58,20 @@ class Shift(Task):
         "trend": {"length": 1024, "budget.steps": 400, "budget.batch_size": 4, "budget.eval_every": 100},
     }
 
-    length: int = parameter(4096, "sequence length L", at_least=2, at_most=MAX_LENGTH)
     shifts: int = parameter(8, "number of delayed copies C", at_least=1)
+    lags_of: int | None = parameter(
+        None, "length whose lags are taken; none: this length", at_least=1, at_most=MAX_LENGTH, later=True
+    )
 
     def check(self) -> None:
-        if self.shifts > self.length:
-            raise UsageError(f"shift: shifts must be at most length ({self.length}), found {self.shifts}")
+        if self.lags_of == self.length:
+            object.__setattr__(self, "lags_of", None)
+        if self.shifts > (self.lags_of or self.length):
+            limit = f"length ({self.length})" if self.lags_of is None else f"lags_of ({self.lags_of})"
+            raise UsageError(f"shift: shifts must be at most {limit}, found {self.shifts}")
 
-    @property
-    def input(self) -> Spec:
-        return Spec("real", self.length, 3)
+    def at_length(self, length: int) -> Shift:
+        return replace(self, length=length, lags_of=self.lags_of or self.length)
 
     @property
     def target(self) -> Spec:
@@ -61,11 +79,17 @@ class Shift(Task):
 
     def lags(self) -> np.ndarray:
         """The delays s_c in positions, ``(shifts,)``: the formula above is cL/C, taken in whole numbers."""
-        return np.arange(self.shifts) * self.length // self.shifts
+        return np.arange(self.shifts) * (self.lags_of or self.length) // self.shifts
 
-    def sample(self, rng: np.random.Generator) -> Sample:
-        signal = noise(rng, self.length)
-        return Sample(with_positions(signal), np.column_stack([delayed(signal, lag) for lag in self.lags()]))
+    def respond(self, x: np.ndarray, y: np.ndarray) -> None:
+        signal = x[:, 0].copy()
+        lags = self.lags().tolist()
+        for start in range(0, len(y), BLOCK):
+            stop = min(start + BLOCK, len(y))
+            for channel, lag in enumerate(lags):
+                first = max(start, lag)
+                if first < stop:
+                    y[first:stop, channel] = signal[first - lag : stop - lag]
 
     def baselines(self) -> Mapping[str, Baseline]:
         return {**super().baselines(), "copy": InputCopy([0] + [None] * (self.shifts - 1))}

@@ -1,7 +1,7 @@
-"""Single-head attention on a shared representation, the gated attention unit around it, and MEGA's feed-forward map.
+"""Single-head attention modules: inside chunks (Focus), on a shared representation (MEGA), in a gated unit (SeqBoat).
 
 Sources: "Transformer Quality in Linear Time", section 3 (gated attention unit); "Mega: Moving Average Equipped Gated
-Attention", sections 3.2 and 3.3; "Sparse Modular Activation for Efficient Sequence Modeling", section 3.3.
+Attention", sections 3.2 to 3.4; "Sparse Modular Activation for Efficient Sequence Modeling", section 3.3.
 
     z     shared representation, width d_z; queries q = z ⊙ γ_0 + β_0, keys k = z ⊙ γ_1 + β_1
     v     values, width d_v
@@ -10,47 +10,65 @@ Attention", sections 3.2 and 3.3; "Sparse Modular Activation for Efficient Seque
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.attention_functions import MASKED, AttentionFunction, attention_weights
-from lrtasks.models.ops.initialisation import WEIGHT_STD, linear, normal_
-from lrtasks.models.ops.rotary import rotate
-from lrtasks.models.ops.scoped_attention import Scope, attend
-from lrtasks.models.ops.streaming import require_causal
+from lrtasks.models.ops.layers import WEIGHT_STD, linear, normal_, require_causal
+from lrtasks.models.ops.positions import RelativeBias, rotate
+from lrtasks.models.ops.scoped_attention import AttentionFunction, Memory, Scope, attend, attend_step
+
+CHUNKS = 32
+"""About how many chunks a sequence has by default: the Focus paper's C."""
+SHORTEST = 32
+"""The shortest default chunk, in positions."""
 
 
-@dataclasses.dataclass
-class Memory:
-    """First-in-first-out memory of the streaming form: the newest key is the last slot.
+class ChunkAttention(nn.Module):
+    """``softmax(q kᵀ / sqrt(d_k) + bias) v`` over the keys of the query's own chunk of M positions.
 
-    Attributes:
-        k: keys ``(batch, slots, d_z)``.
-        v: values ``(batch, slots, d_v)``.
-        position: original positions ``(batch, slots)``.
-        count: keys that every row has stored so far, ``(batch,)``.
+    Args:
+        d_k: width of queries and keys.
+        d_v: width of values.
+        chunk: M; the last chunk is padded.
+        causal: no keys after the query.
+        bias: learn a bias for each distance inside a chunk.
     """
 
-    k: Tensor
-    v: Tensor
-    position: Tensor
-    count: Tensor
+    def __init__(self, d_k: int, d_v: int, chunk: int, *, causal: bool, bias: bool) -> None:
+        super().__init__()
+        self.d_k, self.d_v, self.chunk = d_k, d_v, chunk
+        self.scope = Scope(causal, chunk=chunk)
+        self.bias = RelativeBias(chunk, truncated=False) if bias else None
 
-    def push(self, k: Tensor, v: Tensor, position: int, active: Tensor | None) -> Memory:
-        """Store one key and value per row, or only in the rows that are ``active``; the oldest slot falls out."""
-        new = (k, v, torch.full_like(self.count, position))
-        slots = []
-        for old, entry in zip((self.k, self.v, self.position), new, strict=True):
-            shifted = torch.cat([old[:, 1:], entry.to(old.dtype).unsqueeze(1)], 1)
-            rows = None if active is None else active.view(-1, *(1,) * (old.dim() - 1))
-            slots.append(shifted if rows is None else torch.where(rows, shifted, old))
-        return Memory(slots[0], slots[1], slots[2], self.count + (1 if active is None else active))
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``(batch, length, d_k)`` twice and ``(batch, length, d_v)`` to ``(batch, length, d_v)``.
+
+        ``mask`` is ``(batch, length)`` bool, False at keys that no query sees, or ``None``.
+        """
+        return attend(q, k, v, scope=self.scope, function="softmax", valid=mask, bias=self.bias)
+
+    def initial_state(self, like: Tensor, batch: int) -> Memory:
+        """Room for one chunk, in the type and on the device of ``like``; raises :class:`UsageError` if not causal."""
+        require_causal(self.scope.causal)
+        return Memory.empty(batch, self.chunk, (self.d_k, self.d_v), like, positions=False, by_row=False)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, memory: Memory, position: int) -> tuple[Tensor, Memory]:
+        """One position: ``(batch, d_k)`` twice and ``(batch, d_v)`` to ``(batch, d_v)``."""
+        return attend_step(q, k, v, memory, position, scope=self.scope, function="softmax", bias=self.bias)
+
+
+def default_chunk(length: int) -> int:
+    """Shortest chunk of at least max(32, length / 32) positions that leaves the last one half full or better.
+
+    >>> [default_chunk(length) for length in (32, 256, 258, 1026, 65538)]
+    [32, 32, 33, 36, 2049]
+    """
+    chunk = max(SHORTEST, -(-length // CHUNKS))
+    while length % chunk and 2 * (length % chunk) < chunk < length:
+        chunk += 1
+    return chunk
 
 
 class SharedAttention(nn.Module):
@@ -115,51 +133,24 @@ class SharedAttention(nn.Module):
         )
 
     def initial_state(self, batch: int) -> Memory:
-        """Empty memory of as many slots as a query can see: w + 1, C, or the length.
-
-        Raises:
-            UsageError: if the attention is not causal.
-        """
+        """Empty memory of as many slots as a query can see; raises :class:`UsageError` if not causal."""
         require_causal(self.scope.causal)
-        slots = min(self.length, self.scope.chunk or self.length)
-        if self.scope.window is not None:
-            slots = min(self.length, self.scope.window + 1)
-        like = self.gamma
-        integers = torch.zeros(batch, slots, dtype=torch.int64, device=like.device)
-        return Memory(
-            like.new_zeros(batch, slots, like.shape[1]),
-            like.new_zeros(batch, slots, self.d_v),
-            integers,
-            integers.new_zeros(batch),
-        )
+        widths, slots = (self.gamma.shape[1], self.d_v), self.scope.slots(self.length)
+        positions = self.bias is not None and not self.by_rank
+        return Memory.empty(batch, slots, widths, self.gamma, positions=positions, by_row=True)
 
     def step(
         self, z: Tensor, v: Tensor, memory: Memory, position: int, active: Tensor | None = None
     ) -> tuple[Tensor, Memory]:
         """One position: ``(batch, d_z)`` and ``(batch, d_v)`` to ``(batch, d_v)``.
 
-        Args:
-            z: shared representation.
-            v: values.
-            memory: keys so far.
-            position: original position.
-            active: ``(batch,)`` bool, rows whose key is stored; the output of the others means nothing.
+        ``position`` is the original position, and ``active`` says in which rows the key is stored, as in
+        :func:`~lrtasks.models.ops.scoped_attention.attend_step`.
         """
-        q, k = self._queries_and_keys(z.unsqueeze(1), torch.full((len(z), 1), position, device=z.device))
-        memory = memory.push(k[:, 0], v, position, active)
-        slots = memory.k.shape[1]
-        rank = memory.count - 1
-        ranks = memory.count.unsqueeze(1) - slots + torch.arange(slots, device=z.device)
-        first = self.scope.first(rank).unsqueeze(1)
-        # a row without any key yet has rank -1
-        divisor = self.scope.window or (rank.unsqueeze(1) - first + 1).clamp_min(1).to(q.dtype)
-        scale = 1 / (math.sqrt(q.shape[-1]) if self.function == "softmax" else divisor)
-        scores = (memory.k @ q.transpose(1, 2)).squeeze(-1) * scale
-        if self.bias is not None:
-            scores = scores + self.bias(ranks - rank.unsqueeze(1) if self.by_rank else memory.position - position)
-        scores = scores.masked_fill((ranks < first) | (ranks < 0), MASKED)
-        weights = attention_weights(scores, self.function)
-        return (weights.unsqueeze(1) @ memory.v).squeeze(1), memory
+        q, k = (
+            x[:, 0] for x in self._queries_and_keys(z.unsqueeze(1), torch.full((len(z), 1), position, device=z.device))
+        )
+        return attend_step(q, k, v, memory, position, active, scope=self.scope, function=self.function, bias=self.bias)
 
     def _queries_and_keys(self, z: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
         q, k = z * self.gamma[0] + self.beta[0], z * self.gamma[1] + self.beta[1]
@@ -203,32 +194,3 @@ class GatedAttentionUnit(nn.Module):
         attended, state = self.attention.step(z, v, state, position, active)
         y: Tensor = self.out(g * attended)
         return y, state
-
-
-class SiLUFeedForward(nn.Module):
-    """``W_2 dropout(SiLU(W_1 x + b_1)) + b_2`` at each position, the map of MEGA's feed-forward sub-layer.
-
-    Args:
-        d_model: width of input and output, ``(..., d_model)``.
-        d_ffn: width in between.
-        dropout: rate there.
-        truncated: cut the normal draws of the weights (standard deviation 0.02) at 0.04.
-    """
-
-    def __init__(self, d_model: int, d_ffn: int, dropout: float = 0.0, *, truncated: bool = True) -> None:
-        super().__init__()
-        self.hidden = linear(d_model, d_ffn, truncated=truncated)
-        self.out = linear(d_ffn, d_model, truncated=truncated)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor, *_: Any) -> Tensor:
-        """Extra arguments, of which a map of single positions makes no use, are those of attention."""
-        y: Tensor = self.out(self.dropout(F.silu(self.hidden(x))))
-        return y
-
-    def initial_state(self, batch: int) -> None:
-        """A map of single positions has no state."""
-
-    def step(self, x: Tensor, state: None, *_: Any) -> tuple[Tensor, None]:
-        """One position ``(batch, d_model)``."""
-        return self(x), state

@@ -1,11 +1,15 @@
-"""Focus's hypernetwork: from what a bin of time held to the filters of the next one.
+"""Where the coefficients of Focus's filters come from: a hypernetwork on a global convolution, or learned numbers.
 
-Source: the Focus paper, equations 1 to 3. A bin's coefficients come from the bin before it, and no pooling window
+Sources: the Focus paper, equations 1 to 3; Fu et al., "Simple Hardware-Efficient Long Convolutions for Sequence
+Modeling", section 3 (:class:`GlobalConv`). A bin's coefficients come from the bin before it, and no pooling window
 crosses the end of a bin, so that with a causal convolution nothing ahead of the filtered bin is seen.
 
     R     positions per bin
     O     values kept of a bin, per channel: the largest in each of O windows
     F     filters per channel and bin
+    k, K  kernel of a channel of the convolution, its number of taps
+    λ     threshold: taps below it count as zero, the others come closer to zero by it
+    D     skip weight of a channel
 """
 
 from __future__ import annotations
@@ -16,14 +20,73 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn import functional as F
 
-from lrtasks.models.ops.global_conv import GlobalConv
+from lrtasks.models.ops.convolution import WindowState, fft_conv
 from lrtasks.models.ops.iir import stable_coefficients
-from lrtasks.models.ops.longlayer import WindowState
+from lrtasks.models.ops.layers import zero_padding
 
-START = -2.0  # of the raw coefficients, about sigmoid^-1(0.1): mild filters
-SPREAD = math.sqrt(0.5)  # standard deviation around it over draws of the output layer, see CoefficientNetwork
+KERNEL_STD = 0.002
+KERNEL_LR = 1e-3
+START = -2.0
+"""Start of the raw coefficients, about sigmoid^-1(0.1): mild filters."""
+SPREAD = math.sqrt(0.5)
+"""Standard deviation around it over draws of the output layer, see :class:`CoefficientNetwork`."""
+
+
+def smooth(kernel: Tensor, width: int) -> Tensor:
+    """Running mean over ``width`` taps (an odd number) of ``(channels, K)``, with zeros beyond both ends."""
+    return F.avg_pool1d(kernel.unsqueeze(0), width, stride=1, padding=width // 2).squeeze(0)
+
+
+class GlobalConv(nn.Module):
+    """``GLU(linear(GELU(k' * x + D ⊙ x)))``, causal, with ``k' = sign(k) max(|k| - λ, 0)``.
+
+    The linear map, to twice the width, lets channels see each other. At start k ~ N(0, 0.002²) and D ~ N(0, 1).
+
+    Args:
+        d_model: channels.
+        taps: K.
+        threshold: λ, at least 0.
+        smoothing: width of a running mean over k before squashing, an odd number; None for none.
+        dropout: rate on the taps.
+    """
+
+    def __init__(self, d_model: int, taps: int, threshold: float, smoothing: int | None, dropout: float) -> None:
+        super().__init__()
+        self.threshold, self.smoothing = threshold, smoothing
+        self.kernel = nn.Parameter(torch.randn(d_model, taps) * KERNEL_STD)
+        self.D = nn.Parameter(torch.randn(d_model))
+        self.mix = nn.Linear(d_model, 2 * d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {"kernel": {"lr": KERNEL_LR, "weight_decay": 0.0}}
+
+    def taps(self) -> Tensor:
+        """k', ``(d_model, K)``."""
+        kernel = self.kernel if self.smoothing is None else smooth(self.kernel, self.smoothing)
+        return F.softshrink(kernel, self.threshold)
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """``k' * x + D ⊙ x`` on ``(batch, length, d_model)``."""
+        return fft_conv(x.transpose(1, 2), self.dropout(self.taps())).transpose(1, 2) + self.D * x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(batch, length, d_model)`` to the same shape."""
+        return self._after(self.convolve(x))
+
+    def initial_state(self, batch: int) -> WindowState:
+        """The last K inputs."""
+        return WindowState.empty(self.taps(), batch)
+
+    def step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
+        """One position ``(batch, d_model)``, at O(K) per channel."""
+        y, state = state.step(x)
+        return self._after(y + self.D * x), state
+
+    def _after(self, convolved: Tensor) -> Tensor:
+        return F.glu(self.mix(F.gelu(convolved)), dim=-1)
 
 
 def starting_point(filters: int, *, signed: bool) -> Tensor:
@@ -69,10 +132,9 @@ class BinSummary(nn.Module):
         bins = max(-(-x.shape[1] // self.bin_length) - 1, 0)
         if not bins:
             return x.new_zeros(len(x), x.shape[2], 0, self.pooled)
-        x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0)
-        y = self.conv(x[:, : bins * self.bin_length]).transpose(1, 2)
+        y = self.conv(zero_padding(x, mask)[:, : bins * self.bin_length]).transpose(1, 2)
         y = y.reshape(*y.shape[:2], bins, self.bin_length)
-        largest: Tensor = functional.adaptive_max_pool1d(y.flatten(0, 1), self.pooled)
+        largest: Tensor = F.adaptive_max_pool1d(y.flatten(0, 1), self.pooled)
         return largest.view(*y.shape[:3], self.pooled)
 
     def initial_state(self, batch: int) -> SummaryState:
@@ -109,7 +171,7 @@ class CoefficientNetwork(nn.Module):
         pooled: O.
         width: hidden width.
         filters: F.
-        signed: as :func:`lrtasks.models.ops.iir.stable_coefficients` takes it.
+        signed: as :func:`~lrtasks.models.ops.iir.stable_coefficients` takes it.
     """
 
     def __init__(self, pooled: int, width: int, filters: int, *, signed: bool) -> None:
@@ -180,3 +242,34 @@ class Hypernetwork(Coefficients):
         if self.summary is not None:
             summary, state = self.summary.step(x, state)
         return None if summary is None else self.network(summary), state
+
+
+class LearnedCoefficients(Coefficients):
+    """One Θ per channel and filter for all bins, the first one too.
+
+    At start its raw values spread as those of Focus's hypernetwork do.
+
+    Args:
+        d_model: channels.
+        filters: F.
+        signed: as :func:`~lrtasks.models.ops.iir.stable_coefficients` takes it.
+    """
+
+    unfiltered = 0
+
+    def __init__(self, d_model: int, filters: int, *, signed: bool) -> None:
+        super().__init__()
+        self.signed = signed
+        self.raw = nn.Parameter(starting_point(filters, signed=signed) + SPREAD * torch.randn(d_model, filters, 2))
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {"raw": {"weight_decay": 0.0}}
+
+    def forward(self, x: Tensor, mask: Tensor | None, summary: Tensor | None) -> Tensor:
+        return stable_coefficients(self.raw, signed=self.signed)[None, :, None]
+
+    def initial_state(self, batch: int) -> tuple[Tensor, None]:
+        return stable_coefficients(self.raw, signed=self.signed)[None], None
+
+    def step(self, x: Tensor, summary: Tensor | None, state: None) -> tuple[None, None]:
+        return None, None

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lrtasks.models.ops.layers import zero_padding
 from lrtasks.models.portraits import Portrait
 
 FLOOR = 0.01  # least divisor of a centre; a code whose average count is below it is dead, its centre no mean any more
@@ -54,17 +55,17 @@ class Usage:
 class Codebook(nn.Module):
     """Quantiser of keys ``(batch, length, d_k)``.
 
-    In training the centres of the first batch are keys of it, drawn at random; each batch is assigned with the
-    centres as they are, then moves the averages. Counts and sums are those of all processes. Everything that changes
-    is a buffer, float32 under mixed precision too, so that a checkpoint restores it. No gradient reaches the centres.
+    In training a batch is assigned with the centres as they are; only then it moves the averages. The first batch sets
+    them instead: the centres become keys of it, drawn at random. So no output depends on a key that follows it or on
+    another row of its batch. Counts and sums are those of all processes. Everything that changes is a buffer, float32
+    under mixed precision too, so that a checkpoint restores it. No gradient reaches the centres.
 
     Args:
         size: codes S.
         width: d_k.
         commitment: weight γ of the commitment loss, the mean over unpadded keys of ‖k - c‖² (summed over features).
         decay: η.
-        revive: put a random key of the batch in the place of a dead code, with its averages set to one such key.
-        std: standard deviation of the normal draws that the centres are before the first batch.
+        std: standard deviation of the normal draws that the centres are during the first batch.
     """
 
     count: Tensor
@@ -72,11 +73,9 @@ class Codebook(nn.Module):
     updates: Tensor
     usage: Usage | None = None
 
-    def __init__(
-        self, size: int, width: int, *, commitment: float = 1e-4, decay: float = 0.99, revive: bool = False, std: float
-    ) -> None:
+    def __init__(self, size: int, width: int, *, commitment: float = 1e-4, decay: float = 0.99, std: float) -> None:
         super().__init__()
-        self.size, self.commitment, self.decay, self.revive = size, commitment, decay, revive
+        self.size, self.commitment, self.decay = size, commitment, decay
         self.register_buffer("count", torch.ones(size))
         self.register_buffer("total", std * torch.randn(size, width))
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
@@ -106,20 +105,20 @@ class Codebook(nn.Module):
             mask: ``(batch, length)`` bool, False at keys that count nowhere, or None.
         """
         keys = keys.to(torch.promote_types(keys.dtype, torch.float32))
-        flat = keys.detach().flatten(0, 1).to(self.total.dtype)
-        if self.training and not self.updates:
-            self._start(flat if mask is None else flat[mask.flatten()])
         centres = self.centres()
         codes = self.assign(keys, centres)
         chosen = centres.index_select(0, codes.flatten()).view_as(keys).to(keys.dtype)
-        weight = torch.ones_like(flat[:, 0]) if mask is None else mask.flatten().to(flat.dtype)
+        seen = zero_padding(keys.detach(), mask).flatten(0, 1).to(self.total.dtype)
+        weight = torch.ones_like(seen[:, 0]) if mask is None else mask.flatten().to(seen.dtype)
         number = weight.sum().clamp_min(1)
-        error = (weight * (keys - chosen).square().sum(-1).flatten()).sum() / number
+        error = zero_padding(keys - chosen, mask).square().sum() / number
         self._commitment = error
         counts = torch.zeros_like(self.count).index_add_(0, codes.flatten(), weight)
-        self.usage = Usage(counts, error.detach(), (weight * flat.square().sum(1)).sum() / number)
-        if self.training:
-            self._update(flat, codes.flatten(), weight, counts)
+        self.usage = Usage(counts, error.detach(), seen.square().sum() / number)
+        if self.training and not self.updates:
+            self._start(seen if mask is None else seen[mask.flatten()])
+        elif self.training:
+            self._update(seen, codes.flatten(), counts)
         return Quantised(codes, chosen + (keys - keys.detach()), centres)
 
     def extra_losses(self) -> dict[str, Tensor]:
@@ -128,7 +127,7 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def diagnostics(self) -> dict[str, float]:
-        """Figures of the last forward pass, and of the averages.
+        """Numbers of the last forward pass, and of the averages.
 
         ``codebook_usage``: share of the codes with a key; ``codebook_perplexity``: exp of the entropy of the codes;
         ``dead_codes``: codes whose average count is below 0.01; ``quantisation_error``: mean ‖k - c‖² over mean ‖k‖².
@@ -160,7 +159,7 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def _start(self, keys: Tensor) -> None:
-        """Take keys ``(n, d_k)`` as first centres; with fewer keys than codes the others stay normal draws."""
+        """Make keys ``(n, d_k)`` of the first process the centres; without enough keys the others stay normal draws."""
         if len(keys) < self.size:
             warnings.warn(
                 f"a codebook of {self.size} codes is larger than the {len(keys)} keys of a batch:"
@@ -169,35 +168,21 @@ class Codebook(nn.Module):
             )
         drawn = torch.randperm(len(keys), device=keys.device)[: self.size]
         self.total[: len(drawn)] = keys[drawn]
-        _from_first_process(self.total)
+        self.updates += 1
+        if _several_processes():
+            dist.broadcast(self.total, 0)
 
     @torch.no_grad()
-    def _update(self, keys: Tensor, codes: Tensor, weight: Tensor, counts: Tensor) -> None:
-        """Move the averages by one batch: keys ``(n, d_k)``, codes and weights ``(n,)``, counts ``(S,)``."""
-        sums = torch.zeros_like(self.total).index_add_(0, codes, keys * weight.unsqueeze(1))
-        batch = _over_processes(torch.cat([counts.unsqueeze(1), sums], 1))
+    def _update(self, keys: Tensor, codes: Tensor, counts: Tensor) -> None:
+        """Move the averages by one batch: keys ``(n, d_k)``, zeros at padding; codes ``(n,)``; counts ``(S,)``."""
+        sums = torch.zeros_like(self.total).index_add_(0, codes, keys)
+        batch = torch.cat([counts.unsqueeze(1), sums], 1)
+        if _several_processes():
+            dist.all_reduce(batch)
         self.count.lerp_(batch[:, 0], 1 - self.decay)
         self.total.lerp_(batch[:, 1:], 1 - self.decay)
         self.updates += 1
-        if self.revive and weight.any():
-            drawn = torch.multinomial(weight, self.size, replacement=True)
-            fresh = _from_first_process(keys[drawn])
-            dead = self.count < FLOOR
-            self.total.copy_(torch.where(dead.unsqueeze(1), fresh, self.total))
-            self.count.masked_fill_(dead, 1.0)
 
 
 def _several_processes() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _over_processes(tensor: Tensor) -> Tensor:
-    if _several_processes():
-        dist.all_reduce(tensor)
-    return tensor
-
-
-def _from_first_process(tensor: Tensor) -> Tensor:
-    if _several_processes():
-        dist.broadcast(tensor, 0)
-    return tensor

@@ -1,29 +1,62 @@
-"""Attention whose queries see all keys, a sliding window of them, or those of their own chunk, computed in tiles.
+"""Single-head attention whose queries see all keys, a sliding window of them, or those of their own chunk.
 
-A tile is a block of queries with the stretch of keys that any of them sees, so that the scores of a sequence of n
-positions take n (w + block) numbers with a window w, and n C with chunks of C; no n × n array exists. Positions count
-in ranks here: 0, 1, ... along the (compressed) sequence.
+The parallel form :func:`attend` works in tiles. A tile is a block of queries with the stretch of keys that any of them
+sees, so that the scores of a sequence of n positions take n (w + block) numbers with a window w, and n C with chunks of
+C; no n × n array exists. :func:`attend_step` is the streaming form. Positions count in ranks here: 0, 1, ... along the
+(compressed) sequence.
 
 Letters: ``n`` positions, ``e`` width of queries and keys, ``f`` width of values.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lrtasks.models.ops.attention_functions import MASKED, AttentionFunction, attention_weights
+from lrtasks.models.ops.layers import zero_padding
 
+AttentionFunction = Literal["softmax", "relu2", "laplace"]
 Bias = Callable[[Tensor], Tensor]
 """Maps integer distances (key minus query) of any shape to numbers of that shape."""
 
-BLOCK = 128  # queries of a window's tile, about: fewer repeat keys more often, more score pairs that are then masked
+BLOCK = 128
+"""About how many queries a window's tile has: fewer repeat keys more often, more compute more masked scores."""
+LAPLACE_MEAN, LAPLACE_STD = 0.707107, 0.282095
+"""sqrt(1/2) and sqrt(1/(4π)), rounded to six digits as in the public code of MEGA."""
+
+
+def relu2(scores: Tensor) -> Tensor:
+    """``max(s, 0)²`` ("Primer", section 3)."""
+    return F.relu(scores).square()
+
+
+def laplace(scores: Tensor) -> Tensor:
+    """``½ (1 + erf((s - μ) / (σ √2)))``, a smooth step that is 0.006 at 0 (MEGA, section 3.3)."""
+    return 0.5 * (1 + torch.erf((scores - LAPLACE_MEAN) / (LAPLACE_STD * math.sqrt(2))))
+
+
+def attention_weights(scores: Tensor, function: AttentionFunction, *, padded: bool = False) -> Tensor:
+    """Weights over the last axis; exactly 0 where a score is -inf.
+
+    Args:
+        scores: ``(..., keys)``.
+        function: from scores to weights.
+        padded: a row may hold nothing but -inf; its weights are 0.
+    """
+    if function != "softmax":
+        return relu2(scores) if function == "relu2" else laplace(scores)
+    if not padded:
+        return torch.softmax(scores, -1)
+    empty = scores.detach().amax(-1, keepdim=True) == -torch.inf
+    return torch.softmax(scores.masked_fill(empty, 0), -1).masked_fill(empty, 0)
 
 
 @dataclass(frozen=True)
@@ -76,6 +109,10 @@ class Scope:
             return (stop - first).unsqueeze(-1)
         count = F.pad(valid.cumsum(1), (1, 0))
         return (count[:, stop] - count[:, first]).clamp_min(1).unsqueeze(-1)
+
+    def slots(self, length: int) -> int:
+        """Keys that the streaming form of a causal scope has to remember in a sequence of at most ``length``."""
+        return min(length, self.chunk or length, length if self.window is None else self.window + 1)
 
     def tiles(self, length: int) -> Tiles:
         """How to cut ``length`` positions."""
@@ -178,21 +215,28 @@ def attend(
         v: ``(batch, n, f)``.
         scope: which keys a query sees.
         function: from scores to weights, computed in float32 at least.
-        valid: ``(batch, n)`` bool, False at keys that no query sees; None if all are seen.
+        valid: ``(batch, n)`` bool, False at keys that no query sees, even if they hold NaN; None if all are seen.
         bias: added to the scores; looked up once per distance, or once per pair with ``positions``.
         positions: ``(batch, n)`` integers between which ``bias`` measures distances; None for the ranks.
 
     Returns:
-        ``(batch, n, f)``; finite, of no meaning for a query without any key.
+        ``(batch, n, f)``; zeros for a query without any key.
     """
     tiles = scope.tiles(q.shape[1])
-    query, key, value = tiles.queries(q * _scale(q, scope, function, valid)), tiles.keys(k), tiles.keys(v)
-    working = torch.promote_types(q.dtype, torch.float32)
-    scores = (query @ key.transpose(-1, -2)).to(working)
-    added = _added(tiles, scope, valid, bias, positions, q.device)
-    if added is not None:
-        scores = scores.add_(added)
-    weights = attention_weights(scores, function)
+    query = tiles.queries(q * _scale(q, scope, function, valid))
+    key, value = (tiles.keys(zero_padding(x, valid)) for x in (k, v))
+    scores = (query @ key.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32))
+    if bias is not None and positions is None:
+        scores = scores.add_(tiles.toeplitz(bias, q.device))
+    elif bias is not None and positions is not None:
+        near = positions.to(torch.int32)
+        scores = scores.add_(bias(tiles.keys(near).unsqueeze(2) - tiles.queries(near).unsqueeze(3)))
+    visible = [
+        part for part in (scope.sees(tiles.differences(q.device)), tiles.existing(valid, q.device)) if part is not None
+    ]
+    if visible:
+        scores = scores.masked_fill_(~functools.reduce(torch.logical_and, visible), -torch.inf)
+    weights = attention_weights(scores, function, padded=valid is not None)
     return tiles.merge(weights.to(v.dtype) @ value)
 
 
@@ -203,22 +247,113 @@ def _scale(q: Tensor, scope: Scope, function: AttentionFunction, valid: Tensor |
     return 1 / divisor.to(q.dtype) if isinstance(divisor, Tensor) else 1 / divisor
 
 
-def _added(
-    tiles: Tiles, scope: Scope, valid: Tensor | None, bias: Bias | None, positions: Tensor | None, device: torch.device
-) -> Tensor | None:
-    """Bias, and :data:`MASKED` at keys out of sight; ``(count, block, span)`` with leading axes 1 where it can."""
-    seen, existing = scope.sees(tiles.differences(device)), tiles.existing(valid, device)
-    visible = existing if seen is None else seen if existing is None else seen & existing
-    if bias is None:
-        added = None if visible is None else torch.zeros((), device=device)
-    elif positions is None:
-        added = tiles.toeplitz(bias, device)
-    else:
-        near = positions.to(torch.int32)
-        added = bias(tiles.keys(near).unsqueeze(2) - tiles.queries(near).unsqueeze(3))
-    if visible is None or added is None:
-        return added
-    return torch.where(visible, added, MASKED)
+@dataclass(frozen=True)
+class Memory:
+    """Streaming state: the newest keys, first in, first out; the newest of all is in the last slot.
+
+    Attributes:
+        k: keys ``(batch, slots, e)``.
+        v: values ``(batch, slots, f)``.
+        position: original positions ``(batch, slots)``; None where nothing reads them.
+        count: keys that each row has stored so far, ``(batch,)``, or ``(1,)`` where all rows store every key.
+    """
+
+    k: Tensor
+    v: Tensor
+    position: Tensor | None
+    count: Tensor
+
+    @classmethod
+    def empty(
+        cls, batch: int, slots: int, widths: tuple[int, int], like: Tensor, *, positions: bool, by_row: bool
+    ) -> Memory:
+        """Room for ``slots`` keys and values of the two ``widths``, in the type and on the device of ``like``.
+
+        ``positions``: remember original positions. ``by_row``: rows may differ in the keys that they store.
+        """
+        k, v = (like.new_zeros(batch, slots, width) for width in widths)
+        integers = torch.zeros(batch, slots, dtype=torch.int64, device=like.device)
+        return cls(k, v, integers if positions else None, integers.new_zeros(batch if by_row else 1))
+
+    def push(self, k: Tensor, v: Tensor, position: int, active: Tensor | None) -> Memory:
+        """Store one key and value per row, or only in the rows that are ``active``; the oldest slot falls out."""
+
+        def pushed(old: Tensor, entry: Tensor) -> Tensor:
+            shifted = torch.cat([old[:, 1:], entry.to(old.dtype).unsqueeze(1)], 1)
+            return shifted if active is None else torch.where(active.view(-1, *(1,) * (old.dim() - 1)), shifted, old)
+
+        place = None if self.position is None else pushed(self.position, self.position.new_full((len(k),), position))
+        return Memory(pushed(self.k, k), pushed(self.v, v), place, self.count + (1 if active is None else active))
+
+
+def attend_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    memory: Memory,
+    position: int,
+    active: Tensor | None = None,
+    *,
+    scope: Scope,
+    function: AttentionFunction,
+    bias: Bias | None = None,
+) -> tuple[Tensor, Memory]:
+    """One position of :func:`attend` with a causal scope.
+
+    Args:
+        q: ``(batch, e)``.
+        k: ``(batch, e)``.
+        v: ``(batch, f)``.
+        memory: keys so far; ``bias`` measures distances between their positions, or ranks if it holds none.
+        position: original position.
+        active: ``(batch,)`` bool, rows whose key is stored; the output of the others means nothing. None for all.
+        scope: as in the parallel form.
+        function: as in the parallel form.
+        bias: as in the parallel form.
+
+    Returns:
+        ``(batch, f)`` and the memory with the new keys.
+    """
+    memory = memory.push(k, v, position, active)
+    rank = memory.count.unsqueeze(1) - 1
+    ranks = rank + torch.arange(1 - memory.k.shape[1], 1, device=q.device)
+    first = scope.first(rank)
+    # a row without any key yet has rank -1
+    divisor = scope.window or (rank - first + 1).clamp_min(1).to(q.dtype)
+    scores = (memory.k @ q.unsqueeze(2)).squeeze(2) / (math.sqrt(q.shape[-1]) if function == "softmax" else divisor)
+    if bias is not None:
+        scores = scores + bias(ranks - rank if memory.position is None else memory.position - position)
+    scores = scores.masked_fill((ranks < first) | (ranks < 0), -torch.inf)
+    weights = attention_weights(scores, function, padded=active is not None)
+    return (weights.unsqueeze(1) @ memory.v).squeeze(1), memory
+
+
+def attention_span(positions: Tensor, counts: Tensor, scope: Scope) -> Tensor:
+    """Mean distance in original positions from each query to the other keys that it sees.
+
+    Source: "Sparse Modular Activation for Efficient Sequence Modeling", section 5.2, and its public code. Linear in n,
+    by running sums.
+
+    Args:
+        positions: ``(batch, n)``, ascending original positions of the active tokens, at the front of each row.
+        counts: ``(batch,)``, how many are active.
+        scope: which keys a query sees.
+
+    Returns:
+        ``(batch, n)`` float64; 0 for a query that sees no other key, and in free slots.
+    """
+    length = positions.shape[1]
+    rank = torch.arange(length, device=positions.device)
+    taken = rank < counts.unsqueeze(1)
+    total = F.pad((positions * taken).cumsum(1), (1, 0))
+    first = scope.first(rank).expand_as(positions)
+    stop = torch.minimum(scope.stop(rank, length).expand_as(positions), counts.unsqueeze(1)).clamp_min(1)
+    before, after = rank - first, (stop - rank - 1).clamp_min(0)
+    here = rank.expand_as(positions)
+    past = before * positions - (total.gather(1, here) - total.gather(1, first))
+    future = total.gather(1, torch.maximum(stop, here + 1)) - total.gather(1, here + 1) - after * positions
+    keys = (before + after).clamp_min(1)
+    return (past + future) * taken / keys.double()
 
 
 def warn_of_padding(name: str, length: int, chunk: int) -> None:

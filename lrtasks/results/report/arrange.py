@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from lrtasks.results.cell import Cell
-from lrtasks.results.report.content import COSTS, MEASURED, SOLVED, ModelColumn, Report, Result, TaskRow
+from lrtasks.results.frame import make_frame
+from lrtasks.results.report.content import COSTS, MEASURED, SOLVED, Cell, ModelColumn, Report, Result, TaskRow
 from lrtasks.results.report.scale import above_floor
 from lrtasks.results.report.sources import Sources
-from lrtasks.results.table import Table, make_table
+from lrtasks.results.table import make_table
 
 
 def make_report(sources: Sources, *, unequal_budgets: bool = False) -> Report:
@@ -26,7 +27,13 @@ def make_report(sources: Sources, *, unequal_budgets: bool = False) -> Report:
     folders: dict[str, Path] = {}
     for folder, record in sources.runs:
         folders.setdefault(record.to_json(), folder)
-    table = make_table([record for _, record in sources.runs], unequal_budgets=unequal_budgets)
+    arranged = make_table(make_frame(sources.runs), unequal_budgets=unequal_budgets)
+    records = [record for _, record in sources.runs]
+    found = {
+        place: Cell(cell.runs, tuple(records[run["index"]] for run in cell.runs))
+        for place, cell in arranged.cells.items()
+    }
+    table: Any = dataclasses.replace(arranged, cells=found)
     floors = [_row_floor(table, row) for row in range(len(table.row_labels))]
     above = {key: _above(cell, cell.floor or floors[key[0]]) for key, cell in table.cells.items()}
     rows = _best_first(table.row_labels, above, lambda key: key[0])
@@ -52,7 +59,7 @@ def make_report(sources: Sources, *, unequal_budgets: bool = False) -> Report:
     )
 
 
-def _row_floor(table: Table, row: int) -> tuple[str, float] | None:
+def _row_floor(table: Any, row: int) -> tuple[str, float] | None:
     return next((cell.floor for key, cell in sorted(table.cells.items()) if key[0] == row and cell.floor), None)
 
 
@@ -86,7 +93,7 @@ def _result(
 def _state(cell: Cell) -> str:
     """Why a cell has no score."""
     statuses = {record.status for record in cell.records}
-    for status in ("diverged", "failed", "running"):
+    for status in ("diverged", "failed", "running", "interrupted"):
         if status in statuses:
             return status
     return "nan" if any(cell.metric in record.scores.get("test", {}) for record in cell.records) else "unscored"
@@ -104,7 +111,7 @@ def _costs(cell: Cell) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in found.items() if values}
 
 
-def _task_row(ids: _Ids, table: Table, row: int, floor: tuple[str, float] | None) -> TaskRow:
+def _task_row(ids: _Ids, table: Any, row: int, floor: tuple[str, float] | None) -> TaskRow:
     cell = next(cell for key, cell in sorted(table.cells.items()) if key[0] == row)
     label = table.row_labels[row]
     return TaskRow(ids.make("task", label), label, cell.records[0].task["name"], cell.metric, floor)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from lrtasks.record import STATUSES
-from lrtasks.results.cell import Cell
+from lrtasks.record import STATUSES, RunRecord
 from lrtasks.results.report import readable
+from lrtasks.results.table import Aggregate
 
 SOLVED = 0.95
 """Score from which a task counts as solved, as in ``lrtasks sweep``."""
@@ -46,10 +46,18 @@ STATES = {
     "diverged": State("div.", "diverged: the loss stopped being a number"),
     "failed": State("failed", "the run ended with an error"),
     "running": State("running", "not finished"),
+    "interrupted": State("stopped", "interrupted before its end"),
     "nan": State("NaN", "the score is no number"),
     "unscored": State("none", "the record lacks the score"),
     "scored": State(readable.NONE, "no floor below 1 to compare the score with"),
 }
+
+
+@dataclass(frozen=True)
+class Cell(Aggregate):
+    """An aggregate with the records of its runs."""
+
+    records: tuple[RunRecord, ...]
 
 
 @dataclass(frozen=True)

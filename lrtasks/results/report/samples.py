@@ -90,7 +90,7 @@ def _sample(task: Task, batch: Batch, parameters: dict[str, Any]) -> Sample:
 def _panels(task: Task, x: np.ndarray, y: np.ndarray) -> tuple[Panel, Panel]:
     shape = task.image_shape()
     if shape is None:
-        first = task.input.length - task.target.length
+        first = 0 if task.target.pooled else task.input.length - task.target.length
         return _panel("Input", x, task.input, 0), _panel("Target", y, task.target, first)
     pixels = f"{shape[0]} × {shape[1]} pixels"
     image = Panel(f"Input: {pixels}", f"grey image of {pixels}", picture=grey_image(x.reshape(shape)))

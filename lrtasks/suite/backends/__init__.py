@@ -1,80 +1,130 @@
-"""Places where the runs of a suite are carried out."""
+"""Where the runs of a suite are carried out. A new backend is one file and one line in :data:`BACKENDS`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import importlib
+import signal
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
+from lrtasks.config import Config
 from lrtasks.errors import UsageError, unknown
+from lrtasks.files import write_atomically
+from lrtasks.processes import run_command
 
-if TYPE_CHECKING:
-    from lrtasks.suite.jobs import Backend
-
-OPTIONS = {
-    "local": ("jobs",),
-    "ray": ("address", "cpus", "gpus"),
-    "slurm": ("jobs", "cpus", "gpus", "slurm"),
-}
-"""The backends, and which options each has."""
+LOG = "log.txt"
+"""File in a run's folder: what the process of a run that failed wrote to standard error."""
 
 
-def make_backend(
-    name: str,
-    *,
-    jobs: int | None = None,
-    address: str | None = None,
-    cpus: int | None = None,
-    gpus: float | None = None,
-    slurm: Mapping[str, Any] | None = None,
-) -> Backend:
-    """Build a backend; an option that is ``None`` keeps its default.
+@dataclass(frozen=True)
+class Job:
+    """One run to be carried out in a process of its own.
 
-    Args:
-        name: ``"local"``, ``"ray"`` or ``"slurm"``.
-        jobs: runs at a time.
-        address: of the Ray cluster.
-        cpus: processor cores of each run.
-        gpus: GPUs of each run.
-        slurm: more parameters of the Slurm jobs, and ``cluster``; see :class:`lrtasks.suite.backends.slurm.Slurm`.
+    Attributes:
+        arguments: words after ``lrtasks`` (``eval --model dlr ... --out DIR --device auto``).
+        folder: the run's folder, where the process leaves its record and its checkpoint.
+        time_limit: seconds after which the run is stopped, or ``None``.
+    """
+
+    arguments: tuple[str, ...]
+    folder: Path
+    time_limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Began:
+    """A run has begun, or begun again."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run's process has failed.
+
+    Attributes:
+        reason: one line.
+        refused: whether the command asked for something impossible (exit code 2).
+    """
+
+    reason: str
+    refused: bool = False
+
+
+Event = Began | Failure | None
+"""``None``: the process has ended well, and the record says how."""
+
+
+class Backend(Protocol):
+    """A place where runs are carried out. Its options are the parameters of its :class:`~lrtasks.config.Config`."""
+
+    def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
+        """Carry out all jobs, as many at a time as there is room for.
+
+        A job that fails, hangs or loses its machine never stops the others. Closing the iterator stops them all.
+
+        Yields:
+            The number of a job in the list and what happened to it; each job ends exactly once.
+
+        Raises:
+            UsageError: if the place cannot be reached; no job has been started then.
+        """
+
+
+BACKENDS = {"local": "local:Local", "ray": "ray:Ray", "slurm": "slurm:Slurm"}
+
+
+def backend_class(name: str) -> type[Config]:
+    """The class of the backend called ``name``.
 
     Raises:
-        UsageError: for an unknown name, an option that the backend does not have, or a value that it cannot take.
+        UsageError: if there is none.
     """
-    if name not in OPTIONS:
-        raise unknown("backend", name, OPTIONS)
-    options = {"jobs": jobs, "address": address, "cpus": cpus, "gpus": gpus, "slurm": slurm or None}
-    given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
-    for option in given:
-        if option not in OPTIONS[name]:
-            owners = " and ".join(backend for backend, known in OPTIONS.items() if option in known)
-            raise UsageError(f"--{option} has no meaning with --backend {name}; it belongs to {owners}")
-    if name == "ray":
-        from lrtasks.suite.backends.ray import Ray
-
-        return Ray(**given)
-    if name == "slurm":
-        return _slurm(**given)
-    from lrtasks.suite.backends.local import Local
-
-    return Local(**given)
+    if name not in BACKENDS:
+        raise unknown("backend", name, BACKENDS)
+    module, _, attribute = BACKENDS[name].partition(":")
+    found: type[Config] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+    return found
 
 
-def _slurm(slurm: Mapping[str, Any] | None = None, gpus: float | None = None, **given: Any) -> Backend:
-    """The options that other backends share are parameters of Slurm jobs by names of their own."""
-    from lrtasks.suite.backends.slurm import Slurm
+def make_backend(name: str, options: Mapping[str, Any] | None = None) -> Backend:
+    """Build a backend.
 
-    if gpus is not None:
-        if gpus < 0 or gpus % 1:
-            raise UsageError(f"gpus must be a whole number with --backend slurm, found {gpus:g}")
-        given["gpus"] = int(gpus)
-    for option in ("jobs", "cpus"):
-        if option in given and given[option] < 1:
-            raise UsageError(f"{option} must be at least 1, found {given[option]}")
-    names = {"jobs": "array_parallelism", "cpus": "cpus_per_task", "gpus": "gpus_per_node"}
-    parameters = {names[option]: value for option, value in given.items()}
-    more = dict(slurm or {})
-    cluster = more.pop("cluster", "slurm")
-    for option, parameter in names.items():
-        if option in given and parameter in more:
-            raise UsageError(f"--{option} and --slurm {parameter}={more[parameter]} say the same; give one of them")
-    return Slurm({**parameters, **more}, cluster)
+    Raises:
+        UsageError: for an unknown name, an option that the backend does not have, or a value that is not allowed.
+    """
+    cls = backend_class(name)
+    for option in options or ():
+        if option not in cls.parameter_names():
+            owners = [other for other in BACKENDS if option in backend_class(other).parameter_names()]
+            belongs = f"; it belongs to {' and '.join(owners)}" if owners else ""
+            raise UsageError(f"--{option} has no meaning with --backend {name}{belongs}")
+    backend: Any = cls.make(**(options or {}))
+    return backend  # type: ignore[no-any-return]
+
+
+def run_job(job: Job, **limits: Any) -> Failure | None:
+    """Carry out a job here and now, and keep its log if it failed.
+
+    Args:
+        job: the job.
+        limits: ``threads``, ``environment`` and ``stop`` of :func:`lrtasks.processes.run_command`.
+    """
+    code, said = run_command(("--debug", *job.arguments), time_limit=job.time_limit, **limits)
+    if code == 0:
+        (job.folder / LOG).unlink(missing_ok=True)
+        return None
+    last = (said.strip().splitlines() or [""])[-1].removeprefix("lrtasks: ")
+    if code == 2:
+        return Failure(last, refused=True)
+    with suppress(OSError):  # the reason is told in any case
+        job.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(job.folder / LOG, said.encode())
+    if code is None:
+        return Failure(f"stopped at its time limit of {job.time_limit:g} s")
+    if code < 0:
+        with suppress(ValueError):
+            name = signal.Signals(-code).name
+            return Failure(f"killed by {name}" + (", often for lack of memory" if name == "SIGKILL" else ""))
+    return Failure(last if code == 1 and last else f"ended with exit code {code}; the last line it wrote: {last}")

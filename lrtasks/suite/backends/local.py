@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import ClassVar
 
-from lrtasks.errors import UsageError
+from lrtasks.config import Config, parameter
 from lrtasks.machine import cores
-from lrtasks.suite.backends.process import run_job
-from lrtasks.suite.jobs import Ended, Job, Started
+from lrtasks.suite.backends import Began, Event, Job, run_job
 
 
 @dataclass(frozen=True)
-class Local:
-    """Ctrl-C stops all runs at once; they die with this process too, whatever it dies of.
+class Local(Config):
+    """Processes of this machine; they end with this process, whatever ends it."""
 
-    Attributes:
-        jobs: runs at a time; they share the processor cores.
-    """
+    name: ClassVar[str] = "local"
 
-    jobs: int = 1
+    jobs: int = parameter(1, "runs at a time; they share the processor cores", at_least=1, at_most=10_000)
 
-    def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise UsageError(f"jobs must be at least 1, found {self.jobs}")
-
-    def carry_out(self, jobs: Sequence[Job], started: Started, ended: Ended) -> None:
-        """See :class:`lrtasks.suite.jobs.Backend`."""
+    def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
+        """See :class:`lrtasks.suite.backends.Backend`."""
         threads, stop = max(1, cores() // self.jobs), threading.Event()
+        events: queue.Queue[tuple[int, Event | BaseException]] = queue.Queue()
 
-        def run(number: int) -> None:
+        def carry_out(number: int) -> None:
             if stop.is_set():
                 return
-            started(number)
-            line = run_job(jobs[number], threads, stop=stop)
-            if not stop.is_set():
-                ended(number, line)
+            events.put((number, Began()))
+            try:
+                events.put((number, run_job(jobs[number], threads=threads, stop=stop)))
+            except BaseException as error:
+                events.put((number, error))
 
         with ThreadPoolExecutor(self.jobs) as pool:
-            futures = [pool.submit(run, number) for number in range(len(jobs))]
             try:
-                for future in as_completed(futures):
-                    future.result()
-            except BaseException:
+                for number in range(len(jobs)):
+                    pool.submit(carry_out, number)
+                left = len(jobs)
+                while left:
+                    number, event = events.get()
+                    if isinstance(event, BaseException):
+                        raise event
+                    left -= not isinstance(event, Began)
+                    yield number, event
+            finally:
                 stop.set()
-                raise

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lrtasks.errors import UsageError
 from lrtasks.files import held
-from lrtasks.record import FILE
-from lrtasks.suite.backends.process import run_job
-from lrtasks.suite.jobs import LOCK, Ended, Job
+from lrtasks.record import FILE, LOCK
+from lrtasks.suite.backends import Failure, Job, run_job
 
 SECONDS_TO_APPEAR = 90.0
 """How long a network file system may take to show here what was written there."""
 SECONDS_TO_LET_GO = 180.0
-"""How long a run on a machine that was cut off may still hold its folder: until the cluster has ended it there."""
+"""How long a run on a machine that was cut off may still hold its folder, until the cluster has ended it there."""
 
 Stamp = tuple[int, int]
 """Time of change and size of a file."""
@@ -26,26 +26,68 @@ Stamp = tuple[int, int]
 
 @dataclass(frozen=True)
 class Report:
-    """What another machine says of a run that has ended there.
+    """What another machine reports of a run that has ended there.
 
     Attributes:
         host: the machine.
-        line: how the run ended.
+        failure: how the run failed, or ``None``.
         record: the record that it left, as that machine sees it.
     """
 
     host: str
-    line: str
+    failure: Failure | None
     record: Stamp | None = None
 
 
-def run_there(job: Job, threads: int, environment: Mapping[str, str] | None = None) -> Report:
+def run_there(job: Job, **limits: Any) -> Report:
     """Carry out a job on this machine for a suite that waits on another one; arguments as of :func:`run_job`."""
     host = socket.gethostname()
     if not job.folder.is_dir():
-        return Report(host, f"there is no folder {job.folder} on {host}: all machines must share the results folder")
+        reason = f"there is no folder {job.folder} on {host}: all machines must share the results folder"
+        return Report(host, Failure(reason))
     _wait_until_free(job.folder / LOCK)
-    return Report(host, run_job(job, threads, environment), _stamp(job.folder))
+    return Report(host, run_job(job, **limits), _stamp(job.folder))
+
+
+class PendingRecords:
+    """Runs that have ended elsewhere, each until this machine sees its record as that machine does.
+
+    Args:
+        jobs: all runs; their folders are made.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = jobs
+        self._due: dict[int, tuple[Report, float]] = {}
+        for job in jobs:
+            job.folder.mkdir(parents=True, exist_ok=True)
+
+    def __bool__(self) -> bool:
+        return bool(self._due)
+
+    def expect(self, number: int, report: Report) -> None:
+        """Note that a run has ended."""
+        self._due[number] = report, time.monotonic() + SECONDS_TO_APPEAR
+
+    def settled(self) -> Iterator[tuple[int, Failure | None]]:
+        """The runs whose records have appeared, or have not for too long."""
+        for number, (report, last) in list(self._due.items()):
+            folder, failure = self._jobs[number].folder, report.failure
+            if report.record not in (None, _stamp(folder)):
+                if time.monotonic() < last:
+                    continue
+                failure = Failure(
+                    f"what {report.host} wrote into {folder} is not here: all machines must share the results folder"
+                )
+            del self._due[number]
+            yield number, failure
+
+    def close(self) -> None:
+        """Remove the folders in which nothing was written."""
+        for job in self._jobs:
+            with suppress(OSError):
+                job.folder.rmdir()
+                job.folder.parent.rmdir()
 
 
 def _wait_until_free(lock: Path) -> None:
@@ -58,7 +100,7 @@ def _wait_until_free(lock: Path) -> None:
         except UsageError:
             time.sleep(0.5)
         except OSError:
-            return  # this file system has no locks, or the folder is gone: the run itself will say so
+            return  # this file system has no locks, or the folder is gone: the run itself reports it
 
 
 def _stamp(folder: Path) -> Stamp | None:
@@ -67,43 +109,3 @@ def _stamp(folder: Path) -> Stamp | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size
-
-
-class Arrivals:
-    """Runs that have ended elsewhere, each until its record can be seen here as it is there.
-
-    Args:
-        jobs: all runs; their folders are made.
-        ended: told of each run once.
-    """
-
-    def __init__(self, jobs: Sequence[Job], ended: Ended) -> None:
-        self._jobs, self._ended = jobs, ended
-        self._due: dict[int, tuple[Report, float]] = {}
-        for job in jobs:
-            job.folder.mkdir(parents=True, exist_ok=True)
-
-    def __bool__(self) -> bool:
-        return bool(self._due)
-
-    def expect(self, number: int, report: Report) -> None:
-        """Note that a run has ended."""
-        self._due[number] = report, time.monotonic() + SECONDS_TO_APPEAR
-
-    def settle(self) -> None:
-        """Pass on the ends of runs whose records have appeared, or have not for too long."""
-        for number, (report, last) in list(self._due.items()):
-            folder, line = self._jobs[number].folder, report.line
-            if report.record not in (None, _stamp(folder)):
-                if time.monotonic() < last:
-                    continue
-                line = f"what {report.host} wrote into {folder} is not here: all machines must share the results folder"
-            del self._due[number]
-            self._ended(number, line)
-
-    def close(self) -> None:
-        """Remove the folders in which nothing was written."""
-        for job in self._jobs:
-            with suppress(OSError):
-                job.folder.rmdir()
-                job.folder.parent.rmdir()

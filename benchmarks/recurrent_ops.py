@@ -1,0 +1,212 @@
+"""Recurrent ops against their plain loops, and how their time and memory grow with the length.
+
+    python benchmarks/recurrent_ops.py [--ops diagonal,gla] [--batch 4] [--repeats 3] [--no-growth]
+
+Prints for each op the CPU time of a forward and a backward pass at 4,096 positions, that of the loop over positions in
+the same process, their ratio beside the ratio that it must reach, and time and peak memory at 16,384 positions as a
+multiple of those at 4,096 (4 is linear). One thread; the shortest of the repeats; the peak from a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lrtasks.models.ops import (
+    channel_decay,
+    delta_rule,
+    diagonal_scan,
+    mlstm,
+    scalar_decay,
+    selective_scan,
+    short_conv,
+    slstm,
+)
+
+LENGTHS = (4096, 16384)
+KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""Makes glibc keep freed memory, as a training run with equal steps does in the long run."""
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+"""Makes it give freed memory back at once, so that the resident memory is what is in use."""
+
+Inputs = tuple[Tensor, ...]
+
+
+@dataclass
+class Op:
+    """One op: inputs for a batch and a length, the fast form, the loop, and the least ratio of their times."""
+
+    inputs: Callable[[int, int], Inputs]
+    fast: Callable[..., Tensor]
+    loop: Callable[..., Tensor]
+    bar: float | None
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape)
+
+
+def heads(batch: int, length: int, count: int, key: int, value: int) -> Inputs:
+    """q, k of length 1 and v."""
+    q, k = (F.normalize(normal(batch, length, count, key), dim=-1) for _ in range(2))
+    return q, k, normal(batch, length, count, value)
+
+
+def decay(*shape: int, strength: float = 1.0) -> Tensor:
+    return F.logsigmoid(normal(*shape) + 2) * strength
+
+
+def beta(batch: int, length: int, count: int) -> Tensor:
+    return normal(batch, length, count).sigmoid()
+
+
+def delta_inputs(count: int, width: int, per_channel: bool) -> Callable[[int, int], Inputs]:
+    def inputs(batch: int, length: int) -> Inputs:
+        shape = (batch, length, count, width) if per_channel else (batch, length, count)
+        return *heads(batch, length, count, width, width), beta(batch, length, count), decay(*shape)
+
+    return inputs
+
+
+def low_rank_inputs(count: int, width: int) -> Callable[[int, int], Inputs]:
+    def inputs(batch: int, length: int) -> Inputs:
+        r, kk, v = heads(batch, length, count, width, width)
+        w, a = -0.6065 * normal(*r.shape).sigmoid(), normal(*r.shape).sigmoid()
+        return r, w, normal(*r.shape), v, -kk, kk * a
+
+    return inputs
+
+
+def first(function: Callable[..., tuple[Tensor, object]]) -> Callable[..., Tensor]:
+    """The output alone."""
+    return lambda *inputs: function(*inputs)[0]
+
+
+def selective_inputs(batch: int, length: int) -> Inputs:
+    D, N = 128, 16
+    A = -torch.arange(1.0, N + 1).repeat(D, 1)
+    return normal(batch, length, D), F.softplus(normal(batch, length, D) - 4), A, *(normal(batch, length, N),) * 2
+
+
+SCALAR = first(scalar_decay.scalar_decay), first(scalar_decay.scalar_decay_reference)
+CHANNEL = first(channel_decay.channel_decay), first(channel_decay.channel_decay_reference)
+DELTA = first(delta_rule.delta_rule), first(delta_rule.delta_rule_reference)
+LOW_RANK = first(delta_rule.low_rank_rule), first(delta_rule.low_rank_reference)
+
+OPS = {
+    "diagonal": Op(
+        lambda b, n: (normal(b, n, 64).sigmoid(), normal(b, n, 64)),
+        diagonal_scan.diagonal_scan,
+        diagonal_scan.diagonal_scan_reference,
+        3.5,
+    ),
+    "scalar": Op(lambda b, n: (*heads(b, n, 4, 16, 16), decay(b, n, 4)), *SCALAR, 6),
+    "ssd": Op(lambda b, n: (*heads(b, n, 1, 64, 1)[:2], normal(b, n, 2, 64), decay(b, n, 2)), *SCALAR, 6),
+    "gla": Op(lambda b, n: (*heads(b, n, 4, 16, 16), decay(b, n, 4, 16)), *CHANNEL, 6),
+    "gla-strong": Op(lambda b, n: (*heads(b, n, 4, 16, 16), decay(b, n, 4, 16, strength=50)), *CHANNEL, None),
+    "gated-delta": Op(delta_inputs(4, 16, False), *DELTA, 6),
+    "gated-delta-64": Op(delta_inputs(1, 64, False), *DELTA, 6),
+    "kda": Op(delta_inputs(4, 16, True), *DELTA, 5),
+    "rwkv7": Op(low_rank_inputs(4, 16), *LOW_RANK, 4.5),
+    "rwkv7-64": Op(low_rank_inputs(1, 64), *LOW_RANK, 4.5),
+    # against the loop of the scalar decay: its own does more per position
+    "mlstm": Op(
+        lambda b, n: (*heads(b, n, 4, 16, 16), normal(b, n, 4), normal(b, n, 4) + 2),
+        first(mlstm.mlstm),
+        lambda q, k, v, i, f: SCALAR[1](q, k, v * i.exp().unsqueeze(-1), F.logsigmoid(f)),
+        6,
+    ),
+    "s6": Op(
+        selective_inputs,
+        first(selective_scan.selective_scan),
+        first(selective_scan.selective_scan_reference),
+        1,
+    ),
+    "slstm": Op(lambda b, n: (normal(b, n, 4, 4, 16), normal(4, 4, 16, 16) / 4), slstm.slstm, slstm.slstm_reference, 2),
+    "conv": Op(
+        lambda b, n: (normal(b, n, 64), normal(64, 1, 4)), short_conv.short_conv, short_conv.short_conv_reference, None
+    ),
+}
+
+
+def seconds(function: Callable[..., Tensor], inputs: Inputs) -> float:
+    """CPU time of one forward and backward pass."""
+    leaves = [value.detach().requires_grad_() for value in inputs]
+    start = time.process_time()
+    y = function(*leaves)
+    y.backward(torch.ones_like(y))
+    return time.process_time() - start
+
+
+def fastest(function: Callable[..., Tensor], inputs: Inputs, repeats: int) -> float:
+    return min(seconds(function, inputs) for _ in range(repeats))
+
+
+def peak_bytes(name: str, batch: int, length: int) -> int:
+    """Resident memory at the peak of one pass above that before it, in a new process (Linux)."""
+    words = [sys.executable, __file__, "--peak", name, str(length), "--batch", str(batch)]
+    environment = {name: value for name, value in os.environ.items() if name not in KEEP_FREED} | GIVE_BACK
+    return int(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
+
+
+def own_peak(name: str, batch: int, length: int) -> int:
+    op = OPS[name]
+    seconds(op.fast, op.inputs(1, 256))  # loads libraries
+    inputs = op.inputs(batch, length)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    seconds(op.fast, inputs)
+    return _status("VmHWM") - before
+
+
+def _status(entry: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{entry}:"))
+
+
+def report(names: Iterable[str], batch: int, repeats: int, growth: bool) -> None:
+    print(f"{'op':<15}{'fast':>9}{'loop':>10}{'ratio':>7}{'bar':>5}{'time x4':>9}{'peak':>9}{'peak x4':>9}")
+    for name in names:
+        op = OPS[name]
+        torch.manual_seed(0)
+        inputs = op.inputs(batch, LENGTHS[0])
+        seconds(op.fast, inputs)
+        fast, loop = fastest(op.fast, inputs, repeats), fastest(op.loop, inputs, 1)
+        bar = "" if op.bar is None else f"{op.bar:g}"
+        line = f"{name:<15}{1e3 * fast:6.0f} ms{1e3 * loop:7.0f} ms{loop / fast:7.1f}{bar:>5}"
+        if growth:
+            longer = fastest(op.fast, op.inputs(batch, LENGTHS[1]), repeats)
+            small, large = (peak_bytes(name, batch, length) for length in LENGTHS)
+            line += f"{longer / fast:9.1f}{small / 1e6:6.0f} MB{large / small:9.1f}"
+        print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ops", default=",".join(OPS), help=f"some of {', '.join(OPS)}")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--no-growth", action="store_true", help="leave out the longer sequence")
+    parser.add_argument("--peak", nargs=2, metavar=("OP", "LENGTH"), help="print the peak memory of one op in bytes")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.peak:
+        print(own_peak(arguments.peak[0], arguments.batch, int(arguments.peak[1])))
+    elif os.environ.get("MALLOC_MMAP_MAX_") is None:  # read when a process starts
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_FREED})
+    else:
+        report(arguments.ops.split(","), arguments.batch, arguments.repeats, not arguments.no_growth)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,478 @@
+"""Check that a model keeps the contract that the evaluation loop, and the reader of a score, rely on."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lrtasks.check import ContractError, collect
+from lrtasks.errors import UsageError, in_one_line, unknown
+from lrtasks.models.base import PARAMETER_OPTIONS, ModelLike, offered, takes_mask, uninitialised
+from lrtasks.models.factory import model_factory
+from lrtasks.spec import Spec
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+"""Largest difference that counts as rounding, relative to the largest output."""
+STEP_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-8}
+"""The same between streaming and parallel form, which add in different orders over many positions."""
+ROWS = 3
+CUTS = 16
+"""Positions at which causality is tried."""
+STEPS, ALL_STEPS = 128, 1024
+"""Positions that are streamed: of a target as long as the input, and at most where its last positions are read."""
+
+
+def check_model(
+    model: ModelLike,
+    *,
+    input: Spec,
+    target: Spec,
+    causal: bool = True,
+    dtype: torch.dtype = torch.float32,
+    unused: Collection[str] = (),
+    seed: int = 0,
+    **hyper: Any,
+) -> None:
+    """Check that a model keeps the contract of this package; return nothing if it does.
+
+    In training and in evaluation mode, the output for random inputs must be a finite tensor of shape
+    ``(batch, target.length, target.width)`` and type ``dtype`` on the input's device, and the input must stay
+    unchanged. In evaluation mode:
+
+    * the same input gives the same output, and a row's output does not depend on the other rows or on their number;
+    * if ``causal``, outputs up to position t do not change when inputs after t change (tried at 16 positions);
+    * if ``forward`` takes a ``mask``, no output at a valid position depends on padding;
+    * ``initial_state`` and ``step``, if offered, give the outputs of ``forward`` (over at most 128 positions, or 1024
+      where the target is shorter than the input);
+    * a model that is built again and loads the state of the first gives its outputs (not tried on a built module).
+
+    A training step, extra losses included, gives every trainable parameter a finite gradient, and not only zeros.
+    ``parameter_options``, ``extra_losses`` and ``diagnostics``, if offered, have the form that
+    :class:`lrtasks.models.Block` describes. Output o stands at input position ``input.length - target.length + o``, so
+    only a target as long as the input shows all positions of a model. Nothing outside changes: a module is checked on a
+    copy, and the states of random generators are restored.
+
+    Args:
+        model: name of a registered model, a module, or a factory called as ``factory(input, target, **hyper)``, with
+            ``causal=causal`` too if it takes that.
+        input: what the model reads.
+        target: what it predicts.
+        causal: check causality; also passed on when building.
+        dtype: ``torch.float32`` (differences up to 1e-5 of the largest output are rounding) or ``torch.float64``
+            (1e-10); the model is converted to it.
+        unused: qualified names of parameters that need no gradient.
+        seed: of the inputs, and of the initialisation if the model is built here.
+        hyper: hyper-parameters of a registered model or a factory.
+
+    Raises:
+        UsageError: naming all problems, by how much and where; or for wrong arguments.
+    """
+    problems = model_problems(
+        model, input=input, target=target, causal=causal, dtype=dtype, unused=unused, seed=seed, **hyper
+    )
+    if problems:
+        name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
+        raise UsageError(f"model {name} ({str(dtype).removeprefix('torch.')}): {'; '.join(problems)}")
+
+
+def model_problems(
+    model: ModelLike,
+    *,
+    input: Spec,
+    target: Spec,
+    causal: bool = True,
+    dtype: torch.dtype = torch.float32,
+    unused: Collection[str] = (),
+    seed: int = 0,
+    **hyper: Any,
+) -> list[str]:
+    """The problems that :func:`check_model` reports, one entry each; empty if the model keeps its contract.
+
+    Raises:
+        UsageError: for wrong arguments.
+    """
+    if dtype not in TOLERANCE:
+        raise UsageError(f"check_model: dtype must be torch.float32 or torch.float64, found {dtype}")
+    with _seeded(seed), torch.enable_grad():
+        factory = _factory(model, input, target, causal, hyper)
+        built = factory()
+        lazy = uninitialised(built)
+        if lazy:
+            return [f"{', '.join(lazy)}: no shape yet; call the model once on an input before you check it"]
+        names = [name for name, _ in built.named_parameters()]
+        for name in unused:
+            if name not in names:
+                raise unknown("parameter in unused", name, names)
+        _move_from_zero(built)
+        probe = _Probe(_converted(built, dtype), input, target, dtype, unused, factory)
+        problems = collect(probe, _output) or collect(probe, _rows)
+        if problems:
+            return problems
+        problems = collect(probe, *([_causality] if causal else []), _mask, _step)
+        problems += collect(probe, _extras) or collect(probe, _gradients)
+        if not isinstance(model, nn.Module):
+            with _seeded(seed + 1):
+                problems += collect(probe, _reload)
+        return problems
+
+
+def _factory(
+    model: ModelLike, input: Spec, target: Spec, causal: bool, hyper: dict[str, Any]
+) -> Callable[[], nn.Module]:
+    """A function that builds the model anew at each call, or copies a module that is built already."""
+    if not isinstance(model, nn.Module):
+        factory = model_factory(model, hyper)
+        return lambda: factory.build(input, target, causal)
+    if hyper:
+        raise UsageError(f"check_model: a module that is built already takes no hyper-parameters, found {hyper}")
+    try:
+        copied = copy.deepcopy(model)
+    except Exception as error:
+        raise UsageError(
+            f"model {type(model).__name__} cannot be copied: {error} (a module that has run forward may hold such"
+            " tensors; pass a new one, or its factory)"
+        ) from error
+    return lambda: copied
+
+
+def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """``model`` in ``dtype``; complex values, which ``Module.to`` would make real, take its complex type."""
+
+    def convert(value: Tensor) -> Tensor:
+        if value.is_complex():
+            return value.to(dtype.to_complex())
+        return value.to(dtype) if value.is_floating_point() else value
+
+    found: nn.Module = model._apply(convert)  # type: ignore[no-untyped-call]
+    return found
+
+
+@torch.no_grad()
+def _move_from_zero(model: nn.Module) -> None:
+    """Fill parameters that are zero everywhere: a head or a gate that starts at zero would hide what is behind it."""
+    for parameter in model.parameters():
+        if parameter.requires_grad and not parameter.any():
+            size = 0.05 + 0.1 * torch.rand(parameter.shape)
+            parameter.copy_(size * (2.0 * torch.randint(2, parameter.shape) - 1))
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global random generators, and restore their states afterwards."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            random.seed(seed)
+            np.random.seed(seed)
+            torch.manual_seed(seed)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+class _Probe:
+    """A model, its specs, and one input of :data:`ROWS` rows."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        input: Spec,
+        target: Spec,
+        dtype: torch.dtype,
+        unused: Collection[str],
+        factory: Callable[[], nn.Module],
+    ) -> None:
+        self.model, self.input, self.target, self.dtype = model, input, target, dtype
+        self.unused, self.factory = unused, factory
+        self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        self.x = self.draw(ROWS)
+
+    def draw(self, rows: int) -> Tensor:
+        """Random inputs of ``rows`` rows."""
+        shape = self.input.shape(rows)
+        if self.input.kind == "token":
+            return torch.randint(self.input.width, shape).to(self.device)
+        return torch.randn(shape, dtype=self.dtype).to(self.device)
+
+    def outputs(self, x: Tensor, when: str = "", *, training: bool = False, **arguments: Tensor) -> Tensor:
+        """Outputs of the model, in evaluation mode unless ``training``.
+
+        Raises:
+            ContractError: if it fails or changes its input, or if the output has a wrong type, shape, dtype or device
+                or is not finite.
+        """
+        before = x.clone()
+        try:
+            with torch.set_grad_enabled(training):
+                y: object = self.model.train(training)(x, **arguments)
+        except Exception as error:
+            kind = f" on a {self.input.kind} input, {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
+            raise ContractError(f"fails{when or kind}: {in_one_line(error)}") from None
+        if not torch.equal(before, x):
+            raise ContractError(
+                f"writes to its input{when}, first at {_place(before != x)}; write x = x * 2, not x *= 2"
+            )
+        if not isinstance(y, Tensor):
+            raise ContractError(f"must return a tensor{when}, found {type(y).__name__}")
+        wanted = (len(x), self.target.length, self.target.width)
+        if tuple(y.shape) != wanted:
+            raise ContractError(
+                f"output{when} must have shape (batch, target length, target width) = {wanted}, found {tuple(y.shape)}"
+                f"{self._shape_hint(wanted, tuple(y.shape))}"
+            )
+        if y.dtype != self.dtype:
+            raise ContractError(
+                f"output{when} must be of type {self.dtype}, found {y.dtype}; make tensors with dtype=x.dtype"
+            )
+        if y.device != x.device:
+            raise ContractError(f"output{when} must be on {x.device}, found {y.device}; use device=x.device")
+        if not y.isfinite().all():
+            hint = " (a softmax over no valid key?)" if "mask" in arguments else ""
+            raise ContractError(
+                f"output is not finite{when}, first at {_place(~y.isfinite(), 'output position')}{hint}"
+            )
+        return y
+
+    def _shape_hint(self, wanted: tuple[int, int, int], found: tuple[int, ...]) -> str:
+        rows, length, width = wanted
+        if found == (rows, width, length):
+            return "; exchange the last two axes: y.transpose(1, 2)"
+        if found == (rows, self.input.length, width):
+            return f"; the target is read at the last positions: y[:, -{length}:]"
+        if found == (rows, width):
+            return "; one value for the sequence is a length of 1: y[:, None]"
+        return ""
+
+    def compare(
+        self,
+        expected: Tensor,
+        found: Tensor,
+        what: str,
+        hint: str = "",
+        *,
+        where: Tensor | None = None,
+        scale: Tensor | None = None,
+        tolerance: Mapping[torch.dtype, float] = TOLERANCE,
+    ) -> None:
+        """Raise a problem, ``what ... hint``, if outputs ``(rows, target.length, target.width)`` differ.
+
+        Only those at ``where`` are compared; differences are relative to ``scale``, by default their largest value.
+        """
+        if where is not None:
+            expected, found = torch.where(where, expected, 0), torch.where(where, found, 0)
+        scale = expected.abs().max() if scale is None else scale
+        gap = (found - expected).abs() / scale.clamp_min(torch.finfo(self.dtype).tiny)
+        if gap.max() > tolerance[self.dtype]:
+            raise ContractError(
+                f"{what}: by {float(gap.max()):.1e} of its scale (allowed {tolerance[self.dtype]:.0e}),"
+                f" most at {_place(gap == gap.max(), 'output position')}{hint}"
+            )
+
+
+def _place(where: Tensor, position: str = "position") -> str:
+    """The first true entry, in words: ``row 0, position 3, channel 1``."""
+    words = ("row", position, "channel")
+    return ", ".join(f"{word} {i}" for word, i in zip(words, where.nonzero()[0].tolist(), strict=False))
+
+
+# In evaluation mode.
+
+
+def _output(probe: _Probe) -> None:
+    expected = probe.outputs(probe.x)
+    probe.outputs(probe.draw(ROWS))  # another batch in between shows whether the model keeps a state
+    hint = "; noise and dropout must heed self.training, and forward must keep no state"
+    what = "the same input gives another output in evaluation mode"
+    probe.compare(expected, probe.outputs(probe.x), what, hint)
+
+
+def _rows(probe: _Probe) -> None:
+    """A row's output depends on nothing but that row."""
+    expected, others = probe.outputs(probe.x), probe.draw(ROWS)
+    others[1] = probe.x[1]
+    second = torch.arange(ROWS, device=probe.device)[:, None, None] == 1
+    hint = "; sums and means must not run over axis 0"
+    probe.compare(expected, probe.outputs(others), "a row's output depends on the other rows", hint, where=second)
+    alone = probe.outputs(probe.x[1:2].clone(), f" on one row where {ROWS} are fine").expand_as(expected)
+    probe.compare(expected, alone, "a row's output depends on the number of rows", hint, where=second)
+
+
+def _causality(probe: _Probe) -> None:
+    """Outputs up to t stay when inputs after t change; each t is one row of a batch."""
+    length, x = probe.input.length, probe.x
+    first = length - probe.target.length
+    if probe.target.pooled or first >= length - 1:
+        return  # only the last output can be seen, which may depend on everything
+    cuts = sorted(set(torch.linspace(first, length - 2, CUTS).round().int().tolist()))
+    rows, other = x[:1].repeat(len(cuts), *(1,) * (x.dim() - 1)), probe.draw(len(cuts))
+    if probe.input.kind == "token" and probe.input.width > 1:
+        other = (rows + 1 + other % (probe.input.width - 1)) % probe.input.width  # surely another token
+    for row, cut in enumerate(cuts):
+        rows[row, cut + 1 :] = other[row, cut + 1 :]
+    expected, found = probe.outputs(x)[:1], probe.outputs(rows)
+    position = torch.arange(probe.target.length, device=probe.device)[:, None] + first
+    for row, cut in enumerate(cuts):
+        probe.compare(
+            expected,
+            found[row : row + 1],
+            f"not causal: outputs up to input position {cut} change with the inputs after it",
+            "; mask what follows, pad convolutions on the left, or say causal=False",
+            where=position <= cut,
+            scale=expected.abs().max(),  # a convolution by FFT rounds on the scale of all outputs
+        )
+
+
+def _mask(probe: _Probe) -> None:
+    """Values at padding change no output at a valid position."""
+    length = probe.input.length
+    if length < 2 or not takes_mask(probe.model):
+        return
+    valid = torch.tensor([[length], [max(1, 3 * length // 4)], [max(1, length // 2)]], device=probe.device)
+    mask = torch.arange(length, device=probe.device) < valid
+    padding = ~mask if probe.input.kind == "token" else ~mask[..., None]
+    when = f" with a padding mask, bool of shape {tuple(mask.shape)}"
+    expected = probe.outputs(probe.x, when, mask=mask)
+    found = probe.outputs(torch.where(padding, probe.draw(ROWS), probe.x), when, mask=mask)
+    probe.compare(
+        expected,
+        found,
+        "outputs at valid positions depend on values at padding (mask False)",
+        "; leave padded keys out of attention, take padded inputs as zero in sums",
+        where=None if probe.target.pooled else mask[:, length - probe.target.length :, None],
+    )
+
+
+def _step(probe: _Probe) -> None:
+    """One position at a time gives what the whole sequence gives."""
+    model: Any = probe.model.eval()
+    has = [name for name in ("initial_state", "step") if callable(getattr(model, name, None))]
+    if len(has) == 1:
+        raise ContractError(f"has {has[0]} only: a streaming form is initial_state(batch) and step(x, state)")
+    pooled = probe.target.pooled
+    whole = not pooled and probe.target.length == probe.input.length
+    steps = min(probe.input.length, STEPS if whole else ALL_STEPS)
+    if not has or not (whole or steps == probe.input.length):
+        return
+    outputs: list[Tensor] = []
+    try:
+        with torch.no_grad():
+            state = model.initial_state(ROWS)
+            for t in range(steps):
+                y, state = model.step(probe.x[:, t], state)
+                outputs.append(y)
+    except UsageError:
+        return  # the model says itself that it has no streaming form
+    except Exception as error:
+        raise ContractError(f"step fails at position {len(outputs)}: {in_one_line(error)}") from None
+    expected = probe.outputs(probe.x)
+    expected = expected.flatten(1)[:, None] if pooled else expected[:, :steps]
+    wanted = (ROWS, expected.shape[-1])
+    if tuple(outputs[0].shape) != wanted:
+        raise ContractError(
+            f"step must return an output of shape (batch, target width) = {wanted}, found {tuple(outputs[0].shape)}"
+        )
+    streamed = torch.stack(outputs[-expected.shape[1] :], 1).to(expected.dtype)
+    what = "step, one position after the other, gives other outputs than forward"
+    probe.compare(expected, streamed, what, tolerance=STEP_TOLERANCE)
+
+
+# In training mode.
+
+
+def _extras(probe: _Probe) -> Iterator[str]:
+    """Extra losses, diagnostics and options of parameters have the form that the loop reads."""
+    probe.outputs(probe.x, " in training mode", training=True)
+    for method, wrong in (
+        ("extra_losses", _loss_problem),
+        ("diagnostics", _diagnostic_problem),
+        ("parameter_options", _options_problem),
+    ):
+        for name, function in offered(probe.model, method):
+            label = f"{name}.{method}" if name else method
+            try:
+                entries: object = function()
+            except Exception as error:
+                yield f"{label} fails: {in_one_line(error)}"
+                continue
+            if not isinstance(entries, Mapping) or not all(isinstance(key, str) for key in entries):
+                yield f"{label} must return a dictionary by name, found {entries!r}"
+                continue
+            for key, value in entries.items():
+                if problem := wrong(value, probe):
+                    yield f"{label}: {key} {problem}"
+                if method == "parameter_options" and key not in probe.model.get_submodule(name)._parameters:
+                    yield f"{label}: {key} is not a parameter of this module"
+
+
+def _loss_problem(value: Any, probe: _Probe) -> str | None:
+    if not isinstance(value, Tensor):
+        return f"must be a finite scalar tensor, found {value!r}"
+    if value.dim() or not value.is_floating_point() or value.device != probe.device:
+        found = f"{value.dtype}, {tuple(value.shape)} on {value.device}"
+        return f"must be a real scalar tensor on {probe.device}, found {found}"
+    return None if value.isfinite() else f"must be finite, found {value.item()}"
+
+
+def _diagnostic_problem(value: Any, _: _Probe) -> str | None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        return f"must be finite numbers, texts, or lists or dictionaries of them (.item(), .tolist()): {error}"
+    return None
+
+
+def _options_problem(value: Any, _: _Probe) -> str | None:
+    if isinstance(value, dict) and set(value) <= set(PARAMETER_OPTIONS):
+        return None
+    return f"must be a dictionary with {' or '.join(PARAMETER_OPTIONS)}, found {value!r}"
+
+
+def _gradients(probe: _Probe) -> Iterator[str]:
+    """A training step reaches the parameters, with finite gradients."""
+    wanting = {name: value for name, value in probe.model.named_parameters() if value.requires_grad}
+    if not wanting:
+        raise ContractError("it has no parameters to train")
+    for time in ("", " after the first step; forward must keep nothing of an earlier one (.detach() it)"):
+        y = probe.outputs(probe.x, " in training mode", training=True)
+        loss = (y * torch.randn(y.shape, dtype=y.dtype).to(y.device)).sum()
+        for _, extra in offered(probe.model, "extra_losses"):
+            loss = loss + sum(extra().values())
+        if not loss.requires_grad:
+            raise ContractError("no parameter gets a gradient: the output is cut off from all of them")
+        try:
+            torch.autograd.backward(loss)
+        except RuntimeError as error:
+            raise ContractError(f"the backward pass fails{time}: {error}") from None
+    gradients = {name: value.grad for name, value in wanting.items()}
+    missing = [name for name, gradient in gradients.items() if gradient is None and name not in probe.unused]
+    if missing:
+        yield f"no gradient reaches {', '.join(missing)} (use it in forward, or name it in unused=)"
+    wild = [name for name, gradient in gradients.items() if gradient is not None and not gradient.isfinite().all()]
+    if wild:
+        yield f"gradients are not finite in {', '.join(wild)} (a root, a logarithm or a division at 0?)"
+    if all(gradient is None or not gradient.any() for gradient in gradients.values()):
+        yield "the gradient is zero in every parameter"
+
+
+def _reload(probe: _Probe) -> None:
+    """The state of one model, loaded into another with other random numbers, gives the same outputs."""
+    expected, state = probe.outputs(probe.x), probe.model.state_dict()
+    probe.model = _converted(probe.factory(), probe.dtype)
+    try:
+        probe.model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ContractError(
+            f"its state cannot be loaded into a model built anew, as a resumed run does: {error}"
+        ) from None
+    what = "a model built anew that loads the stored state gives other outputs"
+    hint = "; register every tensor that it depends on as a parameter or a buffer"
+    probe.compare(expected, probe.outputs(probe.x), what, hint)

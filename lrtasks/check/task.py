@@ -1,0 +1,451 @@
+"""Check that a task keeps the contract of :class:`lrtasks.generators.Task`. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lrtasks.check import ContractError, collect
+from lrtasks.errors import UsageError, in_one_line
+from lrtasks.generators import randomness
+from lrtasks.generators.base import LOSSES, METRICS, SPLITS, Split, Task, make, stack
+from lrtasks.registry import malformed
+from lrtasks.spec import IGNORED, Batch, Sample, Spec
+
+OVERLAP_SAMPLES = 64
+"""Training and test samples that are compared: enough to find a pool of up to about 90 samples."""
+
+
+def check_task(task: Task | type[Task] | str, *, samples: int = 8, seed: int = 0) -> None:
+    """Check that a task keeps its contract; return nothing if it does.
+
+    The check covers parameters, specs, loss and metric; shapes, dtypes and ranges of samples and labels; that sample i
+    depends on the task, seed, split and i only (not on order, batch size, repeats, earlier calls, global random numbers
+    or the process); that seeds, splits and samples differ; that a vectorised ``samples`` equals ``sample``; baselines,
+    slices and pictures. One batch is made in a second interpreter with another hash seed, which must not import torch.
+
+    Args:
+        task: an instance that makes small samples; or a class or a registered name, checked at its defaults.
+        samples: number of samples to draw for each check, at least 2.
+        seed: seed of the samples.
+
+    Raises:
+        UsageError: naming all problems; or for wrong arguments.
+    """
+    task = _instance(task)
+    problems = task_problems(task, samples=samples, seed=seed)
+    if problems:
+        title = getattr(task, "name", type(task).__name__)
+        raise UsageError(f"task {title!r} breaks the contract: {'; '.join(problems)}")
+
+
+def task_problems(task: Task, *, samples: int = 8, seed: int = 0) -> list[str]:
+    """The problems that :func:`check_task` reports, one entry each; empty if the task keeps its contract.
+
+    Raises:
+        UsageError: for fewer than 2 samples.
+    """
+    if samples < 2:
+        raise UsageError(f"samples must be at least 2, found {samples}")
+    probe = _Probe(task, samples, seed)
+    for stage in _STAGES:
+        problems = collect(probe, *stage)
+        if problems:
+            return problems
+    return []
+
+
+def batch_digest(batch: Batch, decimals: int | None = None) -> str:
+    """Hash of everything in a batch, 128 bits; real values are first rounded to ``decimals`` if that is given."""
+    state = hashlib.blake2b(digest_size=16)
+    for array in (batch.x, batch.y, batch.mask):
+        if array is not None and array.dtype.kind == "f" and decimals is not None:
+            array = np.rint(array.astype(np.float64) * 10.0**decimals).astype(np.int64)
+        state.update(b"none" if array is None else f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
+    state.update(json.dumps(batch.meta, sort_keys=True, default=lambda value: value.tolist()).encode())
+    return state.hexdigest()
+
+
+def _instance(task: Any) -> Task:
+    if isinstance(task, str):
+        return make(task)
+    if isinstance(task, type) and issubclass(task, Task):
+        for problem in malformed(task):
+            raise UsageError(f"task {task.__name__}: {problem}")
+        return task()
+    if not isinstance(task, Task):
+        raise UsageError(f"check_task takes a task, a subclass of lrtasks.generators.Task or a name, found {task!r}")
+    return task
+
+
+class _Probe(NamedTuple):
+    """The task, and which samples of it the checks draw."""
+
+    task: Task
+    samples: int
+    seed: int
+
+    def batch(self, indices: Sequence[int] | None = None, split: Split = "train") -> Batch:
+        """Samples of the task; the first :attr:`samples` of them without ``indices``."""
+        return self.task.batch(range(self.samples) if indices is None else indices, self.seed, split)
+
+    def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call code of the task's; an exception becomes ``what raised KeyError: 'x' (line 41 of parity.py)``."""
+        try:
+            return function(*arguments)
+        except Exception as error:
+            file = getattr(sys.modules.get(type(self.task).__module__), "__file__", None)
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+            where = f" (line {lines[-1]} of {Path(file).name})" if file and lines else ""
+            raise ContractError(f"{what} raised {in_one_line(error)}{where}") from None
+
+
+# Before samples are drawn: name, parameters, specs, loss, metric, version.
+
+
+def _declaration(probe: _Probe) -> Iterator[str]:
+    task = probe.task
+    if not hasattr(task, "name"):
+        raise ContractError(
+            "it has no name; register the class with @lrtasks.generators.registry.register(NAME), or take the task"
+            " from lrtasks.make(NAME) where an entry point names it"
+        )
+    malformations = list(malformed(type(task)))
+    if malformations:
+        yield from malformations
+        return
+    for field in ("input", "target"):
+        if getattr(type(task), field) is getattr(Task, field):
+            raise ContractError(f"{field} is missing: write a property that returns a lrtasks.generators.Spec")
+        spec: object = probe.call(field, getattr, task, field)
+        if not isinstance(spec, Spec):
+            found = "a method; put @property above it" if callable(spec) else repr(spec)
+            raise ContractError(f"{field} must be a Spec, found {found}")
+    if task.target.length > task.input.length and not task.target.pooled:
+        yield (
+            f"the target is read at the last positions of the input, but is longer"
+            f" ({task.target.length} against {task.input.length})"
+        )
+    for field, allowed in (("loss", LOSSES[task.target.kind]), ("metric", METRICS[task.target.kind])):
+        if getattr(task, field) not in allowed:
+            names = " or ".join(repr(name) for name in allowed)
+            yield (
+                f"{field} of a {task.target.kind} target must be {names}, found {getattr(task, field)!r}; write"
+                f" {field} = {allowed[0]!r} in the class"
+            )
+    if not isinstance(task.version, int) or task.version < 1:
+        yield f"version must be a whole number of at least 1, found {task.version!r}"
+    causal: object = task.causal
+    if not isinstance(causal, bool):
+        yield f"causal must be True or False, found {causal!r}"
+    if type(task).make(**json.loads(json.dumps(task.parameters()))) != task:
+        yield f"parameters() does not rebuild the task: {task.parameters()!r}"
+
+
+# Shapes, dtypes and ranges of what the task draws.
+
+
+def _samples(probe: _Probe) -> Iterator[str]:
+    """Samples one by one, up to the first that is wrong."""
+    task, count, seed = probe
+    if type(task).sample is Task.sample:
+        raise ContractError("sample() is missing: write sample(self, rng), which returns a lrtasks.generators.Sample")
+    first: Sample | None = None
+    for index, rng in enumerate(randomness.generators(task.key(seed, "train"), range(count))):
+        sample = probe.call("sample()", task.sample, rng)
+        found = list(_sample_problems(task, sample)) or list(_differences(first or sample, sample))
+        if found:
+            yield from (f"sample {index}: {problem}" for problem in found)
+            return
+        first = first or sample
+
+
+def _sample_problems(task: Task, sample: Any) -> Iterator[str]:
+    if not isinstance(sample, Sample):
+        yield f"sample() must return lrtasks.generators.Sample(x, y), found {type(sample).__name__}"
+        return
+    for name, array, spec in (("x", sample.x, task.input), ("y", sample.y, task.target)):
+        yield from _array_problems(name, array, spec, spec.shape(1)[1:])
+    if sample.mask is not None:
+        yield from _mask_problems(task, sample.mask, sample.y)
+    meta: object = sample.meta
+    if not (meta is None or isinstance(meta, dict)):
+        yield f"meta must be a dictionary or None, found {type(meta).__name__}"
+        return
+    for name, value in (meta or {}).items():
+        try:
+            json.dumps({name: value}, default=lambda entry: entry.tolist())
+        except (AttributeError, TypeError, ValueError):
+            yield f"meta {name!r} must be a number, a text, an array or a list of them, found {type(value).__name__}"
+
+
+def _array_problems(name: str, array: Any, spec: Spec, shape: tuple[int, ...]) -> Iterator[str]:
+    """Problems of ``x`` or ``y``; only ``y`` may hold ignored labels."""
+    dtype = np.dtype(np.float32 if spec.kind == "real" else np.int64)
+    if not isinstance(array, np.ndarray):
+        yield f"{name} must be a NumPy array, found {type(array).__name__}"
+    elif array.shape != shape or array.dtype != dtype:
+        mend = f"; use .astype(np.{dtype})" if array.shape == shape else ""
+        yield f"{name} must be {shape} {dtype} as its spec says, found {array.shape} {array.dtype}{mend}"
+    elif spec.kind == "real":
+        if not np.isfinite(array).all():
+            first = np.argwhere(~np.isfinite(array))[0].tolist()
+            yield f"{name} holds values that are not finite, first at {name}{first}"
+    else:
+        scored = array[array != IGNORED] if name == "y" else array
+        if scored.size and (scored.min() < 0 or scored.max() >= spec.width):
+            also = f" (or {IGNORED}, where a label is not scored)" if name == "y" else ""
+            yield f"{name} must be in 0..{spec.width - 1}{also}, found {scored.min()}..{scored.max()}"
+
+
+def _mask_problems(task: Task, mask: Any, y: np.ndarray) -> Iterator[str]:
+    """A mask is True somewhere, pads where models expect padding, and no label stands at padding."""
+    length, target = task.input.length, task.target
+    if not isinstance(mask, np.ndarray) or mask.shape != (length,) or mask.dtype != bool:
+        found = f"{mask.shape} {mask.dtype}" if isinstance(mask, np.ndarray) else type(mask).__name__
+        yield f"mask must be {(length,)} bool, found {found}"
+        return
+    if not mask.any():
+        yield "mask is False at every position"
+    at_target = mask[length - target.length :]
+    if target.pooled:
+        return  # padding may stand on either side
+    if target.kind == "token" and isinstance(y, np.ndarray) and y.shape == (target.length,):
+        labelled = ~at_target & (y != IGNORED)
+        if labelled.any():
+            first = int(labelled.argmax())
+            yield f"y must be {IGNORED} at padding (mask False), which is not scored, found {y[first]} at y[{first}]"
+    elif target.kind == "real" and not at_target.all():
+        yield (
+            "mask is False at positions of a real target, which is scored everywhere: pad what comes before the target,"
+            " or predict one value for the sequence (pooled)"
+        )
+
+
+def _differences(first: Sample, sample: Sample) -> Iterator[str]:
+    """What only one of two samples has."""
+    if (first.mask is None) != (sample.mask is None):
+        yield "either all samples have a mask or none, found both (give np.ones(length, bool) where nothing is padded)"
+    names, others = (None if meta is None else sorted(meta) for meta in (first.meta, sample.meta))
+    if names != others:
+        yield f"meta must have the same names in all samples, found {others} after {names}"
+
+
+def _batches(probe: _Probe) -> Iterator[str]:
+    """Each split can be scored. That batches hold the samples is checked later."""
+    target = probe.task.target
+    for split in SPLITS:
+        batch: Batch = probe.call(f"batch() of split {split!r}", probe.batch, None, split)
+        for name, array in (("x", batch.x), ("y", batch.y)):
+            if not array.flags.writeable:
+                raise ContractError(f"{name} of a batch must be writable, found a read-only array; return a copy")
+        for problem in _array_problems("y", batch.y, target, target.shape(probe.samples)):
+            raise ContractError(f"split {split!r}: {problem}")
+        if target.kind == "token" and np.all(batch.y == IGNORED):
+            yield f"y ignores every label of split {split!r} (all are {IGNORED}), so nothing can be scored"
+        if target.kind == "real" and np.ptp(batch.y) == 0:
+            yield f"y is constant in split {split!r} ({batch.y.flat[0]:g} everywhere), so R2 is undefined"
+
+
+# What samples depend on, and which samples differ.
+
+
+def _independence(probe: _Probe) -> Iterator[str]:
+    """A sample is the same in every batch and in every call."""
+    task, count, seed = probe
+    batch = probe.batch()
+    expected = batch_digest(batch)
+    for array in (batch.x, batch.y):
+        array[...] = 0  # the receiver of a batch may write to it
+    if batch_digest(probe.batch()) != expected:
+        raise ContractError(
+            "the same call twice gives different samples: it draws from something else than rng (np.random, random, an"
+            " unseeded generator, the clock), keeps state between calls, or returns an array that it keeps"
+        )
+    order = [*reversed(range(0, count, 2)), *range(1, count, 2), 0]
+    mixed = probe.batch(order)
+    vectorised = type(task).samples is not Task.samples
+    for row, index in enumerate(order):
+        if batch_digest(_row(mixed, row)) != batch_digest(probe.batch([index])):
+            hint = " (samples() must take all draws from one generator before asking for the next)" * vectorised
+            raise ContractError(
+                f"sample {index} depends on the order, the size or the repeats of the batch it is in{hint}"
+            )
+    if vectorised:
+        rngs = randomness.generators(task.key(seed, "train"), range(count))
+        if batch_digest(stack([task.sample(rng) for rng in rngs])) != expected:
+            yield "samples() gives other arrays than sample(), one by one, from the same generators"
+
+
+def _row(batch: Batch, row: int) -> Batch:
+    rows = slice(row, row + 1)
+    mask = None if batch.mask is None else batch.mask[rows]
+    meta = None if batch.meta is None else {name: column[rows] for name, column in batch.meta.items()}
+    return Batch(batch.x[rows], batch.y[rows], mask, meta)
+
+
+def _streams(probe: _Probe) -> Iterator[str]:
+    """Samples, seeds, splits and attempts differ from each other."""
+    task, count, seed = probe
+    indices, batch = range(count), probe.batch()
+    if (batch.x == batch.x[0]).all():
+        raise ContractError("all samples are equal: sample() does not draw from rng")
+    if task.target.kind == "real" and (batch.y == batch.y[0]).all():
+        raise ContractError(f"y is the same in all of {count} samples, so a model needs no input to predict it")
+    others = {
+        f"seed {seed + 1}": task.batch(indices, seed + 1),
+        "split 'val'": task.batch(indices, seed, "val"),
+        "split 'test'": task.batch(indices, seed, "test"),
+        "attempt 1": task.batch(indices, seed, attempt=1),
+    }
+    same = [name for name, other in others.items() if np.array_equal(batch.x, other.x)]
+    for name in same:
+        yield f"{name} gives the same samples as seed {seed}, split 'train', attempt 0"
+    train, test = (probe.batch(range(OVERLAP_SAMPLES), split).x for split in ("train", "test"))
+    rows = {row.tobytes() for row in train}
+    seen = sum(row.tobytes() in rows for row in test)
+    if seen > OVERLAP_SAMPLES // 2 and not same:
+        yield (
+            f"{seen} of {OVERLAP_SAMPLES} test inputs are among {OVERLAP_SAMPLES} training inputs: these parameters"
+            " allow too few different inputs, or splits draw from one pool; a test score would measure memory"
+        )
+
+
+_SECOND_PROCESS = """
+import json, pickle, sys
+out, sys.stdout = sys.stdout, sys.stderr
+path, payload = pickle.load(sys.stdin.buffer)
+sys.path[:] = path
+from lrtasks.check.task import batch_digest
+task, samples, seed = pickle.loads(payload)
+digest = batch_digest(task.batch(range(samples), seed))
+heavy = [name for name in ("torch", "tensorflow", "jax") if name in sys.modules]
+print(json.dumps([digest, heavy]), file=out)
+"""
+
+
+def _process(probe: _Probe) -> Iterator[str]:
+    """A worker process makes the same batch, and imports no deep-learning framework to do so."""
+    if type(probe.task).__module__ == "__main__":
+        warnings.warn(
+            f"{type(probe.task).__name__} is defined in __main__, which other processes cannot import: put it into a"
+            " module to check that its samples do not depend on the process",
+            stacklevel=2,
+        )
+        return
+    try:
+        payload = pickle.dumps(tuple(probe))
+    except Exception as error:
+        raise ContractError(
+            f"it cannot be pickled, as background workers need (is the class at the top of a module?): {error}"
+        ) from None
+    second = subprocess.run(
+        [sys.executable, "-c", _SECOND_PROCESS],
+        input=pickle.dumps((sys.path, payload)),
+        capture_output=True,
+        env={**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"},
+        check=False,
+    )
+    if second.returncode != 0:
+        reason = second.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise ContractError(f"a second process cannot make a batch: {' '.join(reason)}")
+    digest, heavy = json.loads(second.stdout)
+    if digest != batch_digest(probe.batch()):
+        yield "a second process gives other samples (does it depend on hash(), on a set's order or on global state?)"
+    if heavy:
+        yield (
+            f"making a batch imports {' and '.join(heavy)}, which every worker process and every user without it pays"
+            " for; put the task into a module of its own that imports NumPy only"
+        )
+
+
+# Baselines, slices, text and pictures.
+
+
+def _baselines(probe: _Probe) -> Iterator[str]:
+    """Baselines can be fitted and predict, without looking at the targets."""
+    baselines: object = probe.call("baselines()", probe.task.baselines)
+    if not isinstance(baselines, Mapping):
+        raise ContractError(
+            f"baselines() must return a dictionary of predictors by name, found {type(baselines).__name__}"
+        )
+    if not baselines:
+        yield "baselines() is empty: without a trivial predictor's score nobody can read a model's"
+    for name, baseline in baselines.items():
+        yield from _baseline_problems(probe, f"baseline {name!r}", baseline)
+
+
+def _baseline_problems(probe: _Probe, title: str, baseline: Any) -> Iterator[str]:
+    target, batch = probe.task.target, probe.batch()
+    second = probe.batch(range(probe.samples, 2 * probe.samples))
+    probe.call(f"fit() of {title}", baseline.fit, [batch, second])
+    prediction: Any = probe.call(f"predict() of {title}", baseline.predict, batch)
+    blind = probe.call(f"predict() of {title}", baseline.predict, batch._replace(y=np.roll(batch.y, 1, axis=0)))
+    if not isinstance(prediction, np.ndarray) or prediction.shape != batch.y.shape:
+        found = prediction.shape if isinstance(prediction, np.ndarray) else type(prediction).__name__
+        yield f"{title} must predict the shape of y, {batch.y.shape}, found {found}"
+    elif not np.isfinite(prediction).all():
+        yield f"{title} predicts values that are not finite"
+    elif target.kind == "token" and not np.isin(prediction, np.arange(target.width)).all():
+        strange = prediction[~np.isin(prediction, np.arange(target.width))][0].item()
+        yield f"{title} must predict classes in 0..{target.width - 1}, found {strange}"
+    elif not np.array_equal(prediction, blind):
+        yield f"{title} looks at the targets that it predicts; use only the shape of batch.y"
+
+
+def _slices(probe: _Probe) -> Iterator[str]:
+    """Breakdowns label the elements of ``y``."""
+    batch = probe.batch()
+    slices: object = probe.call("slices()", probe.task.slices, batch)
+    if not isinstance(slices, Mapping):
+        raise ContractError(f"slices() must return a dictionary of labels by name, found {type(slices).__name__}")
+    for name, values in slices.items():
+        labels, shape = np.asarray(values), batch.y.shape
+        if not _broadcasts(labels, shape):
+            mend = "; one label per sample needs axes for the others: labels[:, None]" * (labels.shape == shape[:1])
+            yield f"slice {name!r} must broadcast to y, {shape}, found {labels.shape}{mend}"
+        elif labels.dtype.kind not in "biufU" or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
+            yield (
+                f"slice {name!r} must be labelled by finite numbers or texts, found {labels.dtype} {labels.flat[0]!r}"
+            )
+
+
+def _broadcasts(array: np.ndarray, shape: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_to(array, shape).shape == shape
+    except ValueError:
+        return False
+
+
+def _views(probe: _Probe) -> Iterator[str]:
+    """Text, fingerprint and picture have the right form, or are None."""
+    task, batch = probe.task, probe.batch()
+    for method, kind, wanted in (("text", str, "a text"), ("fingerprint", bytes, "bytes")):
+        found: object = probe.call(f"{method}()", getattr(task, method), batch, probe.samples - 1)
+        if not (found is None or isinstance(found, kind)):
+            yield f"{method}() must return {wanted} or None, found {found!r}"
+    image = task.image_shape()
+    if image is not None and math.prod(image) != task.input.length:
+        yield f"image_shape() must hold the {task.input.length} positions of the input, found {image}"
+
+
+_STAGES = (
+    (_declaration,),
+    (_samples,),
+    (_batches,),
+    (_independence, _streams, _baselines, _slices, _views),
+    (_process,),
+)
+"""Checks in stages: a stage runs only if the ones before it found no problem."""

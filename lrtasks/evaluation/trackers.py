@@ -1,0 +1,145 @@
+"""Trackers repeat a run's record elsewhere, through Lightning's loggers, and change nothing.
+
+All of them write below the run's folder. A run that is continued writes its tracker anew from the record, so that no
+step appears twice.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lrtasks.budget import Budget
+from lrtasks.errors import UsageError, first_line, unknown
+from lrtasks.record import RunRecord
+
+PACKAGES = {"csv": None, "tensorboard": "tensorboard", "wandb": "wandb"}
+"""Trackers, and the package that each needs; a tracker's name is also that of its folder."""
+
+
+def tracker_names(chosen: str | Iterable[str]) -> tuple[str, ...]:
+    """Names of trackers from texts with commas, each once, in order.
+
+    Raises:
+        UsageError: for an unknown one, or one whose package is not installed.
+
+    >>> tracker_names(["csv,csv"])
+    ('csv',)
+    """
+    texts = [chosen] if isinstance(chosen, str) else chosen
+    names = tuple(dict.fromkeys(name for text in texts for name in text.split(",")))
+    for name in names:
+        if name not in PACKAGES:
+            raise unknown("tracker", name, PACKAGES)
+        package = PACKAGES[name]
+        if package is not None and find_spec(package) is None:
+            raise UsageError(f"tracker {name!r} needs the package {package}: pip install 'lrtasks[trackers]'")
+    return names
+
+
+class Trackers:
+    """The trackers of one run, written from its record.
+
+    Args:
+        names: as :func:`tracker_names` gives them.
+        folder: the run's folder; what an earlier process wrote there is replaced.
+        record: what the run is, and what is known of it.
+    """
+
+    def __init__(self, names: Iterable[str], folder: Path, record: RunRecord) -> None:
+        self._budget = Budget(**record.budget)
+        self._written = 0
+        self._places = [folder / name for name in names]
+        self.discard()
+        self._loggers = [_logger(place, record) for place in self._places]
+        for logger in self._loggers:
+            logger.log_hyperparams(_flat({key: getattr(record, key) for key in ("task", "model", "budget", "seed")}))
+
+    def update(self, record: RunRecord) -> None:
+        """Write the points of the curve that came since the last call."""
+        for point in record.curve[self._written :]:
+            step = point["step"]
+            values = {"train/loss": point["loss"], "train/lr": self._budget.lr * self._budget.rate(step - 1)}
+            values |= {f"val/{name}": value for name, value in point.items() if name not in ("step", "loss")}
+            self._log(values, step)
+        self._written = len(record.curve)
+
+    def finish(self, record: RunRecord) -> None:
+        """Write what is left, the final scores and the status."""
+        self.update(record)
+        step = record.curve[-1]["step"] if record.curve else 0
+        for split, scores in record.scores.items():
+            if split != "val":
+                self._log({f"{split}/{name}": value for name, value in scores.items()}, step)
+        for logger in self._loggers:
+            logger.finalize("success" if record.status == "done" else "failed")
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        for place in self._places:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _log(self, values: Mapping[str, float | None], step: int) -> None:
+        finite = {name: value for name, value in values.items() if value is not None}
+        for logger in self._loggers:
+            logger.log_metrics(finite, step)
+            logger.save()
+
+
+def track_finished(names: Iterable[str], folder: Path, record: RunRecord) -> None:
+    """Write the trackers that a finished run lacks."""
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        Trackers(missing, folder, record).finish(record)
+
+
+def _logger(place: Path, record: RunRecord) -> Any:
+    """Lightning's logger that writes into ``place``."""
+    if place.name == "csv":
+        from lightning.pytorch.loggers import CSVLogger
+
+        return CSVLogger(place.parent, name="", version="csv", flush_logs_every_n_steps=1)
+    if place.name == "tensorboard":
+        from lightning.pytorch.loggers import TensorBoardLogger
+
+        return TensorBoardLogger(place.parent, name="", version="tensorboard")
+    from lightning.pytorch.loggers import WandbLogger
+
+    # offline unless the user says otherwise; its error reports would be sent even so
+    online = os.environ.get("WANDB_MODE", "offline") == "online"
+    if not online:
+        os.environ["WANDB_ERROR_REPORTING"] = "false"
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        logger = WandbLogger(
+            name=place.parent.name,
+            save_dir=place.parent,
+            version=place.parent.name,
+            offline=not online,
+            project=os.environ.get("WANDB_PROJECT", "lrtasks"),
+            group=record.task["name"],
+            reinit="create_new",
+        )
+        logger.experiment  # noqa: B018 - starts it, so that a mistake is told before the run begins
+    except Exception as error:
+        raise UsageError(f"tracker 'wandb' cannot start: {first_line(error)}") from None
+    return logger
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by names with dots; a list or ``None`` becomes text.
+
+    >>> _flat({"task": {"name": "shift", "shape": [2, 3]}, "seed": 0})
+    {'task.name': 'shift', 'task.shape': '[2, 3]', 'seed': 0}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value if isinstance(value, (bool, int, float, str)) else str(value)
+    return flat

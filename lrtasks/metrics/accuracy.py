@@ -1,0 +1,34 @@
+"""Accuracy over labelled positions."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from lrtasks.spec import Batch
+
+
+class Accuracy:
+    """Share of labelled positions that are right."""
+
+    name: ClassVar[str] = "accuracy"
+    batch_mean: ClassVar[bool] = False
+
+    def __init__(self, classes: int) -> None:
+        pass
+
+    def sums(self, prediction: np.ndarray, batch: Batch) -> np.ndarray:
+        labelled = batch.y >= 0
+        return np.stack([labelled, (prediction == batch.y) & labelled], axis=-1)
+
+    def value(self, sums: np.ndarray) -> dict[str, float]:
+        count, right = sums
+        return {"accuracy": float(right / count) if count else math.nan}
+
+    batch_value = value
+
+    def sample_values(self, sums: np.ndarray) -> dict[str, np.ndarray]:
+        """Scores that are defined per sample, from the sums of each, ``(batch, 2)``; their mean is reported."""
+        return {"sequence_accuracy": sums[:, 0] == sums[:, 1]}

@@ -1,0 +1,58 @@
+"""Macro F1 and macro (balanced) accuracy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lrtasks.spec import Batch
+
+
+class MacroF1:
+    """Means over classes of each class's F1 and accuracy, from all labelled positions.
+
+    A class that is neither among targets nor among predictions does not count, which matters in small batches alone.
+
+    Args:
+        classes: number of classes.
+    """
+
+    name: ClassVar[str] = "macro_f1"
+    batch_mean: ClassVar[bool] = True
+
+    def __init__(self, classes: int) -> None:
+        self._classes = classes
+
+    def sums(self, prediction: np.ndarray, batch: Batch) -> np.ndarray:
+        """Columns: labelled; then for each class right, predicted and there."""
+        labelled = batch.y >= 0
+        columns = np.empty((*batch.y.shape, 1 + 3 * self._classes), dtype=bool)
+        columns[..., 0] = labelled
+        for label in range(self._classes):
+            predicted, there = (prediction == label) & labelled, batch.y == label
+            columns[..., 3 * label + 1] = predicted & there
+            columns[..., 3 * label + 2] = predicted
+            columns[..., 3 * label + 3] = there
+        return columns
+
+    def value(self, sums: np.ndarray) -> dict[str, float]:
+        right, predicted, there = sums[1:].reshape(-1, 3).T.astype(np.float64)
+        seen = predicted + there > 0
+        if not seen.any():
+            return {"macro_f1": math.nan, "macro_accuracy": math.nan}
+        f1 = 2 * right[seen] / (predicted + there)[seen]
+        accuracy = right[seen] / np.maximum(there[seen], 1)
+        return {"macro_f1": float(f1.mean()), "macro_accuracy": float(accuracy.mean())}
+
+    batch_value = value
+
+    def class_rows(self, sums: np.ndarray) -> list[dict[str, Any]]:
+        """F1 of each class, ``None`` where a class is neither there nor predicted."""
+        right, predicted, there = sums[1:].reshape(-1, 3).T.astype(np.float64)
+        seen = predicted + there
+        return [
+            {"label": label, "f1": float(2 * right[label] / seen[label]) if seen[label] else None}
+            for label in range(self._classes)
+        ]

@@ -1,0 +1,229 @@
+"""Every way to name a model: a registered name, an address, a class, a function or a module.
+
+A class or function of the user's takes one of two forms, told apart by its first arguments:
+
+* a *mixer* takes ``d_model`` first, ``MyMixer(d_model, **parameters)``, and maps ``(batch, length, d_model)`` to the
+  same shape; it is put into the standard stack of blocks (:class:`MixerStack`);
+* a *whole model* takes ``input`` and ``target`` first, ``MyModel(input, target, **parameters)``, and maps task inputs
+  to ``(batch, target.length, target.width)``.
+
+Either gets ``causal`` as well if it has an argument of that name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from lrtasks.config import parameter
+from lrtasks.errors import UsageError
+from lrtasks.models import registry
+from lrtasks.models.base import ModelConfig, ModelLike, takes_mask, uninitialised
+from lrtasks.registry import load_object, source_digest
+from lrtasks.spec import Spec
+
+FORMS = "MIXER(d_model, ...) or MODEL(input, target, ...)"
+
+
+@dataclass(frozen=True)
+class ModelFactory:
+    """A model that is chosen, but not built yet.
+
+    Attributes:
+        name: label in tables and messages.
+        parameters: hyper-parameters, JSON-ready: all of a registered model, those that were given of a user's own.
+        address: what ``--model`` takes; ``None`` for a Python object.
+        version: version of a registered model's numbers; ``None`` for a user's own.
+        source: digest of the source file of a user's own model; ``None`` for a registered one.
+        build: makes the module for ``(input, target, causal)``.
+    """
+
+    name: str
+    parameters: dict[str, Any]
+    address: str | None
+    version: int | None
+    source: str | None
+    build: Callable[[Spec, Spec, bool], nn.Module] = dataclasses.field(compare=False, repr=False)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells the model from others, JSON-ready."""
+        return {"name": self.name, "parameters": self.parameters, "version": self.version, "source": self.source}
+
+
+@dataclass(frozen=True)
+class MixerStack(ModelConfig):
+    """The standard stack around a user's mixer: ``x + mixer(norm(x))`` in every layer, then a norm."""
+
+    name: ClassVar[str] = "mixer"
+
+    layers: int = parameter(2, "number of blocks", at_least=1, at_most=256)
+    prenorm: bool = parameter(True, "normalise before the mixer instead of after the residual")
+
+    def mixer(self, length: int, causal: bool) -> nn.Module:
+        return self.make_mixer(causal)
+
+    def make_mixer(self, causal: bool) -> nn.Module:
+        """One mixer; set by :func:`_own_mixer`."""
+        raise NotImplementedError
+
+
+def is_registered(model: ModelLike) -> bool:
+    """Whether ``model`` is the name of a registered model rather than an address or a Python object."""
+    return isinstance(model, str) and ":" not in model
+
+
+def model_parameter_names(model: ModelLike) -> list[str] | None:
+    """Names of a model's hyper-parameters; ``None`` if it takes any (a whole model or a module of the user's)."""
+    target = load_object(model, "model") if isinstance(model, str) and not is_registered(model) else model
+    if isinstance(target, str):
+        return registry.get(target).parameter_names()
+    if isinstance(target, type) and issubclass(target, ModelConfig):
+        return target.parameter_names()
+    return None
+
+
+def model_presets(model: ModelLike) -> type[ModelConfig] | None:
+    """The class whose presets hold for ``model``; ``None`` for a user's own."""
+    return registry.get(model) if is_registered(model) else None  # type: ignore[arg-type]
+
+
+def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None, *, name: str = "") -> ModelFactory:
+    """Resolve ``model``.
+
+    Args:
+        model: a registered name, ``FILE.py:NAME``, ``package.module:NAME``, a class, a function or a module.
+        parameters: its hyper-parameters by name.
+        name: label of a user's own model; by default that of its class or function. A module without a name is never
+            taken for the one of an earlier run.
+
+    Raises:
+        UsageError: if it cannot be found or imported, has neither form, or does not take these parameters.
+    """
+    parameters = dict(parameters or {})
+    if isinstance(model, nn.Module):
+        return _of_module(model, parameters, name)
+    if is_registered(model):
+        return _of_config(registry.get(model), parameters, address=model)  # type: ignore[arg-type]
+    address = model if isinstance(model, str) else None
+    target: Any = load_object(model, "model") if isinstance(model, str) else model
+    if isinstance(target, type) and issubclass(target, ModelConfig):
+        return _of_config(target, parameters, address=address)
+    if isinstance(target, nn.Module) or not callable(target):
+        raise UsageError(f"a model must be a name, a class, a function or a module, found {type(target).__name__}")
+    label = name or getattr(target, "__qualname__", type(target).__name__)
+    build = _own_mixer(target, label, parameters) if _first(target) == ["d_model"] else _own_model(target, parameters)
+    # an object without a source file is known to this process alone
+    source = source_digest(target) or f"object {secrets.token_hex(8)}"
+    return ModelFactory(label, _json_ready(parameters), address, None, source, build)
+
+
+def _of_config(cls: type[ModelConfig], parameters: dict[str, Any], address: str | None) -> ModelFactory:
+    config = cls.make(**parameters)
+
+    def build(input: Spec, target: Spec, causal: bool) -> nn.Module:
+        return config.build(input, target, causal=causal)
+
+    own = cls.__module__.split(".")[0] != "lrtasks"
+    name = getattr(cls, "name", cls.__name__)
+    return ModelFactory(name, config.parameters(), address, cls.version, source_digest(cls) if own else None, build)
+
+
+def _of_module(module: nn.Module, parameters: dict[str, Any], name: str) -> ModelFactory:
+    if parameters:
+        raise UsageError(f"a module that is built already takes no hyper-parameters, found {sorted(parameters)}")
+    unmade = uninitialised(module)
+    if unmade:
+        raise UsageError(f"{', '.join(unmade)} of the model has no shape yet; call the model once on an input before")
+    source = f"module named {name}" if name else f"module {secrets.token_hex(8)}"
+    return ModelFactory(name or type(module).__name__, {}, None, None, source, lambda *_: module.train())
+
+
+def _own_model(target: Any, parameters: dict[str, Any]) -> Callable[[Spec, Spec, bool], nn.Module]:
+    """A whole model of the user's."""
+    if _first(target) != ["input", "target"]:
+        found = str(inspect.signature(target)) if callable(target) else type(target).__name__
+        raise UsageError(f"a model of your own must have the form {FORMS}; found arguments {found}")
+
+    def build(input: Spec, output: Spec, causal: bool) -> nn.Module:
+        return _called(target, parameters, causal, input, output)
+
+    return build
+
+
+def _own_mixer(target: Any, label: str, parameters: dict[str, Any]) -> Callable[[Spec, Spec, bool], nn.Module]:
+    """A mixer of the user's in the standard stack; parameters that the stack has are the stack's."""
+    of_stack = {key: value for key, value in parameters.items() if key in MixerStack.parameter_names()}
+    of_mixer = {key: value for key, value in parameters.items() if key not in of_stack}
+
+    class Stack(MixerStack):
+        name = label
+
+        def make_mixer(self, causal: bool) -> nn.Module:
+            mixer = _called(target, of_mixer, causal, self.d_model)
+            return mixer if takes_mask(mixer) else _Unmasked(mixer)
+
+    config = Stack(**of_stack)
+    return lambda input, output, causal: config.build(input, output, causal=causal)
+
+
+class _Unmasked(nn.Module):
+    """A mixer that takes no padding mask; it sees zeros at padding."""
+
+    def __init__(self, mixer: nn.Module) -> None:
+        super().__init__()
+        self.mixer = mixer
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        y: Tensor = self.mixer(x if mask is None else x.masked_fill(~mask[..., None], 0.0))
+        return y
+
+
+def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: Any) -> nn.Module:
+    """Call a class or function of the user's; what does not fit its signature is told in one line."""
+    signature = inspect.signature(target)
+    takes = signature.parameters.values()
+    if any(entry.name == "causal" or entry.kind is entry.VAR_KEYWORD for entry in takes):
+        parameters = {"causal": causal, **parameters}
+    label = getattr(target, "__qualname__", type(target).__name__)
+    try:
+        signature.bind(*first, **parameters)
+    except TypeError as error:
+        raise UsageError(f"{label}{signature} cannot be called with {sorted(parameters)}: {error}") from None
+    built = target(*first, **parameters)
+    if not isinstance(built, nn.Module):
+        raise UsageError(f"{label} must give a torch.nn.Module, found {type(built).__name__}")
+    unmade = uninitialised(built)
+    if unmade:
+        raise UsageError(f"{', '.join(unmade)} of {label} has no shape yet; lazy modules must be called once before")
+    return built
+
+
+def _first(target: Any) -> list[str]:
+    """Names of the leading arguments that tell the two forms apart."""
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        return []
+    names = list(parameters)
+    if names and parameters[names[0]].kind is inspect.Parameter.VAR_POSITIONAL:
+        return ["input", "target"]
+    return names[:1] if names[:1] == ["d_model"] else names[:2]
+
+
+def _json_ready(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        text = json.dumps(parameters, allow_nan=False, default=lambda number: number.item())
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"hyper-parameters must be numbers, texts, lists or mappings, so that the record can hold them: {error}"
+        ) from None
+    found: dict[str, Any] = json.loads(text)
+    return found

@@ -1,0 +1,163 @@
+"""A matrix state with one decay per key channel: ``S_t = diag(exp(g_t)) S_(t-1) + k_t v_t^T``, ``y_t = S_t^T q_t``.
+
+Gated linear attention (GLA; Yang et al., arXiv:2312.06635, section 4). Inside a chunk the scores are
+
+    A_ij = sum_d q_id k_jd exp(G_id - G_jd)   for j <= i
+
+which :func:`decayed_products` computes in one of two ways: as one matrix product of q exp(G - a) and k exp(a - G), with
+an anchor a at the middle of the chunk, while no exponent passes :data:`LIMIT`; or, for stronger decays, in sub-blocks
+with no positive exponent at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lrtasks.models.ops.chunked import (
+    carry,
+    from_chunks,
+    full_precision,
+    hide,
+    over_positions,
+    start_state,
+    to_chunks,
+    to_end,
+)
+
+CHUNKS = (64, 32, 16)
+"""Chunk sizes that are tried for the single product, largest first."""
+LIMIT = 60.0
+"""Largest exponent in the single product; exp(88) is the largest number in float32."""
+SUB_BLOCK = 8
+
+
+def channel_decay_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """One position: q, k, g ``(B, H, K)``, v ``(B, H, V)`` and S ``(B, H, K, V)`` to y ``(B, H, V)`` and S."""
+    S = S * g.exp().unsqueeze(-1) + k.unsqueeze(-1) * v.unsqueeze(-2)
+    return (q.unsqueeze(-2) @ S).squeeze(-2), S
+
+
+@full_precision
+def channel_decay_reference(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor | None = None, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The plain loop for :func:`channel_decay`."""
+    start = start_state(state, v, len(v), v.shape[2], k.shape[-1], v.shape[-1])
+    return over_positions(channel_decay_step, (q, hide(k, mask), v, hide(g, mask)), start)
+
+
+@full_precision
+def channel_decay(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor | None = None, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute all positions chunk by chunk; the form is chosen by how strong the decays are.
+
+    Args:
+        q: queries, ``(B, L, H, K)``, scaled already.
+        k: keys, shaped as q.
+        v: values, ``(B, L, H, V)``.
+        g: log decay, at most 0, shaped as q.
+        state: S before the first position, ``(B, H, K, V)``; None for zeros.
+        mask: ``(B, L)``, False at padding, which writes nothing and decays nothing.
+
+    Returns:
+        y ``(B, L, H, V)`` and S after the last position ``(B, H, K, V)``, in float32 at least.
+    """
+    batch, length, heads, d_key = q.shape
+    g = hide(g, mask)
+    chunk = chunk_for(g, CHUNKS)
+    c = chunk or CHUNKS[0]
+    q, k, v = to_chunks(q, c), to_chunks(hide(k, mask), c), to_chunks(v, c)
+    G = log_decay(g, c, exact=chunk is None)
+    ((A,),) = decayed_products([q], [k], G, chunk is not None)
+    update = (k * to_end(G, 3).exp().to(k.dtype)).mT @ v
+    start = start_state(state, v, batch, heads, d_key, v.shape[-1])
+    inside, end = carry(G[:, :, :, -1:].exp().to(v.dtype).mT, update, start)
+    y = A @ v + (q * G.exp().to(q.dtype)) @ inside
+    return from_chunks(y, length), end
+
+
+def chunk_for(g: Tensor, chunks: Sequence[int]) -> int | None:
+    """The first of ``chunks`` for which the single product is safe: half a chunk decays by less than exp(-LIMIT).
+
+    Args:
+        g: log decay, ``(B, L, H, K)``.
+        chunks: sizes, each a multiple of 2, largest first; sizes of twice the length and more are left out.
+
+    Returns:
+        The size; None if the sub-blocks are needed.
+    """
+    length = g.shape[1]
+    for chunk in chunks:
+        if chunk >= 2 * length and chunk != chunks[-1]:
+            continue
+        halves = to_chunks(g.detach(), chunk // 2).sum(3)
+        if halves.amin() > -LIMIT:
+            return chunk
+    return None
+
+
+def log_decay(g: Tensor, chunk: int, *, exact: bool) -> Tensor:
+    """G, ``(B, H, n, chunk, K)``; in float64 if ``exact``: differences of large numbers are taken of it."""
+    g = to_chunks(g, chunk)
+    return (g.double() if exact else g).cumsum(3)
+
+
+def decayed_products(rows: Sequence[Tensor], columns: Sequence[Tensor], G: Tensor, single: bool) -> list[list[Tensor]]:
+    """``sum_d row_id column_jd exp(G_id - G_jd)`` for j <= i and 0 above the diagonal, of each row with each column.
+
+    Args:
+        rows: tensors ``(..., c, K)``.
+        columns: tensors ``(..., c, K)``.
+        G: sum of log decays from the start of the chunk, ``(..., c, K)``.
+        single: one product per pair; the exponents must be small. Otherwise sub-blocks of :data:`SUB_BLOCK`.
+
+    Returns:
+        For each row the list over columns of ``(..., c, c)``.
+    """
+    if not single:
+        return _by_sub_blocks(rows, columns, G)
+    # the anchor drops out of the product, and so of its gradient
+    anchored = G - G[..., G.shape[-2] // 2 - 1, None, :].detach()
+    up, down = anchored.exp(), (-anchored).exp()
+    scaled = [(column * down).mT for column in columns]
+    # tril copies: the entries above the diagonal may be infinite
+    return [[torch.tril((row * up) @ column) for column in scaled] for row in rows]
+
+
+def _by_sub_blocks(rows: Sequence[Tensor], columns: Sequence[Tensor], G: Tensor) -> list[list[Tensor]]:
+    dtype, s = rows[0].dtype, SUB_BLOCK
+    blocks = G.shape[-2] // s
+    row_blocks = [torch.unflatten(row, -2, (blocks, s)) for row in rows]
+    column_blocks = [torch.unflatten(column, -2, (blocks, s)) for column in columns]
+    G_blocks = torch.unflatten(G, -2, (blocks, s))
+    # on the diagonal the decays of all pairs of positions, (..., blocks, s, s, K)
+    below = torch.ones(s, s, dtype=torch.bool, device=G.device).tril(-1)
+    same = torch.zeros(s, s, dtype=dtype, device=G.device).masked_fill(below.mT, -torch.inf).unsqueeze(-1)
+    # 0 on the diagonal whatever G is: a gradient through G - G would have to cancel
+    between = (G_blocks.unsqueeze(-2) - G_blocks.unsqueeze(-3)).to(dtype).where(below.unsqueeze(-1), same).exp()
+    diagonal = [
+        [((between * column.unsqueeze(-3)) @ row.unsqueeze(-1)).squeeze(-1).unbind(-3) for column in column_blocks]
+        for row in row_blocks
+    ]
+    # below it each row of blocks has its anchor at the end of the block before
+    G_rows, row_parts = G_blocks.unbind(-3), [row.unbind(-3) for row in row_blocks]
+    parts: list[list[list[Tensor]]] = [[[] for _ in columns] for _ in rows]
+    for r in range(blocks):
+        keys = r * s
+        if r:
+            anchor = G_rows[r - 1][..., -1:, :].detach()
+            up = (G_rows[r] - anchor).exp().to(dtype)
+            down = (anchor - G.narrow(-2, 0, keys)).exp().to(dtype)
+            scaled = [(column.narrow(-2, 0, keys) * down).mT for column in columns]
+        for i in range(len(rows)):
+            for j in range(len(columns)):
+                part = diagonal[i][j][r]
+                if r:
+                    part = torch.cat(((row_parts[i][r] * up) @ scaled[j], part), -1)
+                parts[i][j].append(F.pad(part, (0, (blocks - 1 - r) * s)))
+    return [[torch.cat(strips, -2) for strips in row] for row in parts]

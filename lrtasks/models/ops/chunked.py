@@ -1,0 +1,251 @@
+"""What the chunked forms of linear recurrences share: precision, chunks, the loop over positions, the carried state.
+
+A recurrence over a state S of each head, ``(K, V)`` with one row per key channel, is computed chunk by chunk: inside a
+chunk of c positions everything is a matrix product, and only the state at the border of two chunks needs a loop.
+
+    B, L, H    batch, length, heads
+    n, c       chunks, and positions in a chunk
+    g          log of a decay, at most 0
+    G          sum of g from the start of the chunk up to and including a position
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def full_precision(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: run ``function`` without autocast, its floating tensors converted to float32 at least."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> T:
+        device = next(value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        with torch.autocast(device.type, enabled=False):
+            promoted = [_promoted(value) for value in args]
+            return function(*promoted, **{name: _promoted(value) for name, value in kwargs.items()})
+
+    return run
+
+
+def _promoted(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+        return value.float()
+    return value
+
+
+def over_positions(step: Callable[..., tuple[Tensor, Any]], inputs: Sequence[Tensor], state: Any) -> tuple[Tensor, Any]:
+    """The plain loop: ``step(*inputs at t, state) -> (output, state)`` for every position t.
+
+    Args:
+        step: one position, on tensors ``(batch, ...)``.
+        inputs: tensors ``(batch, length, ...)``.
+        state: before the first position.
+
+    Returns:
+        The outputs, ``(batch, length, ...)``, and the state after the last position.
+    """
+    outputs = []
+    for at_t in zip(*(value.unbind(1) for value in inputs), strict=True):
+        y, state = step(*at_t, state)
+        outputs.append(y)
+    return torch.stack(outputs, 1), state
+
+
+def hide(x: Tensor, mask: Tensor | None, value: float = 0.0) -> Tensor:
+    """``x``, ``(batch, length, ...)``, with ``value`` at padding (``mask``, ``(batch, length)``, is False there)."""
+    if mask is None:
+        return x
+    return x.masked_fill(~mask.view(*mask.shape, *(1,) * (x.dim() - 2)), value)
+
+
+def skipping_padding(recurrence: Callable[[Tensor], Tensor], x: Tensor, mask: Tensor) -> Tensor:
+    """``recurrence`` of the valid positions alone, one after the other; 0 at padding.
+
+    Args:
+        recurrence: causal map of ``(batch, length, ...)``.
+        x: ``(batch, length, ...)``.
+        mask: ``(batch, length)``, False at padding.
+    """
+    rows = torch.arange(len(x), device=x.device).unsqueeze(1)
+    valid_first = (~mask).to(torch.uint8).argsort(dim=1, stable=True)
+    y = recurrence(hide(x, mask)[rows, valid_first])
+    return hide(y[rows, valid_first.argsort(1)], mask)
+
+
+def to_chunks(x: Tensor, chunk: int, value: float = 0.0) -> Tensor:
+    """``(B, L, H, ...)`` to ``(B, H, n, chunk, ...)``; the last chunk is filled up with ``value``."""
+    missing = -x.shape[1] % chunk
+    if missing:
+        x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, missing), value=value)
+    return torch.unflatten(x, 1, (-1, chunk)).movedim(3, 1)
+
+
+def from_chunks(x: Tensor, length: int) -> Tensor:
+    """``(B, H, n, chunk, V)`` to ``(B, L, H, V)``, without what filled up the last chunk."""
+    return x.movedim(1, 3).flatten(1, 2)[:, :length]
+
+
+def start_state(state: Tensor | None, like: Tensor, *shape: int) -> Tensor:
+    """``state``, or zeros of this shape where there is none."""
+    return like.new_zeros(shape) if state is None else state.to(like.dtype)
+
+
+class _DecayMatrix(torch.autograd.Function):
+    """``exp(G_i - G_j + row_i + column_j)`` for ``j <= i``, 0 elsewhere. Keeps its result alone for the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, G: Tensor, row: Tensor, column: Tensor, dtype: torch.dtype) -> Tensor:
+        exponent = ((G + row).unsqueeze(-1) + (column - G).unsqueeze(-2)).to(dtype)
+        later = torch.ones(exponent.shape[-2:], dtype=torch.bool, device=G.device).triu_(1)
+        # before the exponential: after it, entries above the diagonal may be infinite
+        D = exponent.masked_fill_(later, -torch.inf).exp_()
+        ctx.save_for_backward(D)
+        return D
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dD: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        (D,) = ctx.saved_tensors
+        weight = D * dD
+        diagonal = weight.diagonal(dim1=-2, dim2=-1).to(torch.float64, copy=True)
+        # G does not enter the diagonal, whose large numbers would cancel in its gradient and take digits with them
+        weight.diagonal(dim1=-2, dim2=-1).zero_()
+        in_row, in_column = weight.sum(-1).double(), weight.sum(-2).double()
+        return in_row - in_column, in_row + diagonal, in_column + diagonal, None
+
+
+def decay_matrix(G: Tensor, dtype: torch.dtype, row: Tensor | None = None, column: Tensor | None = None) -> Tensor:
+    """Decay from position j to position i of a chunk, ``exp(G_i - G_j)`` for ``j <= i`` and 0 above the diagonal.
+
+    Args:
+        G: ``(..., c)`` in float64: G grows along the chunk, and differences of large numbers lose digits.
+        dtype: of the result, ``(..., c, c)``.
+        row: added to the exponents of each row i, as G; None for nothing.
+        column: added to those of each column j, as G; None for nothing.
+    """
+    zero = torch.zeros((), dtype=G.dtype, device=G.device)
+    D: Tensor = _DecayMatrix.apply(G, zero if row is None else row, zero if column is None else column, dtype)  # type: ignore[no-untyped-call]
+    return D
+
+
+def to_end(G: Tensor, axis: int) -> Tensor:
+    """``G_last - G_i`` along ``axis``, the log of the decay from position i to the end of the chunk."""
+    last, before = G.narrow(axis, -1, 1), G.narrow(axis, 0, G.shape[axis] - 1)
+    # the last position is 0 whatever G is, and gets no gradient that would have to cancel
+    return torch.cat((last - before, torch.zeros_like(last)), axis)
+
+
+class _Carry(torch.autograd.Function):
+    """``S_(i+1) = decay_i S_i + update_i`` on ``(n, ...)``; gives ``S_0 .. S_n``."""
+
+    @staticmethod
+    def forward(ctx: Any, decay: Tensor, update: Tensor, start: Tensor) -> Tensor:
+        states = update.new_empty(len(update) + 1, *update.shape[1:])
+        rows = states.unbind()
+        rows[0].copy_(start)
+        for i, (e, u) in enumerate(zip(decay.unbind(), update.unbind(), strict=True)):
+            torch.addcmul(u, e, rows[i], out=rows[i + 1])
+        ctx.save_for_backward(decay, states)
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        decay, states = ctx.saved_tensors
+        gradient = torch.empty_like(states)
+        rows, own = gradient.unbind(), given.unbind()
+        rows[-1].copy_(own[-1])
+        for i in range(len(decay) - 1, -1, -1):
+            torch.addcmul(own[i], decay[i], rows[i + 1], out=rows[i])
+        of_decay = (gradient[1:] * states[:-1]).sum_to_size(decay.shape)
+        return of_decay, gradient[1:], gradient[0]
+
+
+def carry(decay: Tensor, update: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """States at the borders of chunks, ``S_(i+1) = decay_i S_i + update_i``.
+
+    Args:
+        decay: ``(B, H, n, ...)``, broadcastable to ``update``.
+        update: what each chunk adds, ``(B, H, n, K, V)``.
+        start: S_0, ``(B, H, K, V)``.
+
+    Returns:
+        S_0 .. S_(n-1), shaped as ``update``, and S_n, ``(B, H, K, V)``.
+    """
+    states = _Carry.apply(decay.movedim(2, 0), update.movedim(2, 0), start)  # type: ignore[no-untyped-call]
+    return states[:-1].movedim(0, 2), states[-1]
+
+
+class _DeltaCarry(torch.autograd.Function):
+    """``u_i = U_i - W_i S_i`` and ``S_(i+1) = decay_i S_i + k_i^T u_i (+ update_i)`` on ``(n, N, ...)``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, U: Tensor, W: Tensor, k: Tensor, decay: Tensor, update: Tensor | None, start: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        states = start.new_empty(len(U) + 1, *start.shape)
+        u = torch.empty_like(U, memory_format=torch.contiguous_format)
+        S, u_rows = states.unbind(), u.unbind()
+        S[0].copy_(start)
+        inputs = zip(U.unbind(), W.unbind(), k.mT.unbind(), decay.unbind(), strict=True)
+        added = None if update is None else update.unbind()
+        for i, (U_i, W_i, kT_i, e_i) in enumerate(inputs):
+            torch.baddbmm(U_i, W_i, S[i], alpha=-1, out=u_rows[i])
+            kept = e_i * S[i] if added is None else torch.addcmul(added[i], e_i, S[i])
+            torch.baddbmm(kept, kT_i, u_rows[i], out=S[i + 1])
+        ctx.save_for_backward(W, k, decay, states, u)
+        ctx.updated = update is not None
+        return u, states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given_u: Tensor, given_S: Tensor) -> tuple[Tensor | None, ...]:
+        W, k, decay, states, u = ctx.saved_tensors
+        dS, du = torch.empty_like(states), torch.empty_like(u)
+        S_rows, u_rows = dS.unbind(), du.unbind()
+        S_rows[-1].copy_(given_S[-1])
+        rows = list(
+            zip(k.unbind(), W.mT.unbind(), decay.unbind(), given_u.unbind(), given_S[:-1].unbind(), strict=True)
+        )
+        for i in range(len(rows) - 1, -1, -1):
+            k_i, WT_i, e_i, own_u, own_S = rows[i]
+            torch.baddbmm(own_u, k_i, S_rows[i + 1], out=u_rows[i])
+            torch.baddbmm(torch.addcmul(own_S, e_i, S_rows[i + 1]), WT_i, u_rows[i], alpha=-1, out=S_rows[i])
+        of_decay = (dS[1:] * states[:-1]).sum_to_size(decay.shape)
+        of_W, of_k = -(du @ states[:-1].mT), u @ dS[1:].mT
+        return du, of_W, of_k, of_decay, dS[1:] if ctx.updated else None, dS[0]
+
+
+def delta_carry(
+    U: Tensor, W: Tensor, k: Tensor, decay: Tensor, start: Tensor, update: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """States at the borders of chunks of a delta rule, and what each position writes.
+
+    ``u_i = U_i - W_i S_i`` and ``S_(i+1) = decay_i S_i + k_i^T u_i + update_i``.
+
+    Args:
+        U: ``(B, H, n, c, V)``.
+        W: ``(B, H, n, c, K)``.
+        k: keys, ``(B, H, n, c, K)``, decayed to the end of their chunk.
+        decay: over the whole chunk, ``(B, H, n, K or 1, 1)``.
+        start: S_0, ``(B, H, K, V)``.
+        update: what each chunk adds beside, ``(B, H, n, K, V)``, or ``None``.
+
+    Returns:
+        u ``(B, H, n, c, V)``, S_0 .. S_(n-1) ``(B, H, n, K, V)`` and S_n ``(B, H, K, V)``.
+    """
+    heads = U.shape[:2]
+    each = [None if x is None else x.flatten(0, 1).movedim(1, 0) for x in (U, W, k, decay, update)]
+    u, states = _DeltaCarry.apply(*each, start.flatten(0, 1))  # type: ignore[no-untyped-call]
+    u, states = (torch.unflatten(x.movedim(0, 1), 0, heads) for x in (u, states))
+    return u, states[:, :, :-1], states[:, :, -1]

@@ -1,0 +1,295 @@
+"""Long convolutions: the FFT, what a kernel is, its streaming forms, and the layers around it.
+
+    s = K * u (per channel),   z = GELU(s + D u),   y = M z + b   (optionally to 2 d_model, then GLU)
+
+is the layer of DLR, DSS, S4D and SGConv, :class:`LongConvLayer` (DLR paper, section 2.2, and its public code);
+:class:`SSM` is the shorter one of MEGA, SeqBoat and LongVQ. A kernel module only says what K is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from scipy.fft import next_fast_len
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from lrtasks.errors import UsageError
+from lrtasks.models.ops.layers import normal_, require_causal, zero_padding
+from lrtasks.models.portraits import Portrait
+
+CHUNK = {"cpu": 1 << 19}
+"""Real numbers in the padded signals that go through at a time: 2 MiB in float32."""
+CHUNK_ELSEWHERE = 1 << 27
+"""A GPU is kept busy by larger chunks: 512 MiB."""
+CHANNELS = 16
+"""At least so many channels go through together: a cache line where channels are the last axis in memory."""
+PORTRAIT_CHANNELS = 4
+
+
+def fft_conv(u: Tensor, kernel: Tensor, backward: Tensor | None = None, *, lag: int = 1) -> Tensor:
+    """Convolve every channel of ``u`` with its own kernel, and with a second one that looks ahead if given.
+
+        y[i] = sum_{j >= 0} kernel[j] u[i - j]  +  sum_{j >= 0} backward[j] u[i + lag + j]
+
+    with u = 0 outside its L positions. One transform pair serves both directions. Only ``u`` and the kernels are kept
+    for the gradient, sequences go through in chunks, and transforms are repeated in the backward pass.
+
+    Args:
+        u: ``(batch, H, L)``.
+        kernel: taps for lags 0 .. K-1, ``(H, K)``, any K >= 1 (taps from L on have no effect).
+        backward: taps for positions ``lag``, ``lag + 1``, ... ahead, ``(H, K')``; None for a causal convolution.
+        lag: first position ahead that ``backward`` weighs: 1 (DLR, DSS) or 0 (MEGA, which also weighs the present).
+
+    Returns:
+        ``(batch, H, L)`` in the precision of ``u``; computed in float32 at least, under autocast too.
+    """
+    length = u.shape[-1]
+    dtype = torch.promote_types(torch.promote_types(u.dtype, kernel.dtype), torch.float32)
+    with torch.autocast(u.device.type, enabled=False):
+        kernel = kernel[..., :length].to(dtype)
+        reach = kernel.shape[-1]
+        if backward is not None:
+            backward = backward[..., : max(length - lag, 0)].to(dtype)
+            reach = max(reach, backward.shape[-1] + lag)
+        size = next_fast_len(length + reach - 1, real=True)
+        # a look-ahead of j positions is a lag of size - j on the circle
+        taps = torch.nn.functional.pad(kernel, (0, size - kernel.shape[-1]))
+        if backward is not None:
+            ahead = torch.nn.functional.pad(backward, (lag, size - lag - backward.shape[-1]))
+            taps = taps + ahead.flip(-1).roll(1, -1)
+        y: Tensor = _CircularConv.apply(u.to(dtype), taps)  # type: ignore[no-untyped-call]
+        return y.to(u.dtype)
+
+
+class _CircularConv(torch.autograd.Function):
+    """First L positions of the circular convolution of zero-padded u ``(batch, H, L)`` with taps ``(H, size)``."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, taps: Tensor) -> Tensor:
+        ctx.save_for_backward(u, taps)
+        y = torch.empty_like(u)  # in the layout of u, transposed or not
+        size, length = taps.shape[-1], u.shape[-1]
+        for channels, sequences in _chunks(u, size):
+            spectrum = torch.fft.rfft(taps[channels])
+            for part in sequences:
+                signal = torch.fft.rfft(u[part, channels], n=size).mul_(spectrum)
+                y[part, channels] = torch.fft.irfft(signal, n=size)[..., :length]
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        u, taps = ctx.saved_tensors
+        grad_u, grad_taps = torch.empty_like(u), torch.empty_like(taps)
+        size, length = taps.shape[-1], u.shape[-1]
+        for channels, sequences in _chunks(u, size):
+            spectrum = torch.fft.rfft(taps[channels]).conj_physical_()
+            correlation = torch.zeros_like(spectrum)
+            for part in sequences:
+                incoming = torch.fft.rfft(grad[part, channels], n=size)
+                signal = torch.fft.rfft(u[part, channels], n=size).conj_physical_()
+                correlation += signal.mul_(incoming).sum(0)
+                grad_u[part, channels] = torch.fft.irfft(incoming.mul_(spectrum), n=size)[..., :length]
+            grad_taps[channels] = torch.fft.irfft(correlation, n=size)
+        return grad_u, grad_taps
+
+
+def _chunks(u: Tensor, size: int) -> Iterator[tuple[slice, list[slice]]]:
+    """Slices of channels, and of the sequences that go through them at a time."""
+    limit = CHUNK.get(u.device.type, CHUNK_ELSEWHERE) // size
+    width = max(limit, CHANNELS)
+    for start in range(0, u.shape[1], width):
+        channels = slice(start, min(start + width, u.shape[1]))
+        step = max(1, limit // (channels.stop - start))
+        yield channels, [slice(first, first + step) for first in range(0, u.shape[0], step)]
+
+
+class Kernel(nn.Module):
+    """What a long-convolution layer needs to know of its kernel.
+
+    Attributes:
+        directions: 1 (causal), or 2: look-back and look-ahead.
+    """
+
+    directions: int
+
+    def forward(self, length: int) -> Tensor:
+        """Real taps for the first ``length`` lags, ``(directions, d_model, length)``."""
+        raise NotImplementedError
+
+    def recurrence(self) -> tuple[Tensor, Tensor] | None:
+        """``(weight, exponent)`` with K[h, l] = Re sum_n weight[h, n] exp(exponent[h, n] l), look-back direction only.
+
+        Complex128, or float64 where all exponents are real; ``(d_model, N)`` and ``(d_model, N)`` or ``(N,)``. None for
+        a kernel that is no such sum.
+        """
+        return None
+
+
+@dataclasses.dataclass
+class ExponentialState:
+    """Streaming state of a sum of exponentials: ``memory[b, h, n] = sum_j exp(exponent_n j) u[t - j]``."""
+
+    weight: Tensor
+    ratio: Tensor
+    memory: Tensor
+
+    def step(self, u: Tensor) -> tuple[Tensor, ExponentialState]:
+        """One input ``(batch, d_model)`` to one output, real, in double precision."""
+        memory = self.memory * self.ratio + u.unsqueeze(-1)
+        return (memory * self.weight).sum(-1).real, dataclasses.replace(self, memory=memory)
+
+
+@dataclasses.dataclass
+class WindowState:
+    """Streaming state of any kernel: the last K inputs, newest at ``head - 1``, beside the kernel read backwards."""
+
+    reversed_taps: Tensor
+    memory: Tensor
+    head: int
+
+    @classmethod
+    def empty(cls, taps: Tensor, batch: int) -> WindowState:
+        """Before the first position, for the kernel ``taps``, ``(d_model, K)``."""
+        return cls(taps.flip(-1), taps.new_zeros(batch, *taps.shape), 0)
+
+    def step(self, u: Tensor) -> tuple[Tensor, WindowState]:
+        """One input ``(batch, d_model)`` to one output, at O(K)."""
+        memory = self.memory.clone()
+        memory[..., self.head] = u
+        head = (self.head + 1) % memory.shape[-1]
+        return (memory * self.reversed_taps.roll(head, -1)).sum(-1), dataclasses.replace(self, memory=memory, head=head)
+
+
+class KernelConvolution(nn.Module):
+    """Base of the layers around a long convolution: the sums, and their streaming form.
+
+    Args:
+        kernel: gives the taps, in one or two directions.
+        length: longest sequence L.
+        kernel_length: cut the kernel to that many lags; None for L.
+    """
+
+    def __init__(self, kernel: Kernel, length: int, kernel_length: int | None) -> None:
+        super().__init__()
+        self.kernel, self.length, self.kernel_length = kernel, length, kernel_length
+
+    def convolve(self, x: Tensor, mask: Tensor | None, lag: int) -> Tensor:
+        """``K * x`` on ``(batch, length, d_model)``, in which padding counts as zero.
+
+        Args:
+            x: the signal.
+            mask: ``(batch, length)`` bool, False at padding, or None.
+            lag: as :func:`fft_conv` takes it.
+        """
+        taps = self.kernel(min(x.shape[1], self.kernel_length or x.shape[1]))
+        ahead = taps[1] if self.kernel.directions == 2 else None
+        return fft_conv(zero_padding(x, mask).transpose(1, 2), taps[0], ahead, lag=lag).transpose(1, 2)
+
+    def initial_state(self, batch: int) -> ExponentialState | WindowState:
+        """State before the first position: N numbers per channel, or the last K inputs.
+
+        The recurrence is kept in double precision: a rounding of exp(Λ) to float32 would turn the phase by a radian in
+        2^24 steps and bend the kernel well before. A cut kernel, or one that is no sum of N exponentials, needs its
+        last K inputs instead.
+
+        Raises:
+            UsageError: for a kernel of two directions.
+        """
+        require_causal(self.kernel.directions == 1)
+        found = None if self.kernel_length is not None else self.kernel.recurrence()
+        if found is None:
+            return WindowState.empty(self.kernel(self.kernel_length or self.length)[0], batch)
+        weight, exponent = found
+        return ExponentialState(weight, torch.exp(exponent), weight.new_zeros(batch, *weight.shape))
+
+
+class LongConvLayer(KernelConvolution):
+    """``(batch, length, d_model) -> (batch, length, d_model)`` by a long convolution, as the module docstring says.
+
+    Args:
+        kernel: the module that gives the taps.
+        d_model: channels.
+        length: longest sequence L.
+        kernel_length: cut the kernel to that many lags; None for L.
+        glu: map to 2 d_model and gate one half with the sigmoid of the other.
+    """
+
+    def __init__(self, kernel: Kernel, d_model: int, length: int, kernel_length: int | None, glu: bool) -> None:
+        super().__init__(kernel, length, kernel_length)
+        if kernel_length is not None and kernel_length > length:
+            raise UsageError(f"kernel_length must be at most the sequence length ({length}), found {kernel_length}")
+        self.D = nn.Parameter(torch.randn(d_model))
+        self.output = nn.Linear(d_model, 2 * d_model if glu else d_model)
+        self.glu = glu
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, which then reaches no other position."""
+        return self._after(self.convolve(x, mask, lag=1), x)
+
+    def step(self, x: Tensor, state: ExponentialState | WindowState) -> tuple[Tensor, ExponentialState | WindowState]:
+        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer."""
+        s, state = state.step(x)
+        return self._after(s.to(x.dtype), x), state
+
+    def _after(self, s: Tensor, u: Tensor) -> Tensor:
+        y: Tensor = self.output(nn.functional.gelu(s + self.D * u))
+        return nn.functional.glu(y, dim=-1) if self.glu else y
+
+    @torch.no_grad()
+    def portraits(self) -> list[Portrait]:
+        """Taps of a few channels over lags, their spectra, and the eigenvalues exp(Λ) of a sum of exponentials."""
+        taps = self.kernel(self.kernel_length or self.length)[0, :PORTRAIT_CHANNELS].double().cpu()
+        spectrum = torch.fft.rfft(taps).abs().clamp_min(1e-12)
+        names = [f"channel {channel}" for channel in range(len(taps))]
+        drawn = [
+            Portrait("kernel", "lines", dict(zip(names, taps.numpy(), strict=True)), "lag", "K"),
+            Portrait(
+                "kernel spectrum",
+                "lines",
+                dict(zip(names, spectrum.numpy(), strict=True)),
+                "frequency, in cycles per kernel length",
+                "|FFT K|",
+                log_y=True,
+            ),
+        ]
+        found = self.kernel.recurrence()
+        if found is not None:
+            eigenvalues = torch.exp(found[1].to(torch.complex128)).flatten().cpu().numpy()
+            drawn.append(Portrait("eigenvalues", "plane", {"exp Λ": eigenvalues}, "real part", "imaginary part"))
+        return drawn
+
+
+class SSM(KernelConvolution):
+    """``y = K * x + ω ⊙ x`` on ``(batch, length, d_model)``, over the past or, with two kernels, on both sides.
+
+        y[t] = sum_{j >= 0} K1[j] x[t - j]  (+ sum_{j >= 0} K2[j] x[t + j])  + ω x[t]
+
+    Both directions weigh the present. Padded inputs count as zero in the sums, not in the term of ω.
+
+    Args:
+        kernel: K, of one or two directions.
+        d_model: channels.
+        length: longest sequence.
+        kernel_length: keep only that many taps; None for all.
+        truncated: cut the normal draws of ω (standard deviation 1) at 2.
+    """
+
+    def __init__(
+        self, kernel: Kernel, d_model: int, length: int, kernel_length: int | None = None, *, truncated: bool = True
+    ) -> None:
+        super().__init__(kernel, length, None if kernel_length is None or kernel_length >= length else kernel_length)
+        self.omega = nn.Parameter(normal_(torch.empty(d_model), 1.0, truncated=truncated))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
+        return self.convolve(x, mask, lag=0) + self.omega * x
+
+    def step(self, x: Tensor, state: ExponentialState | WindowState) -> tuple[Tensor, ExponentialState | WindowState]:
+        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal map."""
+        y, state = state.step(x)
+        return y.to(x.dtype) + self.omega * x, state

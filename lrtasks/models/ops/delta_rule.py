@@ -1,0 +1,225 @@
+"""Delta rules: a matrix state that erases what it holds under a key before it writes.
+
+    S <- exp(g_t) S                       decay, per head or per key channel
+    u_t = beta_t (v_t - S^T k_t)
+    S <- S + k_t u_t^T,   y_t = S^T q_t
+
+DeltaNet (Yang et al., arXiv:2406.06484), Gated DeltaNet (arXiv:2412.06464, section 3), Gated DeltaProduct
+(arXiv:2502.10297, several steps per position), Kimi delta attention (arXiv:2510.26692, a decay per key channel), and
+RWKV-7 (arXiv:2503.14456), whose erase reads the state before the decay. The keys must have length 1 (RWKV-7 apart):
+longer ones make the state grow without bound.
+
+Chunked by the WY form: with D_ij = exp(G_i - G_j) for j <= i, else 0,
+
+    (I + M) [U | W] = [beta V | beta exp(G) K],   M = strict lower triangle of (beta K) K^T * D
+    u = U - W S_in,   S_out = exp(G_last) S_in + (exp(G_last - G) K)^T u
+    Y = (exp(G) Q) S_in + ((Q K^T) * D) u
+
+The triangular system is solved, never inverted by a series, which loses all digits on equal keys.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lrtasks.models.ops.channel_decay import CHUNKS, chunk_for, decayed_products, log_decay
+from lrtasks.models.ops.chunked import (
+    decay_matrix,
+    delta_carry,
+    from_chunks,
+    full_precision,
+    hide,
+    over_positions,
+    start_state,
+    to_chunks,
+    to_end,
+)
+
+CHUNK = 32
+WIDE_CHUNK = 64
+"""Chunk for heads wider than :data:`WIDE` keys, where there are fewer and larger products."""
+WIDE = 32
+LOW_RANK_CHUNKS = (16,)
+
+
+def delta_rule_step(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None, S: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One position: q, k ``(B, H, K)``, v ``(B, H, V)``, beta ``(B, H)``, g as :func:`delta_rule`'s at one position.
+
+    Returns:
+        y ``(B, H, V)`` and S ``(B, H, K, V)``.
+    """
+    if g is not None:
+        S = S * (g[..., None, None] if g.dim() == beta.dim() else g.unsqueeze(-1)).exp()
+    u = beta.unsqueeze(-1) * (v - (k.unsqueeze(-2) @ S).squeeze(-2))
+    S = S + k.unsqueeze(-1) * u.unsqueeze(-2)
+    return (q.unsqueeze(-2) @ S).squeeze(-2), S
+
+
+def delta_product_step(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None, S: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One position of n_h steps: k, v and beta ``(B, n_h, H, ...)``, the rest as for one step."""
+    steps = zip(k.unbind(1), v.unbind(1), beta.unbind(1), strict=True)
+    for j, (k_j, v_j, beta_j) in enumerate(steps):
+        y, S = delta_rule_step(q, k_j, v_j, beta_j, g if j == 0 else None, S)
+    return y, S
+
+
+def low_rank_step(r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """One position of :func:`low_rank_rule`, all ``(B, H, K)`` but v ``(B, H, V)`` and S ``(B, H, K, V)``."""
+    read = (a.unsqueeze(-2) @ S).squeeze(-2)
+    S = w.exp().unsqueeze(-1) * S + b.unsqueeze(-1) * read.unsqueeze(-2) + k.unsqueeze(-1) * v.unsqueeze(-2)
+    return (r.unsqueeze(-2) @ S).squeeze(-2), S
+
+
+@full_precision
+def delta_rule_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    g: Tensor | None = None,
+    state: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The plain loop for :func:`delta_rule`; for n_h steps per position too."""
+    length, n_h = q.shape[1], k.shape[1] // q.shape[1]
+    k, v, beta = (torch.unflatten(x, 1, (length, n_h)) for x in (k, v, beta))
+    g = beta.new_zeros(q.shape[:3]) if g is None else g
+    start = start_state(state, v, len(v), v.shape[3], k.shape[-1], v.shape[-1])
+    inputs = (q, hide(k, mask), v, hide(beta, mask), hide(g, mask))
+    return over_positions(delta_product_step, inputs, start)
+
+
+@full_precision
+def low_rank_reference(
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    state: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The plain loop for :func:`low_rank_rule`."""
+    start = start_state(state, v, len(v), v.shape[2], k.shape[-1], v.shape[-1])
+    inputs = (r, hide(w, mask), hide(k, mask), v, hide(a, mask), hide(b, mask))
+    return over_positions(low_rank_step, inputs, start)
+
+
+@full_precision
+def delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    g: Tensor | None = None,
+    state: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute all positions chunk by chunk.
+
+    Args:
+        q: queries, ``(B, L, H, K)``, scaled already.
+        k: keys of length 1, ``(B, L n_h, H, K)``: for each position n_h steps, one after the other.
+        v: values, ``(B, L n_h, H, V)``.
+        beta: how much is erased, in [0, 1], or [0, 2] for negative eigenvalues, ``(B, L n_h, H)``.
+        g: log decay, at most 0, once per position: ``(B, L, H)``, or ``(B, L, H, K)`` per key channel (n_h = 1 only);
+            None for no decay.
+        state: S before the first position, ``(B, H, K, V)``; None for zeros.
+        mask: ``(B, L)``, False at padding, which writes nothing and decays nothing.
+
+    Returns:
+        y ``(B, L, H, V)``, read after the last step of each position, and S after the last position
+        ``(B, H, K, V)``, in float32 at least.
+    """
+    batch, length, heads, d_key = q.shape
+    n_h = k.shape[1] // length
+    g = beta.new_zeros(batch, length, heads) if g is None else g
+    if mask is not None:
+        steps = mask.repeat_interleave(n_h, 1)
+        k, beta, g = hide(k, steps), hide(beta, steps), hide(g, mask)
+    c = WIDE_CHUNK if d_key > WIDE else CHUNK
+    if g.dim() == q.dim():
+        single = chunk_for(g, [size for size in CHUNKS if size <= c])
+        c = single or c
+        G = log_decay(g, c, exact=single is None)
+    else:
+        c = min(c, length)
+        # the first step of a position decays for all
+        g = torch.cat((g.unsqueeze(2), g.new_zeros(batch, length, n_h - 1, heads)), 2).flatten(1, 2)
+        G = log_decay(g.unsqueeze(-1), c * n_h, exact=True)
+    q, k, v = to_chunks(q, c), to_chunks(k, c * n_h), to_chunks(v, c * n_h)
+    beta = to_chunks(beta, c * n_h).unsqueeze(-1)
+
+    def read(x: Tensor) -> Tensor:
+        """Of the steps those after which the state is read."""
+        return x[..., n_h - 1 :: n_h, :]
+
+    if G.shape[-1] == 1:
+        D = decay_matrix(G.squeeze(-1), q.dtype)
+        A, M = (q @ k.mT) * read(D), (k @ k.mT) * D
+    else:
+        (A,), (M,) = decayed_products([q, k], [k], G, single is not None)
+    later, from_start, decay = (x.exp().to(q.dtype) for x in (to_end(G, 3), G, G[..., -1:, :].mT))
+    right = torch.cat((beta * v, beta * from_start * k), -1)
+    # the diagonal of M is not read
+    solved = torch.linalg.solve_triangular(beta * M, right, upper=False, unitriangular=True)
+    U, W = solved.split((v.shape[-1], d_key), -1)
+    start = start_state(state, v, batch, heads, d_key, v.shape[-1])
+    u, inside, end = delta_carry(U, W, k * later, decay, start)
+    return from_chunks((q * read(from_start)) @ inside + A @ u, length), end
+
+
+@full_precision
+def low_rank_rule(
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    state: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """``S_t = diag(exp(w_t)) S_(t-1) + b_t (a_t^T S_(t-1)) + k_t v_t^T``, ``y_t = S_t^T r_t``, as in RWKV-7.
+
+    With Gp = G - w and products as in :func:`lrtasks.models.ops.channel_decay.decayed_products`: solve
+    ``(I - Aab) [U | W] = [Aak V | a exp(Gp)]``, then u = U + W S_in and Y = Ark V + Arb u + (r exp(G)) S_in.
+
+    Args:
+        r: what reads the state, ``(B, L, H, K)``.
+        w: log decay, at most 0, shaped as r.
+        k: keys, shaped as r.
+        v: values, ``(B, L, H, V)``.
+        a: what the erase reads, shaped as r.
+        b: where it writes, shaped as r.
+        state: S before the first position, ``(B, H, K, V)``; None for zeros.
+        mask: ``(B, L)``, False at padding, which writes nothing and decays nothing.
+
+    Returns:
+        y ``(B, L, H, V)`` and S after the last position ``(B, H, K, V)``, in float32 at least.
+    """
+    batch, length, heads, d_key = r.shape
+    w, k, a, b = (hide(x, mask) for x in (w, k, a, b))
+    chunk = chunk_for(w, LOW_RANK_CHUNKS)
+    c = chunk or LOW_RANK_CHUNKS[-1]
+    r, k, v, a, b = (to_chunks(x, c) for x in (r, k, v, a, b))
+    G = log_decay(w, c, exact=chunk is None)
+    before = torch.cat((torch.zeros_like(G[..., :1, :]), G[..., :-1, :]), -2)
+    # row i of ``a`` meets exp(G_(i-1)): as row i - 1 it is a row like those of r, and strictly below the diagonal
+    early = torch.cat((a[..., 1:, :], torch.zeros_like(a[..., :1, :])), -2)
+    (Arb, Ark), (Aab, Aak) = decayed_products([r, early], [b, k], G, chunk is not None)
+    Aab, Aak = (torch.cat((torch.zeros_like(x[..., :1, :]), x[..., :-1, :]), -2) for x in (Aab, Aak))
+    right = torch.cat((Aak @ v, a * before.exp().to(a.dtype)), -1)
+    solved = torch.linalg.solve_triangular(-Aab, right, upper=False, unitriangular=True)
+    U, W = solved.split((v.shape[-1], d_key), -1)
+    later, from_start, decay = (x.exp().to(r.dtype) for x in (to_end(G, 3), G, G[..., -1:, :].mT))
+    start = start_state(state, v, batch, heads, d_key, v.shape[-1])
+    u, inside, end = delta_carry(U, -W, b * later, decay, start, (k * later).mT @ v)
+    y = Ark @ v + Arb @ u + (r * from_start) @ inside
+    return from_chunks(y, length), end

@@ -1,0 +1,343 @@
+"""Kernels that are sums of exponentials: their evaluation, and the kernels of DSS, S4D and MEGA made of it.
+
+:func:`exp_kernel` needs no table of states × positions.
+
+    K[r, l] = Re sum_n W[r, n] exp(Λ_n l),    l = 0 .. L-1,    Λ_n = rate_n + i freq_n
+
+Positions are factored, l = l1 B + l0, so that exp(Λ l) = exp(Λ l1 B) exp(Λ l0): N (L/B + B) exponentials in place of
+N L, and one real matrix product of (rows L/B × 2N) by (2N × B). This is the factorisation that a radix step of a
+Fourier transform uses, here at arbitrary complex frequencies.
+
+Phases: ``freq * position`` is formed and reduced to one turn in float64, which is exact to 1e-9 rad at l = 2^20 where
+float32 is wrong by half a radian. Everything after that may be float32: the error is a few 1e-7 of the largest value
+at any l.
+
+Memory: groups and rows go through in chunks, and the backward pass recomputes what it needs chunk by chunk. With
+P[r,l1,n] = sum_l0 G[r,l] exp(Λ_n l0) for the incoming gradient G, the gradient of W is conj(sum_l1 exp(Λ l1 B) P), and
+that of Λ is the conjugate of sum_r W sum_l1 (l1 B) exp(Λ l1 B) P + sum_l0 l0 exp(Λ l0) D[l0,n], where
+D[l0,n] = sum_(r,l1) G[r,l] W exp(Λ l1 B) is a second matrix product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from lrtasks.models.ops.convolution import Kernel
+from lrtasks.models.ops.layers import normal_
+
+CHUNK = {"cpu": 1 << 19}
+"""Complex numbers in the largest temporary of a chunk: 4 MiB in complex64."""
+CHUNK_ELSEWHERE = 1 << 24
+"""A GPU is kept busy by larger chunks: 128 MiB."""
+PLAIN = 1 << 14
+"""Exponentials up to which their full table is the faster form (benchmarks/kernels.py --crossover)."""
+
+
+def exp_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
+    """Evaluate ``Re sum_n W[..., n] exp((rate_n + i freq_n) l)`` at l = 0 .. length-1.
+
+    Imaginary parts need no routine of their own: Im z = Re(-i z), so ``exp_kernel(-1j * weight, ...)`` is Im K.
+
+    Args:
+        weight: W, complex or real. ``(R, N)`` where all rows share Λ; ``(G, R, N)`` where each of G groups has its own.
+        rate: real part of Λ per position, ``(N,)`` or ``(G, N)``, usually negative; None for 0.
+        freq: imaginary part of Λ in radians per position, same shape; None for 0. Give it in float64 wherever its
+            float32 rounding matters (an error d in freq turns the phase at l by d l).
+        length: number of positions L.
+
+    Returns:
+        The kernel, ``(R, L)`` or ``(G, R, L)``, real, in the weight's precision but in float32 at least.
+        Differentiable (once) in all three tensors.
+    """
+    pole = rate if rate is not None else freq
+    if pole is None:
+        raise ValueError("exp_kernel needs rate or freq")
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    weight = weight.to(dtype)
+    if freq is None and weight.is_complex():
+        weight = weight.real
+    grouped = pole.dim() == 2
+    W = weight if grouped else weight.unsqueeze(0)
+    a, q = (None if x is None else x.double().reshape(-1, x.shape[-1]) for x in (rate, freq))
+    evaluate = _plain if pole.numel() * length <= PLAIN else _ExpKernel.apply
+    kernel: Tensor = evaluate(W, a, q, length)
+    return kernel if grouped else kernel.squeeze(0)
+
+
+def _plain(W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
+    """The definition, from one table of all exponentials. (Autocast leaves complex products alone.)"""
+    pole = rate if rate is not None else freq
+    assert pole is not None
+    zero = torch.zeros_like(pole)
+    exponent = torch.complex(zero if rate is None else rate, zero if freq is None else freq)
+    position = torch.arange(length, dtype=torch.float64, device=pole.device)
+    dtype = W.dtype.to_complex()
+    return (W.to(dtype) @ torch.exp(exponent.unsqueeze(-1) * position).to(dtype)).real
+
+
+def block_size(rows: int, length: int) -> int:
+    """Block B of the factored positions: balances N·B exponentials of one table with rows·N·L/B of the other.
+
+    The number of blocks is a power of two; it is one (the plain form, with a cheaper table) where rows >= length.
+    """
+    blocks = 1
+    while blocks * blocks * rows < length:
+        blocks *= 2
+    return -(-length // blocks)
+
+
+def exponentials(rate: Tensor | None, freq: Tensor | None, stride: int, count: int, dtype: torch.dtype) -> Tensor:
+    """Table exp(Λ · stride · m) for m = 0 .. count-1, ``(G, count, N)``; complex, or real where ``freq`` is None.
+
+    Two tables of about sqrt(count) entries are exact (phases in float64); the others are products of these.
+    """
+    inner = math.isqrt(count - 1) + 1
+    fine = _exact(rate, freq, stride, inner, dtype)
+    coarse = _exact(rate, freq, stride * inner, -(-count // inner), dtype)
+    return (coarse.unsqueeze(2) * fine.unsqueeze(1)).flatten(1, 2)[:, :count]
+
+
+def _exact(rate: Tensor | None, freq: Tensor | None, stride: int, count: int, dtype: torch.dtype) -> Tensor:
+    def exponent(part: Tensor) -> Tensor:
+        position = torch.arange(count, dtype=torch.float64, device=part.device).mul_(stride)
+        return part.unsqueeze(1) * position.unsqueeze(1)
+
+    size = None if rate is None else exponent(rate).to(dtype).exp_()
+    if freq is None:
+        assert size is not None
+        return size
+    turns = exponent(freq / (2 * math.pi))
+    phase = turns.sub_(turns.round()).mul_(2 * math.pi).to(dtype)
+    cos, sin = phase.cos(), phase.sin_()
+    return torch.complex(cos, sin) if size is None else torch.complex(cos.mul_(size), sin.mul_(size))
+
+
+def _flat(x: Tensor) -> Tensor:
+    """The last axis as interleaved real and imaginary parts, so that complex sums become real matrix products."""
+    return torch.view_as_real(x).flatten(-2) if x.is_complex() else x
+
+
+def _unflat(x: Tensor, like: Tensor) -> Tensor:
+    return torch.view_as_complex(x.view(*x.shape[:-1], -1, 2)) if like.is_complex() else x
+
+
+def _slices(total: int, step: int) -> Iterator[slice]:
+    for start in range(0, total, step):
+        yield slice(start, min(start + step, total))
+
+
+@contextmanager
+def _full_precision(device: torch.device) -> Iterator[None]:
+    """No autocast and no TF32 or bfloat16 inside float32 products: either would cost the kernel three digits.
+
+    Torch has an old switch for the whole process and new ones by backend, and refuses to multiply where they disagree.
+    They are touched only if some product may be reduced; then both agree inside, and afterwards are as before.
+    """
+    backends: Any = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    before = [backend.fp32_precision for backend in backends]
+    if all(precision in ("none", "ieee") for precision in before):
+        with torch.autocast(device.type, enabled=False):
+            yield
+        return
+    try:
+        old = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the caller has set the new switches alone, and torch refuses to translate them
+        old = None
+    try:
+        if old is not None:
+            torch.set_float32_matmul_precision("highest")
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        if old is not None:
+            torch.set_float32_matmul_precision(old)
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = "none"  # what it inherits, where that is the same
+            if backend.fp32_precision != precision:
+                backend.fp32_precision = precision
+
+
+class _Plan:
+    """How positions are factored and what goes through at a time: groups, and rows within them."""
+
+    def __init__(self, shape: Sequence[int], length: int, device: torch.device) -> None:
+        G, R, N = shape
+        self.B = block_size(R, length)
+        self.L1 = -(-length // self.B)
+        chunk = CHUNK.get(device.type, CHUNK_ELSEWHERE)
+        rows = max(1, min(R, chunk // (self.L1 * N)))
+        groups = max(1, chunk // (N * max(self.B, rows * self.L1))) if rows == R else 1
+        self.groups, self.rows = list(_slices(G, groups)), list(_slices(R, rows))
+
+    def tables(
+        self, part: slice, rate: Tensor | None, freq: Tensor | None, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """exp(Λ l0) ``(groups, B, N)`` and exp(Λ l1 B) ``(groups, L1, N)`` of a slice of groups."""
+        rate, freq = (None if x is None else x[part] for x in (rate, freq))
+        return exponentials(rate, freq, 1, self.B, dtype), exponentials(rate, freq, self.B, self.L1, dtype)
+
+    def blocks(self, x: Tensor) -> Tensor:
+        """``(groups, rows, L1 B)`` as ``(groups, rows L1, B)``."""
+        return x.view(len(x), -1, self.B)
+
+
+class _ExpKernel(torch.autograd.Function):
+    """Value and gradient as the module's docstring derives them; W ``(G, R, N)``, rate and freq ``(G, N)`` float64."""
+
+    @staticmethod
+    def forward(ctx: Any, W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
+        ctx.save_for_backward(W, rate, freq)
+        ctx.plan = plan = _Plan(W.shape, length, W.device)
+        dtype = W.dtype.to_real()
+        kernel = W.new_empty((*W.shape[:2], plan.L1 * plan.B), dtype=dtype)
+        # the real product of the interleaved parts of conj(U) and E is Re U Re E - Im U Im E = Re(U E)
+        conjugate = W.conj_physical()
+        with _full_precision(W.device):
+            for g in plan.groups:
+                fine, coarse = plan.tables(g, rate, freq, dtype)
+                coarse = coarse.conj_physical()
+                for r in plan.rows:
+                    U = (conjugate[g, r].unsqueeze(2) * coarse.unsqueeze(1)).flatten(1, 2)
+                    torch.bmm(_flat(U), _flat(fine).transpose(1, 2), out=plan.blocks(kernel[g, r]))
+        return kernel[..., :length]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        W, rate, freq = ctx.saved_tensors
+        plan: _Plan = ctx.plan
+        grad = torch.nn.functional.pad(grad, (0, plan.L1 * plan.B - grad.shape[-1])).contiguous()
+        grad_W = torch.empty_like(W)
+        grad_pole = torch.zeros(W.shape[0], W.shape[2], dtype=torch.complex128, device=W.device)
+        starts = torch.arange(plan.L1).to(grad) * plan.B
+        sum_and_moment = torch.stack([torch.ones_like(starts), starts])
+        offsets = torch.arange(plan.B).to(grad).unsqueeze(0)
+        with _full_precision(W.device):
+            for g in plan.groups:
+                fine, coarse = plan.tables(g, rate, freq, grad.dtype)
+                D = torch.zeros_like(_flat(fine))
+                for r in plan.rows:
+                    G = plan.blocks(grad[g, r])
+                    P = _unflat(torch.bmm(G, _flat(fine)), fine).view(len(G), -1, plan.L1, W.shape[2])
+                    # sums over l1 as one product on contiguous blocks: plain, and weighted by l1 B
+                    P = _unflat(torch.matmul(sum_and_moment, _flat(P.mul_(coarse.unsqueeze(1)))), fine)
+                    grad_W[g, r] = P[:, :, 0].conj() if W.is_complex() else P[:, :, 0].real
+                    grad_pole[g] += (W[g, r] * P[:, :, 1]).sum(1)
+                    D.baddbmm_(G.transpose(1, 2), _flat((W[g, r].unsqueeze(2) * coarse.unsqueeze(1)).flatten(1, 2)))
+                D = _flat(_unflat(D, fine).mul_(fine))
+                grad_pole[g] += _unflat(torch.matmul(offsets, D), fine).squeeze(1)
+        return grad_W, None if rate is None else grad_pole.real, None if freq is None else -grad_pole.imag, None
+
+
+class Frequencies(nn.Module):
+    """Angular frequencies ``grid + offset`` in float64, of which only the offset is learned.
+
+    A frequency q rounded to float32 is off by up to 2e-7, which at position 2^20 turns the phase by 0.2 rad. The
+    grid is therefore kept as the bits of float64 numbers, in an integer buffer: ``.half()``, ``.to(torch.float32)``
+    and the like leave it alone, and it travels with the state dict. The gradient with respect to the offset is that
+    with respect to q.
+
+    Args:
+        grid: starting values in radians, any shape.
+        options: the offset's options for the optimiser, beside no weight decay.
+    """
+
+    grid_bits: Tensor
+
+    def __init__(self, grid: Tensor, **options: float) -> None:
+        super().__init__()
+        self._options = {"weight_decay": 0.0, **options}
+        self.offset = nn.Parameter(torch.zeros(grid.shape))
+        self.register_buffer("grid_bits", grid.double().contiguous().clone().view(torch.int64))
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {"offset": self._options}
+
+    def forward(self) -> Tensor:
+        """The frequencies, float64."""
+        return self.grid_bits.view(torch.float64) + self.offset.double()
+
+    @torch.no_grad()
+    def assign(self, values: Tensor) -> None:
+        """Make the frequencies exactly ``values`` (their float64 form), with a zero offset."""
+        self.grid_bits.copy_(values.double().contiguous().view(torch.int64))
+        self.offset.zero_()
+
+
+class ChannelKernel(Kernel):
+    """A sum of exponentials with exponents of each channel's own (DSS, S4D).
+
+    K[d, h, l] = Re sum_n weight[d, h, n] exp(exponent[h, n] l), in the parameters' precision, float32 at least."""
+
+    def exponents(self) -> tuple[Tensor, Tensor]:
+        """Weights ``(directions, H, N)`` and exponents ``(H, N)``, complex128."""
+        raise NotImplementedError
+
+    def forward(self, length: int) -> Tensor:
+        weight, exponent = self.exponents()
+        dtype = torch.promote_types(next(self.parameters()).dtype, torch.float32).to_complex()
+        weight = weight.to(dtype).transpose(0, 1).contiguous()
+        return exp_kernel(weight, exponent.real, exponent.imag, length).transpose(0, 1)
+
+    @torch.no_grad()
+    def recurrence(self) -> tuple[Tensor, Tensor]:
+        weight, exponent = self.exponents()
+        return weight[0], exponent
+
+
+class EMAKernel(Kernel):
+    """Multi-dimensional damped exponential moving average (MD-EMA), in one or two directions.
+
+        K[c, t] = sum_n gamma[c, n]/sqrt(N) p[c, n] beta[c, n] (1 - p[c, n] a[c, n])^t
+
+    with p = sigmoid(delta) and a = sigmoid(alpha), the papers' α and δ, whose names the code exchanges; the factor
+    1/sqrt(N) is in the code only. Sources: "Mega: Moving Average Equipped Gated Attention", section 3.2, and its public
+    code, which SeqBoat and LongVQ take.
+
+    At start delta and alpha are normal with standard deviation 0.2, gamma with 1, and beta is +1, -1, +1, ... over n
+    plus normal draws of 0.02.
+
+    Args:
+        d_model: channels d.
+        d_state: states N.
+        directions: 1, or 2 for look-back and look-ahead kernels.
+        truncated: cut the normal draws at two standard deviations (SeqBoat) or not (MEGA).
+    """
+
+    def __init__(self, d_model: int, d_state: int, directions: int = 1, *, truncated: bool = True) -> None:
+        super().__init__()
+        self.directions = directions
+        shape = (directions, d_model, d_state)
+        self.delta = nn.Parameter(normal_(torch.empty(shape), 0.2, truncated=truncated))
+        self.alpha = nn.Parameter(normal_(torch.empty(shape), 0.2, truncated=truncated))
+        signs = 1.0 - 2.0 * (torch.arange(d_state) % 2)
+        self.beta = nn.Parameter(signs + normal_(torch.empty(shape), 0.02, truncated=truncated))
+        self.gamma = nn.Parameter(normal_(torch.empty(shape), 1.0, truncated=truncated))
+
+    def coefficients(self) -> tuple[Tensor, Tensor]:
+        """Weights gamma/sqrt(N) p beta and log φ, each ``(directions, d, N)``, float32 at least."""
+        dtype = torch.promote_types(self.delta.dtype, torch.float32)
+        p, a = torch.sigmoid(self.delta.to(dtype)), torch.sigmoid(self.alpha.to(dtype))
+        weight = self.gamma.to(dtype) * p * self.beta.to(dtype) / math.sqrt(self.gamma.shape[-1])
+        # log1p keeps the digits of a slow decay; the bound keeps log φ finite where both sigmoids round to 1
+        return weight, torch.log1p(-(p * a).clamp_max(1 - torch.finfo(dtype).eps))
+
+    def forward(self, length: int) -> Tensor:
+        weight, log_decay = self.coefficients()
+        kernel = exp_kernel(weight.flatten(0, 1).unsqueeze(1), log_decay.flatten(0, 1), None, length)
+        return kernel.view(*weight.shape[:2], length)
+
+    @torch.no_grad()
+    def recurrence(self) -> tuple[Tensor, Tensor]:
+        """Weight and log φ, real float64 ``(d, N)``."""
+        weight, log_decay = self.coefficients()
+        return weight[0].double(), log_decay[0].double()

@@ -1,0 +1,152 @@
+"""What tells attention where things are: rotary positions, biases by distance, and absolute sinusoids.
+
+A distance is the position of the key minus the position of the query.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lrtasks.models.ops.layers import WEIGHT_STD, normal_
+
+BASE = 10000.0
+
+
+def rotate(x: Tensor, positions: Tensor | None = None) -> Tensor:
+    """Turn the pair of features ``(2m, 2m+1)`` at position ``t`` by the angle ``t · 10000^(-2m/width)``.
+
+    A pair ``(a, b)`` becomes ``(a cos - b sin, a sin + b cos)``, so that the product of two rotated vectors depends
+    on their positions only through the difference. Source: Su et al., RoFormer, arXiv:2104.09864, section 3.4.
+
+    Args:
+        x: ``(..., length, width)`` of any floating-point type, ``width`` even.
+        positions: ``(length,)`` integers; ``0..length-1`` if not given.
+
+    Returns:
+        The rotated tensor, shaped and typed as ``x``.
+    """
+    length, width = x.shape[-2:]
+    if positions is None:
+        positions = torch.arange(length, device=x.device)
+    # float64 up to the sine: at position 10^6 a float32 angle is already wrong by hundredths of a radian
+    pair = torch.arange(0, width, 2, device=x.device, dtype=torch.float64)
+    angles = positions.to(torch.float64)[:, None] * BASE ** (-pair / width)
+    # half-precision features are turned in float32
+    working = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = angles.cos().to(working), angles.sin().to(working)
+    a, b = x[..., 0::2], x[..., 1::2]
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
+
+
+def rotate_halves(x: Tensor, positions: Tensor) -> Tensor:
+    """As :func:`rotate`, but the pairs are the features ``(m, m + width/2)``, as in RetNet and most language models.
+
+    Args:
+        x: ``(..., length, width)``, ``width`` even.
+        positions: ``(length,)`` integers.
+    """
+    half = x.shape[-1] // 2
+    pairs = torch.stack((x[..., :half], x[..., half:]), -1).flatten(-2)
+    return torch.unflatten(rotate(pairs, positions), -1, (half, 2)).movedim(-1, -2).flatten(-2)
+
+
+class RelativeBias(nn.Module):
+    """One learned number per distance, the same for all distances beyond ``positions - 1``.
+
+    Args:
+        positions: P; the table has 2P - 1 entries, for distances -(P-1) .. P-1.
+        truncated: cut the normal draws of the start (standard deviation 0.02) at 0.04.
+    """
+
+    def __init__(self, positions: int, *, truncated: bool = True) -> None:
+        super().__init__()
+        self.table = nn.Parameter(normal_(torch.empty(2 * positions - 1), WEIGHT_STD, truncated=truncated))
+
+    def forward(self, distance: Tensor) -> Tensor:
+        """Bias at integer distances, of the shape of ``distance``."""
+        reach = len(self.table) // 2
+        index = (distance.clamp(-reach, reach) + reach).flatten()
+        return self.table.index_select(0, index).view_as(distance)
+
+
+class LocalBias(nn.Module):
+    """One learned number per distance up to ω on either side (causal: before), 0 beyond.
+
+    At the start these are normal draws of standard deviation 0.02, cut at 0.04.
+
+    Args:
+        window: ω.
+        causal: keys do not follow their query.
+    """
+
+    def __init__(self, window: int, causal: bool) -> None:
+        super().__init__()
+        self.before, self.after = window, 0 if causal else window
+        self.table = nn.Parameter(normal_(torch.empty(self.before + 1 + self.after), WEIGHT_STD, truncated=True))
+
+    def forward(self, distance: Tensor) -> Tensor:
+        """Bias at integer distances, of the shape of ``distance``."""
+        index = distance.clamp(-self.before - 1, self.after + 1) + self.before + 1
+        return F.pad(self.table, (1, 1)).index_select(0, index.flatten()).view_as(distance)
+
+
+class RotaryBias(nn.Module):
+    """``<R_i a, R_j b>`` with learned vectors a, b and the rotation R that turns feature m with feature m + width/2.
+
+    Rotations keep products, so the bias is <a, R_(j-i) b>, a function of the distance:
+    sum_m (a_m b_m + a'_m b'_m) cos(θ_m (j-i)) + (a'_m b_m - a_m b'_m) sin(θ_m (j-i)), where ' is the second half and
+    θ_m = 10000^(-m / (width/2)). Source: public code of MEGA, for language models.
+
+    Args:
+        width: size of a and b, an even number.
+        truncated: cut the normal draws of the start (standard deviation 0.02) at 0.04.
+    """
+
+    def __init__(self, width: int, *, truncated: bool = True) -> None:
+        super().__init__()
+        self.a = nn.Parameter(normal_(torch.empty(width), WEIGHT_STD, truncated=truncated))
+        self.b = nn.Parameter(normal_(torch.empty(width), WEIGHT_STD, truncated=truncated))
+
+    def forward(self, distance: Tensor) -> Tensor:
+        """Bias at integer distances, of the shape of ``distance``."""
+        half = len(self.a) // 2
+        frequency = BASE ** (-torch.arange(half, dtype=torch.float64, device=distance.device) / half)
+        angle = distance.to(torch.float64).unsqueeze(-1) * frequency
+        a, a2, b, b2 = self.a[:half], self.a[half:], self.b[:half], self.b[half:]
+        cos, sin = angle.cos().to(a.dtype), angle.sin().to(a.dtype)
+        return cos @ (a * b + a2 * b2) + sin @ (a2 * b - a * b2)
+
+
+class Sinusoids(nn.Module):
+    """``x[t] + s [sin(t f) ‖ cos(t f)]`` with f_m = 10000^(-2m / d_model) and a learned s, at start d_model^(-1/2).
+
+    Source: public code of MEGA and SeqBoat, image and speech tasks.
+
+    Args:
+        d_model: width, an even number.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.scale = nn.Parameter(torch.tensor([1 / math.sqrt(d_model)]))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return x + self._at(torch.arange(x.shape[1], device=x.device), x.dtype)
+
+    def initial_state(self, batch: int) -> int:
+        """The position of the next input."""
+        return 0
+
+    def step(self, x: Tensor, state: int) -> tuple[Tensor, int]:
+        """One position ``(batch, d_model)``."""
+        return x + self._at(torch.tensor([state], device=x.device), x.dtype), state + 1
+
+    def _at(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
+        exponent = torch.arange(self.d_model // 2, dtype=torch.float64, device=positions.device) * 2 / self.d_model
+        angle = positions.unsqueeze(1) * BASE**-exponent
+        return self.scale * torch.cat([angle.sin(), angle.cos()], 1).to(dtype)

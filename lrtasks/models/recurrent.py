@@ -1,0 +1,191 @@
+"""What the recurrent mixers share: the stack of blocks around them, how it starts, and what is spared weight decay.
+
+A layer is a residual block ``x + mixer(norm(x))`` and, with ``mlp``, another one with a gated feed-forward map. All of
+these models are causal. A new one subclasses :class:`RecurrentConfig` and writes :meth:`RecurrentConfig.layer`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lrtasks.config import parameter
+from lrtasks.errors import UsageError
+from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
+from lrtasks.spec import Spec
+
+SMALL = {"d_model": 64, "layers": 2, "budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100}
+"""What the presets ``small``, ``recall-16k`` and ``recall-64k`` share. Widths are such that the first have about the
+parameters of dlr's, and the other two a state of 16,384 and of 65,536 bytes: recall is compared at equal state."""
+
+TRACKING = {"d_model": 128, "layers": 1, "budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100}
+"""What the ``state-tracking`` presets share: one layer, in heads of 32, negative eigenvalues where there are any."""
+
+PAPER = {
+    "d_model": 128,
+    "layers": 2,
+    "budget.steps": 20_000,
+    "budget.batch_size": 256,
+    "budget.lr": 0.001,
+    "budget.weight_decay": 0.1,
+    "budget.schedule": "cosine",
+    "budget.warmup_steps": 2_000,
+}
+"""Parity of Grazzi et al., arXiv:2411.12537, in its public code; the papers of the models themselves train language
+models."""
+
+PAPER_MQAR = {
+    "d_model": 128,
+    "layers": 2,
+    "mlp": False,
+    "budget.steps": 22_500,
+    "budget.batch_size": 256,
+    "budget.lr": 10**-2.5,
+    "budget.weight_decay": 0.1,
+    "budget.schedule": "cosine",
+    "budget.warmup_steps": 0,
+    "budget.train_samples": 180_000,
+}
+"""Recall in zoology's public code: 32 epochs, at the best learning rate of 10^-3, 10^-2.5, 10^-2 and 10^-1.5."""
+
+Activation = Literal["silu", "gelu"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": functools.partial(F.gelu, approximate="tanh"),
+}
+
+
+class GatedFeedForward(nn.Module):
+    """``W_down (f(W_gate x) * W_up x)`` at each position (SwiGLU for f = SiLU; Shazeer, arXiv:2002.05202).
+
+    Args:
+        d_model: width of input and output, ``(..., d_model)``.
+        width: width in between.
+        function: f, ``silu`` or ``gelu``.
+    """
+
+    def __init__(self, d_model: int, width: int, function: Activation = "silu") -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(d_model, width, bias=False)
+        self.up_proj = nn.Linear(d_model, width, bias=False)
+        self.down_proj = nn.Linear(width, d_model, bias=False)
+        self.function = ACTIVATIONS[function]
+
+    @property
+    def out(self) -> nn.Linear:
+        """The map back to the residual stream."""
+        return self.down_proj
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map each position by itself, whatever the mask."""
+        y: Tensor = self.down_proj(self.function(self.gate_proj(x)) * self.up_proj(x))
+        return y
+
+    def initial_state(self, batch: int) -> None:
+        """A map of single positions has no state."""
+
+    def step(self, x: Tensor, state: None) -> tuple[Tensor, None]:
+        """One position ``(batch, d_model)``."""
+        return self(x), state
+
+
+@dataclass(frozen=True)
+class RecurrentConfig(ModelConfig):
+    """Layers of a recurrent mixer and, with ``mlp``, a gated feed-forward map; subclasses say which mixer.
+
+    Class attributes:
+        function: of the gate in the feed-forward map.
+    """
+
+    function: ClassVar[Activation] = "silu"
+
+    norm: Literal["layer", "scalar", "scale", "rms", "batch", "none"] = parameter("rms", "normalisation of blocks")
+    prenorm: bool = parameter(True, "normalise before mixer and feed-forward map instead of after the residual")
+    mlp: bool = parameter(True, "a gated feed-forward map after each mixer")
+    mlp_width: int | None = parameter(None, "its hidden width; none for 2 d_model", at_least=1, at_most=1 << 20)
+
+    def layer(self, index: int) -> nn.Module:
+        """The mixer of layer ``index`` (from 0), on ``(batch, length, d_model)``.
+
+        Its property ``out``, if it has one, is the map back to the residual stream, which starts smaller in deeper
+        stacks.
+        """
+        raise NotImplementedError
+
+    def mixer(self, length: int, causal: bool) -> nn.Module:
+        self._require_causal(causal)
+        return self.layer(0)
+
+    def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
+        self._require_causal(causal)
+        modules: list[nn.Module] = []
+        for index in range(self.layers):
+            modules.append(self.layer(index))
+            if self.mlp:
+                modules.append(GatedFeedForward(self.d_model, self.mlp_width or 2 * self.d_model, self.function))
+        return [ResidualBlock(each, self.d_model, self.norm, self.prenorm, self.dropout) for each in modules]
+
+    def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
+        model = super().build(input, target, causal=causal)
+        shrink_outputs(model)
+        spare_vectors(model)
+        return model
+
+    def divided(self, total: int, parts: int, what: str) -> int:
+        """``total / parts``.
+
+        Raises:
+            UsageError: if that is no whole number.
+        """
+        if total % parts:
+            raise UsageError(f"{self.name}: {what} must divide {total} without a rest, found {parts}")
+        return total // parts
+
+    def _require_causal(self, causal: bool) -> None:
+        if not causal:
+            raise UsageError(f"{self.name} is a causal model: build it with causal=True")
+
+
+@torch.no_grad()
+def shrink_outputs(model: Backbone) -> None:
+    """Divide the map of each residual block back to the stream by the square root of their number."""
+    for block in model.blocks:
+        out = getattr(block.mixer, "out", None)
+        if out is not None:
+            out.weight /= math.sqrt(len(model.blocks))
+
+
+def spare_vectors(model: nn.Module) -> None:
+    """Declare for every parameter of at most one axis (bias, gain, decay) that it has no weight decay."""
+    for module in model.modules():
+        own: dict[str, dict[str, Any]] = {
+            name: {"weight_decay": 0.0} for name, value in module.named_parameters(recurse=False) if value.dim() < 2
+        }
+        if own:
+            declare: Any = getattr(module, "parameter_options", dict)
+            declared = declare()
+            options = {name: {**own.get(name, {}), **declared.get(name, {})} for name in {**own, **declared}}
+            module.parameter_options = functools.partial(dict, options)  # type: ignore[assignment]
+
+
+def step_bias(count: int, low: float = 0.001, high: float = 0.1) -> Tensor:
+    """Start of a bias b such that softplus(b) is a step drawn between ``low`` and ``high``, evenly in its logarithm."""
+    step = torch.empty(count).uniform_(math.log(low), math.log(high)).exp().clamp_min(1e-4)
+    return step + torch.log(-torch.expm1(-step))
+
+
+def log_uniform(count: int, low: float, high: float) -> Tensor:
+    """log of draws between ``low`` and ``high``."""
+    return torch.empty(count).uniform_(low, high).log()
+
+
+def state_zeros(like: Tensor, *shape: int) -> Tensor:
+    """Zeros of this shape in float32 at least, where ``like`` is."""
+    return torch.zeros(shape, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)

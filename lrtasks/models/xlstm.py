@@ -1,0 +1,251 @@
+"""xLSTM (Beck et al., arXiv:2405.04517): layers of the matrix memory (mLSTM) and of the scalar memory (sLSTM).
+
+mLSTM, parallel over positions:
+
+    u, z      halves of a linear map of the input, each ``inner`` wide;  c = silu(conv(u))
+    q, k, v   block-diagonal maps (blocks of 4) of c, c and u
+    i, f      gates of each head, linear maps of [q k v]
+    h         the memory of :mod:`lrtasks.models.ops.mlstm`
+    output    linear((norm(h) + skip * c) * silu(z)), the norm over each head
+
+sLSTM, one position after the other, since its gates read h of the position before:
+
+    i, f      block-diagonal maps (one block per head) of silu(conv(x)), or of x without a convolution
+    z, o      block-diagonal maps of x
+    h         the memory of :mod:`lrtasks.models.ops.slstm`, output norm(h)
+
+Start and settings as in the xlstm package. There the maps called ``fgate`` and ``igate`` of the sLSTM feed the slots i
+and f, in this order; here a map has the name of its slot.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lrtasks.config import Presets, parameter
+from lrtasks.models import registry
+from lrtasks.models.ops import mlstm, slstm
+from lrtasks.models.ops.chunked import full_precision
+from lrtasks.models.ops.layers import zero_padding
+from lrtasks.models.ops.short_conv import ShortConv
+from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, Activation, RecurrentConfig
+
+BLOCK = 4
+"""Width of the blocks in the maps to q, k and v."""
+
+
+class BlockLinear(nn.Module):
+    """A linear map without bias whose matrix is block-diagonal, on ``(..., width)``.
+
+    Args:
+        blocks: number of blocks.
+        width: of one block, in and out.
+        std: standard deviation of the normal start.
+    """
+
+    def __init__(self, blocks: int, width: int, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(blocks, width, width) * std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = torch.unflatten(x, -1, self.weight.shape[:2])
+        return torch.einsum("...ni,noi->...no", parts, self.weight).flatten(-2)
+
+
+class HeadNorm(nn.Module):
+    """Layer norm over each head, times ``1 + weight``, without bias: ``(..., H, D)`` to ``(..., H D)``."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _head_norm(x, self.weight).to(self.weight.dtype)
+
+
+@full_precision
+def _head_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], eps=1e-5).flatten(-2) * (1 + weight)
+
+
+def small_std(d_model: int) -> float:
+    """Standard deviation of the start of most maps, sqrt(2 / (5 d_model))."""
+    return math.sqrt(2 / (5 * d_model))
+
+
+class MLSTMLayer(nn.Module):
+    """The mLSTM layer of the module docstring on ``(batch, length, d_model)``.
+
+    Args:
+        d_model: width.
+        inner: width of the memory's inputs, a multiple of ``heads`` and of 4.
+        heads: H.
+        layers: number of layers in the stack, for the start of the output map.
+    """
+
+    def __init__(self, d_model: int, inner: int, heads: int, layers: int = 1) -> None:
+        super().__init__()
+        self.heads, self.inner = heads, inner
+        self.proj_up = nn.Linear(d_model, 2 * inner, bias=False)
+        self.conv1d = ShortConv(inner, bias=True)
+        std = small_std(d_model)
+        nn.init.normal_(self.proj_up.weight, std=std)
+        self.q_proj, self.k_proj, self.v_proj = (BlockLinear(inner // BLOCK, BLOCK, std) for _ in range(3))
+        self.igate, self.fgate = nn.Linear(3 * inner, heads), nn.Linear(3 * inner, heads)
+        for gate in (self.igate, self.fgate):
+            nn.init.zeros_(gate.weight)
+        nn.init.normal_(self.igate.bias, std=0.1)
+        with torch.no_grad():
+            self.fgate.bias.copy_(torch.linspace(3, 6, heads))
+        self.outnorm = HeadNorm(inner)
+        self.learnable_skip = nn.Parameter(torch.ones(inner))
+        self.proj_down = nn.Linear(inner, d_model, bias=False)
+        nn.init.normal_(self.proj_down.weight, std=2 / (layers * math.sqrt(d_model)))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
+        u, z = self.proj_up(zero_padding(x, mask)).chunk(2, -1)
+        c = self.conv1d(u)
+        h, _ = mlstm.mlstm(*self._inputs(c, u), mask=mask)
+        return self._finish(h, c, z)
+
+    def initial_state(self, batch: int) -> tuple[mlstm.State, Tensor]:
+        """Nothing stored, and the last inputs of the convolution."""
+        dtype = torch.promote_types(self.proj_down.weight.dtype, torch.float32)
+        like = self.proj_down.weight.new_empty(batch, self.heads, self.inner // self.heads, dtype=dtype)
+        return mlstm.mlstm_start(like, like), self.conv1d.initial_state(batch)
+
+    def step(self, x: Tensor, state: tuple[mlstm.State, Tensor]) -> tuple[Tensor, tuple[mlstm.State, Tensor]]:
+        """One position ``(batch, d_model)``; equals :meth:`forward`."""
+        memory, before = state
+        u, z = self.proj_up(x).chunk(2, -1)
+        c, before = self.conv1d.step(u, before)
+        h, memory = mlstm.mlstm_step(*self._inputs(c, u), memory)
+        return self._finish(h, c, z), (memory, before)
+
+    def _inputs(self, c: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        q, k, v = self.q_proj(c), self.k_proj(c), self.v_proj(u)
+        all_three = torch.cat((q, k, v), -1)
+        q, k, v = (torch.unflatten(value, -1, (self.heads, -1)) for value in (q, k, v))
+        return q, k, v, self.igate(all_three), self.fgate(all_three)
+
+    def _finish(self, h: Tensor, c: Tensor, z: Tensor) -> Tensor:
+        y: Tensor = self.proj_down((self.outnorm(h) + self.learnable_skip * c) * F.silu(z))
+        return y
+
+
+class SLSTMLayer(nn.Module):
+    """The sLSTM layer of the module docstring on ``(batch, length, d_model)``.
+
+    Args:
+        d_model: width, a multiple of ``heads``.
+        heads: H.
+        conv: a short convolution before the gates i and f.
+        index: of this layer in the stack, and
+        layers: their number, for the start of the forget gates.
+    """
+
+    def __init__(self, d_model: int, heads: int, *, conv: bool = True, index: int = 0, layers: int = 1) -> None:
+        super().__init__()
+        self.heads, width = heads, d_model // heads
+        self.conv1d = ShortConv(d_model, bias=True) if conv else None
+        std = small_std(d_model)
+        self.input_i, self.input_f, self.input_z, self.input_o = (BlockLinear(heads, width, std) for _ in range(4))
+        self.R = nn.Parameter(torch.zeros(heads, 4, width, width))
+        self.bias = nn.Parameter(torch.zeros(4, heads, width))
+        place = torch.arange(width) / max(width - 1, 1)
+        depth = index / max(layers - 1, 1)
+        with torch.no_grad():
+            self.bias[1] = 5 - 12 * place ** (0.3 + 1.3 * depth)
+        self.group_norm = HeadNorm(d_model)
+
+    def parameter_options(self) -> dict[str, dict[str, float]]:
+        return {"bias": {"weight_decay": 0.0}}
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
+        x = zero_padding(x, mask)
+        gated = x if self.conv1d is None else self.conv1d(x)
+        y: Tensor = self.group_norm(slstm.slstm(self._slots(x, gated), self.R, mask))
+        return y
+
+    def initial_state(self, batch: int) -> tuple[slstm.SLSTMState, Tensor | None]:
+        """Nothing stored, and the last inputs of the convolution."""
+        dtype = torch.promote_types(self.R.dtype, torch.float32)
+        start = slstm.slstm_start(self.bias.new_empty(batch, *self.bias.shape, dtype=dtype))
+        return start, None if self.conv1d is None else self.conv1d.initial_state(batch)
+
+    def step(
+        self, x: Tensor, state: tuple[slstm.SLSTMState, Tensor | None]
+    ) -> tuple[Tensor, tuple[slstm.SLSTMState, Tensor | None]]:
+        """One position ``(batch, d_model)``; equals :meth:`forward`."""
+        memory, before = state
+        gated = x
+        if self.conv1d is not None:
+            assert before is not None
+            gated, before = self.conv1d.step(x, before)
+        h, memory = slstm.slstm_step(self._slots(x, gated), self.R, memory)
+        return self.group_norm(h), (memory, before)
+
+    def _slots(self, x: Tensor, gated: Tensor) -> Tensor:
+        """``(..., 4, H, D)``."""
+        slots = (self.input_i(gated), self.input_f(gated), self.input_z(x), self.input_o(x))
+        return torch.unflatten(torch.stack(slots, -2), -1, (self.heads, -1)) + self.bias
+
+
+@registry.register("mlstm")
+@dataclass(frozen=True)
+class MLSTM(RecurrentConfig):
+    """xLSTM's matrix memory with exponential input gates, parallel over positions."""
+
+    presets: ClassVar[Presets] = {
+        "small": SMALL,
+        "recall-16k": {**SMALL, "heads": 4, "expand": 1.25},
+        "recall-64k": {**SMALL, "heads": 4, "expand": 2.75},
+        "state-tracking": {**TRACKING, "heads": 8},
+        "paper": {**PAPER, "heads": 4},
+        "paper/mqar": {**PAPER_MQAR, "heads": 2},
+    }
+
+    mlp: bool = parameter(False, "a gated feed-forward map after each mixer")
+    heads: int = parameter(4, "heads of the memory", at_least=1, at_most=1024)
+    expand: float = parameter(2.0, "inner width, in d_model", above=0, at_most=64)
+    round_up: int = parameter(8, "round the inner width up to a multiple of this", at_least=4, at_most=4096)
+
+    def check(self) -> None:
+        self.divided(self._inner(), self.heads, "heads")
+        self.divided(self._inner(), BLOCK, "the blocks of q, k and v, 4 wide,")
+
+    def layer(self, index: int) -> MLSTMLayer:
+        return MLSTMLayer(self.d_model, self._inner(), self.heads, self.layers)
+
+    def _inner(self) -> int:
+        return math.ceil(self.expand * self.d_model / self.round_up) * self.round_up
+
+
+@registry.register("slstm")
+@dataclass(frozen=True)
+class SLSTM(RecurrentConfig):
+    """xLSTM's scalar memory: gates that read the state, one position after the other; tracks any finite state."""
+
+    presets: ClassVar[Presets] = {
+        "small": {**SMALL, "mlp_width": 124},
+        "state-tracking": {**TRACKING, "heads": 4, "conv": False},
+        "paper": {**PAPER, "heads": 4, "conv": False},
+    }
+    function: ClassVar[Activation] = "gelu"
+
+    heads: int = parameter(4, "heads, between which the recurrent maps do not mix", at_least=1, at_most=1024)
+    conv: bool = parameter(True, "a short convolution before input and forget gate")
+
+    def check(self) -> None:
+        self.divided(self.d_model, self.heads, "heads")
+
+    def layer(self, index: int) -> SLSTMLayer:
+        return SLSTMLayer(self.d_model, self.heads, conv=self.conv, index=index, layers=self.layers)

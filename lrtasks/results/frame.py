@@ -1,0 +1,162 @@
+"""All runs as one pandas data frame, from which tables, comparisons and charts are made."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lrtasks.errors import UsageError
+from lrtasks.record import RunRecord, read_records
+from lrtasks.results.reported import reported_figure
+from lrtasks.results.settings import key, model_settings, shared_budget, task_settings
+
+COLUMNS = {
+    "folder": "the run's folder",
+    "command": "the command that repeats the run",
+    "status": "done, diverged, failed, running or interrupted",
+    "outcome": "the status for a reader: with steps of a run that has not ended, and 'no score' of one without",
+    "task": "name of the task; its parameters stand in columns task.NAME",
+    "task_version": "version of the task's samples",
+    "data": "digest of a stored dataset; none: fresh samples",
+    "model": "name of the model; its hyper-parameters stand in columns model.NAME",
+    "preset": "the preset that filled in what was not given",
+    "seed": "seed of initialisation and training stream; the budget stands in columns budget.NAME",
+    "metric": "name of the headline score",
+    "score": "headline score on the test stream; only of runs that are done",
+    "val_score": "headline score on the validation stream",
+    "batch_mean": "mean of the headline score over test batches",
+    "batch_std": "its standard deviation over test batches",
+    "baseline": "name of the best trivial baseline on the test stream",
+    "floor": "headline score of that baseline",
+    "scaled_score": "(score - floor) / (1 - floor): 0 is no better than the baseline, 1 is perfect",
+    "steps": "training steps up to the last evaluation",
+    "seconds": "seconds of training",
+    "seconds_per_step": "seconds of one training step",
+    "peak_memory_bytes": "peak memory: of the device, or on a CPU of the whole process with its interpreter",
+    "device": "where the run was timed",
+    "parameter_count": "number of trained values; a complex one counts twice",
+    "state_bytes": "bytes of streaming state; none without a streaming form",
+    "paper": "the paper's figure of this task and model, at the nearest length",
+    "paper_source": "paper and table",
+    "paper_where": "how the paper measured",
+    "paper_differs": "in which of these the run differs; empty: the two scores compare",
+    "version": "version of lrtasks that made the run",
+    "setup": "JSON of what compared runs share: task, version, data and the shared part of the budget",
+    "variant": "JSON of the model, its hyper-parameters and its own part of the budget",
+}
+"""The columns of :func:`frame`. What a run lacks is NaN or ``None``."""
+
+OUTCOME = ["setup", "variant", "seed", "status", "score", "val_score", "steps", "seconds", "seconds_per_step"]
+"""Records that agree in these columns are copies of one run."""
+
+
+def frame(*folders: str | Path) -> pd.DataFrame:
+    """All runs below ``folders``, one row per run, with :data:`COLUMNS` and one column per parameter and budget field.
+
+    Copies of a record are one run. A file that cannot be read as a record is left out with a warning.
+
+    Raises:
+        UsageError: for a folder that is missing, or if there is no record.
+    """
+    runs, problems = read_runs([Path(folder) for folder in folders])
+    for problem in problems:
+        warnings.warn(f"left out: {problem}", stacklevel=2)
+    return make_frame(runs)
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
+    """Folders and records of all runs, each folder once, and a line for each file that cannot be read.
+
+    Raises:
+        UsageError: for a folder that is missing, or if there is no record.
+    """
+    runs: dict[Path, tuple[Path, RunRecord]] = {}
+    problems: dict[str, None] = {}
+    for folder in folders:
+        found, unreadable = read_records(folder)
+        problems.update(dict.fromkeys(unreadable))
+        for path, record in found:
+            runs.setdefault(path.resolve(), (path, record))
+    if not runs:
+        unread = f" that can be read; {len(problems)} cannot: {next(iter(problems))}" if problems else ""
+        raise UsageError(f"no run records below {', '.join(map(str, folders))}{unread}")
+    return list(runs.values()), list(problems)
+
+
+def make_frame(runs: Sequence[tuple[Path | None, RunRecord]]) -> pd.DataFrame:
+    """The data frame of :func:`frame` from folders and records; a row's index is the place of its run in ``runs``."""
+    rows = [_row(folder, record) for folder, record in runs]
+    names = dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])
+    made = pd.DataFrame({name: _column([row.get(name) for row in rows]) for name in names})
+    return made[~made.duplicated(OUTCOME)]
+
+
+def _column(values: list[Any]) -> pd.Series:
+    """A column of numbers; of anything else exactly as it is, since pandas' type for text takes no damaged text."""
+    kinds = set(map(type, values))
+    return pd.Series(values, dtype=None if kinds <= {int, float} or kinds == {bool} else object)
+
+
+def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
+    task, model, cost = record.task, record.model, record.cost
+    score, baseline, figure = record.headline(), record.best_baseline(), reported_figure(record)
+    floor = baseline[1] if baseline else None
+    numbers = {
+        "score": score,
+        "val_score": record.headline("val"),
+        "batch_mean": record.score(f"{task['metric']}_batch_mean"),
+        "batch_std": record.score(f"{task['metric']}_batch_std"),
+        "floor": floor,
+        "scaled_score": None if score is None or floor is None else scaled(score, floor),
+        "seconds": cost.get("seconds"),
+        "seconds_per_step": cost.get("seconds_per_step"),
+        "peak_memory_bytes": cost.get("peak_memory_bytes"),
+        "parameter_count": model["count"],
+        "state_bytes": model["state_bytes"],
+        "paper": figure.value if figure else None,
+    }
+    return {
+        "folder": None if folder is None else str(folder),
+        "command": record.command,
+        "status": record.status,
+        "outcome": record.outcome(),
+        "task": task["name"],
+        "task_version": task["version"],
+        "data": task.get("data"),
+        "model": model["name"],
+        "preset": record.preset,
+        "seed": record.seed,
+        "metric": task["metric"],
+        "steps": record.steps(),
+        "baseline": baseline[0] if baseline else None,
+        "device": cost.get("device"),
+        "paper_source": figure.source if figure else None,
+        "paper_where": figure.where if figure else None,
+        "paper_differs": figure.differs if figure else None,
+        "version": record.environment.get("lrtasks"),
+        "setup": key({**task_settings(record), **shared_budget(record)}),
+        "variant": key(model_settings(record)),
+        **{name: math.nan if value is None else float(value) for name, value in numbers.items()},
+        **_flat("task", task["parameters"]),
+        **_flat("model", model["parameters"]),
+        **_flat("budget", record.budget),
+    }
+
+
+def scaled(score: float, floor: float) -> float | None:
+    """``(score - floor) / (1 - floor)``; ``None`` where the floor leaves no room.
+
+    >>> scaled(0.75, 0.5), scaled(1.0, 1.0)
+    (0.5, None)
+    """
+    return (score - floor) / (1 - floor) if floor < 1 else None
+
+
+def _flat(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as values that can be compared and grouped by."""
+    return {f"{owner}.{name}": tuple(value) if isinstance(value, list) else value for name, value in settings.items()}

@@ -1,0 +1,201 @@
+"""A run before it begins: task, model, budget, seed and data; its digest, its folder and the command to repeat it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from lrtasks.budget import DEFAULTS, Budget
+from lrtasks.config import assign
+from lrtasks.errors import UsageError, unknown
+from lrtasks.generators import Task, registry
+from lrtasks.models.base import ModelLike
+from lrtasks.models.factory import ModelFactory, model_factory, model_parameter_names, model_presets
+from lrtasks.record import RunRecord
+
+LONGEST_NAME = 100
+"""Characters of a model's name in the name of a run's folder; file systems allow 255 in all."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run.
+
+    Attributes:
+        task: the task.
+        model: the model, not built yet.
+        budget: how long and how it is trained, and on how much it is scored.
+        seed: seeds initialisation and training stream.
+        preset: the preset that filled in what the user left open.
+        settings: what the user gave, by ``OWNER.NAME``.
+        task_address: what ``--task`` takes; ``None`` for a Python object.
+        data: a stored dataset, or ``None`` for fresh samples.
+        data_digest: digest of that dataset; set when it has been opened.
+    """
+
+    task: Task
+    model: ModelFactory
+    budget: Budget
+    seed: int = 0
+    preset: str = "small"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    task_address: str | None = None
+    data: str | None = None
+    data_digest: str | None = None
+
+    @classmethod
+    def make(
+        cls,
+        task: str | Task,
+        model: ModelLike,
+        *,
+        preset: str = "small",
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+        data: str | Path | None = None,
+        name: str = "",
+        options: Iterable[str] = (),
+    ) -> RunConfig:
+        """Resolve names, and fill in what ``preset`` says for whatever the user leaves open.
+
+        Presets are joined in this order, later ones win: the preset's budget, the model, the task, the model for this
+        task, ``settings``.
+
+        Args:
+            task: a name, an address ``FILE.py:NAME``, or a task as it stands.
+            model: whatever names a model (:mod:`lrtasks.models.factory`).
+            preset: ``"small"``, ``"paper"``, or another that the task or the model has.
+            seed: whole number in 0..2^63-1.
+            settings: parameters of task, model and budget, by bare name or by ``OWNER.NAME``.
+            data: a stored dataset of this task.
+            name: label of a user's own model.
+            options: other names that the user could have meant by an unknown setting.
+
+        Raises:
+            UsageError: for unknown names anywhere, with the close ones, and values out of range.
+        """
+        if not isinstance(task, (str, Task)):
+            raise UsageError(f"task must be a name or a task that lrtasks.make gave, found {task!r}")
+        task_class = registry.get(task) if isinstance(task, str) else type(task)
+        model_class = model_presets(model)
+        require_preset(preset, [task_class, *([model_class] if model_class else [])])
+        known = {
+            "task": task_class.parameter_names(),
+            "model": model_parameter_names(model),
+            "budget": Budget.parameter_names(),
+        }
+        given = assign(settings or {}, known, options=options)
+        of_task, task_budget = task_class.preset_values(preset)
+        of_model, model_budget = model_class.preset_values(preset) if model_class else ({}, {})
+        both = f"{preset}/{task_class.name}"
+        of_both, both_budget = model_class.preset_values(both) if model_class else ({}, {})
+        address = task if isinstance(task, str) else None
+        if isinstance(task, str):
+            task = task_class.make(**{**of_task, **given["task"]})
+        elif given["task"]:
+            raise UsageError("task parameters can be given with a task's name only; this task is made already")
+        task.key(seed, "train")  # raises for a bad seed
+        budgets = (DEFAULTS.get(preset, {}), model_budget, task_budget, both_budget, given["budget"])
+        return cls(
+            task=task,
+            model=model_factory(model, {**of_model, **of_both, **given["model"]}, name=name),
+            budget=Budget.make(**{key: value for budget in budgets for key, value in budget.items()}),
+            seed=int(seed),
+            preset=preset,
+            settings={f"{owner}.{key}": value for owner, values in given.items() for key, value in values.items()},
+            task_address=address,
+            data=None if data is None else str(data),
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """All that tells the run from others, JSON-ready."""
+        return {
+            **self.task.identity(),
+            "model": self.model.identity,
+            "budget": self.budget.parameters(),
+            "data": self.data_digest,
+            "seed": self.seed,
+        }
+
+    @property
+    def digest(self) -> str:
+        """Digest of :meth:`identity`, 32 hexadecimal digits."""
+        text = json.dumps(self.identity(), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def folder(self, out: Path) -> Path:
+        """The run's folder below the results folder ``out``; part of the digest is in its name."""
+        name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in self.model.name)
+        return out / self.task.name / f"{name[:LONGEST_NAME]}-{self.digest[:8]}-seed{self.seed}"
+
+    def title(self) -> str:
+        """What a reader sees of the run, with all that the user set."""
+        settings = "".join(f" {name.split('.')[-1]}={value}" for name, value in self.settings.items())
+        return f"{self.model.name} on {self.task.name}{settings} seed {self.seed}"
+
+    def command(self) -> list[str]:
+        """Words of the command that repeats the run."""
+        model = self.model.address or self.model.name
+        words = ["lrtasks", "eval", "--model", model, "--task", self.task_address or self.task.name]
+        words += ["--preset", self.preset, "--seed", str(self.seed)]
+        settings = dict(self.settings)
+        if self.task_address is None:
+            settings |= {f"task.{name}": value for name, value in self.task.parameters().items()}
+        for name, value in settings.items():
+            # a NumPy number is written as the number it is
+            words += ["--set", f"{name}={json.dumps(value, default=lambda number: number.item())}"]
+        return words if self.data is None else [*words, "--data", self.data]
+
+    def command_text(self) -> str:
+        """What repeats the run: the command; for a Python object the call, with its name in place of it."""
+        if self.model.address is not None:
+            return shlex.join(self.command())
+        settings = {f"settings={dict(self.settings)!r}"} if self.settings else set()
+        data = {f"data={self.data!r}"} if self.data else set()
+        listed = ", ".join([f"preset={self.preset!r}", f"seed={self.seed}", *settings, *data])
+        return f"lrtasks.evaluate({self.model.name}, {self.task_address or self.task!r}, {listed})"
+
+    def with_data(self, digest: str | None) -> RunConfig:
+        """The same with the digest of its opened dataset."""
+        return dataclasses.replace(self, data_digest=digest)
+
+    def build(self) -> nn.Module:
+        """The model, on the CPU, in training mode; parameters are drawn from torch's global generator."""
+        return self.model.build(self.task.input, self.task.target, self.task.causal).train()
+
+    def record(self, status: str = "running", notes: Iterable[str] = ()) -> RunRecord:
+        """The record of the run before anything is known of it."""
+        task = {
+            "name": self.task.name,
+            "version": self.task.version,
+            "parameters": self.task.parameters(),
+            "metric": self.task.metric,
+            "data": self.data_digest,
+        }
+        return RunRecord(
+            command=self.command_text(),
+            digest=self.digest,
+            task=task,
+            model={**self.model.identity, "address": self.model.address, "count": None, "state_bytes": None},
+            preset=self.preset,
+            budget=self.budget.parameters(),
+            seed=self.seed,
+            environment={},
+            status=status,
+            notes=list(notes),
+        )
+
+
+def require_preset(preset: str, classes: Iterable[type[Any]]) -> None:
+    """Raise :class:`UsageError` for a preset that none of these classes has."""
+    known = {*DEFAULTS, *(name for cls in classes for name in cls.presets if "/" not in name)}
+    if preset not in known:
+        raise unknown("preset", preset, known)

@@ -1,0 +1,317 @@
+"""Expand a suite into run configs; reject impossible, duplicate or unequal-budget ones.
+
+A suite is data, in Python, on the command line or in a TOML file:
+
+    models = ["dlr", "attention"]      # or "all", the default
+    tasks = ["shift", "reverse"]       # or "all", the default
+    preset = "small"
+    seeds = 3                          # 0, 1 and 2
+    settings = { steps = 500 }         # of every run
+    time_limit = 3600                  # seconds
+    unequal_budgets = false            # true: runs on one task may differ in steps, batch size, ...
+
+    [[runs]]                           # single runs, beside those combinations or instead of them
+    model = "dlr"
+    task = "shift"
+    seed = 7
+    preset = "small"                   # by default the suite's
+    settings = { kernel = "prod" }     # beside the suite's
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tomllib
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from lrtasks import generators, models
+from lrtasks.budget import SHARED_BUDGET, Budget
+from lrtasks.config import OWNERS, Config, override, parameter, split_setting
+from lrtasks.errors import UsageError, suggestion, unknown
+from lrtasks.models.factory import model_parameter_names, model_presets
+from lrtasks.run_config import RunConfig, require_preset
+
+MAX_RUNS = 1_000_000
+"""Runs of one suite; more are taken for a mistake."""
+
+
+@dataclass(frozen=True)
+class Combinations(Config):
+    """The part of a suite that holds for all of it."""
+
+    name: ClassVar[str] = "suite"
+
+    models: str | tuple[str, ...] = parameter("all", "models with commas, or all")
+    tasks: str | tuple[str, ...] = parameter("all", "tasks with commas, or all")
+    preset: str = parameter("small", "preset of every run")
+    seeds: int = parameter(1, "how many seeds, counted from 0", at_least=1, at_most=100_000)
+    time_limit: float | None = parameter(None, "seconds after which a run is stopped", above=0)
+    unequal_budgets: bool = parameter(False, "let runs on one task differ in the shared part of their budgets")
+
+
+@dataclass(frozen=True)
+class SingleRun(Config):
+    """One entry of ``[[runs]]``, without its settings."""
+
+    name: ClassVar[str] = "run"
+
+    model: str = parameter("", "a model")
+    task: str = parameter("", "a task")
+    preset: str | None = parameter(None, "its preset; none: the suite's")
+    seed: int = parameter(0, "its seed", at_least=0)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Runs, and how they are carried out.
+
+    Attributes:
+        runs: the runs.
+        skipped: model, task and reason of each combination that is impossible.
+        time_limit: seconds after which a run is stopped, or ``None``.
+        unequal_budgets: whether runs on one task may differ in the shared part of their budgets.
+        varied: settings that the grid varies.
+    """
+
+    runs: list[RunConfig] = field(default_factory=list)
+    skipped: list[tuple[str, str, str]] = field(default_factory=list)
+    time_limit: float | None = None
+    unequal_budgets: bool = False
+    varied: tuple[str, ...] = ()
+
+
+def expand(
+    chosen_models: Iterable[str],
+    chosen_tasks: Iterable[str],
+    *,
+    preset: str = "small",
+    seeds: Iterable[int] = (0,),
+    grid: Iterable[Mapping[str, Any]] = ({},),
+    settings: Mapping[str, Any] | None = None,
+) -> Suite:
+    """Make a run for each combination of models, tasks, grid points and seeds.
+
+    Args:
+        chosen_models: names or addresses of models.
+        chosen_tasks: names or addresses of tasks.
+        preset: preset of every run.
+        seeds: seeds of every combination.
+        grid: settings that vary, one mapping per point (a sweep over lengths: ``{"length": 1024}``, ...).
+        settings: settings of every run.
+    """
+    suite, seeds = Suite(), list(seeds)
+    for task, point, model in itertools.product(list(chosen_tasks), list(grid), list(chosen_models)):
+        try:
+            made = [
+                RunConfig.make(task, model, preset=preset, seed=seed, settings={**(settings or {}), **point})
+                for seed in seeds
+            ]
+            _require_possible(made[0])
+        except UsageError as error:
+            suite.skipped.append((model, task, str(error)))
+        else:
+            suite.runs.extend(made)
+    return suite
+
+
+def read_suite(file: str | Path, settings: Mapping[str, Any] | None = None) -> Suite:
+    """Read a suite from a TOML file.
+
+    Args:
+        file: the file, as the module's docstring shows it.
+        settings: settings of every run; they win over the file's.
+
+    Raises:
+        UsageError: if it cannot be read, has an unknown key or a value of a wrong type, or lists an impossible run.
+    """
+    file = Path(file)
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the suite {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the suite {file} is not valid TOML: {error}") from None
+    _require_keys(f"key of suite {file}", content, [*Combinations.parameter_names(), "settings", "runs"])
+    try:
+        return make_suite(content, settings or {})
+    except UsageError as error:
+        raise UsageError(f"in {file}: {error}") from None
+
+
+def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, options: Iterable[str] = ()) -> Suite:
+    """The suite with this content; see :func:`read_suite`.
+
+    Settings that are texts with commas vary: each of their values makes a point of the grid.
+
+    Args:
+        content: the keys of a suite file.
+        settings: settings of every run; they win over those of ``content``.
+        options: other names that the user could have meant by an unknown setting.
+
+    Raises:
+        UsageError: for a value of a wrong type, an unknown model, task, preset or setting, or an impossible single run.
+    """
+    content = dict(content)
+    singles = content.pop("runs", [])
+    if not isinstance(singles, list) or not all(isinstance(single, dict) for single in singles):
+        raise UsageError(f"runs must be tables, each under a heading [[runs]], found {singles!r}")
+    shared = _take_settings(content)
+    whole = Combinations.make(**content)
+    combined = bool({"models", "tasks"} & content.keys()) or not singles
+    if "seeds" in content and not combined:
+        raise UsageError("seeds belong to models and tasks, and the suite names neither; each run has its own seed")
+    suite = Suite()
+    varied: tuple[str, ...] = ()
+    if combined:
+        chosen_models = models.registry.select(whole.models)
+        chosen_tasks = generators.registry.select(whole.tasks)
+        both = override(shared, settings)
+        _require_known(both, whole.preset, chosen_models, chosen_tasks, options, own_names=bool(singles))
+        grid, fixed = split_grid(both)
+        varied = tuple(grid)
+        points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
+        count = len(points) * len(chosen_models) * len(chosen_tasks) * whole.seeds
+        if count > MAX_RUNS:
+            raise UsageError(f"the suite has {count:,} runs; at most {MAX_RUNS:,} are allowed")
+        suite = expand(
+            chosen_models, chosen_tasks, preset=whole.preset, seeds=range(whole.seeds), grid=points, settings=fixed
+        )
+    for number, single in enumerate(singles, 1):
+        try:
+            suite.runs.append(_single(single, whole.preset, shared, settings))
+        except UsageError as error:
+            raise UsageError(f"run {number}: {error}") from None
+    return Suite(suite.runs, suite.skipped, whole.time_limit, whole.unequal_budgets, varied)
+
+
+def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """Settings that vary, with their values, and the others.
+
+    >>> split_grid({"length": "64,128", "steps": 20})
+    ({'length': [64, 128]}, {'steps': 20})
+    """
+    from lrtasks.config import parse_assignment
+
+    grid = {
+        name: [parse_assignment(f"{name}={part}")[1] for part in value.split(",")]
+        for name, value in settings.items()
+        if isinstance(value, str) and "," in value
+    }
+    return grid, {name: value for name, value in settings.items() if name not in grid}
+
+
+def require_distinct(runs: Sequence[RunConfig]) -> None:
+    """Raise :class:`UsageError` if two runs are the same."""
+    first: dict[str, int] = {}
+    for number, run in enumerate(runs):
+        before = first.setdefault(run.digest, number)
+        if before != number:
+            one, other = runs[before].title(), run.title()
+            same = f"{other} twice" if one == other else f"{other}, which is the same run as {one}"
+            raise UsageError(f"the suite has {same} (numbers {before + 1} and {number + 1})")
+
+
+def require_equal_budgets(runs: Iterable[RunConfig], may_differ: Collection[str] = ()) -> None:
+    """Check that runs on one task with the same parameters share :data:`lrtasks.budget.SHARED_BUDGET`.
+
+    Args:
+        runs: the runs.
+        may_differ: budget fields that need not be equal.
+
+    Raises:
+        UsageError: if they do not; the message names two runs, the field and both values.
+    """
+    first: dict[str, RunConfig] = {}
+    for run in runs:
+        one = first.setdefault(json.dumps(run.task.identity(), sort_keys=True), run)
+        for name in SHARED_BUDGET:
+            values = [getattr(one.budget, name), getattr(run.budget, name)]
+            if values[0] != values[1] and name not in may_differ:
+                raise UsageError(
+                    f"unequal budgets on {run.task.name}: {name} is {values[0]} for {one.model.name} and {values[1]}"
+                    f" for {run.model.name}; give {name} for all runs, or allow it (--unequal-budgets)"
+                )
+
+
+def _single(content: dict[str, Any], preset: str, shared: Mapping[str, Any], given: Mapping[str, Any]) -> RunConfig:
+    """A single run; unlike a combination it must be possible."""
+    content = dict(content)
+    _require_keys("key", content, [*SingleRun.parameter_names(), "settings"])
+    settings = override(override(shared, _take_settings(content)), given)
+    single = SingleRun.make(**content)
+    for key in ("model", "task"):
+        if key not in content:
+            raise UsageError(f"{key} is missing")
+    made = RunConfig.make(
+        single.task, single.model, preset=single.preset or preset, seed=single.seed, settings=settings
+    )
+    _require_possible(made)
+    return made
+
+
+def _require_possible(run: RunConfig) -> None:
+    """Raise :class:`UsageError` if names, values and shapes show that a run is impossible; nothing is computed."""
+    try:
+        with torch.device("meta"), torch.random.fork_rng([]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run.model.build(run.task.input, run.task.target, run.task.causal)
+    except UsageError:
+        raise
+    except Exception:  # the run itself reports whatever else goes wrong
+        return
+
+
+def _require_known(
+    settings: Iterable[str],
+    preset: str,
+    chosen_models: Sequence[str],
+    chosen_tasks: Sequence[str],
+    options: Iterable[str],
+    *,
+    own_names: bool,
+) -> None:
+    """Check that each setting belongs to a chosen task or model or to the budget; else every run would be skipped."""
+    usable = {**generators.registry.problems(), **models.registry.problems()}
+    tasks = [generators.registry.get(name) for name in chosen_tasks if name not in usable]
+    of_models = {name: model_parameter_names(name) for name in chosen_models if name not in usable}
+    if not tasks or not of_models:
+        return  # every run is skipped for a reason of its own
+    require_preset(preset, [*tasks, *filter(None, map(model_presets, of_models))])
+    if own_names:
+        return  # a setting may belong to one of the single runs
+    known = set(Budget.parameter_names()).union(*(task.parameter_names() for task in tasks))
+    known = known.union(*(names or () for names in of_models.values()))
+    for setting in settings:
+        owner, bare = split_setting(setting)
+        if bare not in known and not (owner == "model" and None in of_models.values()):
+            close = suggestion(bare, sorted({*known, *options}))
+            raise UsageError(
+                f"neither a chosen task nor a chosen model nor the budget has a parameter {setting!r}{close}"
+            )
+
+
+def _take_settings(content: dict[str, Any]) -> dict[str, Any]:
+    """Take the settings out of ``content``; TOML reads ``model.kernel`` without quotes as a table ``model``."""
+    settings = content.pop("settings", {})
+    if not isinstance(settings, dict):
+        raise UsageError(f"settings must be a table such as {{ steps = 500 }}, found {settings!r}")
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in OWNERS and isinstance(value, dict):
+            flat |= {f"{name}.{bare}": entry for bare, entry in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _require_keys(what: str, content: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in content:
+        if key not in known:
+            raise unknown(what, key, known)

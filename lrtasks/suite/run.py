@@ -1,0 +1,149 @@
+"""Carry out many runs, each in a process of its own.
+
+Its own process keeps a crash, a hang or a leak of one run away from the others, and lets a run be stopped at its time
+limit. Finished runs are never repeated; a run that failed is tried again by the next call, from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from lrtasks.errors import UsageError, unknown
+from lrtasks.evaluation.environment import DEVICES
+from lrtasks.evaluation.trackers import track_finished, tracker_names
+from lrtasks.files import held, make_folder
+from lrtasks.record import FILE, FINISHED, LOCK, RunRecord, read_record
+from lrtasks.run_config import RunConfig
+from lrtasks.suite.backends import Backend, Began, Failure, Job
+from lrtasks.suite.backends.local import Local
+from lrtasks.suite.expand import require_distinct, require_equal_budgets
+from lrtasks.suite.progress import REFUSED, WAITING, SuiteProgress
+
+OnChange = Callable[[SuiteProgress, int | None], None]
+"""Called with the progress and the number of the run whose status has changed; the first call has ``None``."""
+
+
+def run_suite(
+    runs: Sequence[RunConfig],
+    out: str | Path,
+    *,
+    backend: Backend | None = None,
+    time_limit: float | None = None,
+    device: str = "auto",
+    may_differ: Collection[str] = (),
+    trackers: Collection[str] = (),
+    on_change: OnChange = lambda *_: None,
+) -> list[RunRecord]:
+    """Carry out runs; return their records in order.
+
+    Args:
+        runs: the runs; each model needs a name or an address, since each run is a command.
+        out: results folder.
+        backend: where they run; by default on this machine, one at a time.
+        time_limit: seconds after which a run is stopped and recorded as failed; its checkpoint stays.
+        device: device of every run.
+        may_differ: fields of :data:`lrtasks.budget.SHARED_BUDGET` that runs on one task need not share.
+        trackers: trackers that every run writes; finished runs that lack them get them from their records.
+        on_change: called after every change of status.
+
+    Returns:
+        One record per run. A refused run (impossible here, locked by another process, or with an unreadable record)
+        has a record with status ``failed`` and the reason, which is not written.
+
+    Raises:
+        UsageError: for equal runs, unequal budgets, models without an address, and a results folder that cannot be
+            made or written to; nothing has been run then.
+    """
+    if time_limit is not None and not 0 < time_limit < math.inf:
+        raise UsageError(f"time_limit must be above 0 seconds and finite, found {time_limit:g}")
+    if device not in DEVICES:
+        raise unknown("device", device, DEVICES)
+    tracked = tracker_names(trackers)
+    for run in runs:
+        if run.model.address is None:
+            raise UsageError(
+                f"{run.model.name} has no address; give it to a suite as FILE.py:NAME or package.module:NAME"
+            )
+    require_distinct(runs)
+    require_equal_budgets(runs, may_differ)
+    out = Path(out).absolute()
+    progress = SuiteProgress(runs, out)
+    for number, (run, folder) in enumerate(zip(runs, progress.folders, strict=True)):
+        status, record = _look(run, folder)
+        if record is not None:
+            progress.end(number, status, record)
+            if status in FINISHED:
+                try:
+                    track_finished(tracked, folder, record)
+                except (UsageError, OSError) as error:
+                    warnings.warn(f"{run.title()}: not tracked: {error}", stacklevel=2)
+    on_change(progress, None)
+    left = [number for number, status in enumerate(progress.statuses) if status == WAITING]
+    tail = ("--out", str(out), "--device", device, *(word for name in tracked for word in ("--tracker", name)))
+    jobs = [Job((*runs[number].command()[1:], *tail), progress.folders[number], time_limit) for number in left]
+    if jobs:
+        with _results_folder(out), closing((backend or Local()).run(jobs)) as events:
+            for job, event in events:
+                number = left[job]
+                if isinstance(event, Began):
+                    progress.begin(number)
+                else:
+                    progress.end(number, *_settle(runs[number], progress.folders[number], event))
+                on_change(progress, number)
+    return [record for record in progress.records if record is not None]
+
+
+@contextmanager
+def _results_folder(out: Path) -> Iterator[None]:
+    """Make the results folder; remove it afterwards if it is new and empty."""
+    new = not out.exists()
+    make_folder(out, "the results folder")
+    try:
+        yield
+    finally:
+        if new:
+            with suppress(OSError):  # not empty
+                out.rmdir()
+
+
+def _look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:
+    """Status and record of a run that needs no work, or on which none can be done; ``None`` if it is to run."""
+    try:
+        record = read_record(folder) if (folder / FILE).exists() else None
+        if record is not None and record.digest != run.digest:
+            raise UsageError(f"{folder / FILE} belongs to another run")
+    except UsageError as error:
+        return REFUSED, run.record("failed", [f"{error}; move or remove that file to run this again"])
+    return (record.status, record) if record and record.status in FINISHED else (WAITING, None)
+
+
+def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str, RunRecord]:
+    """Status and record of a run whose process has ended; whatever happened to the process, there is a record."""
+    reason = failure.reason if failure else "ended without a record"
+    if failure and failure.refused and not (folder / FILE).exists():
+        return REFUSED, run.record("failed", [reason])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with held(folder / LOCK, f"the run in {folder}"):
+            status, record = _look(run, folder)
+            return (status, record) if record else ("failed", _record_failure(run, folder, reason))
+    except UsageError:  # another process works there
+        return REFUSED, run.record("failed", [reason])
+    except OSError as error:
+        return "failed", run.record("failed", [f"{reason}; and no record can be written: {error.strerror}"])
+
+
+def _record_failure(run: RunConfig, folder: Path, reason: str) -> RunRecord:
+    """Write that a run failed, beside what it recorded before."""
+    if (folder / FILE).exists():
+        record = read_record(folder)
+        record.status = "failed"
+        record.notes += [] if reason in record.notes else [reason]
+    else:
+        record = run.record("failed", [reason])
+    record.write(folder)
+    return record

@@ -1,0 +1,361 @@
+"""A sound model, and what can be wrong with one, each with what the check says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lrtasks.spec import Spec
+
+SIGNAL, TARGET = Spec("real", 20, 3), Spec("real", 20, 2)
+SYMBOLS, CLASSES = Spec("token", 20, 6), Spec("token", 20, 4)
+
+
+class Conv(nn.Module):
+    """A sound model, causal: what the broken ones derive from. ``ahead`` is how far it looks into the future."""
+
+    def __init__(self, ahead: int = 0) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(3, 2, 4)
+        self.padding = (3 - ahead, ahead)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(F.pad(x.transpose(1, 2), self.padding)).transpose(1, 2)
+
+
+class WrongShape(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, 1:]
+
+
+class Tuple(Conv):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), None
+
+
+class WrongType(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).double() if x.dtype == torch.float32 else super().forward(x).float()
+
+
+class Integers(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).argmax(-1, keepdim=True).expand(-1, -1, 2)
+
+
+class Elsewhere(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).to("meta")
+
+
+class ShortInTraining(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, -1:] if self.training else super().forward(x)
+
+
+class ShortInEvaluation(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.training else super().forward(x)[:, -1:]
+
+
+class NotANumber(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return torch.where(torch.arange(y.shape[1])[:, None] == 7, y - torch.inf, y)
+
+
+class Raises(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError("too\nbad")
+
+
+class Random(Conv):
+    """Dropout that stays on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(super().forward(x), 0.5, training=True)
+
+
+class Remembers(Conv):
+    last = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x) + self.last
+        self.last = float(x.mean())
+        return y
+
+
+class BatchStatistics(Conv):
+    """Batch norm without running averages: one row leaks into the others, in evaluation mode too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3, track_running_stats=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # over the batch at each position by itself, so that nothing but rows mixes
+        return super().forward(torch.stack([self.norm(x[:, t]) for t in range(x.shape[1])], 1) if len(x) > 1 else x)
+
+
+class BatchSize(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * len(x)
+
+
+class FutureMean(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1e-3 * x.mean((1, 2), keepdim=True)
+
+
+class LeaksInsideChunks(Conv):
+    """Sees the rest of its own chunk of 5 positions: causal from chunk to chunk only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x.unflatten(1, (-1, 5)).mean((2, 3)).repeat_interleave(5, 1)[..., None]
+
+
+class Writes(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(0.5))
+
+
+class WritesInTraining(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(0.5) if self.training else x)
+
+
+class FailsInTraining(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            raise RuntimeError("no training here")
+        return super().forward(x)
+
+
+class Dead(Conv):
+    """A parameter that takes no part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skip = nn.Parameter(torch.ones(2))
+
+
+class Detached(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).detach()
+
+
+class Flat(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 0 + 1
+
+
+class WildGradient(Conv):
+    """sqrt has no finite slope at 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y + torch.sqrt((self.conv.bias - self.conv.bias.detach()).abs())
+
+
+class LossOfWrongShape(Conv):
+    def extra_losses(self) -> dict[str, Any]:
+        return {"usage": self.conv.bias}
+
+
+class LossOfNoTensor(Conv):
+    def extra_losses(self) -> dict[str, Any]:
+        return {"usage": 1.0}
+
+
+class LossIsList(Conv):
+    def extra_losses(self) -> Any:
+        return [("usage", self.conv.bias.sum())]
+
+
+class LossOfIntegers(Conv):
+    def extra_losses(self) -> dict[str, Any]:
+        return {"usage": torch.tensor(3)}
+
+
+class LossElsewhere(Conv):
+    def extra_losses(self) -> dict[str, Any]:
+        return {"usage": torch.zeros((), device="meta")}
+
+
+class DiagnosticTensor(Conv):
+    def diagnostics(self) -> dict[str, Any]:
+        return {"rate": torch.ones(2)}
+
+
+class DiagnosticNaN(Conv):
+    def diagnostics(self) -> dict[str, Any]:
+        return {"rate": [0.5, float("nan")]}
+
+
+class NoDictionary(Conv):
+    def diagnostics(self) -> Any:
+        return None
+
+
+class OptionsOfOthers(Conv):
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {"conv.weight": {"weight_decay": 0.0}}
+
+
+class UnknownOption(Conv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.gain
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {"gain": {"wd": 0.0}}
+
+
+class Transposed(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).transpose(1, 2)
+
+
+class OneRow(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).view(3, -1, 2)
+
+
+class IgnoresMask(Conv):
+    """Takes a mask, and lets padding into its sums."""
+
+    def __init__(self) -> None:
+        super().__init__(ahead=2)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x)
+
+
+class FailsWithMask(Conv):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x if mask is None else x * mask)
+
+
+class NaNWithMask(Conv):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        y = super().forward(x)
+        return y if mask is None else y / mask[..., None]
+
+
+class Streams(Conv):
+    """A sound streaming form: the last four inputs."""
+
+    def initial_state(self, batch: int) -> Tensor:
+        return torch.zeros(batch, 4, 3, dtype=self.conv.weight.dtype)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = torch.cat([state[:, 1:], x[:, None]], 1)
+        return self.conv(state.transpose(1, 2))[..., 0], state
+
+
+class StreamsWrong(Streams):
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        y, _ = super().step(x, state)
+        return y, state
+
+
+class StreamsMisshapen(Streams):
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        y, state = super().step(x, state)
+        return y[:, :1], state
+
+
+class StreamFails(Streams):
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        if state[:, 0].any():
+            raise IndexError("state is full")
+        return super().step(x, state)
+
+
+class NoStart(Conv):
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return x, state
+
+
+class Unregistered(Conv):
+    """Depends on a random tensor that is no part of its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.randn(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale.to(x.dtype)
+
+
+class NotReloaded(Conv):
+    """Gains a buffer on its first call, which a model built anew has not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.register_buffer("seen", torch.ones(1))
+        return super().forward(x)
+
+
+BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
+    (WrongShape, r"shape \(batch, target length, target width\) = \(3, 20, 2\), found \(3, 19, 2\)$"),
+    (Transposed, r"found \(3, 2, 20\); exchange the last two axes: y\.transpose\(1, 2\)"),
+    (Tuple, "must return a tensor, found tuple"),
+    (WrongType, "output must be of type torch.float"),
+    (Integers, "output must be of type torch.float.*, found torch.int64"),
+    (Elsewhere, "output must be on cpu, found meta"),
+    (ShortInTraining, r"output in training mode must have shape .* = \(3, 20, 2\), found \(3, 1, 2\)"),
+    (ShortInEvaluation, r"output must have shape .* = \(3, 20, 2\), found \(3, 1, 2\)"),
+    (NotANumber, "not finite, first at row 0, output position 7, channel 0"),
+    (Raises, r"fails on a real input, float\d\d of shape \(3, 20, 3\): ValueError: too bad"),
+    (Random, "the same input gives another output in evaluation mode: by .* most at row"),
+    (Remembers, "the same input gives another output"),
+    (BatchStatistics, "depends on the other rows: by .* of its scale"),
+    (OneRow, "fails on one row where 3 are fine: RuntimeError: "),
+    (BatchSize, r"depends on the number of rows: by 6\.7e-01 of its scale"),
+    (
+        lambda: Conv(ahead=1),
+        "not causal: outputs up to input position 0 change .* most at row 0, output position 0, channel",
+    ),
+    (FutureMean, "not causal: outputs up to input position 0 change"),
+    (LeaksInsideChunks, "not causal"),
+    (Writes, "writes to its input, first at row 0, position 0, channel 0"),
+    (WritesInTraining, "writes to its input in training mode"),
+    (FailsInTraining, "fails in training mode: RuntimeError: no training here"),
+    (Dead, r"no gradient reaches skip \(use it in forward, or name it in unused="),
+    (Detached, "the output is cut off"),
+    (Flat, "the gradient is zero in every parameter"),
+    (WildGradient, "gradients are not finite in conv.bias"),
+    (
+        LossOfWrongShape,
+        r"extra_losses: usage must be a real scalar tensor on cpu, found .*, \(2,\) on cpu",
+    ),
+    (LossOfNoTensor, "extra_losses: usage must be a finite scalar tensor, found 1.0"),
+    (LossIsList, r"extra_losses must return a dictionary by name, found \[\('usage', "),
+    (LossOfIntegers, "extra_losses: usage must be a real scalar tensor on cpu, found torch.int64"),
+    (LossElsewhere, "extra_losses: usage must be a real scalar tensor on cpu, found .* on meta"),
+    (DiagnosticTensor, "diagnostics: rate must be finite numbers"),
+    (DiagnosticNaN, "diagnostics: rate must be finite numbers"),
+    (NoDictionary, "diagnostics must return a dictionary"),
+    (OptionsOfOthers, "parameter_options: conv.weight is not a parameter of this module"),
+    (UnknownOption, "parameter_options: gain must be a dictionary with lr or weight_decay"),
+    (FailsWithMask, r"fails with a padding mask, bool of shape \(3, 20\): RuntimeError: "),
+    (NaNWithMask, "output is not finite with a padding mask"),
+    (StreamsWrong, "step, one position after the other, gives other outputs than forward: by .* most at row"),
+    (StreamsMisshapen, r"step must return an output of shape \(batch, target width\) = \(3, 2\), found \(3, 1\)"),
+    (StreamFails, "step fails at position 4: IndexError: state is full"),
+    (NoStart, r"has step only: a streaming form is initial_state\(batch\) and step\(x, state\)"),
+]
+"""What makes the model, and what the check says."""
+
+NOT_STORED: list[tuple[Callable[[], nn.Module], str]] = [
+    (Unregistered, "loads the stored state gives other outputs: by .*; register every tensor that it depends on"),
+    (NotReloaded, "its state cannot be loaded into a model built anew, as a resumed run does: .*seen"),
+]
+"""What only a model that is built twice shows."""

@@ -1,0 +1,329 @@
+"""A good task and what can be wrong with one: a module of its own, since a second process imports it as well."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lrtasks.config import parameter
+from lrtasks.generators import Batch, Sample, Spec, Task
+
+CALLS = itertools.count()
+POOL = np.random.default_rng(0).integers(2, size=(16, 12))
+
+
+@dataclass(frozen=True)
+class Parity(Task):
+    """Running parity of bits, with padding, meta, text and a picture: a good task."""
+
+    name = "test-parity"
+    loss = "cross-entropy"
+    metric = "accuracy"
+
+    length: int = parameter(12, "number of bits", at_least=2)
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self.length, 2)
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", self.length, 2)
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        bits = rng.integers(2, size=self.length)
+        size = int(rng.integers(self.length // 2, self.length + 1))
+        mask = np.arange(self.length) < size
+        labels = np.where(mask, np.cumsum(bits) % 2, -100)
+        return Sample(np.where(mask, bits, 0), labels, mask, {"size": size, "ones": np.flatnonzero(bits)})
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        assert batch.meta is not None
+        return {"size": batch.meta["size"][:, None]}
+
+    def text(self, batch: Batch, index: int) -> str | None:
+        return " ".join(map(str, batch.x[index]))
+
+    def image_shape(self) -> tuple[int, int] | None:
+        return 2, self.length // 2
+
+
+def variant(name: str, **members: Any) -> Task:
+    """A :class:`Parity` with other members, importable under its name by a second process."""
+    named = {"name": f"test-{name.lower()}", "__module__": __name__, "__qualname__": name}
+    cls: type[Parity] = type(name, (Parity,), {**named, **members})
+    globals()[name] = cls
+    return cls()
+
+
+def returning(value: Any) -> Any:
+    """A method that returns ``value``."""
+    return lambda *_: value
+
+
+def failing(*_: Any) -> Any:
+    """A method that fails."""
+    raise KeyError("oops")
+
+
+def samples_of(edit: Any) -> Any:
+    """A ``sample`` method that edits the good sample."""
+
+    def sample(self: Parity, rng: np.random.Generator) -> Any:
+        return edit(Parity.sample(self, rng))
+
+    return sample
+
+
+class BadBaseline:
+    """Predicts what it is told to."""
+
+    def __init__(self, predict: Any, fit: Any = None) -> None:
+        self.predict, self.fit = predict, fit or returning(None)
+
+
+def baselines_of(predict: Any, fit: Any = None) -> Any:
+    return returning({"bad": BadBaseline(predict, fit)})
+
+
+def shifted(self: Parity, rngs: Iterable[np.random.Generator]) -> Batch:
+    batch = Task.samples(self, rngs)
+    return batch._replace(x=batch.x[::-1])
+
+
+def sizing(self: Parity, rngs: Iterable[np.random.Generator]) -> Batch:
+    batch = Task.samples(self, rngs)
+    return batch._replace(meta={"of": np.full(len(batch.x), len(batch.x))})
+
+
+def gathering(self: Parity, rngs: Iterable[np.random.Generator]) -> Batch:
+    return Task.samples(self, list(rngs))
+
+
+def flipping(self: Parity, rngs: Iterable[np.random.Generator]) -> Batch:
+    batch = Task.samples(self, rngs)
+    return batch._replace(x=1 - batch.x)
+
+
+def frozen(self: Parity, rngs: Iterable[np.random.Generator]) -> Batch:
+    batch = Task.samples(self, rngs)
+    batch.x.setflags(write=False)
+    return batch
+
+
+def drifting(self: Parity, rng: np.random.Generator) -> Sample:
+    return Parity.sample(self, rng)._replace(meta={"call": next(CALLS)})
+
+
+def unseeded(self: Parity, _: np.random.Generator) -> Sample:
+    return Parity.sample(self, np.random.default_rng())
+
+
+def global_numpy(self: Parity, rng: np.random.Generator) -> Sample:
+    return Parity.sample(self, rng)._replace(meta={"noise": np.random.rand()})
+
+
+def global_python(self: Parity, rng: np.random.Generator) -> Sample:
+    return Parity.sample(self, rng)._replace(meta={"noise": random.random()})
+
+
+def hashing(self: Parity, rng: np.random.Generator) -> Sample:
+    return Parity.sample(self, rng)._replace(meta={"size": hash("word")})
+
+
+def heavy(self: Parity, rng: np.random.Generator) -> Sample:
+    sys.modules.setdefault("tensorflow", types.ModuleType("tensorflow"))  # what `import tensorflow` would leave behind
+    return Parity.sample(self, rng)
+
+
+def stuck(self: Parity, _: np.random.Generator) -> Sample:
+    return Parity.sample(self, np.random.default_rng(0))
+
+
+def pooled(_: Parity, rng: np.random.Generator) -> Sample:
+    bits = POOL[rng.integers(len(POOL))]
+    return Sample(bits, np.cumsum(bits) % 2)
+
+
+def one_stream(self: Parity, seed: int, _: str) -> np.ndarray:
+    return Task.key(self, seed, "train")
+
+
+def sometimes(**fields: Any) -> Any:
+    """A ``sample`` method that replaces fields of every other sample or so."""
+
+    def sample(self: Parity, rng: np.random.Generator) -> Sample:
+        good = Parity.sample(self, rng)
+        return good._replace(**fields) if rng.random() < 0.5 else good
+
+    return sample
+
+
+def as_list(sample: Sample) -> Sample:
+    return sample._replace(x=sample.x.tolist())
+
+
+IN_SAMPLE = r"sample \d: "
+
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    # what is declared
+    "NoInput": ({"input": Task.input}, "input is missing: write a property that returns a lrtasks.generators.Spec"),
+    "NoSpec": ({"input": 12}, "input must be a Spec, found 12"),
+    "NoProperty": ({"target": returning(Spec("token", 12, 2))}, "target must be a Spec, found a method; put @property"),
+    "FailingSpec": ({"input": property(failing)}, r"input raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
+    "NoDecorator": (
+        {"width": parameter(3, "forgotten"), "__annotations__": {"width": int}},
+        r"put @dataclass\(frozen=True\) on top of class NoDecorator to make width parameters",
+    ),
+    "TooLong": ({"target": Spec("token", 13, 2)}, r"longer \(13 against 12\)"),
+    "WrongLoss": (
+        {"loss": "mse"},
+        "loss of a token target must be 'cross-entropy' or .*, found 'mse'; write loss = 'cross-entropy'",
+    ),
+    "WrongMetric": ({"metric": "r2"}, "metric of a token target must be 'accuracy' or 'macro_f1', found 'r2'"),
+    "WrongVersion": ({"version": 0}, "version must be a whole number of at least 1, found 0"),
+    "WrongCausal": ({"causal": "yes"}, "causal must be True or False, found 'yes'"),
+    "Forgetful": ({"parameters": returning({"length": 20})}, "parameters.. does not rebuild the task"),
+    # samples, one by one
+    "Unfinished": ({"sample": Task.sample}, r"sample\(\) is missing: write sample\(self, rng\)"),
+    "Failing": ({"sample": failing}, r"sample\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
+    "NoSample": (
+        {"sample": samples_of(tuple)},
+        r"sample\(\) must return lrtasks.generators.Sample\(x, y\), found tuple",
+    ),
+    "NoArray": ({"sample": samples_of(as_list)}, IN_SAMPLE + "x must be a NumPy array, found list"),
+    "WrongDtype": (
+        {"sample": samples_of(lambda s: s._replace(x=s.x.astype(np.int32)))},
+        IN_SAMPLE + r"x must be \(12,\) int64 as its spec says, found \(12,\) int32; use \.astype\(np\.int64\)",
+    ),
+    "WrongShape": (
+        {"sample": samples_of(lambda s: s._replace(y=s.y[:5]))},
+        IN_SAMPLE + r"y must be \(12,\) int64 as its spec says, found \(5,\) int64$",
+    ),
+    "WrongToken": ({"sample": samples_of(lambda s: s._replace(x=s.x + 1))}, r"x must be in 0\.\.1, found 1\.\.2"),
+    "IgnoredInput": ({"sample": samples_of(lambda s: s._replace(x=s.x - 100))}, r"x must be in 0\.\.1, found -100"),
+    "WrongClass": (
+        {"sample": samples_of(lambda s: s._replace(y=np.where(s.y < 0, -1, s.y)))},
+        r"y must be in 0\.\.1 \(or -100, where a label is not scored\), found -1\.\.1",
+    ),
+    "ScoredPadding": (
+        {"sample": samples_of(lambda s: s._replace(y=np.maximum(s.y, 0)))},
+        IN_SAMPLE + r"y must be -100 at padding \(mask False\), which is not scored, found 0 at y\[\d+\]",
+    ),
+    "RealPadding": (
+        {
+            "target": Spec("real", 12, 1),
+            "loss": "mse",
+            "metric": "r2",
+            "sample": samples_of(lambda s: s._replace(y=s.x[:, None].astype(np.float32))),
+        },
+        IN_SAMPLE + r"mask is False at positions of a real target, which is scored everywhere: pad what comes before",
+    ),
+    "WrongMask": ({"sample": samples_of(lambda s: s._replace(mask=s.mask * 1.0))}, r"mask must be \(12,\) bool"),
+    "EmptyMask": (
+        {"sample": samples_of(lambda s: s._replace(mask=s.mask & False, y=s.y * 0 - 100))},
+        "mask is False at every position",
+    ),
+    "LeftPadding": (
+        {
+            "target": Spec("token", 1, 2, pooled=True),
+            "sample": samples_of(lambda s: s._replace(y=s.y[:1], mask=np.arange(12) > 3)),
+        },
+        "mask must be True first and False after: a pooled target is read at the last valid position",
+    ),
+    "SomeMasks": ({"sample": sometimes(mask=None)}, IN_SAMPLE + "either all samples have a mask or none"),
+    "NoMeta": ({"sample": samples_of(lambda s: s._replace(meta=3))}, "meta must be a dictionary or None, found int"),
+    "OddMeta": (
+        {"sample": samples_of(lambda s: s._replace(meta={"odd": {1, 2}}))},
+        "meta 'odd' must be a number, a text, an array or a list of them, found set",
+    ),
+    "SomeMeta": (
+        {"sample": sometimes(meta={"size": 3})},
+        r"meta must have the same names in all samples, found \['.*\] after \['",
+    ),
+    "GlobalNumpy": ({"sample": global_numpy}, r"draws from something else than rng \(np\.random, random, "),
+    "GlobalPython": ({"sample": global_python}, r"draws from something else than rng \(np\.random, random, "),
+    # batches
+    "FailingBatch": ({"samples": failing}, r"batch\(\) of split 'train' raised KeyError: 'oops' \(line \d+ of"),
+    "ReadOnly": ({"samples": frozen}, "x of a batch must be writable, found a read-only array; return a copy"),
+    "NoLabel": (
+        {"sample": samples_of(lambda s: s._replace(y=s.y * 0 - 100))},
+        r"y ignores every label of split 'train' \(all are -100\)",
+    ),
+    # what samples depend on
+    "Drifting": ({"sample": drifting}, "same call twice gives different samples: .* keeps state between calls"),
+    "Unseeded": ({"sample": unseeded}, "same call twice gives different samples: .* an unseeded generator"),
+    "OtherBatch": ({"samples": shifted}, "depends on the order, the size or the repeats"),
+    "BatchSize": ({"samples": sizing}, "depends on the order, the size or the repeats"),
+    "Gathering": ({"samples": gathering}, r"the batch it is in \(samples\(\) must take all draws from one generator"),
+    "Flipping": ({"samples": flipping}, r"samples\(\) gives other arrays than sample\(\), one by one"),
+    "Stuck": ({"sample": stuck}, r"all samples are equal: sample\(\) does not draw from rng"),
+    "OneStream": ({"key": one_stream}, "split 'val' gives the same samples as seed 0, .*; split 'test' gives"),
+    "Pooled": (
+        {"sample": pooled},
+        r"\d+ of 64 test inputs are among 64 training inputs: .* splits draw from one pool",
+    ),
+    "Hashing": ({"sample": hashing}, "a second process gives other samples"),
+    "Heavy": ({"sample": heavy}, "making a batch imports tensorflow, .*; put the task into a module of its own"),
+    # baselines
+    "FailingBaselines": ({"baselines": failing}, r"baselines\(\) raised KeyError: 'oops'"),
+    "ListOfBaselines": (
+        {"baselines": returning([3])},
+        r"baselines\(\) must return a dictionary of predictors by name, found list",
+    ),
+    "NoBaseline": ({"baselines": returning({})}, r"baselines\(\) is empty"),
+    "BaselineFit": (
+        {"baselines": baselines_of(returning(0), fit=lambda batches: [np.bincount(batch.y[0]) for batch in batches])},
+        r"fit\(\) of baseline 'bad' raised ValueError: .*\(line \d+ of .*\)",
+    ),
+    "BaselinePredict": ({"baselines": baselines_of(failing)}, r"predict\(\) of baseline 'bad' raised KeyError: 'oops'"),
+    "BaselineShape": (
+        {"baselines": baselines_of(returning(np.zeros(3)))},
+        r"baseline 'bad' must predict the shape of y, \(8, 12\), found \(3,\)",
+    ),
+    "BaselineNan": (
+        {"baselines": baselines_of(returning(np.full((8, 12), np.nan)))},
+        "baseline 'bad' predicts values that are not finite",
+    ),
+    "BaselineClass": (
+        {"baselines": baselines_of(returning(np.full((8, 12), 2)))},
+        r"baseline 'bad' must predict classes in 0\.\.1, found 2",
+    ),
+    "BaselinePeeks": (
+        {"baselines": baselines_of(lambda batch: np.maximum(batch.y, 0))},
+        "baseline 'bad' looks at the targets that it predicts",
+    ),
+    # slices and pictures
+    "FailingSlices": ({"slices": failing}, r"slices\(\) raised KeyError: 'oops'"),
+    "ListOfSlices": ({"slices": returning([3])}, r"slices\(\) must return a dictionary of labels by name, found list"),
+    "SliceShape": (
+        {"slices": returning({"odd": np.zeros(5)})},
+        r"slice 'odd' must broadcast to y, \(8, 12\), found \(5,\)$",
+    ),
+    "SliceOfSamples": (
+        {"slices": returning({"odd": np.zeros(8)})},
+        r"slice 'odd' must broadcast to y, \(8, 12\), found \(8,\); .*: labels\[:, None\]",
+    ),
+    "SliceNan": (
+        {"slices": returning({"odd": np.full(12, np.nan)})},
+        "slice 'odd' must be labelled by finite numbers or texts, found float64 ",
+    ),
+    "FailingText": ({"text": failing}, r"text\(\) raised KeyError: 'oops'"),
+    "WrongText": ({"text": returning(3)}, r"text\(\) must return a text or None, found 3"),
+    "WrongFingerprint": ({"fingerprint": returning(3)}, r"fingerprint\(\) must return bytes or None, found 3"),
+    "WrongImage": (
+        {"image_shape": returning((5, 5))},
+        r"image_shape.. must hold the 12 positions .*, found \(5, 5\)",
+    ),
+}
+"""By name of the class: its members, and what the check says."""
+
+for _name, (_members, _) in BROKEN.items():
+    variant(_name, **_members)

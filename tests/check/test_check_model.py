@@ -1,0 +1,196 @@
+"""check_model passes what keeps the contract and names what breaks it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from broken_models import BROKEN, CLASSES, NOT_STORED, SIGNAL, SYMBOLS, TARGET, Conv, Dead, IgnoresMask, Random, Streams
+from torch import Tensor, nn
+
+import lrtasks
+from lrtasks.check.model import check_model, model_problems
+from lrtasks.errors import UsageError
+from lrtasks.models import build
+from lrtasks.spec import Spec
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("make", "message"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
+def test_names_what_is_broken(make: Callable[[], nn.Module], message: str, dtype: torch.dtype) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        check_model(make(), input=SIGNAL, target=TARGET, dtype=dtype)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("make", "message"), NOT_STORED, ids=lambda value: getattr(value, "__name__", None))
+def test_names_what_is_not_stored(make: Callable[[], nn.Module], message: str) -> None:
+    def factory(*_: Spec) -> nn.Module:
+        return make()
+
+    (problem,) = model_problems(factory, input=SIGNAL, target=TARGET, causal=True)
+    assert re.search(message, problem)
+
+
+def test_padding_must_not_reach_the_rest_of_a_model_that_looks_ahead() -> None:
+    (problem,) = model_problems(IgnoresMask(), input=SIGNAL, target=TARGET, causal=False)
+    assert problem.startswith("outputs at valid positions depend on values at padding (mask False): by ")
+    assert model_problems(Conv(ahead=2), input=SIGNAL, target=TARGET, causal=False) == [], "it takes no mask at all"
+
+
+def test_nothing_is_said_beside_what_is_wrong() -> None:
+    assert not [make for make, _ in BROKEN if len(model_problems(make(), input=SIGNAL, target=TARGET)) != 1]
+
+
+def test_names_everything_at_once() -> None:
+    class Both(Conv):
+        def __init__(self) -> None:
+            super().__init__(ahead=2)
+            self.skip = nn.Parameter(torch.ones(2))
+
+    with pytest.raises(UsageError, match=r"not causal.*no gradient reaches skip"):
+        check_model(Both(), input=SIGNAL, target=TARGET)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_passes_what_is_sound(dtype: torch.dtype) -> None:
+    check_model(Conv(), input=SIGNAL, target=TARGET, dtype=dtype)
+    check_model(Conv(ahead=2), input=SIGNAL, target=TARGET, causal=False, dtype=dtype)
+    check_model(Dead(), input=SIGNAL, target=TARGET, unused=["skip"], dtype=dtype)
+    check_model(Streams(), input=SIGNAL, target=TARGET, dtype=dtype)
+
+
+def test_a_running_batch_norm_is_sound_in_evaluation_mode() -> None:
+    class Normed(Conv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(self.norm(x.flatten(0, 1)).view_as(x))
+
+    check_model(Normed(), input=SIGNAL, target=TARGET)
+
+
+def test_a_gradient_of_zero_is_allowed() -> None:
+    class Gated(Conv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            return y + 0 * self.gain * y
+
+    check_model(Gated(), input=SIGNAL, target=TARGET)
+
+
+def test_a_frozen_parameter_wants_no_gradient() -> None:
+    model = Dead()
+    model.skip.requires_grad_(False)
+    check_model(model, input=SIGNAL, target=TARGET)
+
+
+def test_takes_names_and_factories() -> None:
+    check_model("attention", input=SYMBOLS, target=CLASSES, d_model=8, heads=2)
+    check_model(lambda *_: Conv(), input=SIGNAL, target=TARGET)
+
+    given = {}
+
+    def factory(input: Spec, target: Spec, *, causal: bool, ahead: int) -> nn.Module:
+        given.update(input=input, target=target, causal=causal)
+        return Conv(ahead)
+
+    check_model(factory, input=SIGNAL, target=TARGET, causal=False, ahead=1)
+    assert given == {"input": SIGNAL, "target": TARGET, "causal": False}
+
+
+def test_symbols_leak_too() -> None:
+    def factory(input: Spec, target: Spec) -> nn.Module:
+        return build("attention", input, target, causal=False, d_model=8, heads=2)
+
+    check_model(factory, input=SYMBOLS, target=CLASSES, causal=False)
+    with pytest.raises(UsageError, match="not causal"):
+        check_model(factory, input=SYMBOLS, target=CLASSES)
+    with pytest.raises(UsageError, match="not causal"):
+        # two symbols only: the changed one is never the same by chance
+        check_model(factory, input=Spec("token", 2, 2), target=Spec("token", 2, 2))
+
+
+def test_of_the_last_positions_only_those_are_seen() -> None:
+    class Last(Conv):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x)[:, -4:]
+
+    short = Spec("real", 4, 2)
+    check_model(Last(), input=SIGNAL, target=short)
+    with pytest.raises(UsageError, match=r"not causal: outputs up to input position 16 change .* output position 0"):
+        check_model(Last(ahead=1), input=SIGNAL, target=short)
+    # the very last output may depend on everything
+    check_model(lambda *_: nn.Sequential(Last(), Mean()), input=SIGNAL, target=Spec("real", 1, 2))
+
+
+class Mean(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(1, keepdim=True)
+
+
+def test_leaves_everything_as_it_was() -> None:
+    model = Random()
+    model.conv.bias.grad = torch.full((2,), 3.0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    with pytest.raises(UsageError), torch.no_grad():
+        check_model(model, input=SIGNAL, target=TARGET, dtype=torch.float64)
+    assert torch.is_grad_enabled()
+    assert model.training
+    assert model.conv.weight.dtype == torch.float32
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.conv.bias.grad.tolist() == [3.0, 3.0]
+    assert model.conv.weight.grad is None
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert np.array_equal(np.random.get_state()[1], states[2])
+    evaluated = Conv().eval()
+    check_model(evaluated, input=SIGNAL, target=TARGET)
+    assert not evaluated.training
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("atention", {}, "unknown model 'atention'; did you mean 'attention'"),
+        ("attention", {"head": 2}, "no parameter 'head'; did you mean 'heads'"),
+        (Conv(), {"ahead": 2}, "takes no hyper-parameters"),
+        (3, {}, "a name, a class, a function or a module, found int"),
+        (lambda *_: 3, {}, "must give a torch.nn.Module, found int"),
+        (lambda _: Conv(), {}, "must have the form MIXER"),
+        (Conv(), {"dtype": torch.bfloat16}, "dtype must be torch.float32 or torch.float64, found torch.bfloat16"),
+        (Dead(), {"unused": ["skp"]}, "'skp'; did you mean 'skip'"),
+    ],
+)
+def test_bad_arguments(model: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_model(model, input=SIGNAL, target=TARGET, **options)
+
+
+def test_a_model_that_holds_a_graph_is_refused_with_a_way_out() -> None:
+    class Keeps(Conv):
+        def forward(self, x: Tensor) -> Tensor:
+            self.kept = super().forward(x)
+            return self.kept
+
+    model = Keeps()
+    check_model(model, input=SIGNAL, target=TARGET)
+    model(torch.randn(1, 20, 3))
+    with pytest.raises(UsageError, match=r"cannot be copied.*pass a new one, or its factory"):
+        check_model(model, input=SIGNAL, target=TARGET)
+
+
+def test_is_public() -> None:
+    assert lrtasks.check_model is check_model

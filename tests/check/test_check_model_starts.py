@@ -1,0 +1,134 @@
+"""check_model on models as people bring them: FFT convolutions, starts at zero, complex values, compiled, lazy ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from broken_models import SIGNAL, TARGET, Conv, IgnoresMask
+from torch import Tensor, nn
+
+from lrtasks.check.model import model_problems
+from lrtasks.models.base import takes_mask
+from lrtasks.spec import Spec
+
+LONG = Spec("real", 256, 1)
+
+
+class Fourier(nn.Module):
+    """A causal convolution by FFT whose kernel starts at zero."""
+
+    def __init__(self, kernel: Tensor) -> None:
+        super().__init__()
+        self.kernel = nn.Parameter(kernel)
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.shape[1]
+        spectra = torch.fft.rfft(x, 2 * length, dim=1) * torch.fft.rfft(self.kernel, 2 * length)[:, None]
+        return torch.fft.irfft(spectra, dim=1)[:, :length]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["late", "delay", "rising"])
+def test_rounding_of_an_fft_is_no_leak(kind: str, dtype: torch.dtype) -> None:
+    t = torch.arange(256.0)
+    kernel = {"late": t / 50 * torch.exp(-t / 50), "delay": (t == 1).float(), "rising": t / 256}[kind]
+    assert model_problems(Fourier(kernel), input=LONG, target=LONG, dtype=dtype) == []
+    ahead = torch.cat([kernel[1:], kernel[:1]])
+    ahead[-1] = 0.01  # a circular convolution's look at the next position
+
+    class Circular(Fourier):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.irfft(torch.fft.rfft(x, dim=1) * torch.fft.rfft(self.kernel)[:, None], n=256, dim=1)
+
+    (problem,) = model_problems(Circular(ahead), input=LONG, target=LONG, dtype=dtype)
+    assert problem.startswith("not causal")
+
+
+class Ahead(nn.Module):
+    """A model that looks ahead behind what starts at zero."""
+
+    def __init__(self, start: str) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(3, 4, batch_first=True, bidirectional=True)
+        self.head, self.skip = nn.Linear(8, 2), nn.Linear(3, 2)
+        self.gate = nn.Parameter(torch.tensor(0.0 if start == "gate" else 1.0))
+        if start == "head":
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.skip(x) + self.gate * self.head(self.rnn(x)[0])
+        return y
+
+
+@pytest.mark.parametrize("start", ["head", "gate"])
+def test_a_leak_behind_what_starts_at_zero_is_found(start: str) -> None:
+    model = Ahead(start)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    (problem,) = model_problems(model, input=SIGNAL, target=TARGET)
+    assert problem.startswith("not causal")
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "a copy was checked"
+    assert model_problems(model, input=SIGNAL, target=TARGET, causal=False) == []
+
+
+class Complex(nn.Module):
+    """A linear recurrence with complex eigenvalues, unrolled; ``leak`` adds the future where they are complex."""
+
+    def __init__(self, leak: bool = False) -> None:
+        super().__init__()
+        self.enter = nn.Parameter(torch.randn(3, 4, dtype=torch.cfloat))
+        self.leave = nn.Parameter(torch.randn(4, 2, dtype=torch.cfloat))
+        self.leak = leak
+
+    def forward(self, x: Tensor) -> Tensor:
+        states = (x.to(self.enter.dtype) @ self.enter).cumsum(1) @ self.leave
+        y = states.imag
+        return y + self.enter.imag.sum() * x.flip(1)[..., :2] if self.leak else y
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_complex_parameters_stay_complex(dtype: torch.dtype) -> None:
+    assert model_problems(Complex(), input=SIGNAL, target=TARGET, dtype=dtype) == []
+    (problem,) = model_problems(lambda *_: Complex(leak=True), input=SIGNAL, target=TARGET, dtype=dtype)
+    assert problem.startswith("not causal")
+
+
+def test_a_compiled_model_takes_the_mask_that_it_took() -> None:
+    assert takes_mask(IgnoresMask())
+    assert takes_mask(torch.compile(IgnoresMask(), backend="eager"))  # type: ignore[arg-type]
+    assert not takes_mask(torch.compile(Conv(), backend="eager"))  # type: ignore[arg-type]
+
+
+def test_lazy_modules_must_have_met_an_input() -> None:
+    model = nn.Sequential(nn.LazyLinear(2))
+    (problem,) = model_problems(model, input=SIGNAL, target=TARGET)
+    assert problem == "0.weight, 0.bias: no shape yet; call the model once on an input before you check it"
+    model(torch.zeros(SIGNAL.shape(1)))
+    assert model_problems(model, input=SIGNAL, target=TARGET) == []
+
+
+def test_a_state_that_is_carried_from_step_to_step_is_found() -> None:
+    class Carrying(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(3, 2, batch_first=True)
+            self.state: Tensor | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            y, state = self.rnn(x, self.state if self.training else None)
+            if self.training:
+                self.state = state
+            return torch.as_tensor(y)
+
+    (problem,) = model_problems(Carrying(), input=SIGNAL, target=TARGET)
+    assert problem.startswith(
+        "the backward pass fails after the first step; forward must keep nothing of an earlier one"
+    )
+
+
+def test_a_model_without_parameters_is_named() -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[..., :2]
+
+    assert model_problems(Fixed(), input=SIGNAL, target=TARGET) == ["it has no parameters to train"]

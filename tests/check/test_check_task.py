@@ -1,0 +1,196 @@
+"""check_task: says nothing about a good task, and names what is wrong with a bad one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import broken_tasks
+import numpy as np
+import pytest
+from broken_tasks import BROKEN, Parity
+
+import lrtasks
+from lrtasks.check.task import task_problems
+from lrtasks.config import parameter
+from lrtasks.errors import UsageError
+from lrtasks.generators import Batch, Sample, Task
+from lrtasks.generators.base import Split
+from lrtasks.spec import Spec
+
+
+@pytest.fixture(autouse=True)
+def imports() -> Iterator[None]:
+    """What a broken task leaves among the imported modules goes with its test."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) & {"tensorflow"} - before:
+        del sys.modules[name]
+
+
+def test_a_good_task_passes() -> None:
+    lrtasks.check_task(Parity())
+    assert task_problems(Parity()) == []
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_wrong_is_named(name: str) -> None:
+    _, message = BROKEN[name]
+    task = getattr(broken_tasks, name)()
+    with pytest.raises(UsageError, match=f"task 'test-{name.lower()}' breaks the contract: .*{message}") as caught:
+        lrtasks.check_task(task)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_is_said_beside_what_is_wrong() -> None:
+    for name in ("WrongDtype", "ScoredPadding", "OtherBatch", "BaselineClass", "SliceShape", "WrongText"):
+        assert len(task_problems(getattr(broken_tasks, name)())) == 1, name
+
+
+def test_all_that_is_wrong_is_named() -> None:
+    task = broken_tasks.variant("Twice", **{**BROKEN["WrongText"][0], **BROKEN["SliceShape"][0]})
+    first, second = task_problems(task)[:2]
+    assert first.startswith("slice 'odd'") and second.startswith("text()")
+
+
+class Unnamed(Task):
+    """Registered nowhere."""
+
+
+@dataclass(frozen=True)
+class Endless(Task):
+    """A signal that is not finite at one place."""
+
+    name = "test-endless"
+
+    @property
+    def input(self) -> Spec:
+        return Spec("real", 4, 1)
+
+    @property
+    def target(self) -> Spec:
+        return Spec("real", 4, 1)
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        signal = rng.standard_normal((4, 1)).astype(np.float32)
+        broken = signal.copy()
+        broken[2] = np.nan
+        return Sample(broken, signal)
+
+
+class EndlessTarget(Endless):
+    name = "test-endless-target"
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        x, y, *_ = super().sample(rng)
+        return Sample(y, x)
+
+
+class Constant(Endless):
+    name = "test-constant"
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        signal = super().sample(rng).y
+        return Sample(signal, np.full_like(signal, 3))
+
+
+class SameTarget(Endless):
+    name = "test-same-target"
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        return Sample(super().sample(rng).y, np.arange(4, dtype=np.float32)[:, None])
+
+
+class UnlabelledTest(Parity):
+    name = "test-unlabelled-test"
+
+    def batch(self, indices: Any, seed: int = 0, split: Split = "train", *, attempt: int = 0) -> Batch:
+        batch = super().batch(indices, seed, split, attempt=attempt)
+        return batch._replace(y=np.full_like(batch.y, -100)) if split == "test" else batch
+
+
+def test_values_that_are_not_finite_are_found() -> None:
+    with pytest.raises(UsageError, match=r"sample 0: x holds values that are not finite, first at x\[2, 0\]$"):
+        lrtasks.check_task(Endless())
+    with pytest.raises(UsageError, match=r"sample 0: y holds values that are not finite, first at y\[2, 0\]$"):
+        lrtasks.check_task(EndlessTarget())
+
+
+def test_targets_that_give_no_score_are_found() -> None:
+    with pytest.raises(UsageError, match=r"y is constant in split 'train' \(3 everywhere\), so R2 is undefined; y is"):
+        lrtasks.check_task(Constant())
+    with pytest.raises(UsageError, match="y is the same in all of 8 samples"):
+        lrtasks.check_task(SameTarget())
+    with pytest.raises(UsageError, match="contract: y ignores every label of split 'test'"):
+        lrtasks.check_task(UnlabelledTest())
+
+
+@dataclass(frozen=True)
+class Plain(Parity):
+    """Fields that are plain dataclass fields, which ``lrtasks describe`` has nothing to say of."""
+
+    name = "test-plain"
+    width: int = 3
+
+
+def test_a_field_that_is_no_parameter_is_named() -> None:
+    with pytest.raises(UsageError, match="parameter width has no description; write width: TYPE = parameter"):
+        lrtasks.check_task(Plain())
+
+
+def test_local_classes_cannot_be_pickled() -> None:
+    class Local(Parity):
+        name = "test-local"
+
+    with pytest.raises(UsageError, match="cannot be pickled, as background workers need"):
+        lrtasks.check_task(Local())
+
+
+def test_a_task_without_a_name_is_told_how_to_get_one() -> None:
+    with pytest.raises(UsageError, match="task 'Unnamed' breaks the contract: it has no name; register the class with"):
+        lrtasks.check_task(Unnamed())
+
+
+def test_interactive_classes_are_checked_but_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Parity()
+    monkeypatch.setattr(Parity, "__module__", "__main__")
+    with pytest.warns(UserWarning, match="Parity is defined in __main__"):
+        lrtasks.check_task(task)
+
+
+def test_classes_and_names_are_checked_at_their_defaults() -> None:
+    lrtasks.check_task(Parity)
+    lrtasks.check_task("test-parity-by-name")
+    with pytest.raises(UsageError, match="task Undecorated: put @dataclass"):
+        lrtasks.check_task(Undecorated)
+
+
+@lrtasks.generators.registry.register("test-parity-by-name")
+class Named(Parity):
+    """A task that is known by its name."""
+
+
+class Undecorated(Parity):
+    """A field that became no parameter."""
+
+    name = "test-undecorated"
+    width: int = parameter(3, "forgotten")
+
+
+@pytest.mark.parametrize("wrong", [3, None, int])
+def test_other_things_are_refused(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="check_task takes a task, a subclass"):
+        lrtasks.check_task(wrong)
+
+
+def test_one_sample_is_too_few() -> None:
+    with pytest.raises(UsageError, match="samples must be at least 2, found 1"):
+        lrtasks.check_task(Parity(), samples=1)
+
+
+def test_a_second_process_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(UsageError, match="a second process cannot make a batch"):
+        lrtasks.check_task(Parity())

@@ -1,0 +1,95 @@
+"""The display of a suite: a table that fits the terminal, and lines where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from lrtasks.cli.display import change_line, grid, running_lines, summary
+from lrtasks.record import RunRecord
+from lrtasks.run_config import RunConfig
+from lrtasks.suite.progress import SuiteProgress
+
+MODELS = ["attention", "dlr", "dss"]
+
+
+def configs(tasks: list[str], models: list[str], seeds: int = 1, **settings: Any) -> list[RunConfig]:
+    return [
+        RunConfig.make(task, model, seed=seed, settings=settings)
+        for task in tasks
+        for model in models
+        for seed in range(seeds)
+    ]
+
+
+def record_of(one: RunConfig, score: float | None, **fields: Any) -> RunRecord:
+    record = one.record("done")
+    record.scores = {} if score is None else {"test": {record.task["metric"]: score}}
+    for name, value in fields.items():
+        setattr(record, name, value)
+    return record
+
+
+def drawn(progress: SuiteProgress, width: int = 80, height: int = 24) -> list[str]:
+    console = Console(width=width, record=True, file=None)
+    with console.capture() as said:
+        console.print(grid(progress, width, height))
+    return said.get().splitlines()
+
+
+def test_a_table_fills_up(tmp_path: Path) -> None:
+    runs = configs(["shift", "reverse"], MODELS)
+    progress = SuiteProgress(runs, tmp_path)
+    assert [line.split() for line in drawn(progress)[1:3]] == [["shift", *"..."], ["reverse", *"..."]]
+    progress.begin(0)
+    progress.end(1, "done", record_of(runs[1], 0.9876))
+    progress.end(2, "failed", record_of(runs[2], None, status="failed"))
+    progress.end(3, "diverged", record_of(runs[3], None, status="diverged"))
+    progress.end(4, "refused", record_of(runs[4], None, status="failed"))
+    progress.end(5, "done", record_of(runs[5], None))
+    rows = {line.split()[0]: line.split()[1:] for line in drawn(progress)[1:3]}
+    assert rows == {"shift": [">", "0.988", "x"], "reverse": ["!", "-", "?"]}
+
+
+def test_several_seeds_share_a_cell(tmp_path: Path) -> None:
+    runs = configs(["shift"], ["dlr"], seeds=2)
+    progress = SuiteProgress(runs, tmp_path)
+    progress.end(0, "done", record_of(runs[0], 0.5))
+    assert drawn(progress)[1].split() == ["shift", "0.50", "."]
+    progress.end(1, "done", record_of(runs[1], 0.7))
+    assert drawn(progress)[1].split() == ["shift", "0.600"]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 8), (20, 3)])
+def test_every_terminal_gets_a_table_that_fits(tmp_path: Path, width: int, height: int) -> None:
+    runs = configs(["shift", "reverse", "cumsum", "cummax"], [*MODELS, "s4d", "sgconv", "hyena", "mega"])
+    lines = drawn(SuiteProgress(runs, tmp_path), width, height)
+    assert all(len(line) <= width for line in lines)
+    assert ("no room for" in " ".join(" ".join(lines).split())) == (width < 80)
+
+
+def test_runs_that_go_on_are_shown_with_what_they_have_reached(tmp_path: Path) -> None:
+    runs = configs(["shift"], ["dlr"], steps=500)
+    progress = SuiteProgress(runs, tmp_path)
+    assert running_lines(progress) == []
+    progress.begin(0)
+    assert running_lines(progress) == ["dlr on shift steps=500 seed 0  0s"]
+    progress.folders[0].mkdir(parents=True)
+    curve = [{"step": 250, "loss": 1.0, "r2": 0.5}]
+    record_of(runs[0], None, status="running", curve=curve, scores={"val": {"r2": 0.5}}).write(progress.folders[0])
+    assert running_lines(progress) == ["dlr on shift steps=500 seed 0  0s  step 250/500  val r2 0.500"]
+
+
+def test_without_a_terminal_there_is_a_line_per_change(tmp_path: Path) -> None:
+    runs = configs(["shift"], MODELS)
+    progress = SuiteProgress(runs, tmp_path)
+    assert summary(progress) == "3 waiting; time left unknown"
+    progress.begin(0)
+    assert change_line(progress, 0) == "attention on shift seed 0: running (1 running, 2 waiting; time left unknown)"
+    progress.end(0, "done", record_of(runs[0], 0.25))
+    assert change_line(progress, 0).startswith("attention on shift seed 0: done, r2 0.250 after 0s (1 done, 2 waiting")
+    progress.end(1, "failed", record_of(runs[1], None, status="failed", notes=["killed by\nSIGKILL"]))
+    assert ": failed: killed by SIGKILL (" in change_line(progress, 1)

@@ -1,0 +1,31 @@
+"""What a backend reports of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from lrtasks.suite.backends import Backend, Began, Job
+
+
+class Diary:
+    """Carries out jobs on a backend, and notes which have begun and how each has ended.
+
+    Args:
+        on_start: called with a job's number when it has begun.
+    """
+
+    def __init__(self, on_start: Callable[[int], object] = lambda _: None) -> None:
+        self.begun: list[int] = []
+        self.lines: dict[int, str] = {}
+        self._on_start = on_start
+
+    def carry_out(self, backend: Backend, jobs: Sequence[Job]) -> None:
+        with closing(backend.run(jobs)) as events:
+            for number, event in events:
+                if isinstance(event, Began):
+                    self.begun.append(number)
+                    self._on_start(number)
+                else:
+                    assert number not in self.lines
+                    self.lines[number] = "fine" if event is None else "refused: " * event.refused + event.reason

@@ -1,0 +1,166 @@
+"""Every way to name a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lrtasks
+from lrtasks.errors import UsageError
+from lrtasks.models.factory import model_factory
+from lrtasks.record import read_records
+from lrtasks.spec import Spec
+
+TASK = lrtasks.make("shift", length=16, shifts=2)
+BUDGET = {"steps": 4, "batch_size": 2, "eval_every": 2, "val_batches": 1, "test_batches": 1}
+
+
+def three(input: Spec, target: Spec) -> int:  # noqa: ARG001
+    return 3
+
+
+LAYER = """
+import torch
+
+class MyMixer(torch.nn.Module):
+    def __init__(self, d_model, window=2):
+        super().__init__()
+        self.out = torch.nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        return self.out(x)
+
+def model(input, target, *, causal, width=8):
+    return torch.nn.Sequential(torch.nn.Linear(input.width, width), torch.nn.Linear(width, target.width))
+"""
+
+
+class Mixer(nn.Module):
+    def __init__(self, d_model: int, window: int = 2) -> None:
+        super().__init__()
+        self.window = window
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x)
+
+
+class Whole(nn.Module):
+    def __init__(self, input: Spec, target: Spec, width: int = 4) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(input.width, width), nn.Linear(width, target.width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+def run(model: Any, out: Path, **arguments: Any) -> Any:
+    return lrtasks.evaluate(model, TASK, budget=BUDGET, out=out, workers=0, device="cpu", quiet=True, **arguments)
+
+
+@pytest.fixture
+def layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "mylayer.py"
+    file.write_text(LAYER)
+    monkeypatch.chdir(tmp_path)
+    return file
+
+
+def built(model: Any, **parameters: Any) -> nn.Module:
+    return model_factory(model, parameters).build(TASK.input, TASK.target, True)
+
+
+def test_a_mixer_is_put_into_the_stack(layer: Path) -> None:
+    module = built(Mixer, window=5, layers=3, d_model=12)
+    assert [block.mixer.mixer.window for block in module.blocks] == [5, 5, 5]  # type: ignore[union-attr]
+    assert module(torch.zeros(1, 16, 3)).shape == (1, 16, 2)
+    for address in ("mylayer.py:MyMixer", str(layer) + ":MyMixer"):
+        assert len(built(address, layers=1).blocks) == 1
+        assert model_factory(address).name == "MyMixer"
+
+
+@pytest.mark.usefixtures("layer")
+def test_a_whole_model_is_called_with_the_specs() -> None:
+    assert built(Whole, width=7).net[0].out_features == 7
+    assert built("mylayer.py:model", width=5)[0].out_features == 5
+
+
+def test_padding_reaches_a_mixer_without_a_mask_as_zeros() -> None:
+    stack = built(Mixer, layers=1)
+    x = torch.randn(1, 16, 3)
+    mask = torch.arange(16)[None] < 10
+    assert torch.equal(stack(x, mask)[:, :10], stack(x)[:, :10])
+
+
+@pytest.mark.usefixtures("layer")
+@pytest.mark.parametrize(
+    ("model", "parameters", "message"),
+    [
+        (lambda d_in, d_out: nn.Linear(d_in, d_out), {}, r"must have the form MIXER\(d_model, ...\) or MODEL"),
+        (Whole, {"widht": 3}, "Whole.* cannot be called with .*widht"),
+        (Mixer, {"windw": 3}, "Mixer.* cannot be called with .*windw"),
+        (Mixer, {"layers": 0}, "Mixer: layers must be at least 1"),
+        (three, {}, "must give a torch.nn.Module, found int"),
+        (nn.Linear(2, 2), {"width": 3}, "a module that is built already takes no hyper-parameters"),
+        (nn.LazyLinear(2), {}, "has no shape yet"),
+        (Whole, {"width": {1, 2}}, "hyper-parameters must be numbers, texts, lists or mappings"),
+        ("nofile.py:Net", {}, "there is no file .*nofile.py"),
+        ("no.such:Net", {}, "no.such cannot be imported: ModuleNotFoundError"),
+        ("mylayer.py:MyMixr", {}, "has no 'MyMixr'; did you mean 'MyMixer'"),
+        (":Net", {}, "write FILE.py:NAME or package.module:NAME"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(model: Any, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        built(model, **parameters)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "1 / 0", "class"])
+def test_a_file_that_fails_on_import_is_told_in_one_line(tmp_path: Path, code: str) -> None:
+    (tmp_path / "bad.py").write_text(code)
+    with pytest.raises(UsageError, match=r"bad.py cannot be imported: (SystemExit|ZeroDivisionError|SyntaxError)"):
+        model_factory(f"{tmp_path / 'bad.py'}:Net")
+
+
+def test_an_edited_file_is_another_run(layer: Path) -> None:
+    first = run("mylayer.py:MyMixer", layer.parent / "runs")
+    assert run("mylayer.py:MyMixer", layer.parent / "runs").digest == first.digest
+    layer.write_text(LAYER.replace("self.out(x)", "-self.out(x)"))
+    second = run("mylayer.py:MyMixer", layer.parent / "runs")
+    assert second.digest != first.digest
+    assert len(read_records(layer.parent / "runs")[0]) == 2
+
+
+def test_modules_are_taken_over_by_name_alone(tmp_path: Path) -> None:
+    """Two modules of one class can differ in what no digest sees: an activation, a frozen layer, an attribute."""
+    one, other = Whole(TASK.input, TASK.target), Whole(TASK.input, TASK.target)
+    other.net[0].requires_grad_(False)
+    first, second = run(one, tmp_path), run(other, tmp_path)
+    assert first.digest != second.digest
+    assert len(read_records(tmp_path)[0]) == 2
+    named = run(Whole(TASK.input, TASK.target), tmp_path, name="whole")
+    again = Whole(TASK.input, TASK.target)
+    assert run(again, tmp_path, name="whole").digest == named.digest
+
+
+def test_a_finished_run_loads_its_weights_into_the_module(tmp_path: Path) -> None:
+    trained, fresh = Whole(TASK.input, TASK.target), Whole(TASK.input, TASK.target)
+    run(trained, tmp_path, name="whole")
+    run(fresh, tmp_path, name="whole")
+    for one, other in zip(trained.parameters(), fresh.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_overwrite_runs_again(tmp_path: Path) -> None:
+    run("attention", tmp_path, hyper={"d_model": 8})
+    record = read_records(tmp_path)[0][0][0] / "record.json"
+    before = record.stat().st_mtime_ns
+    run("attention", tmp_path, hyper={"d_model": 8})
+    assert record.stat().st_mtime_ns == before
+    run("attention", tmp_path, hyper={"d_model": 8}, overwrite=True)
+    assert record.stat().st_mtime_ns > before

@@ -1,0 +1,416 @@
+"""The recurrent ops: against reference arrays, against their plain loops, with padding, state and autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from modern import arrays, check_outputs
+from parity import gap
+from torch import Tensor
+from torch.nn import functional as F
+
+from lrtasks.models.ops import channel_decay as channel
+from lrtasks.models.ops import delta_rule as delta
+from lrtasks.models.ops import diagonal_scan as diagonal
+from lrtasks.models.ops import mlstm, selective_scan, slstm
+from lrtasks.models.ops import scalar_decay as scalar
+from lrtasks.models.ops.short_conv import ShortConv, short_conv, short_conv_reference
+
+B, H, K, V = 2, 3, 4, 5
+Inputs = dict[str, Tensor]
+KINDS = ("random", "constant", "strong", "mixed", "equal keys")
+
+
+def log_decay(kind: str, *shape: int) -> Tensor:
+    """g <= 0: about -1; 0; -20; either of the last two by chance."""
+    if kind in ("constant", "equal keys"):
+        return torch.zeros(shape)
+    if kind == "strong":
+        return torch.full(shape, -20.0)
+    g = F.logsigmoid(torch.randn(shape))
+    return torch.where(torch.rand(shape) < 0.3, torch.tensor(-20.0), g) if kind == "mixed" else g
+
+
+def keys(kind: str, length: int) -> Tensor:
+    """Of length 1; one and the same everywhere for ``equal keys``."""
+    k = torch.randn(B, length, H, K)
+    return F.normalize(k[:, :1].expand_as(k) if kind == "equal keys" else k, dim=-1)
+
+
+def heads(kind: str, length: int) -> Inputs:
+    return {"q": torch.randn(B, length, H, K), "k": keys(kind, length), "v": torch.randn(B, length, H, V)}
+
+
+def scalar_inputs(kind: str, length: int) -> Inputs:
+    return heads(kind, length) | {"g": log_decay(kind, B, length, H)}
+
+
+def shared_inputs(kind: str, length: int) -> Inputs:
+    q, k = torch.randn(B, length, 1, K), keys(kind, length)[:, :, :1]
+    return scalar_inputs(kind, length) | {"q": q, "k": k}
+
+
+def channel_inputs(kind: str, length: int) -> Inputs:
+    return heads(kind, length) | {"g": log_decay(kind, B, length, H, K)}
+
+
+def strength(kind: str, length: int) -> Tensor:
+    beta = 2 * torch.randn(B, length, H).sigmoid()
+    return torch.full_like(beta, 1.99) if kind == "equal keys" else beta
+
+
+def delta_inputs(kind: str, length: int) -> Inputs:
+    return scalar_inputs(kind, length) | {"beta": strength(kind, length)}
+
+
+def kda_inputs(kind: str, length: int) -> Inputs:
+    return channel_inputs(kind, length) | {"beta": strength(kind, length)}
+
+
+def product_inputs(kind: str, length: int) -> Inputs:
+    k, beta, v = keys(kind, 3 * length), strength(kind, 3 * length), torch.randn(B, 3 * length, H, V)
+    return scalar_inputs(kind, length) | {"k": k, "v": v, "beta": beta}
+
+
+def low_rank_inputs(kind: str, length: int) -> Inputs:
+    kk = keys(kind, length)
+    a = torch.full_like(kk, 1.99) if kind == "equal keys" else torch.randn(kk.shape).sigmoid()
+    rest = {"r": torch.randn(kk.shape), "w": log_decay(kind, *kk.shape), "k": torch.randn(kk.shape)}
+    return rest | {"v": torch.randn(B, length, H, V), "a": -kk, "b": kk * a}
+
+
+def mlstm_inputs(kind: str, length: int) -> Inputs:
+    i = {"strong": torch.full((B, length, H), -40.0), "mixed": torch.randn(B, length, H)}
+    i["mixed"] += 40 * i["mixed"].sign()  # two equal ones would leave open which of them the maximum's gradient meets
+    f = torch.randn(B, length, H) * (20 if kind == "mixed" else 1) - (20 if kind == "strong" else 0)
+    inputs = heads(kind, length) | {"i": i.get(kind, torch.randn(B, length, H)), "f": f}
+    if kind == "mixed":  # all products positive: a normaliser near 0 would magnify every rounding
+        inputs["q"], inputs["k"] = inputs["q"].abs(), inputs["k"].abs()
+    return inputs
+
+
+def selective_inputs(kind: str, length: int) -> Inputs:
+    dt = {"constant": 0.0, "strong": 20.0}.get(kind)
+    u, B_, C = torch.randn(B, length, V), torch.randn(B, length, K), torch.randn(B, length, K)
+    steps = F.softplus(torch.randn(B, length, V)) if dt is None else torch.full((B, length, V), dt)
+    return {"u": u, "dt": steps, "A": -torch.rand(V, K) * 4, "B": B_, "C": C}
+
+
+@dataclass
+class Op:
+    """A fast form and its loop, both called with the inputs by name; what comes first tells the length."""
+
+    inputs: Callable[[str, int], Inputs]
+    fast: Callable[..., Any]
+    loop: Callable[..., Any]
+    chunk: int
+    shape: tuple[int, ...] = (H, K, V)
+
+    def start(self, dtype: torch.dtype) -> Tensor:
+        return torch.randn(B, *self.shape).to(dtype)
+
+
+OPS = {
+    "scalar decay": Op(scalar_inputs, scalar.scalar_decay, scalar.scalar_decay_reference, scalar.CHUNK),
+    "scalar decay, shared keys": Op(shared_inputs, scalar.scalar_decay, scalar.scalar_decay_reference, scalar.CHUNK),
+    "channel decay": Op(channel_inputs, channel.channel_decay, channel.channel_decay_reference, channel.CHUNKS[0]),
+    "gated delta": Op(delta_inputs, delta.delta_rule, delta.delta_rule_reference, delta.CHUNK),
+    "delta product": Op(product_inputs, delta.delta_rule, delta.delta_rule_reference, delta.CHUNK),
+    "kda": Op(kda_inputs, delta.delta_rule, delta.delta_rule_reference, delta.CHUNK),
+    "low rank": Op(low_rank_inputs, delta.low_rank_rule, delta.low_rank_reference, delta.LOW_RANK_CHUNKS[0]),
+    "mlstm": Op(mlstm_inputs, mlstm.mlstm, mlstm.mlstm_reference, mlstm.CHUNK),
+    "selective scan": Op(
+        selective_inputs,
+        selective_scan.selective_scan,
+        selective_scan.selective_scan_reference,
+        selective_scan.BLOCK,
+        (V, K),
+    ),
+}
+
+
+def draw(op: str, kind: str, length: int, dtype: torch.dtype) -> Inputs:
+    torch.manual_seed(length)
+    return {name: value.to(dtype) for name, value in OPS[op].inputs(kind, length).items()}
+
+
+def with_gradients(function: Callable[..., Any], inputs: Inputs, cotangent: Tensor) -> list[Tensor]:
+    """y, the state (of a stabilised memory with its scale taken out) and the gradients of sum(cotangent * y)."""
+    given = {name: value.clone().requires_grad_() for name, value in inputs.items()}
+    y, state = function(**given)
+    (y * cotangent.to(y.dtype)).sum().backward()
+    state = state[0] if isinstance(state, tuple) else state
+    return [y.detach(), state.detach(), *(value.grad for value in given.values() if value.grad is not None)]
+
+
+def largest_gap(found: list[Tensor], wanted: list[Tensor]) -> float:
+    return max(gap(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def gradient_gap(found: list[Tensor], wanted: list[Tensor], kind: str) -> float:
+    """Of each its own scale; one for all where some are nothing but rounding: exp(-20), or a saturated gate."""
+    if kind not in ("strong", "mixed"):
+        return largest_gap(found, wanted)
+    return gap(*(torch.cat([value.flatten().double() for value in values]) for values in (found, wanted)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", OPS)
+def test_chunked_equals_the_loop(op: str, kind: str) -> None:
+    """Values, states and gradients, at lengths around multiples of the chunk, for hard decays and keys too."""
+    chunk = OPS[op].chunk
+    for length in (1, 2, chunk - 1, chunk, chunk + 1, 2 * chunk + 1):
+        inputs = draw(op, kind, length, torch.float64)
+        cotangent = torch.randn_like(OPS[op].loop(**inputs)[0])
+        wanted = with_gradients(OPS[op].loop, inputs, cotangent)
+        y, state, *gradients = with_gradients(OPS[op].fast, inputs, cotangent)
+        assert largest_gap([y, state], wanted[:2]) < 1e-9, length
+        assert gradient_gap(gradients, wanted[2:], kind) < 1e-9, length
+        single = {name: value.float() for name, value in inputs.items()}
+        # the same numbers in both precisions
+        inputs = {name: value.double() for name, value in single.items()}
+        wanted = with_gradients(OPS[op].loop, inputs, cotangent)
+        y, state, *gradients = with_gradients(OPS[op].fast, single, cotangent)
+        assert largest_gap([y, state], wanted[:2]) < 2e-5, length
+        assert gradient_gap(gradients, wanted[2:], kind) < 2e-4, length
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_padding_writes_nothing_and_decays_nothing(op: str) -> None:
+    """Padding anywhere leaves the outputs and the state as if only the valid positions stood there."""
+    length, valid = 83, torch.rand(83, generator=torch.Generator().manual_seed(0)) < 0.7
+    inputs = draw(op, "random", length, torch.float64)
+    mask = valid.expand(B, length)
+    kept = {
+        name: torch.unflatten(value, 1, (length, -1))[:, valid].flatten(1, 2) if len(value) == B else value
+        for name, value in inputs.items()
+    }
+    for function in (OPS[op].fast, OPS[op].loop):
+        y, state = function(**inputs, mask=mask)
+        wanted_y, wanted_state = OPS[op].fast(**kept)
+        pairs = [(y[:, valid], wanted_y), *zip(flat(state), flat(wanted_state), strict=True)]
+        assert max(gap(a, b) for a, b in pairs) < 1e-12
+
+
+def flat(state: Any) -> tuple[Tensor, ...]:
+    return state if isinstance(state, tuple) else (state,)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_state_goes_on_where_it_stopped(op: str) -> None:
+    length, cut = 83, 41
+    inputs = draw(op, "random", length, torch.float64)
+    whole, end = OPS[op].fast(**inputs)
+
+    def part(first: int, last: int) -> Inputs:
+        return {
+            name: torch.unflatten(value, 1, (length, -1))[:, first:last].flatten(1, 2) if len(value) == B else value
+            for name, value in inputs.items()
+        }
+
+    y, state = OPS[op].fast(**part(0, cut))
+    further, state = OPS[op].fast(**part(cut, length), state=state)
+    assert gap(torch.cat((y, further), 1), whole) < 1e-12
+    assert all(gap(a, b) < 1e-12 for a, b in zip(flat(state), flat(end), strict=True))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_autocast_changes_nothing(op: str) -> None:
+    inputs = draw(op, "random", 70, torch.float32)
+    wanted = OPS[op].fast(**inputs)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = OPS[op].fast(**inputs)[0]
+    assert torch.equal(found, wanted)
+    rounded = {name: value.bfloat16() for name, value in inputs.items()}
+    assert OPS[op].fast(**rounded)[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("strength", [0.5, 5.0, 50.0])
+def test_decays_of_any_strength_stay_finite(strength: float) -> None:
+    """The single product where it is safe, sub-blocks where it would overflow: gradients too."""
+    torch.manual_seed(0)
+    inputs = channel_inputs("random", 200) | {"g": -strength * torch.rand(B, 200, H, K)}
+    inputs = {name: value.double() for name, value in inputs.items()}
+    cotangent = torch.randn(B, 200, H, V).double()
+    wanted = with_gradients(channel.channel_decay_reference, inputs, cotangent)
+    single = {name: value.float() for name, value in inputs.items()}
+    found = with_gradients(channel.channel_decay, single, cotangent)
+    assert all(value.isfinite().all() for value in found)
+    assert largest_gap(found, wanted) < 3e-5
+
+
+@pytest.mark.parametrize("form", ["sequential", "blocks", None])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128, torch.float32])
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 33, 100])
+def test_diagonal_scan_equals_the_loop(length: int, dtype: torch.dtype, form: diagonal.Form | None) -> None:
+    torch.manual_seed(length)
+    a = torch.randn(B, length, V, dtype=dtype)
+    a = a / a.abs() * torch.rand(B, length, V)
+    given = [a.to(dtype), torch.randn(B, length, V, dtype=dtype), torch.randn(B, V, dtype=dtype)]
+    cotangent = torch.randn(B, length, V, dtype=dtype)
+    results = []
+    for function in (diagonal.diagonal_scan_reference, lambda *x: diagonal.diagonal_scan(*x, form=form)):
+        leaves = [value.clone().requires_grad_() for value in given]
+        y = function(*leaves)
+        (y * cotangent).sum().abs().backward()
+        results.append([y.detach(), *(value.grad for value in leaves)])
+    at_most = 2e-6 if dtype == torch.float32 else 1e-12
+    for found, wanted in zip(*reversed(results), strict=True):
+        assert float((found - wanted).abs().max() / wanted.abs().max()) < at_most
+
+
+def test_diagonal_scan_by_constants_and_without_a_start() -> None:
+    """A decay without batch and length, real against complex, as LRU has it."""
+    torch.manual_seed(0)
+    a, b = torch.rand(V, dtype=torch.float64, requires_grad=True), torch.randn(B, 20, V, dtype=torch.complex128)
+    h = diagonal.diagonal_scan(a, b)
+    (of_a,) = torch.autograd.grad(h.abs().sum(), a)
+    wanted = diagonal.diagonal_scan_reference(a, b)
+    (wanted_of_a,) = torch.autograd.grad(wanted.abs().sum(), a)
+    assert torch.allclose(h, wanted, atol=1e-12) and gap(of_a, wanted_of_a) < 1e-12
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 40])
+def test_slstm_equals_the_loop(length: int, masked: bool) -> None:
+    torch.manual_seed(length)
+    x, R = torch.randn(B, length, 4, H, K).double() * 5, torch.randn(H, 4, K, K).double()
+    mask = torch.rand(B, length) < 0.7 if masked else None
+    cotangent = torch.randn(B, length, H, K).double()
+    results = []
+    for function in (slstm.slstm, slstm.slstm_reference):
+        leaves = x.clone().requires_grad_(), R.clone().requires_grad_()
+        y = function(*leaves, mask)
+        (y * cotangent).sum().backward()
+        results.append([y.detach(), *(value.grad for value in leaves)])
+    assert largest_gap(*results) < 1e-9
+
+
+def test_negative_transitions_of_the_selective_scan() -> None:
+    inputs = draw("selective scan", "random", 130, torch.float64) | {"negative": True}
+    cotangent = torch.randn(B, 130, V).double()
+    negative = {"negative": True}
+    given = {name: value for name, value in inputs.items() if name != "negative"}
+    results = [
+        with_gradients(lambda f=function, **x: f(**x, **negative), given, cotangent)  # type: ignore[misc]
+        for function in (selective_scan.selective_scan, selective_scan.selective_scan_reference)
+    ]
+    assert largest_gap(*results) < 1e-9
+    # an exponential near 0 turns the sign of the state at every position
+    big = torch.full((1, 3, 1), 50.0).double()
+    one = torch.ones(1, 3, 1).double()
+    y, _ = selective_scan.selective_scan(
+        one * torch.tensor([1.0, 0, 0]).view(1, 3, 1), big, -torch.ones(1, 1).double(), one, one, negative=True
+    )
+    assert y.flatten().tolist() == pytest.approx([50, -50, 50])
+
+
+def scaled(q: Tensor) -> Tensor:
+    return q * q.shape[-1] ** -0.5
+
+
+def swapped(x: Tensor) -> Tensor:
+    """``(B, H, L, .)`` to ``(B, L, H, .)`` and back."""
+    return x.transpose(1, 2)
+
+
+def retention(x: Inputs, op: Callable[..., Any]) -> tuple[Tensor, ...]:
+    q, k, v = (swapped(x[name]) for name in "qkv")
+    g = torch.log1p(-(2.0 ** (-5 - torch.arange(q.shape[2], dtype=torch.float64)))).to(q).expand(q.shape[:3])
+    return (swapped(op(scaled(q), k, v, g)[0]),)
+
+
+def linear_attention(x: Inputs, op: Callable[..., Any]) -> tuple[Tensor, ...]:
+    y, S = op(scaled(x["q"]), x["k"], x["v"], x["q"].new_zeros(x["q"].shape[:3]), x["S0"])
+    return y, S
+
+
+def normalised_linear_attention(x: Inputs, op: Callable[..., Any]) -> tuple[Tensor, ...]:
+    values = F.pad(x["v"], (0, 1), value=1.0)
+    y, _ = op(scaled(x["q"]), x["k"], values, x["q"].new_zeros(x["q"].shape[:3]))
+    return (y[..., :-1] / (y[..., -1:] + 1e-10),)
+
+
+def delta_array(x: Inputs, op: Callable[..., Any]) -> tuple[Tensor, ...]:
+    y, S = op(scaled(x["q"]), x["k"], x["v"], x["beta"], x.get("g"), x["S0"])
+    return y, S
+
+
+def mamba(x: Inputs, op: Callable[..., Any]) -> tuple[Tensor, ...]:
+    u, delta, B_, C, z = (x[name].mT for name in ("u", "delta", "B", "C", "z"))
+    y, h = op(u, F.softplus(delta + x["delta_bias"]), x["A"], B_, C)
+    return ((y + x["D"] * u) * F.silu(z)).mT, h
+
+
+def mamba2(x: Inputs, op: Callable[..., Any]) -> tuple[Tensor, ...]:
+    dt = F.softplus(x["dt"] + x["dt_bias"])
+    y, _ = op(x["C"], x["B"], x["x"] * dt.unsqueeze(-1), x["A"] * dt)
+    return (y + x["D"].unsqueeze(-1) * x["x"],)
+
+
+def mlstm_array(x: Inputs, op: Callable[..., Any]) -> tuple[Tensor, ...]:
+    q, k, v, i, f = (swapped(x[name]) for name in "qkvif")
+    return (swapped(op(q, k, v, i.squeeze(-1), f.squeeze(-1))[0]),)
+
+
+SCALAR = scalar.scalar_decay, scalar.scalar_decay_reference
+DELTA = delta.delta_rule, delta.delta_rule_reference
+ARRAYS = {
+    "op_simple_gla_a": (lambda x, op: op(scaled(x["q"]), x["k"], x["v"], x["g"], x["S0"]), *SCALAR),
+    "op_gla_a": (
+        lambda x, op: op(scaled(x["q"]), x["k"], x["v"], x["gk"], x["S0"]),
+        channel.channel_decay,
+        channel.channel_decay_reference,
+    ),
+    "op_retention_a": (retention, *SCALAR),
+    "op_linear_attn_a": (linear_attention, *SCALAR),
+    "op_linear_attn_normalized_a": (normalised_linear_attention, *SCALAR),
+    "op_delta_a": (delta_array, *DELTA),
+    "op_delta_neg_a": (delta_array, *DELTA),
+    "op_gated_delta_a": (delta_array, *DELTA),
+    "op_gated_delta_neg_a": (delta_array, *DELTA),
+    "op_kda_a": (delta_array, *DELTA),
+    "op_gated_delta_product_a": (
+        lambda x, op: op(x["q"], x["k"], x["v"], x["beta"], x["g"], x["S0"]),
+        *DELTA,
+    ),
+    "op_rwkv7_a": (
+        lambda x, op: op(*(x[name] for name in "rwkvab"), x["S0"]),
+        delta.low_rank_rule,
+        delta.low_rank_reference,
+    ),
+    "op_mamba_a": (mamba, selective_scan.selective_scan, selective_scan.selective_scan_reference),
+    "op_mamba2_a": (mamba2, *SCALAR),
+    "op_mlstm_a": (mlstm_array, mlstm.mlstm, mlstm.mlstm_reference),
+    "op_short_conv_silu_a": (lambda x, op: (F.silu(op(x["x"], x["weight"])),), short_conv, short_conv_reference),
+    "op_canon_a": (lambda x, op: (x["x"] + op(x["x"], x["weight"]),), short_conv, short_conv_reference),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_reference_arrays(name: str) -> None:
+    found = arrays(name)
+    call, fast, loop = ARRAYS[name]
+    for op, dtype in ((loop, torch.float64), (fast, torch.float64), (fast, torch.float32)):
+        check_outputs(found, lambda x, op=op: call(x, op), dtype, ("y", "state"))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("activation", ["silu", "none"])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_short_convolutions_stream(bias: bool, residual: bool, activation: Any) -> None:
+    torch.manual_seed(0)
+    layer = ShortConv(V, bias=bias, activation=activation, residual=residual).double()
+    x = torch.randn(B, 9, V).double()
+    state, outputs = layer.initial_state(B), []
+    for x_t in x.unbind(1):
+        y, state = layer.step(x_t, state)
+        outputs.append(y)
+    assert gap(torch.stack(outputs, 1), layer(x).detach()) < 1e-12
+    plain = short_conv_reference(x, layer.weight, layer.bias)
+    plain = F.silu(plain) if activation == "silu" else plain
+    assert gap(layer(x), (x + plain if residual else plain).detach()) < 1e-12

@@ -1,0 +1,98 @@
+"""The recurrent models as a whole: what they refuse, padding, weight decay, sizes of state."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from parity import gap
+from torch import nn
+
+from lrtasks.budget import Budget
+from lrtasks.errors import UsageError
+from lrtasks.evaluation.optimiser import make_optimiser
+from lrtasks.models import build, names, registry
+from lrtasks.models.base import Backbone, state_bytes
+from lrtasks.models.ops.short_conv import ShortConv
+from lrtasks.models.recurrent import RecurrentConfig
+from lrtasks.spec import Spec
+
+RECURRENT = [name for name in names() if issubclass(registry.get(name), RecurrentConfig)]
+SIGNAL = Spec("real", 50, 3)
+HELD = ("A_log", "D", "Lambda")
+"""Decays and skips, which have no weight decay however many axes they have."""
+
+
+def model(name: str, **hyper: object) -> Backbone:
+    torch.manual_seed(0)
+    hyper = {"heads": 2} | hyper if "heads" in registry.get(name).parameter_names() else hyper
+    return build(name, SIGNAL, SIGNAL, **{"d_model": 8, "layers": 2, **hyper})
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_refuses_to_look_ahead(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is a causal model"):
+        build(name, SIGNAL, SIGNAL, causal=False)
+
+
+@pytest.mark.parametrize("name", [name for name in RECURRENT if "heads" in registry.get(name).parameter_names()])
+def test_refuses_widths_that_do_not_divide_into_heads(name: str) -> None:
+    with pytest.raises(UsageError, match="heads must divide"):
+        registry.get(name).make(d_model=64, heads=5)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_padding_before_the_sequence_is_skipped(name: str) -> None:
+    """What stands before the first valid position, and after the last, changes no output between them."""
+    double = model(name).double().eval()
+    with torch.no_grad():
+        for parameter in double.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+        x = torch.randn(2, 50, 3, dtype=torch.float64)
+        mask = torch.zeros(2, 50, dtype=torch.bool)
+        mask[:, 13:41] = True
+        assert gap(double(x, mask)[:, 13:41], double(x[:, 13:41])) < 1e-9
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_vectors_decays_and_taps_have_no_weight_decay(name: str) -> None:
+    built = model(name)
+    groups = make_optimiser(built, Budget(weight_decay=0.5)).param_groups
+    decayed = {id(value) for group in groups if group["weight_decay"] for value in group["params"]}
+    assert decayed
+    taps = {id(module.weight) for module in built.modules() if isinstance(module, ShortConv)}
+    for full, value in built.named_parameters():
+        spared = value.dim() < 2 or id(value) in taps or full.rpartition(".")[2] in HELD
+        assert not (spared and id(value) in decayed), full
+    assert all(id(module.weight) in decayed for module in built.modules() if type(module) is nn.Linear)
+
+
+@pytest.mark.parametrize("preset", ["recall-16k", "recall-64k"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recall_presets_have_equal_states(name: str, preset: str) -> None:
+    if preset not in registry.get(name).presets:
+        pytest.skip("a state of one vector would need millions of parameters")
+    spec = Spec("token", 64, 8)
+    built = build(name, spec, spec, **registry.get(name).preset_values(preset)[0])
+    wanted = {"recall-16k": 16_384, "recall-64k": 65_536}[preset]
+    assert state_bytes(built) == pytest.approx(wanted, rel=0.1)
+
+
+# Bytes of state of one bare layer of width 64, as counted by hand.
+BYTES = {
+    "deltanet": (6_400, {}),
+    "gated-deltanet": (11_264, {}),
+    "gated-deltaproduct": (7_936, {"expand_v": 1}),
+    "kda": (6_400, {}),
+    "gla": (2_048, {}),
+    "retnet": (8_192, {}),
+    "mamba2": (18_688, {"d_state": 32, "head_dim": 16}),
+    "mlstm": (18_448, {}),
+    "slstm": (1_792, {}),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_state_bytes_of_a_layer(name: str) -> None:
+    wanted, hyper = BYTES[name]
+    built = build(name, SIGNAL, SIGNAL, d_model=64, layers=1, mlp=False, **hyper)
+    assert state_bytes(built) == wanted

@@ -1,0 +1,100 @@
+"""A run that stops in the middle until it is killed, imported as ``paused:net`` by processes elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from quick_runs import TASK
+from torch import Tensor, nn
+from toys import Net
+
+import lrtasks
+from lrtasks.record import RunRecord, read_record, read_records
+from lrtasks.spec import Spec
+from lrtasks.suite.backends import Job
+
+MODEL = "paused:net"
+BUDGET = {"steps": 60, "batch_size": 4, "eval_every": 10, "val_batches": 1, "test_batches": 1, "lr": 0.02}
+GATE = "LRTASKS_TEST_GATE"
+"""Variable that names a file; as long as it is not there, every process stops after 25 steps of training."""
+
+
+class Paused(Net):
+    """A net whose training draws random numbers, and stops at the gate."""
+
+    steps = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += self.training
+        gate = Path(os.environ.get(GATE, os.devnull))
+        if self.steps > 25 and not gate.exists():
+            gate.with_name(f"waiting-{os.getpid()}").touch()
+            while not gate.exists():
+                time.sleep(0.02)
+        return super().forward(x)
+
+
+def net(input: Spec, target: Spec, *, causal: bool) -> nn.Module:
+    """Build one."""
+    return Paused(input, target, dropout=0.5, causal=causal)
+
+
+def undisturbed(out: Path, seed: int = 0) -> RunRecord:
+    """The same run in this process, where there must be no gate."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return lrtasks.evaluate(MODEL, TASK, seed=seed, budget=BUDGET, out=out, workers=0, device="cpu", quiet=True)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def job(out: Path, folder: Path, *more: str, seed: int = 0, steps: int = 60, time_limit: float | None = 300) -> Job:
+    """The run as a suite hands it to a backend."""
+    task = {"task.length": 16, "task.shifts": 2}
+    settings = {**task, **BUDGET, "steps": steps}
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    tail = ("--seed", str(seed), "--workers", "0", "--device", "cpu", "--out", str(out))
+    command = ("eval", "--model", MODEL, "--task", "shift", *words, *tail, *more)
+    return Job(command, folder, time_limit)
+
+
+def only_record(out: Path) -> RunRecord:
+    """The one record below ``out``."""
+    ((_, record),), problems = read_records(out)
+    assert problems == []
+    return record
+
+
+def points(folder: Path) -> int:
+    """Length of the curve that a run has recorded so far."""
+    return len(read_record(folder).curve) if (folder / "record.json").exists() else 0
+
+
+def processes(words: str) -> list[tuple[int, int]]:
+    """Process id and parent of each process whose command line holds ``words``."""
+    lines = subprocess.run(["ps", "-eo", "pid,ppid,args", "-ww"], capture_output=True, text=True, check=True).stdout
+    found = [line.split(None, 2) for line in lines.splitlines() if words in line]
+    return [(int(pid), int(parent)) for pid, parent, _ in found]
+
+
+def wait_at(gate: Path, out: Path) -> tuple[int, int]:
+    """Process and parent of the run that writes below ``out``, once it has stopped at the gate."""
+    found: list[tuple[int, int]] = wait_for(
+        lambda: [run for run in processes(f"--out {out}") if gate.with_name(f"waiting-{run[0]}").exists()]
+    )
+    return found[0]
+
+
+def wait_for(condition: Any, seconds: float = 120) -> Any:
+    """What ``condition()`` gives once it is true."""
+    last = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < last, "waited too long"
+        time.sleep(0.02)
+    return found

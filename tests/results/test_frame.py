@@ -1,0 +1,48 @@
+"""The data frame of runs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from made_records import framed, made
+
+from lrtasks.errors import UsageError
+from lrtasks.results import frame
+from lrtasks.results.frame import COLUMNS
+
+
+def test_one_row_per_run_with_parameters_scores_and_costs(tmp_path: Path) -> None:
+    records = [made(score=0.6, floor=0.2), made(model="dss", seed=1, length=512, score=None, status="failed", cost={})]
+    for record in records:
+        (tmp_path / record.model["name"]).mkdir()
+        record.write(tmp_path / record.model["name"])
+    runs = frame(tmp_path, str(tmp_path / "dss")).set_index("model")
+    assert set(COLUMNS) <= {"model", *runs.columns}
+    assert runs.loc["dlr", ["task", "seed", "status", "score", "floor", "baseline"]].to_list() == [
+        *("shift", 0, "done", 0.6, 0.2, "copy")
+    ]
+    assert runs.loc["dlr", "scaled_score"] == pytest.approx(0.5)
+    assert runs["task.length"].to_list() == [256, 512] and runs["task.length"].dtype.kind == "i"
+    assert runs.loc["dlr", "budget.betas"] == (0.9, 0.999)
+    assert runs.loc["dlr", ["model.kernel", "seconds_per_step", "parameter_count"]].to_list() == ["real", 0.01, 100]
+    assert math.isnan(runs.loc["dss", "score"]) and math.isnan(runs.loc["dss", "seconds_per_step"])
+    assert runs.loc["dss", "folder"] == str(tmp_path / "dss")
+    assert runs.groupby("task.length")["score"].mean().loc[256] == 0.6
+
+
+def test_what_cannot_be_read_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+    made().write(tmp_path / "good")
+    (tmp_path / "bad" / "record.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"left out: .*bad/record\.json is damaged"):
+        assert len(frame(tmp_path)) == 1
+    with pytest.raises(UsageError, match=r"no run records below .*bad that can be read; 1 cannot"):
+        frame(tmp_path / "bad")
+
+
+def test_copies_are_one_run_and_keep_the_place_of_the_first() -> None:
+    runs = framed([made(), made(), made(seed=1), made(score=0.5)])
+    assert list(runs.index) == [0, 2, 3]

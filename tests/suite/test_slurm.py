@@ -1,0 +1,188 @@
+"""Runs as elements of an array job: with submitit's local executor, and with stand-ins for Slurm's commands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import paused
+import pytest
+from diary import Diary
+from quick_runs import outcome
+
+from lrtasks import UsageError
+from lrtasks.suite.backends import Job, slurm
+from lrtasks.suite.backends.slurm import Slurm
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    )
+    monkeypatch.setattr(slurm, "SECONDS_BETWEEN_LOOKS", 0.1)
+
+
+def test_a_run_that_is_preempted_goes_on_and_others_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = paused.undisturbed(tmp_path / "here")
+    monkeypatch.setenv(paused.GATE, str(tmp_path / "open"))
+    out = tmp_path / "there"
+    folder = out / next((tmp_path / "here").glob("*/*")).relative_to(tmp_path / "here")
+
+    points: list[int] = []
+
+    def preempt(number: int) -> None:
+        if number == 0:
+            run, element = paused.wait_at(tmp_path / "open", out)
+            points.append(paused.points(folder))
+            os.kill(element, signal.SIGUSR2)
+            paused.wait_for(lambda: run not in dict(paused.processes(f"--out {out}")))
+            paused.wait_at(tmp_path / "open", out)
+            points.append(paused.points(folder))
+            (tmp_path / "open").touch()
+
+    jobs = [
+        paused.job(out, folder),
+        Job(("describe", "shfit"), out / "shift" / "refused", 60),
+        paused.job(tmp_path / "slow", tmp_path / "slow" / "shift" / "slow", time_limit=0.5),
+    ]
+    diary = Diary(preempt)
+    diary.carry_out(Slurm(jobs=2, slurm=("cluster=local",)), jobs)
+    assert sorted(diary.begun) == [0, 1, 2]
+    # two after 25 steps, and two more after the 25 that follow the checkpoint at 20
+    assert points == [2, 4]
+    assert outcome(paused.only_record(out)) == outcome(expected)
+    assert diary.lines[1].startswith("refused: unknown task or model 'shfit'; did you mean 'shift'?")
+    assert diary.lines[2] == "stopped at its time limit of 0.5 s"
+
+
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """Let processes begun here hear SIGINT, by which submitit cancels; a shell's background processes do not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
+def test_interrupting_the_suite_cancels_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(paused.GATE, str(tmp_path / "open"))
+
+    def interrupt(_: int) -> None:
+        paused.wait_for(lambda: paused.processes(f"--out {tmp_path}"))
+        raise KeyboardInterrupt
+
+    diary = Diary(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        job = paused.job(tmp_path, tmp_path / "shift" / "run")
+        diary.carry_out(Slurm(slurm=("cluster=local",)), [job])
+    paused.wait_for(lambda: not paused.processes(f"--out {tmp_path}"))
+    assert diary.lines == {}
+
+
+SBATCH = """#!{python}
+import os, re, subprocess, sys
+from pathlib import Path
+
+script = Path(sys.argv[1]).read_text()
+with Path("submitted").open("a") as file:
+    file.write(script)
+if "--partition=broken" in script:
+    sys.exit("sbatch: error: invalid partition specified: broken")
+number = str(len(list(Path().glob("array-*"))) + 7)
+Path(f"array-{{number}}").touch()
+first, last = map(int, re.search(r"--array=(\\d+)-(\\d+)", script).groups())
+for element in range(first, last + 1):
+    names = dict(SLURM_JOB_ID=number, SLURM_ARRAY_JOB_ID=number, SLURM_ARRAY_TASK_ID=str(element))
+    silent = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.Popen(["bash", sys.argv[1]], env={{**os.environ, **names}}, **silent)
+print("Submitted batch job " + number)
+"""
+SRUN = """#!{python}
+import os, sys
+
+words = sys.argv[1:]
+streams = {{word: words[words.index(word) + 1] for word in ("--output", "--error")}}
+for stream, word in ((1, "--output"), (2, "--error")):
+    path = streams[word]
+    for mark, name in {{"%A": "SLURM_ARRAY_JOB_ID", "%a": "SLURM_ARRAY_TASK_ID", "%t": "SLURM_PROCID"}}.items():
+        path = path.replace(mark, os.environ.get(name, "0"))
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
+words = words[words.index("--error") + 2 :]
+os.execvp(words[0], words)
+"""
+SACCT = """#!{python}
+import sys
+
+print("JobID|State|NodeList")
+for word in sys.argv:
+    if word.isdecimal():
+        print(word + "_[0-9]|RUNNING|node")
+"""
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's commands, which run every element at once on this machine."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "scancel": "#!/bin/sh\n"}.items():
+        (folder / name).write_text(text.format(python=sys.executable))
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(folder), os.environ["PATH"]]))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("commands")
+def test_array_jobs_are_written_and_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "LARGEST_ARRAY", 2)
+    jobs = [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(4)]
+    diary = Diary()
+    diary.carry_out(Slurm(jobs=1, cpus=3, gpus=1, slurm=("partition=long",)), jobs)
+    assert sorted(diary.begun) == [0, 1, 2, 3]
+    assert set(diary.lines.values()) == {"fine"}
+    lines = (tmp_path / "submitted").read_text().splitlines()
+    options = ("array=0-1%1", "partition=long", "gpus-per-node=1", "cpus-per-task=3", "time=12", "job-name=lrtasks")
+    for option in options:
+        assert lines.count(f"#SBATCH --{option}") == 2, option
+    assert list((tmp_path / "out" / "slurm").glob("*_result.pkl"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["slurm"]
+
+
+@pytest.mark.usefixtures("commands")
+@pytest.mark.parametrize(
+    ("parameters", "time_limit", "message"),
+    [
+        ((), None, "Slurm needs a limit: give --slurm timeout_min=MINUTES"),
+        (("time=1:00:00",), 60, "Slurm needs a limit: give --slurm timeout_min=MINUTES"),
+        (("partitoin=long",), 60, "bad parameters for Slurm: Unknown argument 'partitoin'"),
+        (("timeout_min=x",), 60, 'bad parameters for Slurm: Parameter "timeout_min" expected type'),
+        (("partition=broken",), 60, "Slurm did not take the jobs: .*invalid partition specified: broken"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path, parameters: tuple[str, ...], time_limit: float | None, message: str
+) -> None:
+    diary = Diary()
+    jobs = [Job(("list",), tmp_path / "out" / "task" / str(number), time_limit) for number in range(2)]
+    with pytest.raises(UsageError, match=message) as caught:
+        diary.carry_out(Slurm(slurm=parameters), jobs)
+    assert "\n" not in str(caught.value)
+    assert diary.begun == []
+    assert not (tmp_path / "out" / "task").exists()
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [Job(("list",), tmp_path / "out" / "task" / "fine", 60)]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="there is no srun on this machine"):
+        Diary().carry_out(Slurm(), jobs)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UsageError, match=r"pip install 'lrtasks\[slurm\]'"):
+        Diary().carry_out(Slurm(), jobs)
+    assert not (tmp_path / "out").exists()

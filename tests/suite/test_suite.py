@@ -1,0 +1,302 @@
+"""Suites: what is expanded and what is refused; whatever happens to a run, there is a record and the rest goes on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from lrtasks.errors import UsageError
+from lrtasks.files import held
+from lrtasks.record import LOCK, RunRecord, read_record
+from lrtasks.run_config import RunConfig
+from lrtasks.suite.backends import Began, Event, Failure, Job
+from lrtasks.suite.expand import expand
+from lrtasks.suite.progress import SuiteProgress
+from lrtasks.suite.run import run_suite
+
+TINY = {"steps": 4, "eval_every": 4, "val_batches": 1, "test_batches": 1, "d_model": 8, "length": 16}
+
+
+def config(model: str = "attention", task: str = "cumsum", seed: int = 0, **changes: Any) -> RunConfig:
+    return RunConfig.make(task, model, seed=seed, settings={**TINY, **changes})
+
+
+def record_of(one: RunConfig, **fields: Any) -> RunRecord:
+    record = one.record()
+    for name, value in fields.items():
+        setattr(record, name, value)
+    return record
+
+
+class Pretend:
+    """A backend without processes: ``outcomes`` say what each job does, and how it ends."""
+
+    def __init__(self, *outcomes: Callable[[Job], Failure | None]) -> None:
+        self.outcomes = outcomes
+        self.jobs: Sequence[Job] = ()
+
+    def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
+        self.jobs = jobs
+        for number, (job, outcome) in enumerate(zip(jobs, self.outcomes, strict=True)):
+            yield number, Began()
+            yield number, outcome(job)
+
+
+def leaves(record: RunRecord, failure: Failure | None = None) -> Callable[[Job], Failure | None]:
+    """An outcome: the job leaves this record."""
+
+    def outcome(job: Job) -> Failure | None:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        record.write(job.folder)
+        return failure
+
+    return outcome
+
+
+def fails(reason: str, refused: bool = False) -> Callable[[Job], Failure]:
+    """An outcome: the job leaves nothing."""
+    return lambda _: Failure(reason, refused)
+
+
+def at(folder: Path) -> Job:
+    return Job((), folder)
+
+
+def test_expand_makes_every_combination_and_says_what_cannot_be() -> None:
+    suite = expand(["attention", "dlr"], ["cumsum", "shift"], seeds=(0, 1), grid=[{"length": 16}, {"length": 0}])
+    assert len(suite.runs) == 2 * 2 * 2
+    assert {(run.model.name, run.task.name, run.seed) for run in suite.runs} == {
+        (model, task, seed) for model in ("attention", "dlr") for task in ("cumsum", "shift") for seed in (0, 1)
+    }
+    assert len(suite.skipped) == 4
+    assert all("length must be at least" in reason for *_, reason in suite.skipped)
+
+
+def test_a_model_that_refuses_a_task_when_it_is_built_is_skipped() -> None:
+    suite = expand(["hyena", "dlr"], ["pathfinder", "shift"])
+    names = [(run.model.name, run.task.name) for run in suite.runs]
+    assert names == [("dlr", "pathfinder"), ("hyena", "shift"), ("dlr", "shift")]
+    ((model, task, reason),) = suite.skipped
+    assert (model, task) == ("hyena", "pathfinder")
+    assert "causal" in reason
+
+
+def test_every_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    suite = expand(["attention", "dlr"], ["cumsum"], seeds=(0, 1), grid=[{"length": 16}, {"length": 32}])
+    assert len({run.folder(tmp_path) for run in suite.runs}) == len(suite.runs) == 8
+
+
+def test_a_model_without_an_address_is_refused(tmp_path: Path) -> None:
+    class Mixer(nn.Linear):
+        def __init__(self, d_model: int) -> None:
+            super().__init__(d_model, d_model)
+
+    with pytest.raises(UsageError, match="Mixer has no address"):
+        run_suite([RunConfig.make("cumsum", Mixer)], tmp_path)
+
+
+def test_two_equal_runs_are_refused_by_name(tmp_path: Path) -> None:
+    backend = Pretend()
+    with pytest.raises(UsageError, match=r"the suite has dlr on shift seed 2 twice \(numbers 2 and 3\)"):
+        run_suite(
+            [RunConfig.make("shift", "dlr"), *[RunConfig.make("shift", "dlr", seed=2)] * 2], tmp_path, backend=backend
+        )
+    same = [RunConfig.make("shift", "dlr"), RunConfig.make("shift", "dlr", settings={"length": 256})]
+    with pytest.raises(UsageError, match="dlr on shift length=256 seed 0, which is the same run as dlr on shift seed"):
+        run_suite(same, tmp_path, backend=backend)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("field", ["steps", "batch_size", "train_samples", "test_batches"])
+def test_unequal_budgets_are_refused_before_anything_runs(tmp_path: Path, field: str) -> None:
+    values = {"steps": 8, "batch_size": 8, "train_samples": 64, "test_batches": 7}
+    unequal = [config(), config("dlr", **{field: values[field]})]
+    backend = Pretend(fails("killed by SIGKILL"), fails("killed by SIGKILL"))
+    with pytest.raises(UsageError) as caught:
+        run_suite(unequal, tmp_path, backend=backend)
+    for word in ("cumsum", field, "attention", "dlr", str(values[field]), "--unequal-budgets"):
+        assert word in str(caught.value)
+    assert backend.jobs == ()
+    assert len(run_suite(unequal, tmp_path, backend=backend, may_differ=[field])) == 2
+
+
+def test_what_belongs_to_a_model_or_another_task_may_be_unequal(tmp_path: Path) -> None:
+    runs = [config(), config("dlr", lr=0.5), config(task="shift", steps=8), config(length=32, steps=12)]
+    assert len(run_suite(runs, tmp_path, backend=Pretend(*[fails("killed by SIGKILL")] * 4))) == 4
+
+
+def test_a_bad_time_limit_or_device_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="time_limit must be above 0 seconds and finite, found 0"):
+        run_suite([config()], tmp_path, time_limit=0)
+    with pytest.raises(UsageError, match="unknown device 'gpu'"):
+        run_suite([config()], tmp_path, device="gpu")
+
+
+def test_a_suite_without_runs_is_done(tmp_path: Path) -> None:
+    assert run_suite([], tmp_path) == []
+
+
+def test_a_job_is_the_command_of_the_run(tmp_path: Path) -> None:
+    backend = Pretend(leaves(record_of(config(), status="done")))
+    run_suite([config()], tmp_path, backend=backend, time_limit=5, device="cpu")
+    (job,) = backend.jobs
+    assert job.arguments[:5] == ("eval", "--model", "attention", "--task", "cumsum")
+    assert job.arguments[-4:] == ("--out", str(tmp_path), "--device", "cpu")
+    assert (job.folder, job.time_limit) == (config().folder(tmp_path), 5)
+
+
+def test_trackers_go_to_every_run_and_misspelt_ones_nowhere(tmp_path: Path) -> None:
+    backend = Pretend(leaves(record_of(config(), status="done")))
+    run_suite([config()], tmp_path, backend=backend, trackers=["csv,tensorboard"])
+    assert backend.jobs[0].arguments[-4:] == ("--tracker", "csv", "--tracker", "tensorboard")
+    with pytest.raises(UsageError, match=r"cvs.*csv"):
+        run_suite([config(seed=1)], tmp_path, backend=backend, trackers=["cvs"])
+
+
+def test_finished_runs_get_the_trackers_that_they_lack(tmp_path: Path) -> None:
+    runs = [config(seed=seed) for seed in range(2)]
+    for one, status in zip(runs, ("done", "diverged"), strict=True):
+        leaves(record_of(one, status=status, scores={"test": {"r2": 0.5}}))(at(one.folder(tmp_path)))
+    mine = runs[1].folder(tmp_path) / "csv" / "metrics.csv"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    run_suite(runs, tmp_path, backend=Pretend(), trackers=["csv"])
+    with (runs[0].folder(tmp_path) / "csv" / "metrics.csv").open() as file:
+        assert [row["test/r2"] for row in csv.DictReader(file)] == ["0.5"]
+    assert mine.read_text() == "mine"
+
+
+def test_a_backend_that_cannot_be_reached_leaves_no_folder(tmp_path: Path) -> None:
+    class Unreachable:
+        def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
+            raise UsageError("nobody answers")
+            yield 0, None
+
+    with pytest.raises(UsageError, match="nobody answers"):
+        run_suite([config()], tmp_path / "runs", backend=Unreachable())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finished_runs_are_not_repeated_and_failed_ones_are(tmp_path: Path) -> None:
+    runs = [config(seed=seed) for seed in range(4)]
+    for one, status in zip(runs, ("done", "diverged", "failed", "running"), strict=True):
+        leaves(record_of(one, status=status))(at(one.folder(tmp_path)))
+    seen: list[list[str]] = []
+    backend = Pretend(*[leaves(record_of(one, status="done")) for one in runs[2:]])
+    records = run_suite(
+        runs, tmp_path, backend=backend, on_change=lambda progress, _: seen.append(list(progress.statuses))
+    )
+    assert [job.folder for job in backend.jobs] == [one.folder(tmp_path) for one in runs[2:]]
+    assert [record.status for record in records] == ["done", "diverged", "done", "done"]
+    assert seen[0] == ["done", "diverged", "waiting", "waiting"]
+    assert seen[1] == ["done", "diverged", "running", "waiting"]
+    assert seen[-1] == ["done", "diverged", "done", "done"]
+
+
+def test_a_run_that_leaves_no_record_gets_one(tmp_path: Path) -> None:
+    backend = Pretend(fails("killed by SIGSEGV"), leaves(record_of(config(seed=1), status="done")))
+    records = run_suite([config(), config(seed=1)], tmp_path, backend=backend)
+    assert [record.status for record in records] == ["failed", "done"]
+    assert read_record(config().folder(tmp_path)) == records[0]
+    assert records[0].notes == ["killed by SIGSEGV"]
+
+
+def test_a_run_that_is_cut_off_keeps_what_it_recorded(tmp_path: Path) -> None:
+    curve = [{"step": 4, "loss": 0.5, "r2": 0.25}]
+    line = "stopped at its time limit of 5 s"
+    backend = Pretend(leaves(record_of(config(), curve=curve, notes=["slow path"]), Failure(line)))
+    (record,) = run_suite([config()], tmp_path, backend=backend)
+    assert (record.status, record.curve, record.notes) == ("failed", curve, ["slow path", line])
+    assert read_record(config().folder(tmp_path)) == record
+    # the next attempt ends before it could write anything: the same words are not said twice
+    (record,) = run_suite([config()], tmp_path, backend=Pretend(fails(line)))
+    assert record.notes == ["slow path", line]
+
+
+def test_a_run_that_refuses_to_start_leaves_no_record(tmp_path: Path) -> None:
+    seen: list[str] = []
+    (record,) = run_suite(
+        [config()],
+        tmp_path,
+        backend=Pretend(fails("not enough memory", refused=True)),
+        on_change=lambda progress, _: seen.append(progress.statuses[0]),
+    )
+    assert (record.status, record.notes, seen[-1]) == ("failed", ["not enough memory"], "refused")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_another_process_is_working_on_is_left_to_it(tmp_path: Path) -> None:
+    folder = config().folder(tmp_path)
+    leaves(record_of(config()))(at(folder))
+    # a process is never kept out by its own lock
+    hold = f"""
+import pathlib, time
+from lrtasks.files import held
+with held(pathlib.Path({str(folder / LOCK)!r}), "it"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        try:
+            (record,) = run_suite(
+                [config()], tmp_path, backend=Pretend(fails("another process is working", refused=True))
+            )
+        finally:
+            other.kill()
+    assert record.notes == ["another process is working"]
+    assert read_record(folder).status == "running"
+    with held(folder / LOCK, "it"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (json.dumps({"schema": 0, "environment": {"lrtasks": "0.0.1"}}), "has schema 0.*written by lrtasks 0.0.1"),
+        ("{", "is damaged"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_left_alone_and_said(tmp_path: Path, text: str, message: str) -> None:
+    file = config().folder(tmp_path) / "record.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    backend = Pretend(leaves(record_of(config(seed=1), status="done")))
+    records = run_suite([config(), config(seed=1)], tmp_path, backend=backend)
+    assert [record.status for record in records] == ["failed", "done"]
+    assert re.search(message, records[0].notes[0])
+    assert "move or remove that file" in records[0].notes[0]
+    assert file.read_text() == text
+
+
+def test_the_time_left_goes_by_the_models_that_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    runs = [config(model, seed=seed) for model in ("attention", "dlr", "dss") for seed in range(2)]
+    progress = SuiteProgress(runs, tmp_path)
+    assert progress.seconds_left() is None
+    progress.begin(0)
+    now[0] += 10
+    progress.end(0, "done", record_of(runs[0]))
+    # done in an earlier call: its cost is known from its record
+    progress.end(2, "done", record_of(runs[2], cost={"seconds_with_evaluation": 40.0}))
+    assert progress.counts() == {"done": 2, "waiting": 4}
+    assert progress.seconds_left() == 10 + 40 + 25 + 25  # dss as the mean of the others, one at a time
+    progress.begin(1)
+    progress.begin(3)
+    now[0] += 4
+    assert progress.elapsed(3) == 4
+    assert progress.seconds_left() == (6 + 36 + 25 + 25) / 2
+    progress.end(4, "refused", record_of(runs[4]))
+    progress.end(5, "refused", record_of(runs[5]))
+    assert progress.seconds_left() == 36  # the last one alone, not half of both

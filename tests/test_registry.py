@@ -1,0 +1,293 @@
+"""The registry: built-in entries, entry points of other packages, presets, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from plugin_packages import WAVE, importable, write_package
+
+from lrtasks.config import Config, parameter
+from lrtasks.errors import UsageError
+from lrtasks.generators import Task
+from lrtasks.generators.base import registry as tasks
+from lrtasks.models import registry as models
+from lrtasks.registry import Registry
+
+Install = Callable[..., Registry[Task]]
+
+
+def make_registry(base: str) -> Registry[Task]:
+    """A registry with one built-in task."""
+    return Registry("task", "lrtasks.tasks", base, "lrtasks.generators.tasks", {"shift": "shift:Shift"})
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Put modules and distributions on the path; return a registry that sees them."""
+
+    def run(files: dict[str, str], **distributions: dict[str, str]) -> Registry[Task]:
+        write_package(tmp_path, "files", files)
+        for distribution, points in distributions.items():
+            write_package(tmp_path, distribution, {}, tasks=points)
+        return make_registry("lrtasks.generators:Task")
+
+    with importable(tmp_path, monkeypatch):
+        yield run
+
+
+def test_entry_points_add_tasks(install: Install) -> None:
+    registry = install({"waves.py": WAVE}, waves={"wave": "waves:Wave"})
+    assert {"shift", "wave"} <= set(registry.names())
+    assert "wave" not in registry.built_in()
+    assert "waves" not in sys.modules, "listing imports nothing"
+    cls = registry.get("wave")
+    assert cls.name == "wave"
+    assert cls.make(length=5).batch([0]).x.shape == (1, 5, 1)
+    assert registry.get("wave") is cls
+
+
+def test_presets_of_the_wrong_form_are_named(install: Install) -> None:
+    text = WAVE.replace("    length: int", "    presets = {'small': 3}\n    length: int")
+    registry = install({"waves.py": text}, waves={"wave": "waves:Wave"})
+    with pytest.raises(UsageError, match="presets must map each preset's name to a mapping of settings"):
+        registry.get("wave")
+
+
+def test_an_address_serves_as_a_name(tmp_path: Path) -> None:
+    registry = make_registry("lrtasks.generators:Task")
+    (tmp_path / "waves.py").write_text(WAVE)
+    cls = registry.get(f"{tmp_path / 'waves.py'}:Wave")
+    assert cls.name == "Wave"
+    assert cls.make(length=5).batch([0]).x.shape == (1, 5, 1)
+    assert registry.get(f"{tmp_path / 'waves.py'}:Wave") is cls
+    with pytest.raises(UsageError, match=r"must be a subclass of lrtasks\.generators\.Task, found 3"):
+        registry.get(f"{tmp_path / 'waves.py'}:number")
+
+
+def test_names_are_selected_by_list_or_text_or_all() -> None:
+    registry = make_registry("lrtasks.generators:Task")
+    assert registry.select(["shift"]) == ["shift"]
+    assert "shift" in registry.select("all")
+    assert registry.select("shift,mine.py:Mine") == ["shift", "mine.py:Mine"]
+    with pytest.raises(UsageError, match="unknown task 'shfit'; did you mean 'shift'"):
+        registry.select("shfit")
+    with pytest.raises(UsageError, match="no task is chosen"):
+        registry.select([])
+
+
+def test_an_import_that_fails_is_named_and_the_rest_works(install: Install) -> None:
+    registry = install(
+        {"waves.py": WAVE, "broken.py": "import no_such_module\n"}, waves={"wave": "waves:Wave", "bad": "broken:Bad"}
+    )
+    assert {"bad", "wave"} <= set(registry.names())
+    message = "task 'bad' from broken:Bad (package waves) cannot be imported: ModuleNotFoundError: No module named"
+    with pytest.raises(UsageError, match=re.escape(message)):
+        registry.get("bad")
+    assert registry.get("wave").name == "wave"
+
+
+def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
+    registry = install({"waves.py": WAVE}, one={"wave": "waves:Wave"}, two={"wave": "other:Wave"})
+    assert registry.names().count("wave") == 1
+    with pytest.raises(
+        UsageError, match=r"two tasks are called 'wave': .*; rename one of them or uninstall it$"
+    ) as found:
+        registry.get("wave")
+    assert all(origin in str(found.value) for origin in ("waves:Wave (package one)", "other:Wave (package two)"))
+
+
+def test_a_package_cannot_take_a_built_in_name(install: Install) -> None:
+    registry = install({"waves.py": WAVE}, one={"shift": "waves:Wave", "wave": "waves:Wave"})
+    with pytest.raises(
+        UsageError, match=r"two tasks are called 'shift': lrtasks\.generators\.tasks\.shift:Shift and waves:"
+    ):
+        registry.get("shift")
+    assert registry.get("wave").name == "wave"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("waves:number", "task 'it' must be a subclass of lrtasks.generators.Task, found 3"),
+        (
+            "lrtasks.models.dlr:DLR",
+            "must be a subclass of lrtasks.generators.Task, found <class 'lrtasks.models.dlr.DLR'>",
+        ),
+        ("waves", "must be a subclass of lrtasks.generators.Task, found <module 'waves'"),
+        ("waves:Gone", "cannot be imported: AttributeError: module 'waves' has no attribute 'Gone'"),
+        ("waves Wave", "from waves Wave (package it) cannot be imported: AttributeError: "),
+        ("exits:Wave", "cannot be imported: SystemExit: 3"),
+        ("spelt:Wave", "cannot be imported: SyntaxError: "),
+        ("lines:Wave", "cannot be imported: ValueError: one two"),
+        (
+            "bare:Bare",
+            "(package it): put @dataclass(frozen=True) on top of class Bare to make length parameters",
+        ),
+        ("plain:Plain", "parameter length has no description; write length: TYPE = parameter(DEFAULT, 'what it is')"),
+        ("needy:Needy", "parameter length has no default; write length: TYPE = parameter(DEFAULT, 'what it is')"),
+        ("odd:Odd", "it cannot be made with its defaults: TypeError: a parameter cannot be declared as dict"),
+        ("rows:Rows", "it cannot be made with its defaults: ValueError: three four"),
+    ],
+)
+def test_entry_points_must_name_a_task(install: Install, value: str, message: str) -> None:
+    start = "from dataclasses import dataclass\nfrom lrtasks.generators import Task\n"
+    start += "from lrtasks.config import parameter\n"
+    files = {
+        "waves.py": WAVE,
+        "exits.py": "raise SystemExit(3)\n",
+        "spelt.py": "class Wave(:\n",
+        "lines.py": "raise ValueError('one\\n  two')\n",
+        "bare.py": f"{start}class Bare(Task):\n    length: int = parameter(8, 'values')\n",
+        "plain.py": f"{start}@dataclass(frozen=True)\nclass Plain(Task):\n    length: int = 8\n",
+        "needy.py": f"{start}@dataclass(frozen=True)\nclass Needy(Task):\n    length: int\n",
+        "odd.py": f"{start}@dataclass(frozen=True)\nclass Odd(Task):\n    length: dict = parameter(None, 'values')\n",
+        "rows.py": f"{start}@dataclass(frozen=True)\nclass Rows(Task):\n"
+        "    def check(self):\n        raise ValueError('three\\n  four')\n",
+    }
+    registry = install(files, it={"it": value}, waves={"wave": "waves:Wave"})
+    for _ in range(2):  # the second time as the first
+        with pytest.raises(UsageError, match=re.escape(message)):
+            registry.get("it")
+    assert list(registry.problems()) == ["it"]
+    assert message in registry.problems()["it"]
+    assert "it" not in registry.usable() and {"shift", "wave"} <= set(registry.usable())
+
+
+def test_a_class_of_another_kind_keeps_its_name(install: Install) -> None:
+    registry = install({}, it={"it": "lrtasks.models.dlr:DLR"})
+    with pytest.raises(UsageError, match="must be a subclass of"):
+        registry.get("it")
+    with pytest.raises(UsageError, match=r"^dlr has no parameter"):
+        models.get("dlr").make(no_such=1)
+
+
+def test_what_cannot_be_used_is_listed_with_the_reason(install: Install) -> None:
+    broken = "print('hello')\nraise ValueError('one\\ntwo')\n"
+    registry = install(
+        {"waves.py": WAVE, "broken.py": broken},
+        one={"wave": "waves:Wave", "shift": "waves:Wave", "bad": "broken:Bad", "twin": "x:Y"},
+        two={"twin": "y:Z"},
+    )
+    problems = registry.problems()
+    assert list(problems) == ["bad", "shift", "twin"]
+    assert all("\n" not in problem and name in problem for name, problem in problems.items())
+    assert "ValueError: one two" in problems["bad"]
+    assert set(registry.names()) - set(registry.usable()) == set(problems)
+
+
+def test_nothing_is_wrong_without_packages_from_outside(install: Install) -> None:
+    registry = install({})
+    assert registry.problems() == {}
+    assert registry.usable() == registry.names()
+
+
+def test_what_a_package_prints_on_import_is_no_output(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    registry = install({"waves.py": f"print('hello')\n{WAVE}"}, waves={"wave": "waves:Wave"})
+    registry.get("wave")
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+def test_a_task_may_refuse_its_defaults(install: Install) -> None:
+    check = "\n    def check(self):\n        if self.length < 9: raise UsageError('too short')\n"
+    text = f"from lrtasks.errors import UsageError\n{WAVE.replace('number = 3', '')}{check}"
+    registry = install({"waves.py": text}, waves={"wave": "waves:Wave"})
+    assert registry.problems() == {}
+    assert registry.get("wave").make(length=9).batch([0]).x.shape == (1, 9, 1)
+
+
+def test_an_entry_point_must_use_the_name_of_its_class(install: Install) -> None:
+    registry = install({"waves.py": WAVE}, waves={"wave": "waves:Wave", "ripple": "waves:Wave"})
+    registry.get("wave")
+    with pytest.raises(UsageError, match=r"entry point 'ripple' = .* names a class registered as the task 'wave'"):
+        registry.get("ripple")
+    assert registry.get("wave").name == "wave"
+
+
+def test_tasks_named_by_an_entry_point_reach_other_processes(install: Install) -> None:
+    install({"waves.py": WAVE})
+    import waves  # type: ignore[import-not-found]
+
+    task = tasks.register("wave")(waves.Wave).make(length=3)
+    del tasks._classes["wave"]  # as in a process that has not used it yet
+    code = "import pickle, sys; sys.path[:], task = pickle.load(sys.stdin.buffer); task = pickle.loads(task)\n"
+    code += "print(task.name, task.batch([5]).x.tolist())"
+    payload = pickle.dumps((sys.path, pickle.dumps(task)))
+    second = subprocess.run([sys.executable, "-c", code], input=payload, capture_output=True, check=True)
+    assert second.stdout.decode().strip() == f"wave {task.batch([5]).x.tolist()}"
+
+
+@dataclass(frozen=True)
+class Mine(Config):
+    """A class made by hand."""
+
+    size: int = parameter(1, "a size")
+
+
+def by_hand() -> Registry[Mine]:
+    """A registry for any class with parameters."""
+    return make_registry("lrtasks.config:Config")  # type: ignore[return-value]
+
+
+def test_classes_are_registered_by_hand() -> None:
+    registry = by_hand()
+    assert registry.register("mine")(Mine) is Mine
+    assert registry.get("mine") is Mine
+    assert "mine" in registry.names()
+
+
+def test_one_name_has_one_class() -> None:
+    registry = by_hand()
+    registry.register("mine")(Mine)
+    again = type("Mine", (Config,), {"__module__": __name__, "__qualname__": "Mine"})
+    assert registry.register("mine")(again) is again, "a notebook cell may be run twice"
+    assert registry.get("mine") is again
+
+    class Other(Mine):
+        pass
+
+    with pytest.raises(UsageError, match=f"two tasks are called 'mine': {__name__}:Mine and {__name__}:"):
+        registry.register("mine")(Other)
+    with pytest.raises(
+        UsageError, match=rf"two tasks are called 'shift': lrtasks\.generators\.tasks\.shift:Shift and {__name__}"
+    ):
+        registry.register("shift")(Mine)
+    assert Mine.name == "mine"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", [3, None, ["shift"]])
+def test_names_are_texts(install: Install, name: object) -> None:
+    with pytest.raises(UsageError, match="the name of a task must be a text, found "):
+        install({}).get(name)  # type: ignore[arg-type]
+
+
+def test_unknown_names_are_answered_with_the_close_ones(install: Install) -> None:
+    registry = install({"waves.py": WAVE}, waves={"wave": "waves:Wave"})
+    with pytest.raises(UsageError, match="unknown task 'wvae'; did you mean 'wave'"):
+        registry.get("wvae")
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "a,b", "-a", "all", "a" * 101, "<b>"])
+def test_names_that_could_be_no_folders_or_options_are_refused(install: Install, name: str) -> None:
+    registry = install({"waves.py": WAVE}, waves={"wave": "waves:Wave"})
+    wave = registry.get("wave")
+    with pytest.raises(UsageError, match="cannot be the name of a task: use letters, digits") as caught:
+        registry.register(name)(wave)
+    assert repr(name) in str(caught.value)
+
+
+def test_a_package_with_such_a_name_is_told_of_and_the_rest_works(install: Install) -> None:
+    registry = install({"waves.py": WAVE}, waves={"..": "waves:Wave"})
+    assert "'..' cannot be the name of a task" in registry.problems()[".."]
+    assert ".." not in registry.usable() and "shift" in registry.usable()
+
+
+@pytest.mark.parametrize("name", ["λ-wave", "wave_2.1", "2d"])
+def test_letters_of_any_language_and_digits_make_a_name(install: Install, name: str) -> None:
+    assert install({"waves.py": WAVE}, waves={name: "waves:Wave"}).get(name).name == name

@@ -1,0 +1,115 @@
+"""Run configs: presets joined, settings assigned, digests that tell runs apart."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import lrtasks
+from lrtasks import generators, models
+from lrtasks.budget import Budget
+from lrtasks.errors import UsageError
+from lrtasks.run_config import RunConfig
+
+PRESETS = [
+    *((task, None, preset) for task in generators.names() for preset in generators.registry.get(task).presets),
+    *(
+        (preset.partition("/")[2] or "shift", model, preset.partition("/")[0])
+        for model in models.names()
+        for preset in models.registry.get(model).presets
+    ),
+]
+
+
+class Mixer(nn.Module):
+    def __init__(self, d_model: int, window: int = 2) -> None:
+        super().__init__()
+        self.out = nn.Linear(d_model, d_model)
+
+
+def test_later_presets_win() -> None:
+    config = RunConfig.make(
+        "listops", "dlr", preset="paper", settings={"steps": 7000, "model.dt_min": 0.5, "dt_max": 0.6}
+    )
+    assert config.budget.steps == 7000, "the user's"
+    assert config.budget.batch_size == 32, "the task's"
+    assert config.budget.lr == 8e-4, "the model's for this task"
+    assert config.model.parameters["layers"] == 6, "the model's for this task"
+    assert config.model.parameters["dt_min"] == 0.5
+    assert RunConfig.make("shift", "dlr").budget == Budget(lr=1e-3)
+
+
+@pytest.mark.parametrize(("task", "model", "preset"), PRESETS)
+def test_every_preset_is_valid(task: str, model: str | None, preset: str) -> None:
+    RunConfig.make(task, model or Mixer, preset=preset)
+
+
+@pytest.mark.parametrize("preset", ["small", "paper"])
+def test_everything_of_ours_has_both_presets(preset: str) -> None:
+    registries: list[Any] = [generators.registry, models.registry]
+    assert [
+        name for registry in registries for name in registry.built_in() if preset not in registry.get(name).presets
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "arguments", "message"),
+    [
+        ("shft", "dlr", {}, "unknown task 'shft'; did you mean 'shift'"),
+        ("shift", "dlrr", {}, "unknown model 'dlrr'; did you mean 'dlr'"),
+        ("shift", "dlr", {"preset": "smal"}, "unknown preset 'smal'; did you mean 'small'"),
+        ("shift", "dlr", {"settings": {"lenght": 8}}, "called 'lenght'; did you mean 'length'"),
+        ("shift", "dlr", {"settings": {"length": 0}}, "shift: length must be at least 2"),
+        ("shift", "dlr", {"settings": {"steps": 8, "budget.steps": 9}}, "steps is given twice: 8 and 9"),
+        ("shift", Mixer, {"settings": {"window": 8}}, "write model.window for a model of your own"),
+        ("shift", Mixer, {"settings": {"model.windw": 8}}, "Mixer"),
+        ("shift", "dlr", {"seed": -1}, "seed must be a whole number"),
+        (3, "dlr", {}, "task must be a name or a task"),
+        ("shift", 3, {}, "a model must be a name, a class, a function or a module, found int"),
+    ],
+)
+def test_what_a_user_can_mistake_is_told(task: Any, model: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        RunConfig.make(task, model, **arguments).build()
+
+
+def test_the_digest_tells_runs_apart() -> None:
+    base = RunConfig.make("shift", "dlr")
+    assert base.digest == RunConfig.make("shift", "dlr", settings={"length": np.int64(256)}).digest
+    others = [
+        RunConfig.make("shift", "dlr", seed=1),
+        RunConfig.make("shift", "dlr", settings={"length": 128}),
+        RunConfig.make("shift", "dlr", settings={"d_state": 4}),
+        RunConfig.make("shift", "dlr", settings={"lr": 0.1}),
+        RunConfig.make("cumsum", "dlr"),
+        RunConfig.make("shift", "dss"),
+        base.with_data("digest of a dataset"),
+    ]
+    assert len({config.digest for config in (base, *others)}) == 1 + len(others)
+
+
+def test_another_version_of_a_model_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = RunConfig.make("shift", "dlr").digest
+    monkeypatch.setattr(models.registry.get("dlr"), "version", 99)
+    assert RunConfig.make("shift", "dlr").digest != before
+
+
+def test_the_command_makes_the_same_run(tmp_path: Path) -> None:
+    config = RunConfig.make("shift", "dlr", seed=np.int64(3), settings={"length": np.int64(64), "kernel": "prod"})
+    words = shlex.split(config.command_text())
+    given = dict(word.split("=", 1) for word in words[words.index("--set") :] if "=" in word)
+    assert given == {"task.length": "64", "model.kernel": '"prod"'}
+    assert words[words.index("--seed") + 1] == "3"
+    assert config.folder(tmp_path).parent == tmp_path / "shift"
+
+
+def test_a_task_that_is_made_takes_no_parameters() -> None:
+    task = lrtasks.make("shift", length=16)
+    assert RunConfig.make(task, "dlr", preset="paper").task is task
+    with pytest.raises(UsageError, match="this task is made already"):
+        RunConfig.make(task, "dlr", settings={"length": 8})
