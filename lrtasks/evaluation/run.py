@@ -279,14 +279,11 @@ class _Run:
         shape = task.image_shape()
         if shape is None or task.target.pooled or task.target.length != task.input.length or not self.writes:
             return
-        from lrtasks.results import figures
+        from lrtasks.generators.preview import save_predictions
 
         stream, _ = self.streams.test
         for loaded, prediction in loop.predictions(self.fabric, self.model, task, stream, 1, 0):
-            batch = loaded.batch
-            figures.save(
-                figures.draw_predictions(batch.x, batch.y, prediction, shape, task.target.width), self.folder / PANEL
-            )
+            save_predictions(task, loaded.batch, prediction, self.folder / PANEL)
 
     def _close(self, status: str, *notes: str) -> None:
         self.record.status = status
