@@ -9,6 +9,7 @@ import math
 import os
 import re
 import stat
+import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -262,16 +263,15 @@ def _writer(content: dict[str, Any]) -> str:
 
 
 @functools.cache
-def _fields() -> dict[str, tuple[type, bool]]:
+def _fields() -> dict[str, tuple[Any, bool]]:
     """Type of each field, and whether it may be missing."""
-    hints = typing.get_type_hints(RunRecord)
-    return {
-        field.name: (
-            typing.get_origin(hints[field.name]) or hints[field.name],
-            field.default_factory is not dataclasses.MISSING,
-        )
-        for field in dataclasses.fields(RunRecord)
-    }
+    found = {}
+    for field in dataclasses.fields(RunRecord):
+        hint = typing.get_type_hints(RunRecord)[field.name]
+        kind = hint if isinstance(hint, types.UnionType) else typing.get_origin(hint) or hint
+        has_default = field.default_factory is not dataclasses.MISSING or field.default is not dataclasses.MISSING
+        found[field.name] = kind, has_default and field.name not in ("status", "schema")
+    return found
 
 
 def _problem(content: dict[str, Any]) -> str | None:
@@ -283,7 +283,7 @@ def _problem(content: dict[str, Any]) -> str | None:
         if name not in content and not optional:
             return f"{name!r} is missing"
         if name in content and not isinstance(content[name], kind):
-            return f"{name!r} must be {kind.__name__}, found {content[name]!r}"
+            return f"{name!r} must be {getattr(kind, '__name__', kind)}, found {content[name]!r}"
     for name, entries in _ENTRIES.items():
         for entry, kind in entries.items() if content.get(name) or name != "cost" else ():
             if entry not in content[name]:

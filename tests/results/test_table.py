@@ -95,7 +95,7 @@ def test_different_budgets_are_never_merged(name: str) -> None:
     [
         made(score=0.75, seed=1, hyper={"layers": 2}),
         made(score=0.75, seed=1, length=512),
-        made(score=0.75, seed=1, structure="ab"),
+        made(score=0.75, seed=1, source="ab"),
         made(score=0.75, seed=1, hyper={"lr": 3.0}),
         dataclasses.replace(made(score=0.75, seed=1), task={**made().task, "version": 2}),
         dataclasses.replace(made(score=0.75, seed=1), task={**made().task, "data": "ab"}),
@@ -403,7 +403,7 @@ def test_settings_of_an_own_model_that_look_alike_are_kept_apart(
 ) -> None:
     records = []
     for number, entry in enumerate(parameters):
-        record = made(model="net", score=0.1 * number, structure="0" if alike else str(number))
+        record = made(model="net", score=0.1 * number, source="0" if alike else str(number))
         record.model["parameters"] = entry
         records.append(record)
     table = tabled(records)
@@ -412,8 +412,8 @@ def test_settings_of_an_own_model_that_look_alike_are_kept_apart(
 
 
 def test_own_models_of_another_structure_are_kept_apart() -> None:
-    records = [made(model="net", structure=structure) for structure in "ab"]
-    assert tabled(records).column_labels == ("net (structure=a)", "net (structure=b)")
+    records = [made(model="net", source=source) for source in "ab"]
+    assert tabled(records).column_labels == ("net (source=a)", "net (source=b)")
 
 
 def test_settings_are_ordered_as_numbers() -> None:
