@@ -172,12 +172,8 @@ class Mamba3Layer(nn.Module):
     def step(self, x: Tensor, state: Mamba3State) -> tuple[Tensor, Mamba3State]:
         """One position ``(batch, d_model)``; equals :meth:`forward`."""
         z, plain, k, q, g, dt, lam, angle = self._inputs(x)
-        theta = torch.remainder(state.theta + _turn(angle.unsqueeze(1), dt), 2 * math.pi)
-        q, k = (rotated(value, theta.unsqueeze(1)) for value in (q, k))
         v, before = (self._ranked(value, "mimo_x") for value in (plain, state.v))
-        alpha, dt, lam = (value[..., None, None] for value in (g.exp(), dt, lam))
-        S = alpha * (state.S + (1 - lam) * dt * _outer(state.k, before)) + lam * dt * _outer(k, v)
-        y = torch.einsum("brhn,bhnp->brhp", q, S)
+        y, theta, S, k = trapezoid_step(q, k, v, g, dt, lam, angle, state.theta, state.S, state.k, before)
         return self._finish(y, v, z), Mamba3State(theta, S, k, plain.to(S.dtype))
 
     def _inputs(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -208,6 +204,28 @@ class Mamba3Layer(nn.Module):
         y = y.squeeze(-3) if self.rank == 1 else (y * self.mimo_o.transpose(0, 1)).sum(-3)  # type: ignore[operator]
         out: Tensor = self.out_proj(y.flatten(-2).to(z.dtype))
         return out
+
+
+@full_precision
+def trapezoid_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    dt: Tensor,
+    lam: Tensor,
+    angle: Tensor,
+    theta: Tensor,
+    S: Tensor,
+    k_before: Tensor,
+    v_before: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One position of :func:`trapezoid`, with q and k not rotated yet; gives S^T q, the angles, S, and k rotated."""
+    theta = torch.remainder(theta + _turn(angle.unsqueeze(1), dt), 2 * math.pi)
+    q, k = (rotated(value, theta.unsqueeze(1)) for value in (q, k))
+    alpha, dt, lam = (value[..., None, None] for value in (g.exp(), dt, lam))
+    S = alpha * (S + (1 - lam) * dt * _outer(k_before, v_before)) + lam * dt * _outer(k, v)
+    return torch.einsum("brhn,bhnp->brhp", q, S), theta, S, k
 
 
 def _outer(k: Tensor, v: Tensor) -> Tensor:

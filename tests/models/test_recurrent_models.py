@@ -80,6 +80,30 @@ def test_recall_presets_have_equal_states(name: str, preset: str) -> None:
     assert state_bytes(built) == pytest.approx(wanted, rel=0.1)
 
 
+@pytest.mark.parametrize("name", RECURRENT)
+def test_half_precision(name: str) -> None:
+    """Under autocast states and decays stay in float32, so that outputs differ by rounding; and a model in bfloat16."""
+    built = model(name)
+    x = torch.randn(2, 50, 3)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+        wanted = built(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = built(x)
+        assert (y.float() - wanted).norm() < 0.05 * wanted.norm()
+        y.square().mean().backward()
+        state = built.initial_state(2)
+        for t in range(5):
+            z, state = built.step(x[:, t], state)
+        assert (z.float() - wanted[:, 4]).norm() < 0.05 * wanted[:, 4].norm()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in built.parameters())
+    with torch.no_grad():
+        half = built.bfloat16()
+        assert half(x.bfloat16()).dtype == torch.bfloat16
+        assert half.step(x[:, 0].bfloat16(), half.initial_state(2))[0].dtype == torch.bfloat16
+
+
 # Bytes of state of one bare layer of width 64, as counted by hand.
 BYTES = {
     "deltanet": (6_400, {}),
