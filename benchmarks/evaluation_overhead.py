@@ -97,7 +97,10 @@ def main() -> None:
         training = median(time.process_time, step, arguments.repeats)
         line = f"{name:16}{making * 1e3:8.1f}ms{training * 1e3:8.0f}ms{making / training:8.1%}"
         if arguments.loop:
-            bare, whole = median(time.perf_counter, step, arguments.repeats), loop_seconds(config, arguments.repeats * 10)
+            bare, whole = (
+                median(time.perf_counter, step, arguments.repeats),
+                loop_seconds(config, arguments.repeats * 10),
+            )
             line += f"{whole * 1e3:8.1f}ms{whole / bare:11.2f}"
         print(line, flush=True)
 

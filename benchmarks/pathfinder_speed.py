@@ -2,12 +2,12 @@
 
     python benchmarks/pathfinder_speed.py                              # 64, 128, 256, 512; 300 images each
     python benchmarks/pathfinder_speed.py --res 256 --images 1000 --variant clean
-    python benchmarks/pathfinder_speed.py --res 64 --plain 20          # against the same source without numba
+    python benchmarks/pathfinder_speed.py --res 64 --plain 20          # against the same source as plain Python
 
 CPU milliseconds of one thread: the mean with its standard error (the cost has a heavy tail: paths that do not fit are
 thrown away), the median and the slowest, then the mean of each part: placement (search for the paths), drawing, and PNG
 (image and label map, as `lrtasks generate` writes them). Tables and patches, made once per process, are given apart.
-``--plain`` makes the first images again in a process without numba and gives the ratio of the means over them.
+``--plain`` makes the first images again as plain Python and gives the ratio of the means over them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def seconds(res: int, variant: Variant, images: int) -> tuple[float, np.ndarray]
 
 
 def plain_mean(res: int, variant: str, images: int) -> float:
-    """Mean seconds of the same images in a process without numba."""
+    """Mean seconds of the same images in a process where numba compiles nothing."""
     command = [sys.executable, __file__, "--res", str(res), "--variant", variant, "--images", str(images), "--json"]
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -9,6 +9,9 @@ from typing import Any, ClassVar, Literal
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
 
+MAX_STEPS = 10**9
+"""Steps, batches and samples of a run; more are taken for a mistake."""
+
 
 @dataclass(frozen=True)
 class Budget(Config):
@@ -16,7 +19,7 @@ class Budget(Config):
 
     name: ClassVar[str] = "budget"
 
-    steps: int = parameter(2000, "optimiser steps", at_least=1)
+    steps: int = parameter(2000, "optimiser steps", at_least=1, at_most=MAX_STEPS)
     batch_size: int = parameter(16, "samples per step, over all processes", at_least=1, at_most=2**20)
     lr: float = parameter(1e-3, "learning rate of parameters that declare none of their own", above=0, at_most=1e6)
     weight_decay: float = parameter(0.0, "decoupled weight decay (AdamW)", at_least=0)
@@ -24,15 +27,15 @@ class Budget(Config):
     schedule: Literal["constant", "linear", "cosine"] = parameter(
         "constant", "learning rate after the warm-up: unchanged, or falling to 0 in a line or a half cosine"
     )
-    warmup_steps: int = parameter(0, "steps of linear warm-up from 0", at_least=0)
+    warmup_steps: int = parameter(0, "steps of linear warm-up from 0", at_least=0, at_most=MAX_STEPS)
     clip: float = parameter(0.0, "largest gradient norm; 0 switches clipping off", at_least=0)
     precision: Literal["32", "bf16"] = parameter("32", "arithmetic: float32, or bfloat16 autocast")
     train_samples: int | None = parameter(
-        None, "train on this many samples again and again; none: always fresh", at_least=1
+        None, "train on this many samples again and again; none: always fresh", at_least=1, at_most=MAX_STEPS
     )
-    eval_every: int = parameter(500, "steps between evaluations on the validation stream", at_least=1)
-    val_batches: int = parameter(10, "batches of the fixed validation stream", at_least=1)
-    test_batches: int = parameter(50, "batches of the fixed test stream", at_least=1)
+    eval_every: int = parameter(500, "steps between evaluations on validation data", at_least=1, at_most=MAX_STEPS)
+    val_batches: int = parameter(10, "batches of the fixed validation stream", at_least=1, at_most=MAX_STEPS)
+    test_batches: int = parameter(50, "batches of the fixed test stream", at_least=1, at_most=MAX_STEPS)
     stop_at: float | None = parameter(None, "stop when the validation score reaches this; none: never")
 
     def check(self) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from lrtasks.errors import UsageError
 
 
@@ -30,6 +32,13 @@ def make_folder(folder: Path, what: str) -> None:
         raise UsageError(f"{what} {folder} cannot be made: {error.strerror}") from None
     if not os.access(folder, os.W_OK):
         raise UsageError(f"{what} {folder} is not writable")
+
+
+def refuse_links(*paths: Path) -> None:
+    """Raise :class:`UsageError` if one of these paths is a symbolic link, which could lead out of a results folder."""
+    for path in paths:
+        if path.is_symlink():
+            raise UsageError(f"{path} is a symbolic link; remove it, or take another results folder")
 
 
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
@@ -63,58 +72,41 @@ def remove_partials(path: Path) -> None:
 def held(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file ``path``, which is removed afterwards.
 
-    The lock is a POSIX record lock: the system takes it away when this process dies, whatever it dies of, and child
-    processes do not inherit it, so that workers which outlive a killed parent for a moment keep nobody out.
+    The system takes the lock away when this process dies, whatever it dies of. Child processes do not inherit it, so
+    that workers which outlive a killed parent for a moment keep nobody out.
 
     Args:
         path: the lock file.
         what: what is locked, for the message.
 
     Raises:
-        UsageError: if another process holds it.
+        UsageError: if another process holds it, or it is a symbolic link.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    if path.is_symlink():
+        raise UsageError(f"{path} is a symbolic link, which is not used as a lock; remove it")
+    lock = FileLock(path)
     try:
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise UsageError(f"another process is working on {what}; wait for it or stop it") from None
-        if not _is_file_at(descriptor, path):
-            # the holder before us has removed the file between our two calls
-            raise UsageError(f"another process was working on {what} a moment ago; try again")
-        _HELD.add(path)
-        try:
-            yield
-        finally:
-            _HELD.discard(path)
-            path.unlink(missing_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise UsageError(f"another process is working on {what}; wait for it or stop it") from None
+    try:
+        yield
     finally:
-        os.close(descriptor)
+        # before it is let go: whoever has opened the file meanwhile finds that it holds no name any more
+        path.unlink(missing_ok=True)
+        lock.release()
 
 
 def is_held(path: Path) -> bool:
     """Whether a process holds the lock file ``path`` (:func:`held`); nothing is changed."""
-    if path in _HELD:  # opening and closing the file here would drop this process's own lock
-        return True
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
     finally:
         os.close(descriptor)
     return False
-
-
-_HELD: set[Path] = set()
-"""Lock files that this process holds."""
-
-
-def _is_file_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

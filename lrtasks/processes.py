@@ -1,6 +1,6 @@
-"""Commands of lrtasks in processes of their own, which never outlive the process that started them.
+"""Processes that never outlive the process that started them: commands of lrtasks, and workers.
 
-The child's standard input is a pipe whose other end the parent holds and never writes to. The pipe closes when the
+The standard input of a command is a pipe whose other end the parent holds and never writes to. The pipe closes when the
 parent closes it, or dies for whatever reason; then the child kills itself and the processes that it started. A run
 therefore never goes on beside the one that takes its place.
 """
@@ -8,6 +8,7 @@ therefore never goes on beside the one that takes its place.
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -79,6 +80,18 @@ def watch_parent() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, sys.stdin.fileno())
     os.close(nothing)
+
+
+def end_with_parent() -> None:
+    """End this process of :mod:`multiprocessing` as soon as its parent has ended, even by a kill."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _end_with_parent(tether: int) -> None:

@@ -42,8 +42,8 @@ class RunRecord:
             or predictions are no finite numbers) or ``failed``.
         command: the command that repeats the run.
         digest: digest of the run's config (:attr:`lrtasks.run_config.RunConfig.digest`); empty in records of schema 1.
-        task: ``{name, version, parameters, metric, data}``: ``metric`` is the headline score, ``data`` the digest of a
-            stored dataset or ``None`` for fresh samples.
+        task: ``{name, version, parameters, metric, address, data}``: ``metric`` is the headline score, ``address`` what
+            ``--task`` takes (``None`` for a Python object), ``data`` the digest of a stored dataset or ``None``.
         model: ``{name, parameters, version, source, address, count, state_bytes}``: hyper-parameters, version of a
             registered model's numbers, digest of the source of a user's own model (``None`` for a registered one), what
             ``--model`` takes (``None`` for a Python object), number of trained values (a complex one counts twice),

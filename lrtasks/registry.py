@@ -7,6 +7,7 @@ registration: its address, ``FILE.py:NAME`` or ``package.module:NAME``, serves a
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -17,7 +18,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -88,7 +89,7 @@ class Registry(Generic[T]):
     def select(self, chosen: str | Sequence[str]) -> list[str]:
         """The names that ``chosen`` means: a list, a text with commas, or ``"all"``.
 
-        Addresses of a user's own classes (``FILE.py:NAME``) stay as they are.
+        Addresses of a user's own classes (``FILE.py:NAME``) and presets (``NAME@PRESET``) stay as they are.
 
         Raises:
             UsageError: for an unknown name, or an empty list.
@@ -98,7 +99,7 @@ class Registry(Generic[T]):
             return known
         names = chosen.split(",") if isinstance(chosen, str) else list(chosen)
         for name in names:
-            if ":" not in name and name not in known:
+            if ":" not in name and split_preset(name)[0] not in known:
                 raise unknown(self.kind, name, known)
         if not names:
             raise UsageError(f"no {self.kind} is chosen; allowed: all, or some of {', '.join(known)}")
@@ -118,6 +119,18 @@ class Registry(Generic[T]):
         """The names that :meth:`problems` reports no problem for, sorted."""
         problems = self.problems()
         return [name for name in self.names() if name not in problems]
+
+    def summary(self, name: str) -> str:
+        """First sentence of a class's docstring; a built-in class is not imported for it."""
+        if name in self._built_in and name not in self._classes:
+            module, _, attribute = self._built_in[name].partition(":")
+            package, _, stem = module.rpartition(".")
+            tree = ast.parse((resources.files(package) / f"{stem}.py").read_text(encoding="utf-8"))
+            found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == attribute)
+            doc = ast.get_docstring(found)
+        else:
+            doc = inspect.getdoc(self.get(name))
+        return " ".join((doc or "").split("\n\n")[0].replace("``", "").split())
 
     def get(self, name: str) -> type[T]:
         """The class called ``name``, imported if need be.
@@ -189,6 +202,16 @@ class Registry(Generic[T]):
             for problem in malformed(cls):
                 raise UsageError(f"{self.kind} {name!r} from {_origin(point)}: {problem}")
         self.register(name)(cls)
+
+
+def split_preset(text: str) -> tuple[str, str]:
+    """Name and preset of ``NAME@PRESET``; the preset is empty if there is none.
+
+    >>> split_preset("word-problem@a5"), split_preset("shift")
+    (('word-problem', 'a5'), ('shift', ''))
+    """
+    name, _, preset = text.partition("@")
+    return name, preset
 
 
 def load_object(address: str, kind: str) -> Any:

@@ -20,6 +20,7 @@ from lrtasks.generators import Task, registry
 from lrtasks.models.base import ModelLike
 from lrtasks.models.factory import ModelFactory, model_factory, model_parameter_names, model_presets
 from lrtasks.record import RunRecord
+from lrtasks.registry import split_preset
 
 LONGEST_NAME = 100
 """Characters of a model's name in the name of a run's folder; file systems allow 255 in all."""
@@ -70,7 +71,8 @@ class RunConfig:
         task, ``settings``.
 
         Args:
-            task: a name, an address ``FILE.py:NAME``, or a task as it stands.
+            task: a name, an address ``FILE.py:NAME``, either of them with a preset of the task's own
+                (``word-problem@a5``), or a task as it stands.
             model: whatever names a model (:mod:`lrtasks.models.factory`).
             preset: ``"small"``, ``"paper"``, or another that the task or the model has.
             seed: whole number in 0..2^63-1.
@@ -84,16 +86,19 @@ class RunConfig:
         """
         if not isinstance(task, (str, Task)):
             raise UsageError(f"task must be a name or a task that lrtasks.make gave, found {task!r}")
-        task_class = registry.get(task) if isinstance(task, str) else type(task)
+        task_name, instance = split_preset(task) if isinstance(task, str) else ("", "")
+        task_class = registry.get(task_name) if isinstance(task, str) else type(task)
         model_class = model_presets(model)
         require_preset(preset, [task_class, *([model_class] if model_class else [])])
+        if instance and instance not in task_class.presets:
+            raise unknown(f"preset of {task_name}:", instance, task_class.presets)
         known = {
             "task": task_class.parameter_names(),
             "model": model_parameter_names(model),
             "budget": Budget.parameter_names(),
         }
         given = assign(settings or {}, known, options=options)
-        of_task, task_budget = task_class.preset_values(preset)
+        of_task, task_budget = task_class.preset_values(instance or preset)
         of_model, model_budget = model_class.preset_values(preset) if model_class else ({}, {})
         both = f"{preset}/{task_class.name}"
         of_both, both_budget = model_class.preset_values(both) if model_class else ({}, {})
@@ -104,10 +109,14 @@ class RunConfig:
             raise UsageError("task parameters can be given with a task's name only; this task is made already")
         task.key(seed, "train")  # raises for a bad seed
         budgets = (DEFAULTS.get(preset, {}), model_budget, task_budget, both_budget, given["budget"])
+        fields = {key: value for budget in budgets for key, value in budget.items()}
+        if "steps" in given["budget"] and "warmup_steps" not in given["budget"]:
+            # a short trial of a preset warms up for as long as it lasts
+            fields["warmup_steps"] = min(fields.get("warmup_steps", 0), fields["steps"])
         return cls(
             task=task,
             model=model_factory(model, {**of_model, **of_both, **given["model"]}, name=name),
-            budget=Budget.make(**{key: value for budget in budgets for key, value in budget.items()}),
+            budget=Budget.make(**fields),
             seed=int(seed),
             preset=preset,
             settings={f"{owner}.{key}": value for owner, values in given.items() for key, value in values.items()},
@@ -178,6 +187,7 @@ class RunConfig:
             "version": self.task.version,
             "parameters": self.task.parameters(),
             "metric": self.task.metric,
+            "address": self.task_address,
             "data": self.data_digest,
         }
         return RunRecord(

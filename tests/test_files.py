@@ -18,9 +18,8 @@ import os, sys, time
 from pathlib import Path
 from lrtasks.files import held
 with held(Path(sys.argv[1]), "it"):
-    worker = os.fork()
-    if worker:  # the worker outlives the kill of its parent
-        print(worker, flush=True)
+    if not os.fork():  # the worker outlives the kill of its parent
+        print(os.getpid(), flush=True)
     time.sleep(60)
 """
 
@@ -82,12 +81,12 @@ def test_a_lock_is_let_go_after_an_error(tmp_path: Path) -> None:
 def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
-    real = fcntl.lockf
+    real = fcntl.flock
 
     def late(descriptor: int, operation: int) -> None:
         (tmp_path / "lock").unlink()  # as the holder before us does when it is done
         real(descriptor, operation)
 
-    monkeypatch.setattr(fcntl, "lockf", late)
-    with pytest.raises(UsageError, match="was working on the run a moment ago"), held(tmp_path / "lock", "the run"):
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(UsageError, match="another process is working on the run"), held(tmp_path / "lock", "the run"):
         pass

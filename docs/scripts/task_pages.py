@@ -56,7 +56,9 @@ def gallery(page: Path, _: Sequence[str]) -> str:
 
 def groups(page: Path, _: Sequence[str]) -> str:
     """The table of groups, with the tasks of each."""
-    rows = [[group, GROUP_MEANINGS[group], ", ".join(_named(page, name) for name in names)] for group, names in _groups()]
+    rows = [
+        [group, GROUP_MEANINGS[group], ", ".join(_named(page, name) for name in names)] for group, names in _groups()
+    ]
     return table(["group", "to test", "take"], rows)
 
 

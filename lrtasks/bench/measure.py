@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +24,7 @@ from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError, in_one_line, is_shortage
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.models.base import Backbone, ModelConfig, offered, state_bytes
+from lrtasks.processes import end_with_parent
 from lrtasks.spec import Spec
 
 WARM_UP = 32
@@ -249,7 +248,7 @@ def run_apart(function: Callable[..., Any], *arguments: Any, time_limit: float) 
 
 def _serve(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes it, and ends this process
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     with suppress(OSError):  # if memory runs out, Linux ends this process and no other
         Path("/proc/self/oom_score_adj").write_text("1000")
     try:
@@ -258,11 +257,3 @@ def _serve(sender: Connection, function: Callable[..., Any], arguments: tuple[An
         sender.send({"reason": " ".join(str(error).split())})
     except Exception as error:
         sender.send({"reason": "out of memory" if is_shortage(error) else in_one_line(error)})
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that asked for it has ended, even by a kill."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)

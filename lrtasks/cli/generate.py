@@ -21,7 +21,7 @@ def generate(
     samples: Annotated[int, typer.Option(help="Number of samples over all splits.")] = 100_000,
     split: Annotated[str, typer.Option(help="Fractions of train, validation and test samples.")] = "0.96,0.02,0.02",
     seed: Annotated[int, typer.Option(help="Seed of the task's streams.")] = 0,
-    workers: Annotated[str, typer.Option(help="Number of processes, or auto for one per core.")] = "auto",
+    workers: Annotated[str, typer.Option(help="Number of processes, or auto for one per core but one.")] = "auto",
     out: Annotated[
         str | None, typer.Option(help="Folder or fsspec address (s3://bucket/name); by default under ./data.")
     ] = None,
@@ -37,6 +37,7 @@ def generate(
     """
     from lrtasks.data import generate as write
     from lrtasks.data import info
+    from lrtasks.data.store import GenerationError
     from lrtasks.generators import make
 
     chosen = make(task, **task_parameters(context, task, settings or []))
@@ -56,6 +57,9 @@ def generate(
         )
     except KeyboardInterrupt:
         sys.stderr.write(f"lrtasks: interrupted; finished shards are kept in {target}, the same command continues\n")
+        return 1
+    except GenerationError as error:
+        sys.stderr.write(f"lrtasks: {error}\n")
         return 1
     summary = info(target)
     if as_json:

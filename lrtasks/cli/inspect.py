@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,28 +19,47 @@ if TYPE_CHECKING:
 
 def list_names(
     kind: Annotated[str | None, typer.Argument(help="tasks or models; both if left out.")] = None,
+    group: Annotated[str | None, typer.Option(help="Only the tasks of this capability group, such as state.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List tasks and models; those of other packages that cannot be used are named on standard error."""
+    """List tasks by capability group, and models, with a sentence each.
+
+    Names of other packages that cannot be used are reported on standard error. Example: lrtasks list --group state
+    """
     from lrtasks import generators, models
+    from lrtasks.generators.base import GROUPS
 
     registries: dict[str, Registry[Any]] = {"tasks": generators.registry, "models": models.registry}
     if kind is not None and kind not in registries:
         raise unknown("kind", kind, registries)
-    found = {}
-    for title, registry in registries.items():
-        if kind in (None, title):
-            problems = registry.problems()
-            found[title] = [name for name in registry.names() if name not in problems]
-            for problem in problems.values():
-                sys.stderr.write(f"lrtasks: {problem}\n")
+    if group is not None and group not in GROUPS:
+        raise unknown("group", group, GROUPS)
+    chosen = ["tasks"] if group is not None else [kind] if kind else list(registries)
+    usable = {}
+    for title in chosen:
+        problems = registries[title].problems()
+        usable[title] = [name for name in registries[title].names() if name not in problems]
+        for problem in problems.values():
+            sys.stderr.write(f"lrtasks: {problem}\n")
+    groups = {name: generators.registry.get(name).group for name in usable.get("tasks", ())}
+    if group is not None:
+        usable["tasks"] = [name for name in usable["tasks"] if groups[name] == group]
     if as_json:
-        print_json(found)
+        print_json(usable)
         return
-    for title, names in found.items():
-        print(title)
-        for name in names:
-            print(f"  {name}")
+    for title, names in usable.items():
+        width = max(map(len, names), default=0) + 2
+        for heading in dict.fromkeys(sorted((groups.get(name, title) for name in names), key=[*GROUPS, title].index)):
+            print(heading if heading == title else f"{title}: {heading}")
+            for name in names:
+                if groups.get(name, title) == heading:
+                    print(_line(f"  {name.ljust(width)}{registries[title].summary(name)}"))
+
+
+def _line(text: str) -> str:
+    """``text`` cut to the terminal."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(text)
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def describe(

@@ -14,22 +14,22 @@ from lrtasks.lazy import lazy_names
 __all__ = ["Manifest", "StoredDataset", "epoch_order", "generate", "info", "open_dataset", "read_tsv", "verify"]
 
 if TYPE_CHECKING:
-    from lrtasks.data.checks import info, verify
+    from lrtasks.data.export import read_tsv
     from lrtasks.data.manifest import Manifest
-    from lrtasks.data.reader import StoredDataset, epoch_order, open_dataset
-    from lrtasks.data.tsv import read_tsv
-    from lrtasks.data.writer import generate
+    from lrtasks.data.read import StoredDataset, info, open_dataset, verify
+    from lrtasks.data.write import generate
+    from lrtasks.generators.randomness import epoch_order
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Manifest": "lrtasks.data.manifest:Manifest",
-        "StoredDataset": "lrtasks.data.reader:StoredDataset",
-        "epoch_order": "lrtasks.data.reader:epoch_order",
-        "generate": "lrtasks.data.writer:generate",
-        "info": "lrtasks.data.checks:info",
-        "open_dataset": "lrtasks.data.reader:open_dataset",
-        "read_tsv": "lrtasks.data.tsv:read_tsv",
-        "verify": "lrtasks.data.checks:verify",
+        "StoredDataset": "lrtasks.data.read:StoredDataset",
+        "epoch_order": "lrtasks.generators.randomness:epoch_order",
+        "generate": "lrtasks.data.write:generate",
+        "info": "lrtasks.data.read:info",
+        "open_dataset": "lrtasks.data.read:open_dataset",
+        "read_tsv": "lrtasks.data.export:read_tsv",
+        "verify": "lrtasks.data.read:verify",
     },
 )

@@ -1,7 +1,7 @@
 """``manifest.json``: what a stored dataset is, and the SHA-256 of every file in it.
 
-It is written last, so its presence says that the dataset is whole. It carries a digest of its own content, so that an
-edit by hand shows.
+It is written last, so its presence says that the dataset is whole. It carries a digest of its own content, which shows
+an edit by hand.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -29,12 +29,17 @@ class Shard:
     split: str
     first: int
     samples: int
-    files: dict[str, str]
+    files: dict[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def indices(self) -> range:
+        """Numbers of the samples."""
+        return range(self.first, self.first + self.samples)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Content of ``manifest.json``.
+    """Content of ``manifest.json``; while a dataset is in the making, its plan, without ``shards`` and ``replaced``.
 
     Attributes:
         task: name of the task.
@@ -64,6 +69,11 @@ class Manifest:
     versions: dict[str, str]
     schema: int = SCHEMA
 
+    def planned(self, split: str) -> list[Shard]:
+        """The shards of a split, as they follow from its number of samples; without files."""
+        count, size = self.counts[split], self.shard_size
+        return [Shard(split, first, min(size, count - first)) for first in range(0, count, size)]
+
     def files(self) -> Iterator[tuple[str, str]]:
         """Name and SHA-256 of every file."""
         for shard in self.shards:
@@ -78,15 +88,15 @@ class Manifest:
         names = ("task", "version", "parameters", "seed", "counts", "format", "shard_size")
         return {name: getattr(self, name) for name in names}
 
+    def origin(self, shard: Shard) -> dict[str, Any]:
+        """What a Parquet shard says of itself."""
+        names = ("task", "version", "parameters", "seed")
+        return {**{name: getattr(self, name) for name in names}, "split": shard.split, "first": shard.first}
+
     def to_json(self) -> bytes:
         """The file's content, digest included; equal manifests give equal bytes."""
         content = dataclasses.asdict(self)
         return (json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n").encode()
-
-
-def write_manifest(store: Store, manifest: Manifest) -> None:
-    """Write ``manifest.json`` atomically."""
-    store.write(MANIFEST, manifest.to_json())
 
 
 def read_manifest(store: Store) -> Manifest:
@@ -102,27 +112,22 @@ def read_manifest(store: Store) -> Manifest:
     where = f"{store.address.rstrip('/')}/{MANIFEST}"
     try:
         content = json.loads(data)
-        digest = content.pop("sha256")
-        schema = content["schema"]
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise UsageError(f"{where} cannot be read as a manifest: {type(error).__name__}: {error}") from error
-    if schema != SCHEMA:
-        raise UsageError(f"{where} has schema {schema!r}; this version of lrtasks reads schema {SCHEMA}")
-    if digest != _digest(content):
-        raise UsageError(f"{where} was changed after it was written: its content does not fit its sha256")
-    try:
+        digest, schema = content.pop("sha256"), content["schema"]
+        if schema != SCHEMA:
+            raise UsageError(f"{where} has schema {schema!r}; this version of lrtasks reads schema {SCHEMA}")
+        if digest != _digest(content):
+            raise UsageError(f"{where} was changed after it was written: its content does not fit its sha256")
         columns = tuple(Column.from_json(entry) for entry in content.pop("columns"))
         shards = tuple(Shard(**entry) for entry in content.pop("shards"))
         replaced = tuple(content.pop("replaced"))
         manifest = Manifest(**content, columns=columns, shards=shards, replaced=replaced)
-        for name, _ in manifest.files():
-            if not is_inside(name):
-                raise UsageError(f"{where} names a file outside the dataset: {name!r}")
-        _check_counts(manifest, where)
+        problem = _inconsistency(manifest)
     except UsageError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UsageError(f"{where} cannot be read as a manifest: {type(error).__name__}: {error}") from error
+    if problem:
+        raise UsageError(f"{where} {problem}")
     return manifest
 
 
@@ -133,10 +138,11 @@ def is_inside(name: str) -> bool:
     (True, False, False, False)
     """
     path = PurePosixPath(name)
-    return bool(name) and not path.is_absolute() and ".." not in path.parts and "\\" not in name and ":" not in name
+    plain = name.isprintable() and "\\" not in name and ":" not in name
+    return bool(name) and plain and not path.is_absolute() and ".." not in path.parts
 
 
-def differences(found: dict[str, Any], asked: dict[str, Any], prefix: str = "") -> list[str]:
+def differences(found: Mapping[str, Any], asked: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Where two nested dictionaries differ, one phrase each.
 
     >>> differences({"seed": 0, "parameters": {"length": 8}}, {"seed": 0, "parameters": {"length": 16}})
@@ -152,15 +158,24 @@ def differences(found: dict[str, Any], asked: dict[str, Any], prefix: str = "") 
     return phrases
 
 
-def _check_counts(manifest: Manifest, where: str) -> None:
+def _inconsistency(manifest: Manifest) -> str | None:
+    numbers = [*manifest.counts.values()]
+    for shard in manifest.shards:
+        numbers += [shard.first, shard.samples]
+    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+        return "has numbers of samples that are not whole numbers in 0..2^63-1"
+    for name, _ in manifest.files():
+        if not is_inside(name):
+            return f"names a file outside the dataset: {name!r}"
     for split, count in manifest.counts.items():
         first = 0
         for shard in manifest.of_split(split):
             if shard.first != first:
-                raise UsageError(f"{where}: the {split} shards have a gap or an overlap at sample {first}")
+                return f"is not consistent: the {split} shards have a gap or an overlap at sample {first}"
             first += shard.samples
         if first != count:
-            raise UsageError(f"{where}: {split} has {count} samples, but its shards hold {first}")
+            return f"is not consistent: {split} has {count} samples, but its shards hold {first}"
+    return None
 
 
 def _digest(content: dict[str, Any]) -> str:

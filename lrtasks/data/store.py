@@ -1,7 +1,7 @@
-"""Where a dataset lies: a local folder, or an address that fsspec knows (``s3://``, ``gs://``, ``memory://``, ...).
+"""Where a dataset lies: a local folder, or an address of fsspec's (``s3://``, ``gs://``, ``memory://``, ...).
 
-Every write is atomic: a local file is renamed into place after ``fsync``, an object of an object store appears when its
-upload is complete. So a name that exists holds the whole file.
+Every write is atomic: a local file gets its name after it was synced, an object appears when its upload is complete.
+So a name that exists holds the whole file.
 """
 
 from __future__ import annotations
@@ -9,20 +9,29 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
+import re
+import secrets
+import socket
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from lrtasks.errors import UsageError
-from lrtasks.files import write_atomically
+from lrtasks.files import held
 
 HIDDEN = ".lrtasks"
-"""Folder for the journal of a dataset in the making; readers of datasets skip names that begin with a dot."""
+"""Folder of the journal; readers of datasets skip names that begin with a dot."""
+LOCK = f"{HIDDEN}/lock"
+PARTIAL = f"{HIDDEN}/partial"
+"""Folder of the files that are being written."""
+LARGEST_TEXT = 2**28
+"""Largest manifest or index that is read, in bytes."""
 
-_CHUNK = 2**20
+
+class GenerationError(RuntimeError):
+    """Work stopped for a reason outside the request, such as a full disk; the message is one line."""
 
 
 class Store:
@@ -32,7 +41,7 @@ class Store:
         address: a path, or a URL with a protocol of fsspec's.
 
     Raises:
-        UsageError: if no such protocol is installed.
+        UsageError: if no such protocol is installed, or the address is not complete.
     """
 
     def __init__(self, address: str | os.PathLike[str]) -> None:
@@ -44,9 +53,9 @@ class Store:
         import fsspec
 
         try:
-            # listings must show what other processes wrote
+            # no cached listings: they must show what other processes wrote
             self._fs, self._prefix = fsspec.core.url_to_fs(self.address, use_listings_cache=False)
-        except (ImportError, ValueError) as error:
+        except Exception as error:  # each protocol raises errors of its own
             hint = "; install lrtasks[s3]" if self.address.startswith("s3:") else ""
             raise UsageError(f"cannot use {self.address}: {error}{hint}") from error
         if self.address.startswith("file:"):
@@ -54,186 +63,200 @@ class Store:
 
     @property
     def in_process(self) -> bool:
-        """Whether other processes see other files under the same address (``memory://``)."""
+        """Whether other processes see other files at the same address (``memory://``)."""
         return self.address.startswith("memory:")
 
-    def remote(self, name: str) -> tuple[Any, str]:
-        """The fsspec file system and the full path of ``name``, for addresses that are not local."""
-        return self._fs, f"{self._prefix.rstrip('/')}/{name}" if name else self._prefix
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Store, (self.address,)
 
-    def check_readable(self) -> None:
-        """Make sure that the folder is there and can be reached.
+    def absolute(self) -> Store:
+        """The same store for processes with another working folder."""
+        return self if self.root is None else Store(self.root.absolute())
+
+    def _remote(self, name: str) -> str:
+        return f"{self._prefix.rstrip('/')}/{name}" if name else self._prefix
+
+    def names(self) -> list[str]:
+        """Names of all files, hidden ones and symbolic links too, sorted."""
+        if self.root is None:
+            path = self._fs._strip_protocol(self._prefix).rstrip("/")
+            names = (self._fs._strip_protocol(name)[len(path) + 1 :] for name in self._fs.find(path))
+            return sorted(filter(None, names))  # some object stores list the folder itself, under the empty name
+        found = []
+        for folder, folders, files in os.walk(self.root, onerror=_raise):
+            here = Path(folder)
+            linked = [name for name in folders if (here / name).is_symlink()]
+            found += [(here / name).relative_to(self.root).as_posix() for name in (*files, *linked)]
+        return sorted(found)
+
+    def is_link(self, name: str) -> bool:
+        """Whether a name is a symbolic link."""
+        return self.root is not None and (self.root / name).is_symlink()
+
+    def exists(self, name: str) -> bool:
+        """Whether a file is there."""
+        return bool(self._fs.isfile(self._remote(name))) if self.root is None else (self.root / name).exists()
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file for reading bytes, with random access; only regular files, as devices and pipes may never end."""
+        if self.root is None:
+            return self._fs.open(self._remote(name), "rb")  # type: ignore[no-any-return]
+        path = self.root / name
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path} is not a regular file")
+        return path.open("rb")
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file of text.
 
         Raises:
-            UsageError: if not, or if the address is a file.
+            FileNotFoundError: if there is none.
+            UsageError: if it has more than :data:`LARGEST_TEXT` bytes.
         """
-        if self.root is not None and self.root.is_file():
-            raise UsageError(f"{self.address} is a file; a dataset is a folder")
-        with self.explained():
-            if self.root is not None and not self.root.is_dir():
-                raise UsageError(f"there is no folder {self.address}")
-            self.is_empty()
+        with self.open(name) as file:
+            if self.size(name) > LARGEST_TEXT:
+                found = f"{name} in {self.address} has {self.size(name):,} bytes"
+                raise UsageError(f"{found}; at most {LARGEST_TEXT:,} are read")
+            return file.read()
 
-    def prepare(self) -> None:
-        """Make the folder, and the hidden one in it.
+    def sha256(self, name: str) -> str:
+        """SHA-256 of a file, in hexadecimal."""
+        with self.open(name) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
-        Raises:
-            UsageError: if that cannot be done, or if the address is a file.
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        return int(self._fs.size(self._remote(name))) if self.root is None else (self.root / name).stat().st_size
+
+    def stamp(self, name: str) -> Any:
+        """What changes when the file is written again."""
+        if self.root is None:
+            return str(self._fs.info(self._remote(name)))
+        status = (self.root / name).stat()
+        return status.st_size, status.st_mtime_ns, status.st_ino
+
+    def write(self, name: str, chunks: Iterable[bytes], *, sync: bool = True) -> str:
+        """Write a file atomically, in pieces, and return its SHA-256.
+
+        Args:
+            name: the file.
+            chunks: its content.
+            sync: wait until the disk has it; without this a power failure can damage the file.
         """
-        if self.root is not None and self.root.is_file():
-            raise UsageError(f"{self.address} is a file; --out takes a folder")
-        with self.explained():
-            if self.root is not None:
-                (self.root / HIDDEN).mkdir(parents=True, exist_ok=True)
-
-    def is_empty(self) -> bool:
-        """Whether the folder holds nothing, hidden names aside, or is not there."""
-        if self.root is not None:
-            return not self.root.is_dir() or all(path.name.startswith(".") for path in self.root.iterdir())
-        fs, path = self.remote("")
-        entries = fs.ls(path, detail=False) if fs.exists(path) else []
-        return all(str(entry).rstrip("/").rsplit("/", 1)[-1].startswith(".") for entry in entries)
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file atomically."""
-        if self.root is None:
-            self.write_chunks(name, [data])
-            return
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, data)
-
-    def write_unsynced(self, name: str, data: bytes) -> None:
-        """Write one of many small files whose digest is kept elsewhere: quick, and whole only if the digest fits."""
-        if self.root is None:
-            self.write_chunks(name, [data])
-            return
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-    def write_chunks(self, name: str, chunks: Iterable[bytes]) -> str:
-        """Write a file atomically from pieces, of which one is in memory at a time; return its SHA-256."""
         digest = hashlib.sha256()
-        folder = None if self.root is None else self.root / HIDDEN
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            try:
+        folder = Path(tempfile.gettempdir()) if self.root is None else self.root / PARTIAL
+        partial = folder / f"{name.rpartition('/')[2]}.{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            with partial.open("xb") as file:
                 for chunk in chunks:
                     file.write(chunk)
                     digest.update(chunk)
                 file.flush()
-                os.fsync(file.fileno())
-                if self.root is not None:
-                    Path(file.name).chmod(0o644)
-                    (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-                    Path(file.name).replace(self.root / name)
-                else:
-                    fs, path = self.remote(name)
-                    fs.put_file(file.name, path)
-            finally:
-                Path(file.name).unlink(missing_ok=True)
+                if sync:
+                    os.fsync(file.fileno())
+            if self.root is None:
+                self._fs.put_file(str(partial), self._remote(name))
+            else:
+                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+                partial.replace(self.root / name)
+        finally:
+            partial.unlink(missing_ok=True)
         return digest.hexdigest()
-
-    def read(self, name: str) -> bytes:
-        """The content of a file; :class:`FileNotFoundError` if there is none."""
-        with self.open(name) as file:
-            return file.read()
-
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a file in pieces."""
-        with self.open(name) as file:
-            while chunk := file.read(_CHUNK):
-                yield chunk
-
-    def open(self, name: str) -> BinaryIO:
-        """A file open for reading bytes, with random access."""
-        if self.root is not None:
-            return (self.root / name).open("rb")
-        fs, path = self.remote(name)
-        return fs.open(path, "rb")  # type: ignore[no-any-return]
-
-    def exists(self, name: str) -> bool:
-        """Whether the file is there."""
-        if self.root is not None:
-            return (self.root / name).is_file()
-        fs, path = self.remote(name)
-        return bool(fs.isfile(path))
-
-    def stamp(self, name: str) -> tuple[Any, ...]:
-        """What changes when the file is written again: size and time of change."""
-        if self.root is not None:
-            status = (self.root / name).stat()
-            return (status.st_size, status.st_mtime_ns, status.st_ino)
-        fs, path = self.remote(name)
-        entry = fs.info(path)
-        return tuple(str(entry.get(key)) for key in ("size", "ETag", "etag", "mtime", "created", "LastModified"))
-
-    def size(self, name: str) -> int:
-        """Bytes of a file."""
-        if self.root is not None:
-            return (self.root / name).stat().st_size
-        fs, path = self.remote(name)
-        return int(fs.size(path))
-
-    def names(self) -> list[str]:
-        """Names of all files, sorted; those of hidden folders and hidden files are left out."""
-        if self.root is not None:
-            found = (path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file())
-        else:
-            fs, path = self.remote("")
-            start = len(str(fs._strip_protocol(path)).rstrip("/")) + 1
-            found = (str(fs._strip_protocol(entry))[start:] for entry in fs.find(path))
-        # some object stores list the folder itself, under the empty name
-        return sorted(name for name in found if name and not f"/{name}".count("/."))
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
         if self.root is not None:
             (self.root / name).unlink(missing_ok=True)
         elif self.exists(name):
-            fs, path = self.remote(name)
-            fs.rm_file(path)
+            self._fs.rm_file(self._remote(name))
 
-    def remove_folder(self, name: str) -> None:
-        """Remove a folder and what is in it, if it is there."""
-        if self.root is not None:
-            shutil.rmtree(self.root / name, ignore_errors=True)
-            return
-        fs, path = self.remote(name)
-        if fs.exists(path):
-            fs.rm(path, recursive=True)
+    def remove_partials(self) -> None:
+        """Remove what killed writers left; only for the holder of the lock."""
+        for name in self.names() if self.root is not None and self.root.is_dir() else []:
+            if partial_of(name) is not None:
+                self.remove(name)
 
-    def remove_partial_files(self) -> None:
-        """Remove what killed writers left behind; only the holder of the folder's lock may do that."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder and hold it for writing.
+
+        Raises:
+            UsageError: if another process holds it.
+        """
         if self.root is None:
+            with self._locked_object():
+                yield
             return
-        hidden = self.root / HIDDEN
-        partial = [*self.root.glob(".*-????????"), *hidden.rglob(".*-????????"), *hidden.glob("tmp*")]
-        for path in partial:
-            if path.is_file():
-                path.unlink()
+        (self.root / PARTIAL).mkdir(parents=True, exist_ok=True)
+        try:
+            with held(self.root / LOCK, self.address):
+                yield
+        finally:
+            for folder in (PARTIAL, HIDDEN):
+                with suppress(OSError):  # it is not empty
+                    (self.root / folder).rmdir()
 
-    def sha256(self, name: str) -> str:
-        """SHA-256 of a file, in hexadecimal."""
-        digest = hashlib.sha256()
-        for chunk in self.chunks(name):
-            digest.update(chunk)
-        return digest.hexdigest()
+    @contextmanager
+    def _locked_object(self) -> Iterator[None]:
+        """Hold an object that names host and process; it is stale if it names a dead process of this host."""
+        host, me = socket.gethostname(), f"{os.getpid()} {socket.gethostname()}"
+        holder = self.read(LOCK).decode() if self.exists(LOCK) else ""
+        if not holder or (holder.endswith(f" {host}") and not _is_alive(int(holder.split()[0]))):
+            self.write(LOCK, [me.encode()])
+            holder = self.read(LOCK).decode()
+        elif holder == me:
+            holder = f"{holder}, this one"
+        if holder != me:
+            raise UsageError(
+                f"another process is working on {self.address} (process and host: {holder}); wait for it or stop it; if"
+                f" it is gone, remove {self.address.rstrip('/')}/{LOCK}"
+            )
+        try:
+            yield
+        finally:
+            self.remove(LOCK)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn errors of the disk or the object store into a :class:`UsageError` that names the address."""
+        """Turn errors of the disk or the object store into one line that names the address.
+
+        Raises:
+            GenerationError: for a full disk, or a folder that vanished while it was written.
+            UsageError: for an address that cannot be used.
+        """
         try:
             yield
-        except UsageError:
-            raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise UsageError(
-                    f"no space left at {self.address}: finished shards are kept; make room and run the same again"
-                ) from error
+                reason = "no space left at {}: finished shards are kept; make room and run the same again"
+                raise GenerationError(reason.format(self.address)) from error
+            if isinstance(error, FileNotFoundError) and HIDDEN in str(error.filename):
+                raise GenerationError(f"the folder {self.address} was removed while it was written") from error
             raise UsageError(f"cannot use {self.address}: {error.strerror or error}") from error
         except Exception as error:
             if self.root is None and type(error).__module__.split(".")[0] in ("botocore", "aiobotocore", "aiohttp"):
                 raise UsageError(f"cannot use {self.address}: {error}") from error
             raise
+
+
+def partial_of(name: str) -> str | None:
+    """The last part of the name of the file of which ``name`` is the unfinished copy; ``None`` if it is none.
+
+    >>> partial_of(".lrtasks/partial/train-00000.parquet.71-0123abcd"), partial_of("notes")
+    ('train-00000.parquet', None)
+    """
+    found = re.fullmatch(rf"{re.escape(PARTIAL)}/([^/]+)\.\d+-[0-9a-f]{{8}}", name)
+    return found and found[1]
+
+
+def _is_alive(process: int) -> bool:
+    with suppress(PermissionError):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -19,10 +19,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import SPLITS, Split
+from lrtasks.generators.base import SPLITS, Split, Task
+from lrtasks.generators.randomness import epoch_order
 from lrtasks.machine import cores
 from lrtasks.run_config import RunConfig
-from lrtasks.spec import Batch
+from lrtasks.spec import IGNORED, Batch
 
 HELD_OUT_SEED = 0
 """Validation and test streams are the same for every run, whatever its seed."""
@@ -110,8 +111,6 @@ class BatchStream(Dataset[Loaded]):
 
     def _epoch(self, epoch: int) -> np.ndarray:
         """Order of a finite training set in one epoch; the last one is kept, as most batches ask for it again."""
-        from lrtasks.data import epoch_order
-
         if self._order[0] != epoch:
             assert self._samples is not None
             self._order = (epoch, epoch_order(self._samples, self._seed, epoch))
@@ -172,6 +171,22 @@ def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Strea
     val = BatchStream(dataset, HELD_OUT_SEED, "val", size, samples=samples["val"]), -(-samples["val"] // size)
     test = BatchStream(dataset, HELD_OUT_SEED, "test", size, samples=samples["test"]), -(-samples["test"] // size)
     return Streams(train, val, test, count, True, hashlib.sha256(dataset.manifest.to_json()).hexdigest())
+
+
+def check_batch(batch: Loaded, task: Task) -> None:
+    """Raise :class:`UsageError` unless a batch has the types, shapes and labels that its task declares."""
+    for name, array, spec in (("x", batch.x, task.input), ("y", batch.y, task.target)):
+        wanted = (*spec.shape(len(batch.x)), torch.float32 if spec.kind == "real" else torch.int64)
+        if (*array.shape, array.dtype) != wanted:
+            raise UsageError(
+                f"{task.name}: sample gives {name} of shape {tuple(array.shape[1:])} and type {array.dtype};"
+                f" its spec declares {wanted[1:-1]} and {wanted[-1]}"
+            )
+        if spec.kind == "real" and not bool(array.isfinite().all()):
+            raise UsageError(f"{task.name}: sample gives values of {name} that are no finite numbers")
+        ignored = array == IGNORED if name == "y" else torch.zeros_like(array, dtype=torch.bool)
+        if spec.kind == "token" and bool(((array < 0) | (array >= spec.width))[~ignored].any()):
+            raise UsageError(f"{task.name}: sample gives {name} outside 0..{spec.width - 1}")
 
 
 def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Generator[Loaded, None, None]:

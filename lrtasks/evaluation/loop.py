@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
-from lrtasks.evaluation.batches import BatchStream, Loaded, Streams, load
+from lrtasks.evaluation.batches import BatchStream, Loaded, Streams, check_batch, load
 from lrtasks.evaluation.losses import loss_named
 from lrtasks.evaluation.optimiser import make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
@@ -112,6 +112,8 @@ def train(
         for batch in batches:
             _seed_step(seed, state.step, fabric.global_rank)
             set_rate(optimiser, budget.rate(state.step))
+            if state.step == numbers.start:
+                check_batch(batch, task)
             batch = _to_device(batch, fabric.device)
             before = (_hidden_state(model), batch.x.clone()) if state.step == numbers.start else None
             output = forward(wrapped, batch, masked)

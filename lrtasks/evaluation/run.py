@@ -29,9 +29,11 @@ from lrtasks.evaluation.environment import (
 )
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
-from lrtasks.files import held, make_folder, remove_partials
-from lrtasks.generators.base import Task
+from lrtasks.files import held, make_folder, refuse_links, remove_partials
+from lrtasks.generators.base import Task, registry
+from lrtasks.generators.splits import overlap
 from lrtasks.models.base import Backbone, ModelLike, offered, state_bytes
+from lrtasks.models.factory import model_factory
 from lrtasks.record import FILE, FINISHED, LOCK, PANEL, RunRecord, read_record
 from lrtasks.run_config import RunConfig
 
@@ -139,15 +141,13 @@ def load_model(folder: str | Path, *, length: int | None = None, trained: bool =
     """
     folder = Path(folder)
     record = read_record(folder)
-    address = record.model.get("address") or record.model["name"]
-    settings = {f"task.{key}": value for key, value in record.task["parameters"].items()}
-    settings |= {f"model.{key}": value for key, value in record.model["parameters"].items()}
+    task = registry.get(record.task.get("address") or record.task["name"]).make(**record.task["parameters"])
+    factory = model_factory(record.model.get("address") or record.model["name"], record.model["parameters"])
     if length is not None:
-        settings["task.length"] = length
-    config = RunConfig.make(record.task["name"], address, settings=settings)
+        task = task.at_length(length)
     with _private_random_numbers(torch.device("cpu")):
         torch.manual_seed(record.seed)
-        model = config.build()
+        model = factory.build(task.input, task.target, task.causal)
     if trained:
         _load_weights(model, folder)
     return model.eval()
@@ -265,6 +265,8 @@ class _Run:
             name or "model": _report(name, report) for name, report in offered(self.model, "diagnostics")
         }
         train = streams.train.whole()
+        if task.input.kind == "token" and self.config.data is None:
+            self._note_overlap()
         if streams.finite:
             count = min(streams.test[1], self.config.budget.steps)
             scorer = loop.score(self.fabric, self.model, task, train, count, streams.workers, slices=False)
@@ -273,20 +275,27 @@ class _Run:
             task, Replay(train, BASELINE_BATCHES, streams.workers), Replay(*streams.test, streams.workers)
         )
 
+    def _note_overlap(self) -> None:
+        """In a small space, note how many test inputs occur in training as well."""
+        budget = self.config.budget
+        trained = budget.train_samples or self.record.curve[-1]["step"] * budget.batch_size
+        tested = budget.test_batches * budget.batch_size
+        # a space of a million inputs or less shows itself in a small part of both splits
+        if overlap(self.config.task, min(trained, 4096), min(tested, 512), self.config.seed) > 0:
+            share = overlap(self.config.task, trained, tested, self.config.seed)
+            self.record.notes.append(f"{share:.1%} of the test inputs occur in training: the task has few inputs")
+
     def _draw_predictions(self) -> None:
         """For image tasks with a class per pixel, draw image, target and prediction of a few test samples."""
         task = self.config.task
         shape = task.image_shape()
         if shape is None or task.target.pooled or task.target.length != task.input.length or not self.writes:
             return
-        from lrtasks.results import figures
+        from lrtasks.generators.preview import save_predictions
 
         stream, _ = self.streams.test
         for loaded, prediction in loop.predictions(self.fabric, self.model, task, stream, 1, 0):
-            batch = loaded.batch
-            figures.save(
-                figures.draw_predictions(batch.x, batch.y, prediction, shape, task.target.width), self.folder / PANEL
-            )
+            save_predictions(task, loaded.batch, prediction, self.folder / PANEL)
 
     def _close(self, status: str, *notes: str) -> None:
         self.record.status = status
@@ -334,6 +343,7 @@ def _locked(fabric: Fabric, folder: Path) -> Iterator[None]:
     if not fabric.is_global_zero:
         yield
         return
+    refuse_links(folder.parent, folder)
     make_folder(folder, "the results folder")
     try:
         with held(folder / LOCK, f"the run in {folder}"):

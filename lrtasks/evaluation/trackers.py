@@ -15,6 +15,7 @@ from typing import Any
 
 from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line, unknown
+from lrtasks.files import refuse_links
 from lrtasks.record import RunRecord
 
 PACKAGES = {"csv": None, "tensorboard": "tensorboard", "wandb": "wandb"}
@@ -54,6 +55,7 @@ class Trackers:
         self._budget = Budget(**record.budget)
         self._written = 0
         self._places = [folder / name for name in names]
+        refuse_links(*self._places)
         self.discard()
         self._loggers = [_logger(place, record) for place in self._places]
         for logger in self._loggers:

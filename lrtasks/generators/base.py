@@ -17,6 +17,7 @@ import numpy as np
 from lrtasks.config import Config
 from lrtasks.errors import UsageError, unknown
 from lrtasks.generators import randomness as random
+from lrtasks.generators import tables
 from lrtasks.generators.baselines import Baseline, MajorityClass, PositionMean
 from lrtasks.generators.octaves import bin_starts
 from lrtasks.registry import Registry
@@ -283,6 +284,18 @@ class Task(Config):
     def text(self, batch: Batch, index: int) -> str | None:
         """Sample ``index`` of a batch as readable text, for tasks that are read rather than plotted."""
         return None
+
+    def to_row(self, batch: Batch, index: int) -> dict[str, str]:
+        """Sample ``index`` of a batch as a row of a text table, cells by column name; for tasks of tokens."""
+        return tables.to_row(batch, index)
+
+    def from_row(self, row: tables.Row) -> Sample:
+        """The sample of which :meth:`to_row` gave the cells.
+
+        Raises:
+            UsageError: for a missing column, or a token, label or position out of range.
+        """
+        return tables.from_row(row, self.input, self.target)
 
     def image_shape(self) -> tuple[int, int] | None:
         """Rows and columns of the picture whose pixels are the positions, for image tasks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,10 @@ MAX_SAMPLES = 16
 TITLE_WIDTH = 140
 MAX_LINES = 4
 """Channels up to this number are drawn as lines, more as rows of a heat map."""
+
+
+MAX_PREDICTIONS = 4
+"""Samples in a picture of predictions."""
 
 
 def save_preview(task: Task, path: str | Path, *, samples: int = 2, seed: int = 0) -> None:
@@ -58,6 +63,34 @@ def preview(task: Task, *, samples: int = 2, seed: int = 0) -> Figure:
     for index, part in enumerate(figure.subfigures(samples, 1, squeeze=False)[:, 0]):
         draw_sample(part, task, batch, index)
     return figure
+
+
+def save_predictions(task: Task, batch: Batch, prediction: np.ndarray, path: Path) -> None:
+    """Draw image, target and predicted class of each pixel for a few samples of an image task, as PNG.
+
+    Args:
+        task: an image task with one class per pixel.
+        batch: samples of the task.
+        prediction: ``(batch, pixels)`` classes.
+        path: the picture; a link there is replaced, not followed.
+    """
+    from matplotlib.figure import Figure
+
+    from lrtasks.files import write_atomically
+
+    shape = task.image_shape()
+    assert shape is not None
+    count = min(MAX_PREDICTIONS, len(batch.x))
+    figure = Figure(figsize=(9, 3 * count), layout="constrained")
+    for row, panels in enumerate(figure.subplots(count, 3, squeeze=False)):
+        _draw_image(panels[0], batch.x[row].reshape(shape))
+        for panel, labels in zip(panels[1:], (batch.y, prediction), strict=True):
+            _draw_classes(panel, labels[row].reshape(shape), task.target)
+        for panel, title in zip(panels, ("image", "target", "prediction"), strict=True):
+            panel.set_title(title, fontsize=8)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    write_atomically(path, buffer.getbuffer())
 
 
 def draw_sample(figure: Figure | SubFigure, task: Task, batch: Batch, index: int) -> None:

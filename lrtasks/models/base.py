@@ -105,7 +105,7 @@ class Backbone(nn.Module):
         for block in self.blocks:
             hidden = block(hidden, mask)
         y: Tensor = self.decoder(self._read(self.final_norm(hidden), mask))
-        return y.reshape(len(y), self.target.length, -1) if self.target.pooled else y
+        return y.reshape(-1, self.target.length, self.target.width) if self.target.pooled else y
 
     def initial_state(self, batch: int) -> list[Any]:
         """One state per block for :meth:`step`; raises :class:`UsageError` if the model has no streaming form."""

@@ -91,30 +91,6 @@ def draw_module(states: Mapping[str, Portrait], pictures: np.ndarray | None = No
     return figure
 
 
-def draw_predictions(
-    x: np.ndarray, target: np.ndarray, prediction: np.ndarray, shape: tuple[int, int], classes: int
-) -> Figure:
-    """Image, target and predicted class of each pixel for a few samples.
-
-    Args:
-        x: ``(batch, pixels, 1)``.
-        target: ``(batch, pixels)`` classes.
-        prediction: ``(batch, pixels)`` classes.
-        shape: rows and columns.
-        classes: number of classes.
-    """
-    count = min(MAX_SAMPLES, len(x))
-    figure = _figure(columns=3, rows=count)
-    for row, panels in enumerate(figure.subplots(count, 3, squeeze=False)):
-        panels[0].imshow(x[row].reshape(shape), cmap="gray")
-        for panel, labels in zip(panels[1:], (target, prediction), strict=True):
-            panel.imshow(labels[row].reshape(shape), cmap="viridis", vmin=0, vmax=classes - 1, interpolation="nearest")
-        for panel, title in zip(panels, ("image", "target", "prediction"), strict=True):
-            panel.set_title(title, fontsize=8)
-            panel.set_axis_off()
-    return figure
-
-
 def save(figure: Figure, path: Path) -> Path:
     """Write ``figure`` as PNG and return its path; a link there is replaced, not followed."""
     buffer = io.BytesIO()

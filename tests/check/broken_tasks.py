@@ -231,13 +231,6 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"sample": samples_of(lambda s: s._replace(mask=s.mask & False, y=s.y * 0 - 100))},
         "mask is False at every position",
     ),
-    "LeftPadding": (
-        {
-            "target": Spec("token", 1, 2, pooled=True),
-            "sample": samples_of(lambda s: s._replace(y=s.y[:1], mask=np.arange(12) > 3)),
-        },
-        "mask must be True first and False after: a pooled target is read at the last valid position",
-    ),
     "SomeMasks": ({"sample": sometimes(mask=None)}, IN_SAMPLE + "either all samples have a mask or none"),
     "NoMeta": ({"sample": samples_of(lambda s: s._replace(meta=3))}, "meta must be a dictionary or None, found int"),
     "OddMeta": (

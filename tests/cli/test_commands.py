@@ -34,7 +34,7 @@ def test_list(command: Command) -> None:
 def test_describe_a_task(command: Command) -> None:
     found = json.loads(command("describe", "shift", "--json").out)
     assert (found["kind"], found["name"], found["version"]) == ("task", "shift", 1)
-    assert [entry["name"] for entry in found["parameters"]] == ["length", "shifts"]
+    assert [entry["name"] for entry in found["parameters"]] == ["length", "shifts", "lags_of"]
     assert found["parameters"][0]["at_least"] == 2
     assert found["presets"]["small"] == {"length": 256}
     text = command("describe", "shift").out
@@ -86,7 +86,7 @@ def test_eval_prints_one_json_document_and_nothing_else(command: Command) -> Non
     assert [record["seed"] for record in records] == [5, 6]
     first = records[0]
     assert first["status"] == "done"
-    assert first["task"]["parameters"] == {"length": 16, "shifts": 8}
+    assert first["task"]["parameters"] == {"length": 16, "shifts": 8, "lags_of": None}
     assert {first["model"]["parameters"][name] for name in ("d_model", "d_state")} == {8, 4}
     assert {first["budget"][name] for name in ("steps", "batch_size", "test_batches", "val_batches")} == {6, 4, 2, 1}
     assert "6/6" in said.err  # the progress
@@ -94,7 +94,7 @@ def test_eval_prints_one_json_document_and_nothing_else(command: Command) -> Non
 
 def test_eval_prints_a_table(command: Command) -> None:
     said = command(*EVAL)
-    assert said.out.splitlines()[0].split() == ["task", "metric", "floor", "dlr", "paper"]
+    assert said.out.splitlines()[0].split() == ["task", "metric", "floor", "dlr"]
     assert said.out.splitlines()[1].startswith("shift  r2 ")
     assert "ms per step" in said.out
     again = command(*EVAL)
@@ -192,7 +192,7 @@ def test_table_formats(results: Command) -> None:
     assert json.loads(results(*table, "--format", "json").out) == found
     lines = list(csv.DictReader(io.StringIO(results(*table, "--format", "csv").out)))
     assert [json.loads(line["budget"])["steps"] for line in lines] == [6, 7]
-    assert results(*table, "--format", "markdown").out.startswith("| task | metric | floor | dlr | paper |\n| --- |")
+    assert results(*table, "--format", "markdown").out.startswith("| task | metric | floor | dlr |\n| --- |")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

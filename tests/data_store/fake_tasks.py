@@ -31,11 +31,11 @@ class Few(Task):
 
     @property
     def input(self) -> Spec:
-        return Spec("token", 4, 100)
+        return Spec("token", 4, max(100, self.kinds // 64))
 
     @property
     def target(self) -> Spec:
-        return Spec("token", 4, 100)
+        return Spec("token", 4, max(100, self.kinds // 64))
 
     def sample(self, rng: np.random.Generator) -> Sample:
         time.sleep(self.pause)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import itertools
 import json
 import os
 import signal
@@ -18,9 +20,8 @@ from fake_tasks import HOLD, Blot, Few, Grey
 
 import lrtasks
 from lrtasks.data import generate, info, open_dataset, verify
-from lrtasks.data import store as store_module
-from lrtasks.data.lock import LOCK, locked
-from lrtasks.data.plan import split_counts
+from lrtasks.data.store import LOCK, GenerationError, Store
+from lrtasks.data.write import split_counts
 from lrtasks.generators.tasks.shift import Shift
 
 TASK = Few(kinds=256)
@@ -113,7 +114,7 @@ def test_finished_shards_that_were_changed_are_made_again(tmp_path: Path) -> Non
 def test_a_second_run_says_so_and_stops(tmp_path: Path) -> None:
     process = start_writing(tmp_path / "set", 1)
     try:
-        with pytest.raises(lrtasks.UsageError, match=f"another generate .process {process.pid} on .* is writing"):
+        with pytest.raises(lrtasks.UsageError, match=r"another process is working on .*set; wait"):
             generate(TASK, str(tmp_path / "set"), workers=1, **FEW)
     finally:
         process.kill()
@@ -194,16 +195,16 @@ def test_another_dataset_in_the_folder_is_named(tmp_path: Path) -> None:
         generate(Shift(32), str(tmp_path / "set"), workers=1, samples=10, seed=3)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "diary.txt").write_text("mine")
-    with pytest.raises(lrtasks.UsageError, match="not empty and holds no dataset"):
+    with pytest.raises(lrtasks.UsageError, match=r"holds .diary\.txt., which is not of this dataset"):
         generate(Shift(16), str(tmp_path / "other"), workers=1, samples=10)
     assert contents(tmp_path / "other") == {"diary.txt": b"mine"}
 
 
 def test_a_whole_dataset_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = generate(Shift(16), str(tmp_path), workers=1, samples=10, progress=True)
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*")}
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     assert generate(Shift(16), str(tmp_path), workers=1, samples=10, progress=True) == first
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*")} == times
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == times
     output = capsys.readouterr().err
     assert "10/10" in output and "samples/s" in output and "left" in output and "already" in output
 
@@ -220,18 +221,22 @@ def test_a_terminal_shows_live_progress(
 
 
 def test_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = store_module.write_atomically
+    synced = os.fsync
+    calls = itertools.count()
 
-    def full(path: Path, data: bytes) -> None:
-        if path.name.startswith("train-00003"):
-            path.with_name(f".{path.name}.1-abcdef01").write_bytes(data[:10])
+    def full(descriptor: int) -> None:
+        if next(calls) >= 9:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written(path, data)
+        synced(descriptor)
 
-    monkeypatch.setattr(store_module, "write_atomically", full)
-    with pytest.raises(lrtasks.UsageError, match=r"no space left at .*finished shards are kept"):
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(GenerationError, match=r"no space left at .*finished shards are kept"):
         generate(Few(), str(tmp_path / "set"), workers=1, **FEW)
-    assert not list((tmp_path / "set").glob(".train*"))
+    left = contents(tmp_path / "set")
+    assert not any("partial" in name for name in left)
+    records = [json.loads(content) for name, content in left.items() if "/shards/" in name]
+    files = {name: digest for record in records for name, digest in record["files"].items()}
+    assert files and all(hashlib.sha256(left[name]).hexdigest() == digest for name, digest in files.items())
     monkeypatch.undo()
     generate(Few(), str(tmp_path / "set"), workers=1, **FEW)
     generate(Few(), str(tmp_path / "whole"), workers=1, **FEW)
@@ -241,7 +246,7 @@ def test_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"samples": 0}, "samples must be a whole number of at least 1, found 0"),
+        ({"samples": 0}, "samples must be a whole number in 1..100,000,000, found 0"),
         ({"samples": 2}, "2 samples are too few"),
         ({"split": (0.9, 0.2, 0.2)}, "must add up to 1, found '0.9,0.2,0.2', which adds up to 1.3"),
         ({"split": (0.9, 0.1)}, "three fractions"),
@@ -250,9 +255,9 @@ def test_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.Monke
         ({"format": "parqet"}, "unknown format 'parqet'; did you mean 'parquet'"),
         ({"format": "png"}, "format png is for tasks of pictures"),
         ({"format": "tsv"}, "format tsv is for tasks of tokens"),
-        ({"workers": 0}, "workers must be 'auto' or a whole number of at least 1"),
+        ({"workers": 0}, "workers must be 'auto' or a whole number in 1..1024"),
         ({"seed": -1}, "seed must be"),
-        ({"shard_size": 0}, "shard_size must be at least 1"),
+        ({"shard_size": 0}, "shard_size must be a whole number in 1"),
     ],
 )
 def test_bad_requests(tmp_path: Path, options: dict[str, object], message: str) -> None:
@@ -279,18 +284,18 @@ def test_pictures_that_are_no_bytes_are_refused(tmp_path: Path) -> None:
 def test_a_lock_object_is_stale_when_its_process_is_gone() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    store = store_module.Store("memory://locks/set")
-    store.write(LOCK, json.dumps({"host": socket.gethostname(), "pid": ended.pid}).encode())
-    with locked(store), pytest.raises(lrtasks.UsageError, match=f"process {os.getpid()} on"), locked(store):
+    store = Store("memory://locks/set")
+    store.write(LOCK, [f"{ended.pid} {socket.gethostname()}".encode()])
+    with store.locked(), pytest.raises(lrtasks.UsageError, match=f"host: {os.getpid()} "), store.locked():
         pass
     assert not store.exists(LOCK)
-    store.write(LOCK, json.dumps({"host": "elsewhere", "pid": ended.pid}).encode())
-    with pytest.raises(lrtasks.UsageError, match=r"on elsewhere.*remove memory:"), locked(store):
+    store.write(LOCK, [f"{ended.pid} elsewhere".encode()])
+    with pytest.raises(lrtasks.UsageError, match=r"elsewhere.*remove memory:"), store.locked():
         pass
 
 
 def test_workers_import_no_torch() -> None:
-    code = "import sys, lrtasks.data.pool; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    code = "import sys, lrtasks.data.write; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

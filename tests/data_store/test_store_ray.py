@@ -22,8 +22,8 @@ from test_store_generate import FEW, contents
 from lrtasks import UsageError
 from lrtasks.config import parameter
 from lrtasks.data import generate, verify
-from lrtasks.data.plan import Block, make_plan
-from lrtasks.data.ray_pool import make_there
+from lrtasks.data.store import GenerationError, Store
+from lrtasks.data.write import Job, make_plan
 from lrtasks.ray_cluster import connected
 from lrtasks.spec import Sample
 
@@ -55,7 +55,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def workers() -> list[int]:
     """Processes that make a shard at this moment."""
     lines = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return [int(line.split()[0]) for line in lines if "ray::make_there" in line]
+    return [int(line.split()[0]) for line in lines if "ray::_call_there" in line]
 
 
 def test_the_same_bytes_though_workers_are_killed(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_same_bytes_though_workers_are_killed(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_is_lost_again_and_again_ends_it(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"lost the worker of shard 0 of train 3 times.*finished shards are kept"):
+    with pytest.raises(GenerationError, match=r"lost the worker of a shard 3 times.*finished shards are kept"):
         generate(Fatal(spared=os.getpid()), tmp_path / "set", backend="ray", workers=1, samples=10)
     assert not list((tmp_path / "set").glob("*.parquet"))
 
@@ -115,6 +115,6 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_machine_that_sees_another_folder_says_so(tmp_path: Path) -> None:
     plan = make_plan(Few(), samples=10, split=(0.8, 0.1, 0.1), seed=0, format="parquet", shard_size=None)
-    with pytest.raises(UsageError, match=f"{tmp_path} on .* all machines must share the store"):
-        make_there(plan, str(tmp_path), Block("train", 0, 0, 8), {})
+    with pytest.raises(GenerationError, match=f"{tmp_path} on .* holds no plan: .* the machines share no folder"):
+        Job(Few(), plan, Store(tmp_path)).make(plan.planned("train")[0], {})
     assert not list(tmp_path.iterdir())

@@ -26,7 +26,7 @@ def outcome_below(out: Path) -> dict[str, object]:
 @pytest.mark.parametrize(("workers", "samples"), [(0, 0), (1, 64)])
 def test_a_killed_run_ends_as_an_unbroken_one(tmp_path: Path, workers: int, samples: int) -> None:
     environment = {**os.environ, "PYTHONPATH": str(HERE)}
-    command = [sys.executable, str(HERE / "killing.py"), str(tmp_path), str(workers), str(samples)]
+    command = [sys.executable, str(HERE.parent / "killing.py"), str(tmp_path), str(workers), str(samples)]
     script = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert script.returncode == 0, script.stderr
     report = json.loads(script.stdout)

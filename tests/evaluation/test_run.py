@@ -174,9 +174,7 @@ def test_the_command_repeats_the_run(tmp_path: Path) -> None:
     ):
         assert words in command
     own = run(plain, tmp_path, hyper={"width": 3}).command
-    assert own.startswith(
-        "lrtasks.evaluate(plain, Shift(length=16, shifts=2), preset='small', seed=0, settings={'model.width': 3"
-    )
+    assert own.startswith("lrtasks.evaluate(plain, Shift(length=16, shifts=2")
 
 
 def test_the_callers_random_numbers_go_on(tmp_path: Path) -> None:

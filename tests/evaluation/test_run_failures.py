@@ -11,6 +11,7 @@ from quick_runs import TASK, folders, outcome, run
 from torch import Tensor, nn
 from toys import Labels, Net, Unmakeable, misshapen, plain
 
+import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.results import read_record
 
@@ -112,3 +113,103 @@ def test_an_output_folder_that_cannot_be(tmp_path: Path, out: str) -> None:
     with pytest.raises(UsageError, match=r"the results folder .* cannot be made"):
         run(plain, tmp_path / out)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda sample: sample._replace(x=sample.x.astype(np.int32)),
+            "sample gives x of shape .* and type torch.int32",
+        ),
+        (lambda sample: sample._replace(y=sample.y[:-1]), r"sample gives y of shape \(11,\)"),
+        (lambda sample: sample._replace(y=sample.y + 2), r"sample gives y outside 0\.\.3"),
+        (lambda sample: sample._replace(x=sample.x - 1), r"sample gives x outside 0\.\.3"),
+    ],
+)
+def test_a_faulty_task_is_an_error_in_words(tmp_path: Path, change: Any, message: str) -> None:
+    class Faulty(Labels):
+        def sample(self, rng: np.random.Generator) -> Any:
+            return change(super().sample(rng))
+
+    with pytest.raises(UsageError, match=f"labels: {message}"):
+        run(plain, tmp_path, Faulty())
+    assert list(tmp_path.iterdir()) == []
+
+
+class Integer(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).long()
+
+
+class Detached(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).detach()
+
+
+class InPlace(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(2.0))
+
+
+class OtherInEvaluation(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, : None if self.training else -1]
+
+
+class Listing(Net):
+    def extra_losses(self) -> list[float]:
+        return [1.0]
+
+
+class NotANumber(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.training else super().forward(x) * float("nan")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Integer, "forward must return floating-point values, found torch.int64"),
+        (Detached, "forward returned an output without a gradient"),
+        (InPlace, "forward changes its input in place"),
+        (OtherInEvaluation, "forward returned shape .* in evaluation"),
+        (Listing, "extra_losses of the model must return a dictionary of scalar tensors"),
+    ],
+)
+def test_a_faulty_model_is_an_error_in_words(tmp_path: Path, model: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        run(model, tmp_path)
+
+
+def test_predictions_that_are_no_numbers_are_not_done(tmp_path: Path) -> None:
+    record = run(NotANumber, tmp_path)
+    assert record.status == "diverged"
+    assert "predictions are no finite numbers" in record.notes[-1]
+
+
+def test_state_outside_the_state_dict_is_warned_of(tmp_path: Path) -> None:
+    class Counting(Net):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(x)
+
+    with pytest.warns(UserWarning, match="calls changed in a forward pass and is not in state_dict"):
+        record = run(Counting, tmp_path)
+    assert any("calls changed" in note for note in record.notes)
+
+
+def test_links_in_a_results_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "shift").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="is a symbolic link"):
+        run(plain, tmp_path / "runs")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_small_space_is_noted(tmp_path: Path) -> None:
+    record = run(plain, tmp_path, lrtasks.make("recall", length=2, vocab=8))
+    assert any("of the test inputs occur in training" in note for note in record.notes)

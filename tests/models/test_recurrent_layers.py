@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 from lrtasks.models.deltanet import DeltaLayer
 from lrtasks.models.gla import GLALayer
+from lrtasks.models.griffin import RGLRU, GriffinLayer
+from lrtasks.models.linear_attention import LinearAttentionLayer, linear_attention, taylor_features
+from lrtasks.models.lru import LRUCore, S5Core, SSMLayer, legs_eigenvalues
+from lrtasks.models.lstm import RNNLayer
+from lrtasks.models.mamba import MambaLayer
 from lrtasks.models.mamba2 import Mamba2Layer
+from lrtasks.models.mingru import MinLayer
 from lrtasks.models.xlstm import MLSTMLayer, SLSTMLayer
 
 Settings = dict[str, Any]
@@ -30,6 +36,10 @@ def delta_layer(cfg: Settings, **options: Any) -> DeltaLayer:
 def gla_layer(cfg: Settings, expand_k: float, expand_v: float, **options: Any) -> GLALayer:
     width = cfg["d_model"] // cfg["heads"]
     return GLALayer(cfg["d_model"], cfg["heads"], int(expand_k * width), int(expand_v * width), **options)
+
+
+def linear_layer(cfg: Settings, d_key: int, feature_map: Any, norm: bool) -> LinearAttentionLayer:
+    return LinearAttentionLayer(cfg["d_model"], cfg["heads"], d_key, cfg["d_model"] // cfg["heads"], feature_map, norm)
 
 
 def gate(cfg: Settings) -> str:
@@ -55,9 +65,24 @@ LAYERS: dict[str, Callable[[Settings], nn.Module]] = {
     "retnet": lambda cfg: gla_layer(cfg, 1, cfg["expand_v"], decay="fixed"),
     "mlstm": lambda cfg: MLSTMLayer(cfg["d_model"], cfg["inner"], cfg["heads"]),
     "slstm": lambda cfg: SLSTMLayer(cfg["d_model"], cfg["heads"], conv=bool(cfg["conv"])),
+    "mamba": lambda cfg: MambaLayer(cfg["d_model"], 2 * cfg["d_model"], cfg["d_state"], cfg["dt_rank"]),
+    "griffin_recurrent": lambda cfg: GriffinLayer(cfg["d_model"], cfg["lru_width"], cfg["heads"]),
+    "mingru": lambda cfg: MinLayer(cfg["d_model"], int(cfg["d_model"] * cfg["expansion"]), 2),
+    "minlstm": lambda cfg: MinLayer(cfg["d_model"], int(cfg["d_model"] * cfg["expansion"]), 3),
+    "linear_attention_elu": lambda cfg: linear_layer(cfg, cfg["d_model"] // cfg["heads"], "elu", cfg["norm"] == "rms"),
+    "based_taylor": lambda cfg: linear_layer(cfg, cfg["feature_dim"], "taylor", False),
 }
 # Names of the source: names here.
 RENAMED = {
+    "mingru": {"to_hidden_and_gate": "to_gates"},
+    "minlstm": {"to_hidden_and_f_i_gate": "to_gates"},
+    "griffin_recurrent": {
+        "conv_1d.w": "conv1d.weight",
+        "conv_1d.b": "conv1d.bias",
+        "a_param": "Lambda",
+        "gate.w": "gate.weight",
+        "gate.b": "gate.bias",
+    },
     "mlstm": {"mlstm_cell.": "", "conv1d.conv": "conv1d"},
     # the source's maps are called after each other's slots
     "slstm": {
@@ -70,6 +95,10 @@ RENAMED = {
         "slstm_cell._bias_": "bias",
     },
 }
+
+
+# What is stored with its axes in another order.
+TURNED: dict[str, Callable[[Tensor], Tensor]] = {"conv_1d.w": lambda w: w.T.unsqueeze(1)}
 
 
 def own_name(layer: str, name: str) -> str:
@@ -108,7 +137,11 @@ def test_layers_equal_their_public_code(name: str, dtype: torch.dtype) -> None:
     module = LAYERS[name](settings(found)).to(dtype)
 
     def forward(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        values = {own_name(name, full): value for full, value in leaves.items() if f"param_{full}" in found}
+        values = {
+            own_name(name, full): TURNED.get(full, torch.clone)(value)
+            for full, value in leaves.items()
+            if f"param_{full}" in found
+        }
         return (run_with(module, values, leaves["x"]),)
 
     check_outputs(found, forward, dtype)
@@ -124,6 +157,10 @@ STARTS: dict[str, Callable[[], nn.Module]] = {
     "kda": lambda: DeltaLayer(64, 4, 16, 16, decay="channel", gate="sigmoid"),
     "mamba2": lambda: Mamba2Layer(64, 128, 32, 16),
     "gla": lambda: GLALayer(64, 4, 8, 16),
+    "mamba": lambda: MambaLayer(64, 128, 16),
+    "griffin_recurrent": lambda: GriffinLayer(64, 64, 4, layers=2),
+    "lstm": lambda: RNNLayer(64, 64, "lstm").rnn,
+    "gru": lambda: RNNLayer(64, 64, "gru").rnn,
     "mlstm_4blocks": lambda: MLSTMLayer(64, 128, 4, layers=4),
     "slstm_block0_of4": lambda: SLSTMLayer(64, 4, index=0, layers=4),
     "slstm_block3_of4": lambda: SLSTMLayer(64, 4, index=3, layers=4),
@@ -142,7 +179,7 @@ def test_layers_start_as_in_their_public_code(name: str) -> None:
         torch.manual_seed(seed)
         for parameter, value in STARTS[name]().named_parameters():
             drawn.setdefault(parameter, []).append(value.detach())
-    renamed = {own_name(name.partition("_")[0], full): full for full in stats}
+    renamed = {own_name(name.removesuffix("_4blocks").partition("_block")[0], full): full for full in stats}
     assert renamed.keys() == drawn.keys()
     for ours, theirs in renamed.items():
         wanted, values = stats[theirs], torch.stack(drawn[ours]).double()
@@ -159,3 +196,92 @@ def test_layers_start_as_in_their_public_code(name: str) -> None:
         for figure, number in zip(found, (wanted["mean"], wanted["std"], *wanted["quartiles"]), strict=True):
             assert abs(float(figure) - number) < allowed, ours
         assert abs(float(values.max() - values.min()) / (wanted["max"] - wanted["min"]) - 1) < 0.45, ours
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_torch_layers(kind: Any, dtype: torch.dtype) -> None:
+    found = arrays(f"layer_{kind}_a")
+    rnn = RNNLayer(int(found["cfg_d_model"]), int(found["cfg_hidden"]), kind).rnn.to(dtype)
+
+    def forward(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        values = {name: value for name, value in leaves.items() if name != "x"}
+        return (torch.func.functional_call(rnn, values, leaves["x"])[0],)
+
+    check_outputs(found, forward, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind", ["op", "layer"])
+def test_lru(kind: str, dtype: torch.dtype) -> None:
+    """The unit alone, and the layer with the norm (of 1e-6) and the residual around it, pre- or post-norm."""
+    found = arrays(f"{kind}_lru_a")
+    width, states = found["in_x"].shape[-1], len(found["param_nu_log" if kind == "op" else "param_seq.nu_log"])
+    module: nn.Module = LRUCore(width, states, 0.0, 1.0, 6.28)
+    if kind == "layer":
+        module = SSMLayer(module, width)  # type: ignore[arg-type]
+    module.to(dtype)
+
+    def forward(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        x, values = leaves["x"], {name: value for name, value in leaves.items() if name != "x"}
+        if kind == "op":
+            return (torch.func.functional_call(module, values, x),)
+        # flax: linear maps are (inputs, outputs)
+        values = {name.replace("kernel", "weight"): v.T if "kernel" in name else v for name, v in values.items()}
+        norm = [(width,), values.pop("normalization.scale"), values.pop("normalization.bias"), 1e-6]
+        if bool(found["cfg_prenorm"]):
+            return (x + torch.func.functional_call(module, values, torch.nn.functional.layer_norm(x, *norm)),)
+        return (torch.nn.functional.layer_norm(x + torch.func.functional_call(module, values, x), *norm),)
+
+    check_outputs(found, forward, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_s5(dtype: torch.dtype) -> None:
+    found = arrays("op_s5_a")
+    core = S5Core(found["in_x"].shape[-1], len(found["param_Lambda_re"]), 1, 0.001, 0.1).to(dtype)
+
+    def forward(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        return (torch.func.functional_call(core, {n: v for n, v in leaves.items() if n != "x"}, leaves["x"]),)
+
+    check_outputs(found, forward, dtype)
+
+
+@pytest.mark.parametrize("states", [16, 64])
+def test_s5_starts_from_hippo(states: int) -> None:
+    wanted = arrays("s5_init_eigenvalues")[f"Lambda_N{states}"]
+    found, vectors = legs_eigenvalues(states)
+    assert np.abs(np.sort_complex(found) - np.sort_complex(wanted)).max() < 1e-9 * np.abs(wanted).max()
+    half_steps = np.sqrt(np.arange(states) + 0.5)
+    above = np.triu(np.outer(half_steps, half_steps), 1)
+    normal = above - above.T - np.eye(states) / 2
+    assert np.abs(normal @ vectors - vectors * found).max() < 1e-9 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rglru_alone(dtype: torch.dtype) -> None:
+    found = arrays("op_rglru_a")
+    unit = RGLRU(int(found["cfg_d_model"]), int(found["cfg_heads"])).to(dtype)
+
+    def forward(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        values = {own_name("griffin_recurrent", name): v for name, v in leaves.items() if name not in ("x", "pos")}
+        h = torch.func.functional_call(unit, values, leaves["x"])
+        return h, h[:, -1]
+
+    check_outputs(found, forward, dtype, ("y", "state"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_taylor_attention_alone(dtype: torch.dtype) -> None:
+    """Against the array, and its features, whose products are the second-order exponential."""
+
+    def forward(x: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        q, k, v = (x[name].transpose(1, 2) for name in "qkv")
+        scale = q.shape[-1] ** -0.25
+        return (linear_attention(q * scale, k * scale, v, "taylor", eps=1e-6).transpose(1, 2),)
+
+    check_outputs(arrays("op_based_taylor_a"), forward, dtype)
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 5, 4, dtype=torch.float64), torch.randn(2, 5, 4, dtype=torch.float64)
+    s = (q * k).sum(-1)
+    assert gap((taylor_features(q) * taylor_features(k)).sum(-1), 1 + s + s**2 / 2) < 1e-12

@@ -88,6 +88,15 @@ BYTES = {
     "mamba2": (18_688, {"d_state": 32, "head_dim": 16}),
     "mlstm": (18_448, {}),
     "slstm": (1_792, {}),
+    "lstm": (512, {}),
+    "gru": (256, {}),
+    "rglru": (1_024, {}),
+    "mamba": (9_728, {}),
+    "linear-attention": (4_352, {}),
+    "mingru": (4 * 96, {}),
+    "minlstm": (4 * 96, {}),
+    "lru": (8 * 64, {}),
+    "s5": (8 * 32, {}),
 }
 
 
@@ -96,3 +105,8 @@ def test_state_bytes_of_a_layer(name: str) -> None:
     wanted, hyper = BYTES[name]
     built = build(name, SIGNAL, SIGNAL, d_model=64, layers=1, mlp=False, **hyper)
     assert state_bytes(built) == wanted
+
+
+def test_state_bytes_of_taylor_features() -> None:
+    built = build("linear-attention", SIGNAL, SIGNAL, d_model=64, layers=1, mlp=False, feature_map="taylor")
+    assert state_bytes(built) == 41_616

@@ -52,7 +52,7 @@ def portraits(run: Path) -> dict[str, dict[str, Portrait]]:
     """Portraits of a run on two test samples."""
     record = read_record(run)
     task = lrtasks.make(record.task["name"], **record.task["parameters"])
-    return analysis.module_states(run, record, task, task.batch(range(2), 0, "test"))
+    return analysis.module_states(run, task.batch(range(2), 0, "test"))
 
 
 def test_analysis_writes_curve_breakdowns_and_portraits(run: Path, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_padding_is_never_active(tmp_path: Path) -> None:
     task = lrtasks.make("listops", setting="small")
     run = untrained(tmp_path, task, d_model=8, d_state=2, window=8)
     batch = task.batch(range(4), 0, "test")
-    states = analysis.module_states(run, read_record(run), task, batch)["blocks.0.sparse.0 confidence"]
+    states = analysis.module_states(run, batch)["blocks.0.sparse.0 confidence"]
     assert batch.mask is not None and not batch.mask.all()
     for portrait in states.values():
         assert not portrait.series["confidence"][~batch.mask].any()
@@ -210,15 +210,8 @@ def test_weights_of_another_model_are_refused(run: Path, tmp_path: Path) -> None
     record = read_record(run)
     record.model["parameters"]["d_state"] = 4
     record.write(tmp_path)
-    with pytest.raises(UsageError, match=r"weights\.pt does not fit the model of its record"):
+    with pytest.raises(UsageError, match=r"weights\.pt does not fit the model"):
         analysis.analyze(tmp_path, tmp_path / "analysis")
-
-
-def test_predictions_are_drawn_beside_image_and_target() -> None:
-    target = np.arange(16).reshape(1, 16) % 3
-    figure = figures.draw_predictions(np.random.rand(1, 16, 1), target, target, (4, 4), 3)
-    assert [panel.get_title() for panel in figure.axes] == ["image", "target", "prediction"]
-    assert np.array_equal(figure.axes[1].images[0].get_array(), target.reshape(4, 4))
 
 
 def test_an_own_model_with_the_name_of_a_registered_one_has_no_portraits(tmp_path: Path) -> None:

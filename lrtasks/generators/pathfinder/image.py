@@ -152,10 +152,10 @@ def paste_dashes(canvas: np.ndarray, shared: Kit, dashes: np.ndarray) -> None:
 
 def normalised(canvas: np.ndarray, peak: float) -> np.ndarray:
     """Scale 0..peak to 0..255 and round, halves to even; uint8."""
-    grey = np.zeros(canvas.shape, np.uint8)
-    drawn = canvas > 0  # few pixels are
-    grey[drawn] = np.rint(canvas[drawn].astype(np.float64) / peak * 255)
-    return grey
+    grey = canvas.astype(np.float64)
+    grey /= peak  # in place: fresh memory costs more than the arithmetic
+    grey *= 255
+    return np.rint(grey, out=grey).astype(np.uint8)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -42,11 +42,11 @@ class Copying(Task):
 
     Law of the key's start: ``jelassi``, uniform over 0..|s| - ngram - answer_length - 3, as the published code draws;
     ``clean``, uniform over the starts with room for the answer whose key comes once in s, so that the question has one
-    answer (s is drawn again if there is none).
+    answer (s is drawn again if there is none). Lengths of ``string`` that leave no start are not drawn.
 
     >>> Copying(letters=3, string=(3, 3)).answer([3, 2, 0, 1, 4, 2, 0]).tolist()
     [-100, -100, -100, -100, 2, 0, 1]
-    >>> lookup = Copying(mode="suffix-lookup", letters=3, string=(6, 6), ngram=1, answer_length=2)
+    >>> lookup = Copying(mode="suffix-lookup", letters=3, ngram=1, answer_length=2)
     >>> lookup.answer([3, 2, 0, 1, 2, 4, 0, 1]).tolist()
     [-100, -100, -100, -100, -100, -100, 1, 2]
     """
@@ -83,11 +83,10 @@ class Copying(Task):
         check_range("copying", "string", self.string)
         if not self._lookup:
             return
-        least = self.ngram + self.answer_length + (3 if self.law == "jelassi" else 0)
-        if self.string[0] < least:
+        if self.string[1] < self._shortest:
             raise UsageError(
                 f"copying: a lookup with ngram {self.ngram} and answer_length {self.answer_length} needs strings of at"
-                f" least {least} letters, found string {list(self.string)}"
+                f" least {self._shortest} letters, found string {list(self.string)}"
             )
         if self.letters**self.ngram >= MAX_KEYS:
             raise UsageError(
@@ -102,6 +101,12 @@ class Copying(Task):
     @property
     def _lookup(self) -> bool:
         return self.mode.endswith("lookup")
+
+    @property
+    def _shortest(self) -> int:
+        """Least length of a string: a lookup needs room for key and answer."""
+        room = self.ngram + self.answer_length + (3 if self.law == "jelassi" else 0)
+        return max(self.string[0], room) if self._lookup else self.string[0]
 
     @property
     def _around(self) -> int:
@@ -119,7 +124,7 @@ class Copying(Task):
 
     def sample(self, rng: np.random.Generator) -> Sample:
         begin, bar, _, pad = range(self.letters, self.letters + 4)
-        length = rng.integers(self.string[0], self.string[1] + 1)
+        length = rng.integers(self._shortest, self.string[1] + 1)
         string = rng.integers(self.letters, size=length)
         if self._lookup:
             string, start = self._key(rng, string)

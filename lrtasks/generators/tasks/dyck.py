@@ -14,7 +14,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass
-from lrtasks.generators.tokens import Rule, check_range, checked_tokens, last_where, longer, octaves_of, padded_sample
+from lrtasks.generators.tokens import Rule, check_range, checked_tokens, last_where, octaves_of, padded_sample
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 # Hewitt et al.: batches of 10, Adam at 1e-2, one of their training sets (2 million tokens).
@@ -179,7 +179,7 @@ class Dyck(Task):
     def tests(self) -> Mapping[str, Task]:
         """2, 4 and 8 times the length; of whole strings, those that are longer, up to twice."""
         if self.whole is None:
-            return longer(self, "length")
+            return self.longer()
         most = self.whole[1]
         return {"2x": dataclasses.replace(self, whole=(most + 1, 2 * most))}
 

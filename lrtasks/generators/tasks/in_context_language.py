@@ -101,13 +101,15 @@ class InContextLanguage(UniformTask):
         low, high = self.strings
         strings = low + u.whole(high - low + 1, 1)
         automata = self.automata(u)
-        text, rows = np.empty((len(u), self.length), dtype=np.int64), np.arange(len(u))
-        state = np.zeros(len(u), dtype=np.int64)
-        steps = u.take(self.length)
-        for at in range(self.length):
-            way = (steps[:, at] * automata.ways[rows, state]).astype(np.int64)
-            text[:, at] = automata.symbol[rows, state, way]
-            state = automata.to[rows, state, way]
+        # states and ways of all samples are numbered through, so that a step is two lookups
+        most, first = automata.symbol.shape[2], automata.ways.shape[1] * np.arange(len(u))
+        ways, symbol = automata.ways.ravel(), automata.symbol.ravel()
+        to = (first[:, None, None] + automata.to).ravel()
+        text, state = np.empty((self.length, len(u)), dtype=np.int64), first
+        for at, step in enumerate(u.take(self.length).T):
+            way = most * state + (step * ways[state]).astype(np.int64)
+            text[at], state = symbol[way], to[way]
+        text = np.ascontiguousarray(text.T)
         ended = text == self.symbols
         x = np.where(np.cumsum(ended, axis=1) - ended < strings, text, self.symbols + 1)
         return Batch(x, self.labels(x), x <= self.symbols)

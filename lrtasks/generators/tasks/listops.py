@@ -10,6 +10,7 @@ import numpy as np
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
+from lrtasks.generators import tables
 from lrtasks.generators.base import Rngs, Task, registry, stack
 from lrtasks.generators.baselines import Baseline
 from lrtasks.generators.listops import grammar, sampling
@@ -167,6 +168,22 @@ class ListOps(Task):
     def text(self, batch: Batch, index: int) -> str:
         return grammar.render(batch.x[index])
 
+    def to_row(self, batch: Batch, index: int) -> dict[str, str]:
+        """The columns of the Long Range Arena and, for every sub-expression, those of the DLR paper's code."""
+        return grammar.subtree_columns(batch.x[index])
+
+    def from_row(self, row: tables.Row) -> Sample:
+        tokens = grammar.parse(tables.cell(row, "Source"))
+        sample = tables.padded(tokens, *self._labels(row, tokens), self.input, self.target, grammar.PAD)
+        return sample._replace(mask=sample.x != grammar.PAD)
+
+    def _labels(self, row: tables.Row, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Labels and their positions."""
+        labels, places = tables.numbers(row, "SubTreeEvals"), tables.numbers(row, "SubTreeInds")
+        if not np.array_equal(np.sort(places), np.flatnonzero(tokens == grammar.CLOSE)):
+            raise UsageError("SubTreeInds must be the positions of the closing brackets")
+        return labels, places
+
     def fingerprint(self, batch: Batch, index: int) -> bytes:
         """The expression without its digits: the published data sets keep one expression of each such template."""
         return grammar.template(batch.x[index])
@@ -209,6 +226,9 @@ class ListOpsRoot(ListOps):
 
     def _operators(self, batch: Batch) -> np.ndarray:
         return _at_root(batch, super()._operators(batch))
+
+    def _labels(self, row: tables.Row, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return tables.numbers(row, "Target"), np.zeros(1, np.int64)
 
 
 class MajorityPerGroup:

@@ -16,7 +16,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.tokens import Rule, checked_tokens, longer, octaves_of
+from lrtasks.generators.tokens import Rule, checked_tokens, octaves_of
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 WINDOW = 8
@@ -164,7 +164,7 @@ class WordProblem(Task):
 
     def tests(self) -> Mapping[str, Task]:
         """2, 4 and 8 times the length."""
-        return longer(self, "length")
+        return self.longer()
 
     def baselines(self) -> Mapping[str, Baseline]:
         """The most frequent element, and the product of the last 8 elements, right at the first 8 positions."""

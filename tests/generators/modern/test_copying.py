@@ -124,6 +124,13 @@ def test_clean_keys_come_once_and_anywhere() -> None:
     assert stats.chisquare([starts[start] for start in range(7)]).pvalue > 1e-4
 
 
+def test_a_lookup_has_room_for_key_and_answer() -> None:
+    for law, least in (("jelassi", 10), ("clean", 7)):
+        task = make("copying", mode="suffix-lookup", law=law, string=(5, 12))
+        lengths = [len(task._question(x)[0]) for x in task.batch(range(1000)).x]
+        assert stats.chisquare(np.bincount(lengths)[least:]).pvalue > 1e-3 and min(lengths) == least
+
+
 def test_tests_have_strings_of_exactly_that_length() -> None:
     tests = Copying(string=(5, 20)).tests()
     assert [test.parameters()["string"] for test in tests.values()] == [[40, 40], [80, 80], [160, 160]]
@@ -160,8 +167,8 @@ def test_impossible_questions_are_refused(mode: str, x: list[int], message: str)
     ("parameters", "message"),
     [
         ({"string": (9, 5)}, "string must not begin above its end"),
-        ({"mode": "suffix-lookup", "string": (9, 50)}, "needs strings of at least 10 letters"),
-        ({"mode": "suffix-lookup", "string": (6, 50), "law": "clean"}, "needs strings of at least 7 letters"),
+        ({"mode": "suffix-lookup", "string": (5, 9)}, "needs strings of at least 10 letters"),
+        ({"mode": "suffix-lookup", "string": (5, 6), "law": "clean"}, "needs strings of at least 7 letters"),
         ({"mode": "suffix-lookup", "string": (20, 50), "law": "clean", "letters": 3}, "3 letters make 27 keys of 3"),
         ({"mode": "suffix-lookup", "string": (80, 90), "ngram": 64}, "must be below 2"),
     ],

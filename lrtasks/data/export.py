@@ -1,0 +1,204 @@
+"""The files of a shard in each format, and the tables that some formats keep for each split.
+
+``png``: pictures ``train/00000/000000.png`` and ``000000-mask.png``, and for each split ``train/index.csv``. The index
+holds the SHA-256 of every picture, so that the index's own SHA-256 in the manifest stands for all of them.
+
+``tsv``: one table for each split, ``basic_train.tsv`` and so on, named as in the Long Range Arena; the task gives the
+columns (:meth:`lrtasks.generators.base.Task.to_row`).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from lrtasks.data import columns as table
+from lrtasks.data.columns import INDEX, Column
+from lrtasks.data.manifest import Manifest, Shard
+from lrtasks.data.store import HIDDEN, Store
+from lrtasks.errors import UsageError
+from lrtasks.generators.base import Task
+from lrtasks.spec import Batch, Sample
+
+Chunks = Iterable[tuple[range, Batch]]
+"""Samples of a shard in order, a few at a time, with their numbers."""
+
+FORMATS = ("parquet", "png", "npy", "tsv")
+TABLES = {"png": "{split}/index.csv", "tsv": "basic_{split}.tsv"}
+"""Table of a split by format, for those that have one; each shard makes a part of it."""
+
+_SHA256 = "-sha256"
+_ROW_GROUP_BYTES = 2**18
+
+
+def file_names(plan: Manifest, shard: Shard) -> list[str]:
+    """Names of a shard's files; Hugging Face ``datasets`` reads the split from those of Parquet."""
+    number = shard.first // plan.shard_size
+    stem = f"{shard.split}-{number:05d}-of-{-(-plan.counts[shard.split] // plan.shard_size):05d}"
+    if plan.format == "parquet":
+        return [f"{stem}.parquet"]
+    if plan.format == "npy":
+        return [*(f"{stem}.{column.role}.npy" for column in _arrays(plan)), f"{stem}.meta.jsonl"]
+    endings = ["" if column.role == "x" else f"-{column.name}" for column in plan.columns if column.is_picture]
+    endings = endings if plan.format == "png" else []
+    pictures = [f"{shard.split}/{number:05d}/{index:06d}{ending}.png" for index in shard.indices for ending in endings]
+    return [*pictures, part_name(plan, shard)]
+
+
+def part_name(plan: Manifest, shard: Shard) -> str:
+    """The shard's part of the table of its split."""
+    return f"{HIDDEN}/parts/{shard.split}-{shard.first // plan.shard_size:05d}"
+
+
+def table_header(plan: Manifest, task: Task) -> bytes:
+    """The first line of a table."""
+    line = io.StringIO()
+    if plan.format == "tsv":
+        _tsv_writer(line, task, task.batch([0])).writeheader()
+    else:
+        names = [INDEX]
+        for column in plan.columns:
+            names += [column.name, column.name + _SHA256] if column.is_picture else [column.name]
+        csv.writer(line, lineterminator="\n").writerow(names)
+    return line.getvalue().encode()
+
+
+def row_group(plan: Manifest) -> int:
+    """Rows per Parquet row group: what is read to get one sample, about a quarter of a MiB."""
+    return max(1, min(64, _ROW_GROUP_BYTES // table.sample_bytes(plan.columns)))
+
+
+def listed_pictures(index: bytes) -> list[tuple[str, str]]:
+    """Name and SHA-256 of every picture that an ``index.csv`` lists.
+
+    Raises:
+        ValueError: if it is no such file.
+    """
+    header, *rows = csv.reader(index.decode().splitlines())
+    places = [place for place, name in enumerate(header) if name.endswith(_SHA256)]
+    if any(len(row) != len(header) for row in rows):
+        raise ValueError("rows of different lengths")
+    return [(row[place - 1], row[place]) for row in rows for place in places]
+
+
+def read_tsv(path: str | os.PathLike[str], task: Task) -> Iterator[Sample]:
+    """Yield the samples of a table, of this program or with the same columns from another, as ``task`` presents them.
+
+    Args:
+        path: the file, local or at an address of fsspec's.
+        task: what the table holds: its specs give length, vocabulary and classes.
+
+    Raises:
+        UsageError: naming the line, for unknown tokens, labels out of range, sequences that are too long, lists that do
+            not fit each other, or a missing column.
+    """
+    require_format("tsv", task)
+    folder, _, name = os.fspath(path).rpartition("/")
+    store = Store(folder or ".")
+    with store.explained(), store.open(name) as binary:
+        text = io.TextIOWrapper(binary, "utf-8", newline="")
+        csv.field_size_limit(2**31 - 1)
+        rows = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+        try:
+            for number, row in enumerate(rows, 2):
+                try:
+                    yield task.from_row(row)
+                except UsageError as error:
+                    raise UsageError(f"{path}, line {number}: {error}") from None
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise UsageError(f"{path} is not a table in UTF-8: {error}") from None
+
+
+def require_format(name: str, task: Task) -> None:
+    """Make sure that a format suits a task, with a :class:`UsageError` if not."""
+    if name == "png" and task.image_shape() is None:
+        raise UsageError(f"format png is for tasks of pictures, and {task.name} is none; use parquet or npy")
+    if name == "tsv" and (task.input.kind, task.target.kind) != ("token", "token"):
+        raise UsageError(f"format tsv is for tasks of tokens, and {task.name} is none; use parquet or npy")
+
+
+def contents(plan: Manifest, task: Task, shard: Shard, chunks: Chunks) -> Iterator[bytes]:
+    """The content of each of a shard's files, in the order of :func:`file_names`."""
+    if plan.format == "parquet":
+        return _parquet(plan, shard, chunks)
+    if plan.format == "npy":
+        return _npy(plan, chunks)
+    return _png(plan, shard, chunks) if plan.format == "png" else _tsv(task, chunks)
+
+
+def _parquet(plan: Manifest, shard: Shard, chunks: Chunks) -> Iterator[bytes]:
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    schema = table.schema(plan.columns, {"lrtasks": json.dumps(plan.origin(shard), sort_keys=True)})
+    # signals and pictures repeat nothing that a dictionary could hold, and zstd finds the rest
+    options = {"compression": "zstd", "use_dictionary": False, "write_statistics": [INDEX]}
+    with pq.ParquetWriter(buffer, schema, **options) as writer:
+        for indices, batch in chunks:
+            rows = table.encode(plan.columns, batch, indices, schema)
+            writer.write_table(rows, row_group_size=row_group(plan))
+    yield buffer.getvalue()
+
+
+def _npy(plan: Manifest, chunks: Chunks) -> Iterator[bytes]:
+    parts: list[list[np.ndarray]] = []
+    lines = []
+    for indices, batch in chunks:
+        parts.append([column.values(batch) for column in _arrays(plan)])
+        meta = {column.name: column.values(batch) for column in plan.columns if column.role == "meta"}
+        for row, index in enumerate(indices):
+            values = {name: _plain(entries[row]) for name, entries in meta.items()}
+            lines.append(json.dumps({INDEX: index, **values}) + "\n")
+    for arrays in zip(*parts, strict=True):
+        buffer = io.BytesIO()
+        np.save(buffer, np.concatenate(arrays), allow_pickle=False)
+        yield buffer.getvalue()
+    yield "".join(lines).encode()
+
+
+def _png(plan: Manifest, shard: Shard, chunks: Chunks) -> Iterator[bytes]:
+    names, text = iter(file_names(plan, shard)), io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for indices, batch in chunks:
+        columns = [(column, column.values(batch)) for column in plan.columns]
+        for row, index in enumerate(indices):
+            cells: list[Any] = [index]
+            for column, values in columns:
+                if column.is_picture:
+                    picture = column.picture(values[row])
+                    yield picture
+                    cells += [next(names), hashlib.sha256(picture).hexdigest()]
+                else:
+                    value = _plain(values[row])
+                    cells.append(json.dumps(value) if isinstance(value, list) else value)
+            writer.writerow(cells)
+    yield text.getvalue().encode()
+
+
+def _tsv(task: Task, chunks: Chunks) -> Iterator[bytes]:
+    text = io.StringIO()
+    for indices, batch in chunks:
+        writer = _tsv_writer(text, task, batch)
+        for row, index in enumerate(indices):
+            writer.writerow({**task.to_row(batch, row), "Id": index})
+    yield text.getvalue().encode()
+
+
+def _arrays(plan: Manifest) -> list[Column]:
+    return [column for column in plan.columns if column.role != "meta"]
+
+
+def _plain(value: Any) -> Any:
+    """A piece of metadata as JSON and CSV can write it."""
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _tsv_writer(text: io.StringIO, task: Task, batch: Batch) -> csv.DictWriter[str]:
+    return csv.DictWriter(text, [*task.to_row(batch, 0), "Id"], delimiter="\t", lineterminator="\n")

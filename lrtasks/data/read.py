@@ -1,0 +1,325 @@
+"""Read stored datasets: the generator's arrays, by index; and check and describe them.
+
+A sample is found in its shard by row group (about a quarter of a MiB), so shuffled access reads little more than what
+it gives. Row groups that were read are kept while there is room.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lrtasks.data.columns import INDEX, declared, decode, schema
+from lrtasks.data.export import listed_pictures
+from lrtasks.data.manifest import MANIFEST, Manifest, Shard, differences, is_inside, read_manifest
+from lrtasks.data.store import HIDDEN, Store
+from lrtasks.errors import UsageError, first_line, unknown
+from lrtasks.generators.base import Split, Task, make, stack
+from lrtasks.spec import Batch, Sample
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+CACHE_BYTES = 2**28
+OPEN_SHARDS = 256
+_THREADS = 4
+
+
+class StoredDataset:
+    """A dataset that :func:`lrtasks.data.generate` wrote, in Parquet; made by :func:`open_dataset`.
+
+    It can be pickled: a worker process opens the files for itself and does not verify them again.
+
+    Attributes:
+        manifest: what it is.
+        counts: number of samples by split.
+    """
+
+    def __init__(self, store: Store, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.counts = dict(manifest.counts)
+        self._store = store
+        self._process = os.getpid()
+        self._shards = {split: manifest.of_split(split) for split in manifest.counts}
+        self._files: dict[str, tuple[pq.ParquetFile, np.ndarray]] = {}
+        self._groups: dict[tuple[str, int], pa.Table] = {}
+        self._held = 0
+
+    def __len__(self) -> int:
+        """Number of samples over all splits."""
+        return sum(self.counts.values())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoredDataset, (self._store, self.manifest)
+
+    @functools.cached_property
+    def task(self) -> Task:
+        """The task that drew the samples.
+
+        Raises:
+            UsageError: if this program's task of that name is of another version.
+        """
+        task = make(self.manifest.task, **self.manifest.parameters)
+        self.check_task(task)
+        return task
+
+    def check_task(self, task: Task) -> None:
+        """Make sure that ``task`` is the one that drew the samples.
+
+        Raises:
+            UsageError: naming what differs.
+        """
+        found = {name: getattr(self.manifest, name) for name in ("task", "version", "parameters")}
+        unlike = differences(found, task.identity())
+        if not unlike:
+            columns = {column.name: column for column in self.manifest.columns}
+            wanted = {column.name: column for column in declared(task)}
+            unlike = differences({name: columns.get(name) for name in wanted}, wanted)
+        if unlike:
+            raise UsageError(f"{self._store.address} holds data of another task: {'; '.join(unlike)}")
+
+    def batch(self, indices: Sequence[int] | range, seed: int = 0, split: Split = "train") -> Batch:
+        """Samples ``indices`` of ``split``: the same arrays as ``task.batch`` gives, duplicates aside.
+
+        Args:
+            indices: sample numbers below ``counts[split]``; any order, repeats allowed.
+            seed: not used, since the samples are drawn already; here so that a stored set can stand where a task does.
+            split: ``"train"``, ``"val"`` or ``"test"``.
+
+        Raises:
+            UsageError: for an unknown split, no index, one that is not a whole number or is out of range, or a file
+                that does not hold what the manifest says.
+        """
+        if split not in self.counts:
+            raise unknown("split", split, self.counts)
+        if len(indices) == 0:
+            raise UsageError("batch needs at least one index")
+        for index in indices:
+            whole = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
+            if not whole or not 0 <= index < self.counts[split]:
+                raise UsageError(f"{split} has samples 0..{self.counts[split] - 1}, found index {index!r}")
+        if self._process != os.getpid():  # a forked process shares no open files with its parent
+            self.__init__(self._store, self.manifest)  # type: ignore[misc]
+        wanted: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        shards = self._shards[split]
+        for position, index in enumerate(indices):
+            shard = shards[bisect.bisect_right(shards, index, key=lambda shard: shard.first) - 1]
+            (name,) = shard.files
+            _, starts = self._file(name)
+            row = int(index) - shard.first
+            group = int(np.searchsorted(starts, row, side="right")) - 1
+            wanted[name, group].append((position, row - int(starts[group])))
+        samples: dict[int, Sample] = {}
+        for (name, group), places in wanted.items():
+            positions, rows = zip(*places, strict=True)
+            try:
+                table = self._group(name, group)
+                # a slice copies nothing
+                consecutive = rows == (*range(rows[0], rows[0] + len(rows)),)
+                table = table.slice(rows[0], len(rows)) if consecutive else table.take(list(rows))
+                found = decode(self.manifest.columns, table)
+            except (ValueError, OSError) as error:
+                raise UsageError(f"{name} in {self._store.address} cannot be read: {first_line(error)}") from error
+            samples |= zip(positions, found, strict=True)
+        return stack([samples[position] for position in range(len(indices))])
+
+    def _file(self, name: str) -> tuple[pq.ParquetFile, np.ndarray]:
+        """An open shard, and the first row of each of its row groups."""
+        if name not in self._files:
+            if len(self._files) == OPEN_SHARDS:
+                del self._files[next(iter(self._files))]
+            file = _parquet(self._store, name)
+            rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+            self._files[name] = file, np.cumsum([0, *rows[:-1]])
+        return self._files[name]
+
+    def _group(self, name: str, group: int) -> pa.Table:
+        key = name, group
+        if key not in self._groups:
+            self._groups[key] = self._file(name)[0].read_row_group(group, use_threads=False)
+            self._held += self._groups[key].nbytes
+            while self._held > CACHE_BYTES and len(self._groups) > 1:
+                self._held -= self._groups.pop(next(iter(self._groups))).nbytes
+        return self._groups[key]
+
+
+def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
+    """Open a stored dataset, and verify it: SHA-256, rows and columns of every file are compared with the manifest.
+
+    A file whose SHA-256 this process knows is not read again while its size and time of change are the same.
+
+    Args:
+        path: folder or fsspec address.
+
+    Raises:
+        UsageError: if it is no finished dataset, is not in Parquet, or was changed.
+    """
+    store, manifest = _opened(path)
+    with store.explained():
+        if manifest.format != "parquet":
+            raise UsageError(f"{path} is in format {manifest.format}; datasets are read from format parquet")
+        problems = [*_changed(store, manifest.files(), known=True)] or [*_foreign(store, manifest)]
+    if problems:
+        more = f" (and {len(problems) - 1} more; see: lrtasks data verify)" if problems[1:] else ""
+        raise UsageError(f"{path} cannot be used: {problems[0]}{more}")
+    return StoredDataset(store, manifest)
+
+
+def verify(path: str | os.PathLike[str]) -> list[str]:
+    """Name every problem of a dataset; an empty list if it is whole and unchanged.
+
+    Args:
+        path: folder or fsspec address.
+
+    Raises:
+        UsageError: if there is no such folder.
+    """
+    store = _reachable(path)
+    try:
+        _, manifest = _opened(path)
+    except UsageError as error:
+        return [str(error)]
+    with store.explained():
+        return find_problems(store, manifest)
+
+
+def info(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a dataset is, JSON-ready: task, parameters, seed, counts, format, files, bytes, what was replaced, versions.
+
+    Args:
+        path: folder or fsspec address.
+
+    Raises:
+        UsageError: if it holds no finished dataset, or its manifest was changed.
+    """
+    store, manifest = _opened(path)
+    with store.explained():
+        return {
+            "path": store.address,
+            **manifest.request(),
+            "samples": sum(manifest.counts.values()),
+            "shards": len(manifest.shards),
+            "bytes": sum(store.size(name) for name in _visible(store)),
+            "columns": [INDEX, *(column.name for column in manifest.columns)],
+            "replaced": len(manifest.replaced),
+            "versions": manifest.versions,
+        }
+
+
+def find_problems(store: Store, manifest: Manifest) -> list[str]:
+    """Missing, changed and unlisted files, and shards of other data than the manifest says."""
+    files = dict(manifest.files())
+    problems = [*_changed(store, files.items())]
+    if not problems and manifest.format == "parquet":
+        problems += _foreign(store, manifest)
+    if not problems and manifest.format == "png":
+        try:
+            pictures = dict(picture for name in [*files] for picture in listed_pictures(store.read(name)))
+        except ValueError as error:
+            return [f"an index cannot be read: {first_line(error)}"]
+        problems += [f"an index names a file outside the dataset: {name!r}" for name in pictures if not is_inside(name)]
+        problems += [] if problems else _changed(store, pictures.items())
+        files |= pictures
+    return [
+        *problems,
+        *(f"{name} is not in the manifest" for name in _visible(store) if name not in {MANIFEST, *files}),
+    ]
+
+
+def _reachable(path: str | os.PathLike[str]) -> Store:
+    store = Store(path)
+    if store.root is not None and not store.root.is_dir():
+        found = f"{path} is a file; a dataset is a folder" if store.root.is_file() else f"there is no folder {path}"
+        raise UsageError(found)
+    return store
+
+
+def _opened(path: str | os.PathLike[str]) -> tuple[Store, Manifest]:
+    store = _reachable(path)
+    with store.explained():
+        if not store.exists(MANIFEST) and store.exists(f"{HIDDEN}/plan.json"):
+            raise UsageError(f"{path} is unfinished: there is no manifest; run the same generate again to finish it")
+        return store, read_manifest(store)
+
+
+def _visible(store: Store) -> list[str]:
+    """Names of all files but hidden ones."""
+    return [name for name in store.names() if "/." not in f"/{name}"]
+
+
+@functools.lru_cache(maxsize=2**17)
+def _known_sha256(address: str, name: str, _stamp: Any) -> str:
+    return Store(address).sha256(name)
+
+
+def _changed(store: Store, files: Any, *, known: bool = False) -> Iterator[str]:
+    """Files that are missing or have another SHA-256 than the one given.
+
+    Args:
+        store: where they are.
+        files: pairs of name and SHA-256.
+        known: take what this process has read before for unchanged while size and time of change are the same.
+    """
+
+    def check(file: tuple[str, str]) -> str | None:
+        name, digest = file
+        try:
+            found = _known_sha256(store.address, name, store.stamp(name)) if known else store.sha256(name)
+        except FileNotFoundError:
+            return f"{name} is missing"
+        return None if found == digest else f"{name} was changed: its SHA-256 is not the manifest's"
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        yield from filter(None, threads.map(check, files))
+
+
+def _foreign(store: Store, manifest: Manifest) -> Iterator[str]:
+    """Parquet shards whose footers tell of other data, rows or columns than the manifest."""
+    expected = schema(manifest.columns)
+
+    def check(shard: Shard) -> str | None:
+        for name in shard.files:
+            try:
+                file = _parquet(store, name)
+                described = json.loads((file.schema_arrow.metadata or {}).get(b"lrtasks", b"null"))
+            except (ValueError, OSError, RecursionError) as error:
+                return f"{name} is not a Parquet file of a dataset: {first_line(error)}"
+            if described != manifest.origin(shard):
+                return f"{name} says that it holds other data than the manifest: {str(described)[:300]}"
+            if file.metadata.num_rows != shard.samples:
+                return f"{name} has {file.metadata.num_rows} samples, the manifest says {shard.samples}"
+            if not file.schema_arrow.equals(expected):
+                return f"{name} has other columns than the manifest: {', '.join(file.schema_arrow.names)[:300]}"
+            if not _is_full(file.metadata, manifest):
+                return f"{name} holds arrays of other sizes than the manifest says"
+        return None
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        yield from filter(None, threads.map(check, manifest.shards))
+
+
+def _is_full(footer: pq.FileMetaData, manifest: Manifest) -> bool:
+    """Whether each row group holds as many values of each array as its rows take."""
+    sizes = {column.name: column.elements for column in manifest.columns if column.kind == "list"}
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            size = sizes.get(chunk.path_in_schema.split(".")[0])
+            if size is not None and chunk.num_values != group.num_rows * size:
+                return False
+    return True
+
+
+def _parquet(store: Store, name: str) -> pq.ParquetFile:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(store.open(name) if store.root is None else pa.memory_map(str(store.root / name)))

@@ -1,0 +1,445 @@
+"""Write a stored dataset: many processes, one result.
+
+A shard is a function of (task, seed, split, shard), and of the duplicates in it that were drawn again. It counts as
+done when its record stands in the journal (the hidden folder ``.lrtasks``), which is written after the shard's files.
+A run that was killed goes on from the records whose files still have their SHA-256. The manifest is written last.
+
+Duplicates: no two samples of a stored set share a fingerprint. Samples are settled in the order train, val, test, and
+by index. Each keeps its first attempt whose fingerprint differs from those of all samples settled before it: attempt 0
+if it can, else attempt 1, 2, ... of the same index. Workers return the fingerprints of attempt 0, in any order; the
+main process settles shards in order and has those with replacements written again. So the result depends on (task,
+seed, counts) alone. A task without fingerprints has nothing to settle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import os
+import platform
+import socket
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from lrtasks.data.columns import array_bytes, draw, layout, sample_bytes
+from lrtasks.data.export import (
+    FORMATS,
+    TABLES,
+    contents,
+    file_names,
+    part_name,
+    require_format,
+    row_group,
+    table_header,
+)
+from lrtasks.data.manifest import MANIFEST, Manifest, Shard, differences, read_manifest
+from lrtasks.data.read import find_problems
+from lrtasks.data.store import HIDDEN, LOCK, GenerationError, Store, partial_of
+from lrtasks.data.workers import Workers, check_workers, start_workers
+from lrtasks.errors import UsageError, unknown
+from lrtasks.generators.base import SPLITS, Task, stack
+from lrtasks.progress import Progress
+from lrtasks.spec import Batch, Sample
+
+DEFAULT_SPLIT = (0.96, 0.02, 0.02)
+LARGEST_SHARD = 1000
+MAX_SAMPLES = 10**8
+MAX_SHARDS = 10**5
+MAX_ATTEMPTS = 1000
+PLAN = f"{HIDDEN}/plan.json"
+_PACKAGES = ("lrtasks", "numpy", "scipy", "numba", "pillow", "pyarrow")
+_SHARD_BYTES = 2**26
+_CHUNK_BYTES = 2**25
+
+
+def generate(
+    task: Task,
+    out: str | os.PathLike[str],
+    *,
+    samples: int = 100_000,
+    split: Sequence[float] = DEFAULT_SPLIT,
+    seed: int = 0,
+    workers: int | str = "auto",
+    format: str = "parquet",
+    shard_size: int | None = None,
+    backend: str = "local",
+    address: str | None = None,
+    progress: bool = False,
+) -> Manifest:
+    """Write a dataset to a folder; go on where an earlier run of the same request stopped.
+
+    Args:
+        task: what to draw; sample i of a split is sample i of the task's stream, duplicates aside.
+        out: folder, or an address that fsspec knows, such as ``s3://bucket/name``. It must be empty, or hold this
+            dataset, finished or not, and no other file.
+        samples: number of samples over all splits, at most :data:`MAX_SAMPLES`.
+        split: fractions of train, validation and test samples.
+        seed: seed of the streams.
+        workers: number of processes, or ``"auto"`` for one per core but one. They import the caller's main module, so a
+            script needs ``if __name__ == "__main__":``; 1 starts none. On a Ray cluster, the number of shards made at a
+            time.
+        format: ``"parquet"``, which training reads, ``"npy"``, ``"png"`` (tasks of pictures) or ``"tsv"`` (of tokens).
+        shard_size: samples per shard; by default 1,000, or fewer if they are large.
+        backend: ``"local"`` for this machine, ``"ray"`` for a Ray cluster whose machines all see ``out``.
+        address: of the Ray cluster, as :func:`lrtasks.ray_cluster.connected` takes it.
+        progress: show samples per second and time left on standard error.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        UsageError: for an argument out of range, a folder that holds another file or a symbolic link, another run that
+            writes there, a sample that does not fit the task's specs, an address that cannot be written, or a Ray
+            cluster that does not answer.
+        GenerationError: for a full disk, a folder that vanishes, or a worker that dies; finished shards are kept.
+    """
+    plan = make_plan(task, samples=samples, split=split, seed=seed, format=format, shard_size=shard_size)
+    check_workers(workers, backend, address)
+    job, store = Job(task, plan, Store(out)), Store(out)
+    if backend == "ray":
+        if store.in_process:
+            raise UsageError(
+                f"{store.address} exists in this process alone; the machines of a Ray cluster must share it"
+            )
+        job = Job(task, plan, store.absolute())
+    with store.explained():
+        _check_folder(store, plan)
+        with store.locked():
+            _check_folder(store, plan)
+            store.remove_partials()
+            manifest = _finished(store, plan, quiet=not progress)
+            if manifest is not None:
+                return manifest
+            shards = [shard for split in plan.counts for shard in plan.planned(split)]
+            most = 1 if store.in_process else len(shards)
+            try:
+                with start_workers(job.make, workers, most, backend, address) as pool:
+                    records = _make(task, plan, shards, _kept(store, plan, shards), pool, quiet=not progress)
+                return _conclude(store, task, plan, shards, records)
+            finally:
+                store.remove_partials()
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the journal holds of a finished shard.
+
+    Attributes:
+        files: SHA-256 by name.
+        attempts: attempt of each index that was drawn again.
+        digests: digest of each sample's fingerprint at attempt 0, in hexadecimal; ``None`` if the task has none.
+        versions: packages that wrote it.
+    """
+
+    files: dict[str, str]
+    attempts: dict[int, int]
+    digests: list[str | None]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to make any shard of a dataset."""
+
+    task: Task
+    plan: Manifest
+    store: Store
+
+    def make(self, shard: Shard, attempts: Mapping[int, int]) -> Record:
+        """Draw a shard, write its files and then its record.
+
+        Args:
+            shard: which samples.
+            attempts: attempt of each index that is a replacement.
+
+        Raises:
+            UsageError: if a sample does not fit the task's specs, or the address cannot be written.
+            GenerationError: for a full disk, or a folder that vanished.
+        """
+        digests: list[str | None] = []
+        with self.store.explained():
+            if not self.store.exists(PLAN):
+                where = f"{self.store.address} on {socket.gethostname()}"
+                raise GenerationError(f"{where} holds no plan: it was removed, or the machines share no folder")
+            made = contents(self.plan, self.task, shard, self._draw(shard, attempts, digests))
+            files = {}
+            for name, content in zip(file_names(self.plan, shard), made, strict=True):
+                # the record is synced after the pictures, and their digests are checked before they are kept
+                files[name] = self.store.write(name, [content], sync=not name.endswith(".png"))
+            record = Record(files, dict(attempts), digests, self.plan.versions)
+            self.store.write(_record_name(self.plan, shard), [json.dumps(dataclasses.asdict(record)).encode()])
+        return record
+
+    def _draw(
+        self, shard: Shard, attempts: Mapping[int, int], digests: list[str | None]
+    ) -> Iterator[tuple[range, Batch]]:
+        """The samples of a shard, a few at a time to bound memory; appends the digests of attempt 0 to ``digests``."""
+        plan, rows = self.plan, row_group(self.plan)
+        # a multiple of the row group, which makes the row groups of a file equal
+        step = rows * max(1, _CHUNK_BYTES // (array_bytes(plan.columns) * rows))
+        for start in shard.indices[::step]:
+            indices = range(start, min(start + step, shard.indices.stop))
+            batch = draw(self.task, indices, plan.seed, shard.split)
+            if batch.mask is not None and all(column.role != "mask" for column in plan.columns):
+                raise UsageError(f"{self.task.name}: samples {start} to {indices[-1]} have a mask, the first ones none")
+            digests += [_fingerprint(self.task, batch, row) for row in range(len(indices))]
+            again = {index: attempts[index] for index in indices if index in attempts}
+            if again:
+                drawn = [_sample(batch, row) for row in range(len(indices))]
+                for index, attempt in again.items():
+                    drawn[index - start] = _sample(draw(self.task, [index], plan.seed, shard.split, attempt), 0)
+                batch = stack(drawn)
+            yield indices, batch
+
+
+def make_plan(
+    task: Task, *, samples: int, split: Sequence[float], seed: int, format: str, shard_size: int | None
+) -> Manifest:
+    """The manifest of a dataset before any of it is made.
+
+    Raises:
+        UsageError: for a number out of range, an unknown format, one that does not suit the task, or a task whose first
+            samples do not fit its specs.
+    """
+    _check_whole("samples", samples, MAX_SAMPLES)
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    require_format(format, task)
+    if shard_size is not None:
+        _check_whole("shard_size", shard_size, MAX_SAMPLES)
+    task.key(seed, "train")
+    counts = split_counts(int(samples), split)
+    columns = layout(task)
+    size = array_bytes(columns) if format == "npy" else sample_bytes(columns)
+    per_shard = int(shard_size or max(1, min(LARGEST_SHARD, _SHARD_BYTES // size)))
+    shards = sum(-(-count // per_shard) for count in counts.values())
+    if shards > MAX_SHARDS:
+        raise UsageError(
+            f"{samples:,} samples make {shards:,} shards of {per_shard:,}; at most {MAX_SHARDS:,} are allowed"
+        )
+    return Manifest(
+        **task.identity(),
+        seed=int(seed),
+        counts=counts,
+        format=format,
+        shard_size=per_shard,
+        columns=columns,
+        shards=(),
+        replaced=(),
+        versions=_versions(),
+    )
+
+
+def split_counts(samples: int, split: Sequence[float]) -> dict[str, int]:
+    """Number of samples of each split: rounded, at least one where the fraction is above 0, and what is left to train.
+
+    >>> split_counts(100_000, (0.96, 0.02, 0.02))
+    {'train': 96000, 'val': 2000, 'test': 2000}
+    >>> split_counts(10, (0.96, 0.02, 0.02))
+    {'train': 8, 'val': 1, 'test': 1}
+
+    Raises:
+        UsageError: if the fractions are not three numbers of at least 0 that add up to 1, or there are too few samples.
+    """
+    fractions = [float(fraction) for fraction in split]
+    listed = ",".join(f"{fraction:g}" for fraction in fractions)
+    if len(fractions) != len(SPLITS):
+        raise UsageError(f"split takes three fractions (train,val,test), found {listed!r}")
+    if not all(math.isfinite(fraction) and fraction >= 0 for fraction in fractions):
+        raise UsageError(f"split takes fractions of at least 0, found {listed!r}")
+    if abs(sum(fractions) - 1) > 1e-6:
+        raise UsageError(f"split must add up to 1, found {listed!r}, which adds up to {sum(fractions):g}")
+    counts = [max(round(samples * fraction), int(fraction > 0)) for fraction in fractions]
+    largest = fractions.index(max(fractions))
+    counts[largest] += samples - sum(counts)
+    if counts[largest] < 1:
+        raise UsageError(f"{samples} samples are too few for the split {listed}: each part needs at least one")
+    return dict(zip(SPLITS, counts, strict=True))
+
+
+def _check_folder(store: Store, plan: Manifest) -> None:
+    """Refuse a folder that holds anything but this dataset, finished or not; writes nothing."""
+    if store.root is not None and store.root.is_file():
+        raise UsageError(f"{store.address} is a file; --out takes a folder")
+    names = store.names() if store.root is None or store.root.exists() else []
+    for name in filter(store.is_link, names):
+        raise UsageError(f"{name!r} in {store.address} is a symbolic link; choose another folder")
+    # before the plan is written there is an empty lock, or that of an object store
+    own = {LOCK} if LOCK in names and (store.root is None or not store.size(LOCK)) else set()
+    if MANIFEST in names or PLAN in names:
+        try:
+            found = read_manifest(store).request() if MANIFEST in names else dict(json.loads(store.read(PLAN)))
+        except UsageError:
+            raise
+        except (ValueError, TypeError, RecursionError):
+            raise UsageError(f"{store.address} holds a damaged {PLAN}; choose another folder") from None
+        unlike = differences(found, plan.request())
+        if unlike:
+            raise UsageError(f"{store.address} holds another dataset: {'; '.join(unlike)}; choose another folder")
+        own = _own_names(plan)
+    partial = {PLAN.rpartition("/")[2], *(name.rpartition("/")[2] for name in own)}
+    for name in names:
+        if name not in own and partial_of(name) not in partial:
+            raise UsageError(f"{store.address} holds {name!r}, which is not of this dataset; choose another folder")
+
+
+def _own_names(plan: Manifest) -> set[str]:
+    """All names that the writing of a dataset gives to files."""
+    names = {MANIFEST, PLAN, LOCK}
+    for split in plan.counts:
+        if plan.format in TABLES:
+            names.add(TABLES[plan.format].format(split=split))
+        for shard in plan.planned(split):
+            names.update([*file_names(plan, shard), _record_name(plan, shard)])
+    return names
+
+
+def _finished(store: Store, plan: Manifest, *, quiet: bool) -> Manifest | None:
+    """The manifest of a dataset that is whole already; one that is damaged loses it."""
+    if store.exists(MANIFEST):
+        manifest = read_manifest(store)
+        problems = find_problems(store, manifest)
+        if not problems:
+            if not quiet:
+                sys.stderr.write(f"{store.address} holds this dataset already: verified and kept\n")
+            return manifest
+        for problem in problems:
+            sys.stderr.write(f"{problem}: to be made again\n")
+    store.write(PLAN, [json.dumps(plan.request(), indent=1).encode()])
+    store.remove(MANIFEST)
+    return None
+
+
+def _make(
+    task: Task, plan: Manifest, shards: list[Shard], records: dict[Shard, Record], pool: Workers, *, quiet: bool
+) -> dict[Shard, Record]:
+    """Make the shards that have no record yet, and settle duplicates; the records of all shards."""
+    if records and not quiet:
+        sys.stderr.write(f"{len(records)} of {len(shards)} shards are done and unchanged: kept\n")
+    done = sum(shard.samples for shard in records)
+    todo = deque((shard, dict[int, int]()) for shard in shards if shard not in records)
+    running: dict[Future[Record], Shard] = {}
+    settled, taken = 0, set[str]()
+    with Progress(task.name, "samples", sum(plan.counts.values()), done=done, quiet=quiet or not todo) as progress:
+        while True:
+            # shards are settled in order, as far as there is no gap; those with new replacements are made again
+            while settled < len(shards) and (shard := shards[settled]) in records:
+                attempts = _settle(task, plan.seed, shard, records[shard].digests, taken)
+                if attempts != records[shard].attempts:
+                    todo.appendleft((shard, attempts))
+                records[shard] = dataclasses.replace(records[shard], digests=[])
+                settled += 1
+            while todo and len(running) < pool.width:
+                shard, attempts = todo.popleft()
+                running[pool.submit(shard, attempts)] = shard
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                shard = running.pop(future)
+                done += 0 if shard in records else shard.samples
+                records[shard] = future.result()
+                progress.update(done)
+    return records
+
+
+def _kept(store: Store, plan: Manifest, shards: list[Shard]) -> dict[Shard, Record]:
+    """The shards that are done: recorded by these versions of the packages, and unchanged since."""
+
+    def check(shard: Shard) -> Record | None:
+        try:
+            content = json.loads(store.read(_record_name(plan, shard)))
+            content["attempts"] = {int(index): attempt for index, attempt in content["attempts"].items()}
+            record = Record(**content)
+            whole = len(record.digests) == shard.samples and [*record.files] == file_names(plan, shard)
+            same = all(store.sha256(name) == digest for name, digest in record.files.items())
+            return record if whole and same and record.versions == plan.versions else None
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+    with ThreadPoolExecutor(4) as threads:
+        found = zip(shards, threads.map(check, shards), strict=True)
+        return {shard: record for shard, record in found if record is not None}
+
+
+def _settle(task: Task, seed: int, shard: Shard, digests: list[str | None], taken: set[str]) -> dict[int, int]:
+    """The attempt of each index of a shard that is to be drawn again; adds the shard's digests to ``taken``."""
+    attempts = {}
+    for index, original in zip(shard.indices, digests, strict=True):
+        digest, attempt = original, 0
+        while digest is not None and digest in taken:
+            attempt += 1
+            if attempt > MAX_ATTEMPTS:
+                raise UsageError(
+                    f"{task.name}: only {len(taken)} different samples were found: sample {index} of {shard.split}"
+                    f" repeats one of them in {MAX_ATTEMPTS} attempts; ask for fewer samples or longer ones"
+                )
+            digest = _fingerprint(task, draw(task, [index], seed, shard.split, attempt), 0)
+        if digest is not None:
+            taken.add(digest)
+        if attempt:
+            attempts[index] = attempt
+    return attempts
+
+
+def _conclude(store: Store, task: Task, plan: Manifest, shards: list[Shard], records: dict[Shard, Record]) -> Manifest:
+    """Write the tables of formats that have some, and then the manifest."""
+    if plan.format in TABLES:
+        final, header = [], table_header(plan, task)
+        for split, count in plan.counts.items():
+            parts = (store.read(part_name(plan, shard)) for shard in plan.planned(split))
+            name = TABLES[plan.format].format(split=split)
+            final.append(Shard(split, 0, count, {name: store.write(name, itertools.chain([header], parts))}))
+    else:
+        final = [dataclasses.replace(shard, files=records[shard].files) for shard in shards]
+    replaced = [
+        {"split": shard.split, "index": index, "attempt": attempt}
+        for shard in shards
+        for index, attempt in sorted(records[shard].attempts.items())
+    ]
+    manifest = dataclasses.replace(plan, shards=tuple(final), replaced=tuple(replaced))
+    store.write(MANIFEST, [manifest.to_json()])
+    if plan.format in TABLES:
+        for shard in shards:
+            store.remove(part_name(plan, shard))
+    return manifest
+
+
+def _sample(batch: Batch, row: int) -> Sample:
+    mask = None if batch.mask is None else batch.mask[row]
+    return Sample(
+        batch.x[row], batch.y[row], mask, {name: values[row] for name, values in (batch.meta or {}).items()} or None
+    )
+
+
+def _fingerprint(task: Task, batch: Batch, row: int) -> str | None:
+    fingerprint = task.fingerprint(batch, row)
+    return None if fingerprint is None else hashlib.blake2b(fingerprint, digest_size=16).hexdigest()
+
+
+def _record_name(plan: Manifest, shard: Shard) -> str:
+    return f"{HIDDEN}/shards/{shard.split}-{shard.first // plan.shard_size:05d}.json"
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what decides the bytes of a shard."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _check_whole(name: str, value: Any, at_most: int) -> None:
+    whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not whole or not 1 <= value <= at_most:
+        raise UsageError(f"{name} must be a whole number in 1..{at_most:,}, found {value!r}")

@@ -1,0 +1,85 @@
+"""Samples of token tasks as rows of a text table, and back; lists are whole numbers separated by blanks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lrtasks.errors import UsageError
+from lrtasks.spec import IGNORED, Batch, Sample, Spec
+
+Row = Mapping[str, str | None]
+"""Cells by column name."""
+
+
+def to_row(batch: Batch, index: int) -> dict[str, str]:
+    """Cells of sample ``index``: ``Source`` (the input without padding), ``Target`` (labels that are not ignored) and
+    ``TargetInds`` (their positions).
+
+    >>> to_row(Batch(np.array([[5, 6, 7]]), np.array([[-100, 1, 2]])), 0)
+    {'Source': '5 6 7', 'Target': '1 2', 'TargetInds': '1 2'}
+    """
+    tokens = batch.x[index] if batch.mask is None else batch.x[index][batch.mask[index]]
+    places = np.flatnonzero(batch.y[index] != IGNORED)
+    return {"Source": join(tokens), "Target": join(batch.y[index][places]), "TargetInds": join(places)}
+
+
+def from_row(row: Row, x: Spec, y: Spec) -> Sample:
+    """The sample of which :func:`to_row` gave the cells; ``x`` and ``y`` are the specs of its task.
+
+    Raises:
+        UsageError: as :func:`numbers` and :func:`padded`.
+    """
+    return padded(numbers(row, "Source"), numbers(row, "Target"), numbers(row, "TargetInds"), x, y)
+
+
+def padded(tokens: np.ndarray, labels: np.ndarray, places: np.ndarray, x: Spec, y: Spec, pad: int = 0) -> Sample:
+    """A sample of the lengths of the specs.
+
+    Args:
+        tokens: ``(at most x.length,)``.
+        labels: ``(labels,)``.
+        places: position of each label.
+        x: spec of the input.
+        y: spec of the target.
+        pad: token of the padding on the right; the mask is ``None`` where there is none.
+
+    Raises:
+        UsageError: for a token, label or position out of range, or lists of lengths that do not fit.
+    """
+    if len(tokens) > x.length:
+        raise UsageError(f"a sequence of {len(tokens)} tokens, where the task has at most {x.length}")
+    if len(labels) != len(places):
+        raise UsageError(f"{len(labels)} labels for {len(places)} positions")
+    allowed = {"token": (tokens, x.width), "label": (labels, y.width), "position": (places, min(y.length, len(tokens)))}
+    for what, (values, width) in allowed.items():
+        outside = values[(values < 0) | (values >= width)]
+        if outside.size:
+            raise UsageError(f"{what} {outside[0]} is out of range; allowed: 0..{width - 1}")
+    inputs, targets = np.full(x.length, pad, np.int64), np.full(y.length, IGNORED, np.int64)
+    inputs[: len(tokens)] = tokens
+    targets[places] = labels
+    return Sample(inputs, targets, None if len(tokens) == x.length else np.arange(x.length) < len(tokens))
+
+
+def cell(row: Row, name: str) -> str:
+    """One cell; a :class:`UsageError` if there is no such column."""
+    found = row.get(name)
+    if found is None:
+        raise UsageError(f"there is no column {name!r}; found {', '.join(filter(None, row))}")
+    return found
+
+
+def numbers(row: Row, name: str) -> np.ndarray:
+    """The numbers in one cell, int64; a :class:`UsageError` for anything else."""
+    words = cell(row, name).split()
+    try:
+        return np.array([int(word) for word in words], np.int64)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{name} must be whole numbers separated by blanks, found {cell(row, name)[:60]!r}") from None
+
+
+def join(values: np.ndarray) -> str:
+    """Numbers separated by blanks."""
+    return " ".join(map(str, values.tolist()))

@@ -1,0 +1,307 @@
+"""Linear recurrent units with fixed complex eigenvalues: LRU and S5.
+
+    P      states, complex
+    LRU    lambda = exp(-exp(nu) + i exp(theta));  h = lambda h + exp(gamma) (B x);  y = Re(C h) + D x
+    S5     h = exp(lambda dt) h + B_bar x,  B_bar = (exp(lambda dt) - 1) / lambda B (zero-order hold);
+           y = 2 Re(C h) + D x, of P states and their conjugates
+    layer  z = gelu(y);  output = linear(z) * sigmoid(linear(z))
+
+Sources: LRU, Orvieto et al., arXiv:2303.06349, section 3; S5, Smith et al., arXiv:2208.04933, section 3 and appendix B.
+The eigenvalues, B and dt have no weight decay and a learning rate of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lrtasks.config import Presets, parameter
+from lrtasks.errors import UsageError
+from lrtasks.models import registry
+from lrtasks.models.ops.chunked import full_precision, hide
+from lrtasks.models.ops.diagonal_scan import diagonal_scan, diagonal_scan_step
+from lrtasks.models.ops.layers import zero_padding
+from lrtasks.models.portraits import Portrait
+from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig
+
+
+class DiagonalSSM(nn.Module):
+    """``h = a h + B x``, ``y = factor Re(C h) + D x`` with complex a, B and C that subclasses give, and fixed a.
+
+    Attributes:
+        factor: 2 where the conjugates of the states are meant too.
+    """
+
+    factor = 1
+    D: nn.Parameter
+
+    def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
+        """a ``(P,)``, B ``(P, d_model)`` and C ``(d_model, P)``, complex."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """y for ``(batch, length, d_model)``; padding writes nothing and decays nothing."""
+        a, B, C = self.coefficients()
+        a = a.expand(*x.shape[:2], -1)
+        h = diagonal_scan(a if mask is None else hide(a, mask, 1.0), _complex_map(x, B))
+        return self._read(h, C, x)
+
+    def initial_state(self, batch: int) -> Tensor:
+        """Zeros, ``(batch, P)``, complex."""
+        a, _, _ = self.coefficients()
+        return a.new_zeros(batch, len(a))
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One position ``(batch, d_model)``."""
+        a, B, C = self.coefficients()
+        h, state = diagonal_scan_step(a, _complex_map(x, B), state)
+        return self._read(h, C, x), state
+
+    def _read(self, h: Tensor, C: Tensor, x: Tensor) -> Tensor:
+        return self.factor * _real_map(h, C).to(x.dtype) + self.D * x
+
+    def portraits(self) -> list[Portrait]:
+        """The eigenvalues a."""
+        with torch.no_grad():
+            a = self.coefficients()[0].cpu().to(torch.complex128).numpy()
+        return [Portrait("eigenvalues", "plane", {"a": a}, "real part", "imaginary part")]
+
+
+@full_precision
+def _complex_map(x: Tensor, B: Tensor) -> Tensor:
+    """A complex map of real ``(..., d_model)``, as two real products."""
+    return torch.complex(x @ B.real.mT, x @ B.imag.mT)
+
+
+@full_precision
+def _real_map(h: Tensor, C: Tensor) -> Tensor:
+    """Real part of a complex map."""
+    return h.real @ C.real.mT - h.imag @ C.imag.mT
+
+
+class LRUCore(DiagonalSSM):
+    """The linear recurrent unit of the module docstring.
+
+    Args:
+        d_model: width.
+        states: P.
+        r_min: least radius of an eigenvalue at the start.
+        r_max: largest one; the squares of the radii are drawn evenly.
+        max_phase: largest phase at the start, in radians.
+        lr: learning rate of the eigenvalues and B; None for that of the rest.
+    """
+
+    def __init__(
+        self, d_model: int, states: int, r_min: float, r_max: float, max_phase: float, lr: float | None = None
+    ) -> None:
+        super().__init__()
+        # draws of 0 would give a logarithm of 0
+        squares = torch.rand(states).clamp_min(1e-7) * (r_max**2 - r_min**2) + r_min**2
+        self.nu_log = nn.Parameter(torch.log(-0.5 * torch.log(squares)))
+        self.theta_log = nn.Parameter(torch.log(max_phase * torch.rand(states).clamp_min(1e-7)))
+        self.gamma_log = nn.Parameter(0.5 * torch.log1p(-squares))
+        self.B_re, self.B_im = (nn.Parameter(torch.randn(states, d_model) / math.sqrt(2 * d_model)) for _ in range(2))
+        self.C_re, self.C_im = (nn.Parameter(torch.randn(d_model, states) / math.sqrt(states)) for _ in range(2))
+        self.D = nn.Parameter(torch.randn(d_model))
+        self._options = {"weight_decay": 0.0} | ({} if lr is None else {"lr": lr})
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return dict.fromkeys(("nu_log", "theta_log", "gamma_log", "B_re", "B_im"), self._options)
+
+    def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
+        return _lru_coefficients(
+            self.nu_log, self.theta_log, self.gamma_log, self.B_re, self.B_im, self.C_re, self.C_im
+        )
+
+
+@full_precision
+def _lru_coefficients(
+    nu_log: Tensor, theta_log: Tensor, gamma_log: Tensor, B_re: Tensor, B_im: Tensor, C_re: Tensor, C_im: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    a = torch.exp(torch.complex(-nu_log.exp(), theta_log.exp()))
+    return a, torch.complex(B_re, B_im) * gamma_log.exp().unsqueeze(1), torch.complex(C_re, C_im)
+
+
+def legs_eigenvalues(states: int) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues with negative imaginary part of the normal part of HiPPO-LegS, and their vectors.
+
+    The matrix is -1/2 on its diagonal and skew-symmetric beside it, -sqrt((i + 1/2)(j + 1/2)) at i > j.
+
+    Args:
+        states: size of the matrix, even.
+
+    Returns:
+        ``(states / 2,)``, in the order of their imaginary parts, and ``(states, states / 2)``, complex128.
+    """
+    half_steps = np.sqrt(np.arange(states) + 0.5)
+    below = np.tril(np.outer(half_steps, half_steps), -1)
+    imaginary, vectors = np.linalg.eigh(-1j * (below.T - below))
+    return -0.5 + 1j * imaginary[: states // 2], vectors[:, : states // 2]
+
+
+class S5Core(DiagonalSSM):
+    """The S5 state space of the module docstring, with P conjugate pairs.
+
+    Args:
+        d_model: width.
+        pairs: P.
+        blocks: J, equal blocks of the HiPPO start; a divisor of P.
+        dt_min: least step at the start.
+        dt_max: largest one; their logarithms are drawn evenly.
+        discretisation: ``zoh``, or ``bilinear``.
+        lr: learning rate of the eigenvalues, B and dt; None for that of the rest.
+    """
+
+    factor = 2
+
+    def __init__(
+        self,
+        d_model: int,
+        pairs: int,
+        blocks: int,
+        dt_min: float,
+        dt_max: float,
+        discretisation: Literal["zoh", "bilinear"] = "zoh",
+        lr: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.discretisation = discretisation
+        eigenvalues, vectors = legs_eigenvalues(2 * pairs // blocks)
+        Lambda = torch.from_numpy(np.tile(eigenvalues, blocks))
+        V = torch.from_numpy(np.kron(np.eye(blocks), vectors))
+        self.Lambda_re = nn.Parameter(Lambda.real.float().clone())
+        self.Lambda_im = nn.Parameter(Lambda.imag.float().clone())
+        B = torch.randn(2 * pairs, d_model, dtype=torch.float64) / math.sqrt(2 * pairs)
+        self.B = nn.Parameter(torch.view_as_real(V.mH @ B.to(V.dtype)).float())
+        C = torch.randn(d_model, 2 * pairs, dtype=torch.complex128) / math.sqrt(pairs)
+        self.C = nn.Parameter(torch.view_as_real(C @ V).float())
+        self.D = nn.Parameter(torch.randn(d_model))
+        self.log_step = nn.Parameter(torch.empty(pairs, 1).uniform_(math.log(dt_min), math.log(dt_max)))
+        self._options = {"weight_decay": 0.0} | ({} if lr is None else {"lr": lr})
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return dict.fromkeys(("Lambda_re", "Lambda_im", "B", "log_step"), self._options)
+
+    def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
+        return _s5_coefficients(self.Lambda_re, self.Lambda_im, self.B, self.C, self.log_step, self.discretisation)
+
+
+@full_precision
+def _s5_coefficients(
+    Lambda_re: Tensor, Lambda_im: Tensor, B: Tensor, C: Tensor, log_step: Tensor, discretisation: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    Lambda, dt = torch.complex(Lambda_re, Lambda_im), log_step[:, 0].exp()
+    if discretisation == "zoh":
+        a = torch.exp(Lambda * dt)
+        entering = (a - 1) / Lambda
+    else:
+        inverse = 1 / (1 - dt / 2 * Lambda)
+        a, entering = inverse * (1 + dt / 2 * Lambda), inverse * dt
+    return a, torch.view_as_complex(B.contiguous()) * entering.unsqueeze(1), torch.view_as_complex(C.contiguous())
+
+
+class SSMLayer(nn.Module):
+    """A diagonal state space, GELU (tanh form) and a gated linear map, on ``(batch, length, d_model)``.
+
+    Args:
+        seq: the state space.
+        d_model: width.
+    """
+
+    def __init__(self, seq: DiagonalSSM, d_model: int) -> None:
+        super().__init__()
+        self.seq = seq
+        self.out1, self.out2 = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+
+    @property
+    def out(self) -> nn.Linear:
+        """The map back to the residual stream."""
+        return self.out1
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
+        return self._finish(self.seq(zero_padding(x, mask), mask))
+
+    def initial_state(self, batch: int) -> Tensor:
+        """That of the state space."""
+        return self.seq.initial_state(batch)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One position ``(batch, d_model)``; equals :meth:`forward`."""
+        y, state = self.seq.step(x, state)
+        return self._finish(y), state
+
+    def _finish(self, y: Tensor) -> Tensor:
+        z = F.gelu(y, approximate="tanh")
+        out: Tensor = self.out1(z) * torch.sigmoid(self.out2(z))
+        return out
+
+
+@registry.register("lru")
+@dataclass(frozen=True)
+class LRU(RecurrentConfig):
+    """LRU: a linear recurrence with learned complex eigenvalues, the same for all inputs."""
+
+    presets: ClassVar[Presets] = {
+        "small": {**SMALL, "d_state": 96},
+        "state-tracking": {**TRACKING, "d_state": 128},
+        "paper": {**PAPER, "d_state": 128},
+    }
+
+    mlp: bool = parameter(False, "a gated feed-forward map after each mixer")
+    d_state: int = parameter(64, "complex states P", at_least=1, at_most=1 << 16)
+    r_min: float = parameter(0.0, "least radius of an eigenvalue at the start", at_least=0, at_most=1)
+    r_max: float = parameter(1.0, "largest radius of an eigenvalue at the start", above=0, at_most=1)
+    max_phase: float = parameter(6.28, "largest phase of an eigenvalue at the start, in radians", above=0)
+    recurrent_lr: float | None = parameter(
+        5e-4, "learning rate of eigenvalues and B; none for that of the rest", above=0
+    )
+
+    def check(self) -> None:
+        if self.r_min >= self.r_max:
+            raise UsageError(f"lru: r_min must be below r_max ({self.r_max:g}), found {self.r_min:g}")
+
+    def layer(self, index: int) -> SSMLayer:
+        circle = (self.r_min, self.r_max, self.max_phase)
+        return SSMLayer(LRUCore(self.d_model, self.d_state, *circle, self.recurrent_lr), self.d_model)
+
+
+@registry.register("s5")
+@dataclass(frozen=True)
+class S5(RecurrentConfig):
+    """S5: a state space that mixes all channels, started from HiPPO; the same recurrence for all inputs."""
+
+    presets: ClassVar[Presets] = {
+        "small": {**SMALL, "d_state": 192},
+        "state-tracking": {**TRACKING, "d_state": 256},
+        "paper": {**PAPER, "d_state": 256},
+    }
+
+    mlp: bool = parameter(False, "a gated feed-forward map after each mixer")
+    d_state: int = parameter(64, "states, an even number: P conjugate pairs", at_least=2, at_most=1 << 12)
+    blocks_of_start: int = parameter(1, "equal blocks of the HiPPO start, a divisor of d_state / 2", at_least=1)
+    dt_min: float = parameter(1e-3, "smallest step at the start", above=0)
+    dt_max: float = parameter(1e-1, "largest step at the start", above=0)
+    discretisation: Literal["zoh", "bilinear"] = parameter("zoh", "from continuous time: zero-order hold, or bilinear")
+    recurrent_lr: float | None = parameter(
+        1e-3, "learning rate of eigenvalues, B and steps; none for that of the rest", above=0
+    )
+
+    def check(self) -> None:
+        pairs = self.divided(self.d_state, 2, "the pairs of states, 2 wide,")
+        self.divided(pairs, self.blocks_of_start, "blocks_of_start")
+        if self.dt_min > self.dt_max:
+            raise UsageError(f"s5: dt_min must be at most dt_max ({self.dt_max:g}), found {self.dt_min:g}")
+
+    def layer(self, index: int) -> SSMLayer:
+        steps = (self.dt_min, self.dt_max)
+        seq = S5Core(
+            self.d_model, self.d_state // 2, self.blocks_of_start, *steps, self.discretisation, self.recurrent_lr
+        )
+        return SSMLayer(seq, self.d_model)

@@ -1,0 +1,125 @@
+"""minGRU and minLSTM (Feng et al., Were RNNs All We Needed?, arXiv:2410.01201, section 3): gates that read only x.
+
+    h~       candidate, g(x) = x + 1/2 for x >= 0 and sigmoid(x) below, of a linear map of the input: always positive
+    minGRU   h = (1 - z) h + z g(h~),  z a sigmoid of a linear map
+    minLSTM  h = f' h + i' g(h~),  f' = f / (f + i) and i' = i / (f + i) of two such sigmoids
+    output   h, or a linear map of it where h is wider than the input (``expansion`` other than 1)
+
+Computed by a scan from h = 0; the reference works in logarithms, which lose digits with the length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lrtasks.config import Presets, parameter
+from lrtasks.models import registry
+from lrtasks.models.ops.chunked import full_precision, hide
+from lrtasks.models.ops.diagonal_scan import diagonal_scan, diagonal_scan_step
+from lrtasks.models.ops.layers import zero_padding
+from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, state_zeros
+
+
+@full_precision
+def mingru_gates(x: Tensor) -> tuple[Tensor, Tensor]:
+    """a and b of ``h = a h + b`` from ``[h~ | z]``."""
+    candidate, gate = x.chunk(2, -1)
+    return torch.sigmoid(-gate), torch.sigmoid(gate) * _positive(candidate)
+
+
+@full_precision
+def minlstm_gates(x: Tensor) -> tuple[Tensor, Tensor]:
+    """a and b of ``h = a h + b`` from ``[h~ | f | i]``."""
+    candidate, f, i = x.chunk(3, -1)
+    # f / (f + i), where both sigmoids may be 0
+    ratio = F.softplus(-i) - F.softplus(-f)
+    return torch.sigmoid(ratio), torch.sigmoid(-ratio) * _positive(candidate)
+
+
+def _positive(x: Tensor) -> Tensor:
+    return torch.where(x >= 0, x + 0.5, x.sigmoid())
+
+
+class MinLayer(nn.Module):
+    """A minGRU or minLSTM on ``(batch, length, d_model)``; subclasses have the map ``to_gates`` and its use.
+
+    Args:
+        d_model: width.
+        inner: width of the state.
+        parts: what the map of the input gives, in ``inner``.
+    """
+
+    def __init__(self, d_model: int, inner: int, parts: int) -> None:
+        super().__init__()
+        self.inner = inner
+        self.to_gates = nn.Linear(d_model, parts * inner, bias=False)
+        self.to_out = nn.Linear(inner, d_model, bias=False) if inner != d_model else None
+        self.gates = mingru_gates if parts == 2 else minlstm_gates
+
+    @property
+    def out(self) -> nn.Linear | None:
+        """The map back to the residual stream, where there is one."""
+        return self.to_out
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
+        a, b = self.gates(self.to_gates(zero_padding(x, mask)))
+        return self._finish(diagonal_scan(hide(a, mask, 1.0), hide(b, mask)))
+
+    def initial_state(self, batch: int) -> Tensor:
+        """Zeros, ``(batch, inner)``."""
+        return state_zeros(self.to_gates.weight, batch, self.inner)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One position ``(batch, d_model)``; equals :meth:`forward`."""
+        h, state = diagonal_scan_step(*self.gates(self.to_gates(x)), state)
+        return self._finish(h), state
+
+    def _finish(self, h: Tensor) -> Tensor:
+        h = h.to(self.to_gates.weight.dtype)
+        return h if self.to_out is None else self.to_out(h)
+
+
+@dataclass(frozen=True)
+class MinConfig(RecurrentConfig):
+    """What both have."""
+
+    expansion: float = parameter(1.5, "width of the state, in d_model", above=0, at_most=64)
+
+    def _inner(self) -> int:
+        return max(1, int(self.expansion * self.d_model))
+
+
+@registry.register("mingru")
+@dataclass(frozen=True)
+class MinGRU(MinConfig):
+    """minGRU: a GRU whose gate and candidate read only the input, so that all positions are computed at once."""
+
+    presets: ClassVar[Presets] = {
+        "small": {**SMALL, "mlp_width": 68},
+        "state-tracking": TRACKING,
+        "paper": {**PAPER, "mlp_width": 512},
+    }
+
+    def layer(self, index: int) -> MinLayer:
+        return MinLayer(self.d_model, self._inner(), 2)
+
+
+@registry.register("minlstm")
+@dataclass(frozen=True)
+class MinLSTM(MinConfig):
+    """minLSTM: an LSTM whose gates and candidate read only the input, so that all positions are computed at once."""
+
+    presets: ClassVar[Presets] = {
+        "small": {**SMALL, "mlp_width": 40},
+        "state-tracking": TRACKING,
+        "paper": {**PAPER, "mlp_width": 512},
+    }
+
+    def layer(self, index: int) -> MinLayer:
+        return MinLayer(self.d_model, self._inner(), 3)

@@ -1,0 +1,280 @@
+"""A user's files are never touched, and data that cannot be right are refused in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fake_tasks import Blot, Few
+from test_store_generate import FEW, contents
+from test_store_read import rewrite
+
+from lrtasks import UsageError
+from lrtasks.config import parameter
+from lrtasks.data import StoredDataset, epoch_order, generate, open_dataset, read_tsv, verify
+from lrtasks.data.manifest import Shard, read_manifest
+from lrtasks.data.store import LARGEST_TEXT, GenerationError, Store
+from lrtasks.data.write import MAX_SAMPLES
+from lrtasks.generators.tasks.shift import Shift
+from lrtasks.spec import Sample
+
+
+@dataclass(frozen=True)
+class Faulty(Few):
+    """Samples of which those of every tenth kind are wrong."""
+
+    name: ClassVar[str] = "faulty"
+    fault: ClassVar[str] = ""
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        x, y, mask, meta = super().sample(rng)
+        if not self.fault or meta["kind"] % 10:
+            return Sample(x, y, mask, meta)
+        faults: dict[str, dict[str, Any]] = {
+            "label 100": {"y": np.full(4, 100)},
+            "label -1": {"y": np.full(4, -1)},
+            "token": {"x": np.full(4, 100)},
+            "dtype": {"x": x.astype(np.float32)},
+            "shape": {"y": y[:3]},
+            "mask": {"mask": mask.astype(np.float32)},
+        }
+        return Sample(x, y, mask, meta)._replace(**faults[self.fault])
+
+
+@pytest.mark.parametrize("name", [".notes-20261122", ".lrtasks/lock", "diary.txt", "photos/me.png", ".lrtasks/mine"])
+def test_a_folder_with_another_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "set" / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"precious")
+    before = contents(tmp_path)
+    with pytest.raises(UsageError, match=f"holds '{name}', which is not of this dataset") as caught:
+        generate(Shift(16), tmp_path / "set", samples=20, workers=1)
+    assert contents(tmp_path) == before and "\n" not in str(caught.value)
+
+
+def test_another_file_in_a_dataset_stops_its_completion(tmp_path: Path) -> None:
+    generate(Few(), tmp_path, workers=1, **FEW)
+    (tmp_path / "train-00001-of-00006.parquet").unlink()
+    for name in (".train-00001-of-00006.parquet.12-0123abcd", ".lrtasks/partial/mine.12-0123abcd"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"precious")
+        before = contents(tmp_path)
+        with pytest.raises(UsageError, match="which is not of this dataset"):
+            generate(Few(), tmp_path, workers=1, **FEW)
+        assert contents(tmp_path) == before
+        (tmp_path / name).unlink()
+    (tmp_path / ".lrtasks/partial").mkdir(exist_ok=True)
+    (tmp_path / ".lrtasks/partial/train-00001-of-00006.parquet.12-0123abcd").write_bytes(b"what a kill left")
+    generate(Few(), tmp_path, workers=1, **FEW)
+    assert verify(tmp_path) == [] and not list(tmp_path.glob(".lrtasks/partial/*"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".lrtasks", ".lrtasks/lock", ".lrtasks/plan.json", "train", "train/00000", "train/index.csv", "manifest.json"],
+)
+def test_symbolic_links_are_refused(tmp_path: Path, name: str) -> None:
+    task, options = Blot(), {"samples": 20, "format": "png", "workers": 1}
+    generate(task, tmp_path / "set", **options)
+    (tmp_path / "set" / "manifest.json").unlink()
+    (tmp_path / "set" / "train" / "00000" / "000000.png").unlink()
+    link, target = tmp_path / "set" / name, tmp_path / "elsewhere"
+    if link.exists():
+        shutil.move(link, target)
+    else:
+        target.write_bytes(b"precious")
+    link.symlink_to(target)
+    before = contents(tmp_path)
+    with pytest.raises(UsageError, match="is a symbolic link"):
+        generate(task, tmp_path / "set", **options)
+    assert contents(tmp_path) == before
+
+
+def test_a_folder_may_itself_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "set").symlink_to(tmp_path / "disk")
+    generate(Shift(16), tmp_path / "set", samples=20, workers=1)
+    assert len(open_dataset(tmp_path / "set")) == 20
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("label 100", r"y holds 100; allowed: 0..99, and -100 where a label is ignored"),
+        ("label -1", r"y holds -1; allowed"),
+        ("token", r"x holds 100; allowed: 0..99$"),
+        ("dtype", r"x must be int64 of shape \(4,\), found float32 of shape \(4,\)"),
+        ("shape", r"y must be int64 of shape \(4,\), found int64 of shape \(3,\)"),
+        ("mask", r"mask must be bool of shape \(4,\), found float32"),
+    ],
+)
+def test_samples_that_do_not_fit_the_specs_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, message: str
+) -> None:
+    task = Faulty(kinds=4096)
+    wrong = np.flatnonzero(task.batch(range(100)).meta["kind"] % 10 == 0)[0]
+    monkeypatch.setattr(Faulty, "fault", fault)
+    with pytest.raises(UsageError, match=rf"faulty: sample {wrong} of train cannot be stored: {message}"):
+        generate(task, tmp_path / "set", samples=100, split=(1, 0, 0), workers=1)
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def resign(folder: Path, table: pa.Table) -> None:
+    """Put another table in the place of the first shard, with a manifest that names its digest."""
+    name = "train-00000-of-00001.parquet"
+    pq.write_table(table, folder / name)
+    digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    first, *others = read_manifest(Store(folder)).shards
+    rewrite(folder, shards=(dataclasses.replace(first, files={name: digest}), *others))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: pa.concat_tables([table] * 100), "has 1800 samples, the manifest says 18"),
+        (lambda table: table.drop_columns(["y"]), "has other columns than the manifest"),
+        (lambda table: table.set_column(2, "y", table["y"].cast(pa.list_(pa.list_(pa.float64())))), "other columns"),
+        (lambda table: table.set_column(2, "y", pa.chunked_array([[[[0.0]]] * 18], table["y"].type)), "other sizes"),
+        (lambda table: table.replace_schema_metadata({}), "other data than the manifest"),
+    ],
+)
+def test_a_shard_of_other_rows_or_columns_is_refused_on_opening(tmp_path: Path, change: Any, message: str) -> None:
+    generate(Shift(16), tmp_path, samples=20, workers=1)
+    resign(tmp_path, change(pq.read_table(tmp_path / "train-00000-of-00001.parquet")))
+    with pytest.raises(UsageError, match=message):
+        open_dataset(tmp_path)
+    assert any(message in problem for problem in verify(tmp_path))
+
+
+def test_columns_that_do_not_fit_the_task_are_refused(tmp_path: Path) -> None:
+    generate(Shift(16), tmp_path, samples=20, workers=1)
+    x, *others = open_dataset(tmp_path).manifest.columns
+    manifest = dataclasses.replace(
+        open_dataset(tmp_path).manifest, columns=(dataclasses.replace(x, shape=(16, 9)), *others)
+    )
+    with pytest.raises(UsageError, match="holds data of another task: x is"):
+        StoredDataset(Store(tmp_path), manifest).check_task(Shift(16))
+
+
+def test_indices_and_orders_are_whole_numbers(tmp_path: Path) -> None:
+    generate(Shift(16), tmp_path, samples=20, workers=1)
+    dataset = open_dataset(tmp_path)
+    for index in (1.5, "1", None, True):
+        with pytest.raises(UsageError, match=f"train has samples 0..17, found index {index!r}"):
+            dataset.batch([0, index])
+    assert dataset.batch(np.array([3, 4])).x.shape[0] == 2
+    for arguments in ((5, 0, 1.5), (5, 0, -1), (5.0, 0, 0), (5, "0", 0)):
+        with pytest.raises(UsageError, match=r"must be a whole number in 0..2\^63-1"):
+            epoch_order(*arguments)
+
+
+@pytest.mark.parametrize("out", ["zip://x", "github://x", "tar://a::file://b"])
+def test_addresses_that_are_not_complete_are_refused(out: str) -> None:
+    with pytest.raises(UsageError, match="cannot use "):
+        generate(Shift(16), out, samples=20, workers=1)
+
+
+@pytest.mark.parametrize("options", [{"samples": 10**20}, {"samples": 10**400}, {"samples": 10**6, "shard_size": 1}])
+def test_too_much_is_refused(tmp_path: Path, options: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=rf"1..{MAX_SAMPLES:,}, found|at most 100,000"):
+        generate(Shift(16), tmp_path / "set", workers=1, **options)
+    with pytest.raises(UsageError, match=r"workers must be .* 1..1024"):
+        generate(Shift(16), tmp_path / "set", samples=20, workers=10**9)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    generate(Shift(16), tmp_path, samples=np.int64(20), seed=np.int64(3), shard_size=np.int32(10), workers=1)
+    assert open_dataset(tmp_path).manifest.seed == 3
+
+
+def test_a_name_with_a_null_character_is_refused(tmp_path: Path) -> None:
+    generate(Shift(16), tmp_path, samples=20, workers=1)
+    first, *others = read_manifest(Store(tmp_path)).shards
+    rewrite(tmp_path, shards=(Shard("train", 0, first.samples, {"a\x00b": "0" * 64}), *others))
+    with pytest.raises(UsageError, match="names a file outside the dataset"):
+        open_dataset(tmp_path)
+
+
+def test_manifests_that_cannot_be_read(tmp_path: Path) -> None:
+    generate(Shift(16), tmp_path, samples=20, workers=1)
+    manifest = tmp_path / "manifest.json"
+    for content in (b"[" * 200_000, b'{"a": ' * 200_000, b"1" * 5000, b"\xff", b"null", b'{"sha256": 1, "schema": 1}'):
+        manifest.write_bytes(content)
+        with pytest.raises(UsageError, match="manifest"):
+            open_dataset(tmp_path)
+    manifest.unlink()
+    os.mkfifo(manifest)
+    with pytest.raises(UsageError, match=r"manifest.json is not a regular file"):
+        open_dataset(tmp_path)
+    manifest.unlink()
+    manifest.symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match=r"manifest.json is not a regular file"):
+        open_dataset(tmp_path)
+    manifest.unlink()
+    with manifest.open("wb") as file:
+        file.truncate(LARGEST_TEXT + 1)
+    with pytest.raises(UsageError, match=r"at most 268,435,456 are read"):
+        open_dataset(tmp_path)
+
+
+def test_a_folder_that_vanishes_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, left = os.fsync, [6]
+
+    def vanish(descriptor: int) -> None:
+        left[0] -= 1
+        if not left[0]:
+            shutil.rmtree(tmp_path / "set")
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", vanish)
+    with pytest.raises(GenerationError, match=r"(was removed|holds no plan)") as caught:
+        generate(Few(), tmp_path / "set", workers=1, **FEW)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_has_exit_code_1(tmp_path: Path) -> None:
+    code = (
+        "import errno, os, sys, lrtasks.cli\n"
+        "def full(descriptor): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "os.fsync = full\n"
+        f"sys.argv[1:] = 'generate shift --length 16 --samples 20 --workers 1 --out {tmp_path}/set'.split()\n"
+        "lrtasks.cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("lrtasks: no space left at ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_worker_that_dies_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(GenerationError, match=r"a worker process died .*finished shards are kept"):
+        generate(Deadly(), tmp_path, workers=2, **FEW)
+
+
+@dataclass(frozen=True)
+class Deadly(Few):
+    """A task that ends the processes of the workers."""
+
+    name: ClassVar[str] = "deadly"
+    spared: int = parameter(os.getpid(), "process that is not ended")
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        if os.getpid() != self.spared:
+            os._exit(3)
+        return super().sample(rng)
+
+
+def test_a_table_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.tsv").write_bytes(b"Source\tTarget\tTargetInds\n1 2\t\xff\t0\n")
+    with pytest.raises(UsageError, match="is not a table in UTF-8"):
+        list(read_tsv(tmp_path / "bad.tsv", Few()))
