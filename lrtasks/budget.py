@@ -36,6 +36,12 @@ class Budget(Config):
     eval_every: int = parameter(500, "steps between evaluations on validation data", at_least=1, at_most=MAX_STEPS)
     val_batches: int = parameter(10, "batches of the fixed validation stream", at_least=1, at_most=MAX_STEPS)
     test_batches: int = parameter(50, "batches of the fixed test stream", at_least=1, at_most=MAX_STEPS)
+    test_lengths: tuple[int, ...] | None = parameter(
+        None, "lengths of further tests of the trained model; none: the task's own", at_least=1, at_most=2**24
+    )
+    stop_solved: bool = parameter(
+        False, "stop when validation holds a scaled score of 0.99 at two evaluations in a row"
+    )
     stop_at: float | None = parameter(None, "stop when the validation score reaches this; none: never")
 
     def check(self) -> None:
@@ -64,7 +70,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "small": {},
     "paper": {"steps": 43_200, "lr": 1e-4, "eval_every": 3_600, "val_batches": 40, "test_batches": 400},
 }
-"""Budgets of the presets; models and tasks override them (``paper``: DLR paper, arXiv:2212.00768, section 3.2)."""
+"""Budgets of the presets, which models and tasks override (``paper``: DLR paper, arXiv:2212.00768, section 3.2)."""
 
-SHARED_BUDGET = ("steps", "batch_size", "train_samples", "val_batches", "test_batches", "stop_at", "precision")
+SHARED_BUDGET = (
+    *("steps", "batch_size", "train_samples", "val_batches", "test_batches"),
+    *("stop_at", "stop_solved", "precision"),
+)
 """Budget fields in which compared models must agree; the others (learning rate, ...) belong to a model's tuning."""

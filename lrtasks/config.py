@@ -291,6 +291,10 @@ def _converted(hint: Any, value: Any) -> Any:
 
 
 def _converted_tuple(items: tuple[Any, ...], value: Any) -> Any:
+    if isinstance(value, str) and items[0] is not str:  # 128,256 on the command line
+        value = [parse_assignment(f"item={part}")[1] for part in value.split(",")]
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and items[-1] is Ellipsis:
+        value = [value]
     if not isinstance(value, (list, tuple)):
         return _NO
     if len(items) == 2 and items[1] is Ellipsis:

@@ -51,8 +51,12 @@ class RunRecord:
         preset: the preset that filled in what the user left open.
         budget: fields of :class:`lrtasks.budget.Budget`.
         seed: seeds initialisation and training stream.
-        scores: by split (``val``, ``test``, ...), by name.
+        scores: by split (``val``, ``test``, ...) or further test (``2x``, ...), by name; empty where it is impossible.
         baselines: scores of the trivial baselines on the test stream.
+        further_baselines: the same on each further test.
+        scaled: by test, the headline score between the best baseline (0) and a perfect one (1).
+        generalisation_length: greatest tested length with a scaled score of at least 0.9 there and at all shorter ones.
+        steps_to_solve: step from which validation held a scaled score of 0.99 at two evaluations in a row.
         curve: one entry per evaluation: ``step``, ``loss`` (mean since the last one) and the validation scores.
         slices: the test score by group, for each breakdown that the task declares.
         diagnostics: what the model's modules report after training, by module.
@@ -73,6 +77,10 @@ class RunRecord:
     status: str = "running"
     scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     baselines: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    further_baselines: dict[str, dict[str, dict[str, float]]] = dataclasses.field(default_factory=dict)
+    scaled: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    generalisation_length: int | None = None
+    steps_to_solve: int | None = None
     curve: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     slices: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
     diagnostics: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -101,6 +109,17 @@ class RunRecord:
         if value is None or not math.isfinite(value) or (split == "test" and self.status != "done"):
             return None
         return float(value)
+
+    def score_of(self, test: str) -> float | None:
+        """The headline score on ``test`` or a further test, while the run goes on too."""
+        value = self.scores.get(test, {}).get(self.task["metric"])
+        return None if value is None or not math.isfinite(value) else float(value)
+
+    def floor(self, test: str) -> float | None:
+        """The best baseline's headline score on ``test`` or a further test."""
+        baselines = self.baselines if test == "test" else self.further_baselines.get(test, {})
+        found = [scores.get(self.task["metric"]) for scores in baselines.values()]
+        return max((float(value) for value in found if value is not None), default=None)
 
     def headline(self, split: str = "test") -> float | None:
         """The score that the task's metric names, as :meth:`score` gives it."""

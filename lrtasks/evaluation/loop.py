@@ -26,6 +26,7 @@ from lrtasks.evaluation.losses import loss_named
 from lrtasks.evaluation.optimiser import make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
+from lrtasks.metrics import SOLVED, scaled_score
 from lrtasks.models.base import offered, takes_mask
 from lrtasks.progress import Progress
 from lrtasks.run_config import RunConfig
@@ -72,6 +73,7 @@ def train(
     folder: Path,
     *,
     digest: str,
+    floor: float | None,
     quiet: bool,
     report: Callable[[State], None],
 ) -> State:
@@ -84,6 +86,7 @@ def train(
         streams: where batches come from.
         folder: where checkpoints go.
         digest: the run's, kept in its checkpoints.
+        floor: the best baseline's validation score, if the run is to stop when it is solved.
         quiet: show no progress.
         report: called at the start and after each evaluation.
 
@@ -99,7 +102,7 @@ def train(
     wrapped, optimiser = fabric.setup(model, make_optimiser(model, budget))
     state = _resume(folder / CHECKPOINT, model, optimiser, budget, digest)
     report(state)
-    last = state.step if _solved(state, budget) else budget.steps
+    last = state.step if _solved(state, config, floor) else budget.steps
     numbers = range(state.step, last)
     batches = load(streams.train, numbers, workers=streams.workers, pin=fabric.device.type == "cuda")
     # the sum stays on the device: a look at every step would make it wait
@@ -150,7 +153,7 @@ def train(
                 _save(folder / CHECKPOINT, model, optimiser, state, fabric, digest)
                 last_saved = time.monotonic()
                 watch.lap(training=False)
-            if evaluating and _solved(state, budget):
+            if evaluating and _solved(state, config, floor):
                 break
     if streams.finite:
         fabric.barrier()
@@ -280,8 +283,12 @@ def _evaluate_and_note(
     state.best = max(state.best, val[task.metric])
 
 
-def _solved(state: State, budget: Budget) -> bool:
-    return budget.stop_at is not None and state.best >= budget.stop_at
+def _solved(state: State, config: RunConfig, floor: float | None) -> bool:
+    """Whether validation has reached ``stop_at``, or held a scaled score of :data:`SOLVED` twice in a row."""
+    if config.budget.stop_at is not None and state.best >= config.budget.stop_at:
+        return True
+    last = [point[config.task.metric] for point in state.curve[-2:]]
+    return floor is not None and len(last) == 2 and all(scaled_score(value, floor) >= SOLVED for value in last)
 
 
 def _extra_losses(model: nn.Module) -> Tensor | float:

@@ -27,6 +27,7 @@ from lrtasks.evaluation.environment import (
     peak_memory_bytes,
     reset_peak_memory,
 )
+from lrtasks.evaluation.further_tests import further_tests, note_summary, score_further
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
 from lrtasks.files import held, make_folder, refuse_links, remove_partials
@@ -107,6 +108,7 @@ def run(
     tracked = tracker_names(trackers)
     fabric = make_fabric(device, config.budget.precision)
     with _private_random_numbers(fabric.device):
+        further_tests(config)  # an impossible length is an error before the run
         streams = make_streams(config, workers, fabric)
         config = config.with_data(streams.digest)
         # those of the first process: an own object has another digest in every process
@@ -226,6 +228,7 @@ class _Run:
             self.streams,
             self.folder,
             digest=self.digest,
+            floor=self._validation_floor() if self.config.budget.stop_solved else None,
             quiet=self.quiet,
             report=self._note,
         )
@@ -235,6 +238,13 @@ class _Run:
         began = time.monotonic()
         self._test()
         self.record.cost["seconds_with_evaluation"] += time.monotonic() - began
+
+    def _validation_floor(self) -> float:
+        """The best baseline's score on the validation stream."""
+        train = Replay(self.streams.train.whole(), BASELINE_BATCHES, self.streams.workers)
+        val = Replay(*self.streams.val, self.streams.workers)
+        scores = baseline_scores(self.config.task, train, val)
+        return max(score[self.config.task.metric] for score in scores.values())
 
     def _note(self, state: loop.State) -> None:
         """Write what is known after an evaluation."""
@@ -274,6 +284,8 @@ class _Run:
         record.baselines = baseline_scores(
             task, Replay(train, BASELINE_BATCHES, streams.workers), Replay(*streams.test, streams.workers)
         )
+        score_further(self.fabric, self.model, self.config, streams, record)
+        note_summary(self.config, record)
 
     def _note_overlap(self) -> None:
         """In a small space, note how many test inputs occur in training as well."""

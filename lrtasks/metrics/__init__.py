@@ -19,7 +19,7 @@ from lrtasks.metrics.macro_f1 import MacroF1
 from lrtasks.metrics.r2 import R2
 from lrtasks.spec import Batch
 
-__all__ = ["METRICS", "Metric", "make_metric"]
+__all__ = ["METRICS", "SOLVED", "Metric", "make_metric", "scaled_score"]
 
 
 class Metric(Protocol):
@@ -44,6 +44,19 @@ class Metric(Protocol):
 
     def batch_value(self, sums: np.ndarray) -> dict[str, float]:
         """As :meth:`value`, for one batch as the papers' code computes it."""
+
+
+SOLVED = 0.99
+"""Scaled validation score that counts as solved, at two evaluations in a row."""
+
+
+def scaled_score(score: float, floor: float) -> float:
+    """``(score - floor) / (1 - floor)``: 0 is no better than the best baseline, 1 is perfect.
+
+    >>> scaled_score(0.75, 0.5), scaled_score(1.0, 1.0)
+    (0.5, 1.0)
+    """
+    return (score - floor) / (1 - floor) if floor < 1 else float(score >= 1)
 
 
 METRICS: dict[str, type[Metric]] = {"r2": R2, "accuracy": Accuracy, "macro_f1": MacroF1}

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from lrtasks.errors import UsageError
+from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord, read_records
 from lrtasks.results.reported import reported_figure
 from lrtasks.results.settings import key, model_settings, shared_budget, task_settings
@@ -112,7 +113,7 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "batch_mean": record.score(f"{task['metric']}_batch_mean"),
         "batch_std": record.score(f"{task['metric']}_batch_std"),
         "floor": floor,
-        "scaled_score": None if score is None or floor is None else scaled(score, floor),
+        "scaled_score": None if score is None or floor is None else scaled_score(score, floor),
         "seconds": cost.get("seconds"),
         "seconds_per_step": cost.get("seconds_per_step"),
         "peak_memory_bytes": cost.get("peak_memory_bytes"),
@@ -146,15 +147,6 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         **_flat("model", model["parameters"]),
         **_flat("budget", record.budget),
     }
-
-
-def scaled(score: float, floor: float) -> float | None:
-    """``(score - floor) / (1 - floor)``; ``None`` where the floor leaves no room.
-
-    >>> scaled(0.75, 0.5), scaled(1.0, 1.0)
-    (0.5, None)
-    """
-    return (score - floor) / (1 - floor) if floor < 1 else None
 
 
 def _flat(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:

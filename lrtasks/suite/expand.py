@@ -38,6 +38,8 @@ from lrtasks.errors import UsageError, suggestion, unknown
 from lrtasks.models.factory import model_parameter_names, model_presets
 from lrtasks.run_config import RunConfig, require_preset
 
+LISTS = tuple(entry["name"] for entry in Budget.describe_parameters() if entry["type"].startswith("tuple"))
+"""Budget fields that are lists themselves: their commas make no grid."""
 MAX_RUNS = 1_000_000
 """Runs of one suite; more are taken for a mistake."""
 
@@ -202,7 +204,7 @@ def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[
     grid = {
         name: [parse_assignment(f"{name}={part}")[1] for part in value.split(",")]
         for name, value in settings.items()
-        if isinstance(value, str) and "," in value
+        if isinstance(value, str) and "," in value and split_setting(name)[1] not in LISTS
     }
     return grid, {name: value for name, value in settings.items() if name not in grid}
 

@@ -1,0 +1,107 @@
+"""Further tests of a trained model: the same task at other lengths, or with another distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+
+from lightning.fabric import Fabric
+from torch import nn
+
+from lrtasks.errors import UsageError, in_one_line
+from lrtasks.evaluation import loop
+from lrtasks.evaluation.batches import HELD_OUT_SEED, BatchStream, Replay, Streams
+from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
+from lrtasks.generators.base import Task
+from lrtasks.metrics import SOLVED, scaled_score
+from lrtasks.models.base import Backbone
+from lrtasks.record import RunRecord
+from lrtasks.run_config import RunConfig
+
+SHARE = 4
+"""A further test has this part of the test's batches."""
+GENERALISES = 0.9
+"""Scaled score that a length needs to count for the generalisation length."""
+
+
+def further_tests(config: RunConfig) -> Mapping[str, Task]:
+    """The tests that a run's model takes after ``test``: those of ``budget.test_lengths``, or the task's own.
+
+    Raises:
+        UsageError: if the task cannot have one of the lengths.
+    """
+    lengths = config.budget.test_lengths
+    if lengths is None:
+        return config.task.tests()
+    return {str(length): config.task.at_length(length) for length in lengths}
+
+
+def score_further(fabric: Fabric, model: nn.Module, config: RunConfig, streams: Streams, record: RunRecord) -> None:
+    """Score a trained model on its further tests, and note scores and baselines by the test's name.
+
+    The tokens of a batch stay about the same. A model that cannot run at a length gets no score there, and a note.
+    """
+    for name, task in further_tests(config).items():
+        batch_size = max(1, round(config.budget.batch_size * config.task.input.length / task.input.length))
+        count = max(1, config.budget.test_batches // SHARE)
+        test = BatchStream(task, HELD_OUT_SEED, "test", batch_size)
+        train = BatchStream(task, config.seed, "train", batch_size)
+        record.scores[name] = {}
+        try:
+            with _at_specs_of(model, task):
+                scorer = loop.score(fabric, model, task, test, count, streams.workers, slices=False)
+            record.scores[name] = scorer.scores()
+        except (UsageError, loop.DivergedError) as error:
+            record.notes.append(f"test {name}: not possible: {error}")
+            continue
+        except Exception as error:  # whatever a model does at a length that it was not made for
+            record.notes.append(f"test {name}: not possible: {in_one_line(error)}")
+            continue
+        replays = Replay(train, BASELINE_BATCHES, streams.workers), Replay(test, count, streams.workers)
+        record.further_baselines[name] = baseline_scores(task, *replays)
+
+
+def note_summary(config: RunConfig, record: RunRecord) -> None:
+    """Note scaled scores, the generalisation length, and when validation was solved."""
+    tests = {"test": config.task, **further_tests(config)}
+    for name in tests:
+        score, floor = record.score_of(name), record.floor(name)
+        record.scaled[name] = None if score is None or floor is None else scaled_score(score, floor)
+    lengths = sorted((task.input.length, record.scaled[name]) for name, task in tests.items() if _by_length(name))
+    reached = None
+    for length, value in lengths:
+        if value is None or value < GENERALISES or not math.isfinite(value):
+            break
+        reached = length
+    record.generalisation_length = reached
+    record.steps_to_solve = steps_to_solve(record)
+
+
+def steps_to_solve(record: RunRecord) -> int | None:
+    """The step from which validation held :data:`SOLVED` at two evaluations in a row; ``None`` if it never did."""
+    floor, metric = record.floor("test"), record.task["metric"]
+    for first, second in pairwise(record.curve):
+        if floor is not None and min(scaled_score(point[metric], floor) for point in (first, second)) >= SOLVED:
+            return int(first["step"])
+    return None
+
+
+def _by_length(name: str) -> bool:
+    """Whether a test differs from the task in its length alone: ``test``, ``4x`` or ``512``."""
+    return name == "test" or name.rstrip("x").isdigit()
+
+
+@contextmanager
+def _at_specs_of(model: nn.Module, task: Task) -> Iterator[None]:
+    """Let a model of this package read and answer at the lengths of another task."""
+    if not isinstance(model, Backbone):
+        yield
+        return
+    before = model.input, model.target
+    model.input, model.target = task.input, task.target
+    try:
+        yield
+    finally:
+        model.input, model.target = before

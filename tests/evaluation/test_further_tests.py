@@ -1,0 +1,85 @@
+"""Further tests: the trained model at other lengths, scaled scores, and when a run was solved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quick_runs import run
+from torch import Tensor, nn
+from toys import Net
+
+import lrtasks
+from lrtasks.errors import UsageError
+from lrtasks.evaluation.further_tests import steps_to_solve
+from lrtasks.metrics import scaled_score
+from lrtasks.record import RunRecord
+
+TASK = lrtasks.make("cumsum", length=16)
+
+
+def test_a_model_is_scored_at_the_tasks_own_lengths(tmp_path: Path) -> None:
+    record = run("dlr", tmp_path, TASK, hyper={"d_model": 8, "d_state": 4})
+    assert {"2x", "4x", "8x"} <= set(record.scores)
+    for name in ("test", "2x", "4x", "8x"):
+        floor = record.floor(name)
+        assert floor is not None
+        assert record.scaled[name] == pytest.approx(scaled_score(record.scores[name]["r2"], floor))
+
+
+def test_lengths_can_be_chosen(tmp_path: Path) -> None:
+    record = run("dlr", tmp_path, TASK, hyper={"d_model": 8, "d_state": 4}, budget={"test_lengths": (8, 20)})
+    assert set(record.scores) == {"val", "test", "8", "20"}
+    with pytest.raises(UsageError, match="has no tests at other lengths"):
+        run("dlr", tmp_path, lrtasks.make("select-fixed", length=16, marks=2), budget={"test_lengths": 32})
+    with pytest.raises(UsageError, match="length must be at least"):
+        run("dlr", tmp_path, TASK, budget={"test_lengths": "0"})
+
+
+class Fixed(Net):
+    """A model for one length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != 16:
+            raise RuntimeError("made for 16 positions")
+        return super().forward(x)
+
+
+def test_a_model_that_cannot_run_at_a_length_says_so(tmp_path: Path) -> None:
+    record = run(Fixed, tmp_path, TASK)
+    assert record.status == "done"
+    assert record.scores["2x"] == {} and record.scaled["2x"] is None
+    assert "test 2x: not possible: RuntimeError: made for 16 positions" in record.notes
+    assert "test" in record.scores
+
+
+class CumSum(nn.Module):
+    """Solves the task at every length."""
+
+    def __init__(self, input: Any, target: Any) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(nn.init.ones_(nn.Linear(1, 1).weight[0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        t = x.new_tensor(range(1, x.shape[1] + 1))
+        return self.scale * (x[:, :, 0].cumsum(1) / t.sqrt())[..., None]
+
+
+def test_the_generalisation_length_ends_at_the_first_length_that_is_not_solved(tmp_path: Path) -> None:
+    record = run(CumSum, tmp_path, TASK, budget={"lr": 1e-9, "test_lengths": (8, 32, 64)})
+    assert [round(record.scaled[name] or 0, 3) for name in ("test", "8", "32", "64")] == [1, 1, 1, 1]
+    assert record.generalisation_length == 64
+    assert record.steps_to_solve == 4
+    stopped = run(CumSum, tmp_path, TASK, budget={"lr": 1e-9, "stop_solved": True})
+    assert [point["step"] for point in stopped.curve] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"), [([0.5, 1.0, 0.5, 1.0, 1.0], 4), ([1.0, 1.0], 1), ([1.0], None), ([0.9, 0.98, 0.98], None)]
+)
+def test_solved_is_twice_in_a_row(curve: list[float], expected: int | None) -> None:
+    record = RunRecord("", {"metric": "r2"}, {}, "small", {}, 0, {})
+    record.baselines = {"constant": {"r2": 0.0}}
+    record.curve = [{"step": step, "loss": 0.0, "r2": value} for step, value in enumerate(curve, 1)]
+    assert steps_to_solve(record) == expected
