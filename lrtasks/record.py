@@ -262,13 +262,13 @@ def _writer(content: dict[str, Any]) -> str:
 
 
 @functools.cache
-def _fields() -> dict[str, tuple[type, bool]]:
+def _fields() -> dict[str, tuple[Any, bool]]:
     """Type of each field, and whether it may be missing."""
     hints = typing.get_type_hints(RunRecord)
     return {
         field.name: (
-            typing.get_origin(hints[field.name]) or hints[field.name],
-            field.default_factory is not dataclasses.MISSING,
+            hints[field.name] if field.default is None else typing.get_origin(hints[field.name]) or hints[field.name],
+            field.default is None or field.default_factory is not dataclasses.MISSING,
         )
         for field in dataclasses.fields(RunRecord)
     }
@@ -283,7 +283,7 @@ def _problem(content: dict[str, Any]) -> str | None:
         if name not in content and not optional:
             return f"{name!r} is missing"
         if name in content and not isinstance(content[name], kind):
-            return f"{name!r} must be {kind.__name__}, found {content[name]!r}"
+            return f"{name!r} must be {getattr(kind, '__name__', kind)}, found {content[name]!r}"
     for name, entries in _ENTRIES.items():
         for entry, kind in entries.items() if content.get(name) or name != "cost" else ():
             if entry not in content[name]:
