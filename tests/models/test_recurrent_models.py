@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from lrtasks.models.checks import check_model
 from parity import gap
 from torch import nn
 
@@ -14,7 +15,6 @@ from lrtasks.errors import UsageError
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.models import build, names, registry
 from lrtasks.models.base import Backbone, state_bytes
-from lrtasks.models.checks import check_model
 from lrtasks.models.ops.short_conv import ShortConv
 from lrtasks.models.recurrent import RecurrentConfig
 from lrtasks.spec import Spec
