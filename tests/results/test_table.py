@@ -54,7 +54,7 @@ def test_the_notes_name_how_many_seeds_there_are() -> None:
     assert "without ±" not in " ".join(tabled(records).notes())
 
 
-MUST_AGREE = {"steps", "batch_size", "train_samples", "val_batches", "test_batches", "stop_at", "precision"}
+MUST_AGREE = {"steps", "batch_size", "train_samples", "val_batches", "test_batches", "stop_at", "stop_solved", "precision"}
 """What two models must share to stand in one row; the rest is each model's own tuning."""
 
 OTHERS: dict[str, Any] = {
@@ -64,6 +64,8 @@ OTHERS: dict[str, Any] = {
     "val_batches": 5,
     "test_batches": 5,
     "stop_at": 0.5,
+    "stop_solved": True,
+    "test_lengths": (5,),
     "precision": "bf16",
     "lr": 0.5,
     "weight_decay": 0.5,
