@@ -82,11 +82,11 @@ def held(path: Path, what: str) -> Iterator[None]:
         if not _is_file_at(descriptor, path):
             # the holder before us has removed the file between our two calls
             raise UsageError(f"another process was working on {what} a moment ago; try again")
-        _HELD.add(path)
+        _HELD.add(path.resolve())
         try:
             yield
         finally:
-            _HELD.discard(path)
+            _HELD.discard(path.resolve())
             path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
@@ -94,7 +94,7 @@ def held(path: Path, what: str) -> Iterator[None]:
 
 def is_held(path: Path) -> bool:
     """Whether a process holds the lock file ``path`` (:func:`held`); nothing is changed."""
-    if path in _HELD:  # opening and closing the file here would drop this process's own lock
+    if path.resolve() in _HELD:  # opening and closing the file here would drop this process's own lock
         return True
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

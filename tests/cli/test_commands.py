@@ -94,7 +94,7 @@ def test_eval_prints_one_json_document_and_nothing_else(command: Command) -> Non
 
 def test_eval_prints_a_table(command: Command) -> None:
     said = command(*EVAL)
-    assert said.out.splitlines()[0].split() == ["task", "metric", "floor", "dlr", "paper"]
+    assert said.out.splitlines()[0].split() == ["task", "metric", "floor", "dlr"]
     assert said.out.splitlines()[1].startswith("shift  r2 ")
     assert "ms per step" in said.out
     again = command(*EVAL)
@@ -194,7 +194,7 @@ def test_table_formats(results: Command) -> None:
     assert json.loads(results(*table, "--format", "json").out) == found
     lines = list(csv.DictReader(io.StringIO(results(*table, "--format", "csv").out)))
     assert [json.loads(line["budget"])["steps"] for line in lines] == [6, 7]
-    assert results(*table, "--format", "markdown").out.startswith("| task | metric | floor | dlr | paper |\n| --- |")
+    assert results(*table, "--format", "markdown").out.startswith("| task | metric | floor | dlr |\n| --- |")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
