@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from lrtasks.models.checks import check_model
 from parity import gap
 from torch import nn
 
 from lrtasks.budget import Budget
+from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.models import build, names, registry

@@ -54,7 +54,16 @@ def test_the_notes_name_how_many_seeds_there_are() -> None:
     assert "without ±" not in " ".join(tabled(records).notes())
 
 
-MUST_AGREE = {"steps", "batch_size", "train_samples", "val_batches", "test_batches", "stop_at", "stop_solved", "precision"}
+MUST_AGREE = {
+    "steps",
+    "batch_size",
+    "train_samples",
+    "val_batches",
+    "test_batches",
+    "stop_at",
+    "stop_solved",
+    "precision",
+}
 """What two models must share to stand in one row; the rest is each model's own tuning."""
 
 OTHERS: dict[str, Any] = {
