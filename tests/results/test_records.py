@@ -219,7 +219,8 @@ def test_a_record_of_schema_1_is_read(tmp_path: Path) -> None:
     for added_later in ("digest", "further_baselines", "scaled", "generalisation_length", "steps_to_solve"):
         del content[added_later]
     (tmp_path / "record.json").write_text(json.dumps(content))
-    model = {name: value for name, value in made().model.items() if name != "structure"} | {"version": 1, "source": None}
+    model = {**made().model, "version": 1, "source": made().model["structure"]}
+    del model["structure"]
     assert read_record(tmp_path) == dataclasses.replace(made(), digest="", model=model)
 
 
