@@ -25,12 +25,16 @@ from pathlib import Path
 def pick(folder: Path, runs: int, models: int, out: Path) -> int:
     """Copy ``runs`` of the records below ``folder`` to ``out``; their number."""
     found = sorted(folder.rglob("record.json"))
+    settings: dict[str, object] = {}
     count = runs if models else min(runs, len(found))
     for number in range(count):
         record = json.loads(found[number * len(found) // count].read_text(encoding="utf-8"))
         if models:
             step = number // models
-            record["model"]["name"] = f"model-{number % models}"
+            record["model"]["name"] = name = f"model-{number % models}"
+            record["model"]["parameters"] = settings.setdefault(name, record["model"]["parameters"])
+            tuning = ("weight_decay", "betas", "schedule", "warmup_steps", "clip", "eval_every")
+            record["budget"].update({entry: settings.setdefault(entry, record["budget"][entry]) for entry in tuning})
             record["budget"]["lr"] = 1e-4 * (1 + step % 10)
             record["seed"] = step // 10
             record["cost"]["seconds"] += number

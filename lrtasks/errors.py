@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterable
 
 _SPACE = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_CONTROL = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def printable(text: str) -> str:

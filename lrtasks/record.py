@@ -9,6 +9,7 @@ import math
 import os
 import re
 import stat
+import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -264,14 +265,13 @@ def _writer(content: dict[str, Any]) -> str:
 @functools.cache
 def _fields() -> dict[str, tuple[Any, bool]]:
     """Type of each field, and whether it may be missing."""
-    hints = typing.get_type_hints(RunRecord)
-    return {
-        field.name: (
-            hints[field.name] if field.default is None else typing.get_origin(hints[field.name]) or hints[field.name],
-            field.default is None or field.default_factory is not dataclasses.MISSING,
-        )
-        for field in dataclasses.fields(RunRecord)
-    }
+    found = {}
+    for field in dataclasses.fields(RunRecord):
+        hint = typing.get_type_hints(RunRecord)[field.name]
+        kind = hint if isinstance(hint, types.UnionType) else typing.get_origin(hint) or hint
+        has_default = field.default_factory is not dataclasses.MISSING or field.default is not dataclasses.MISSING
+        found[field.name] = kind, has_default and field.name not in ("status", "schema")
+    return found
 
 
 def _problem(content: dict[str, Any]) -> str | None:

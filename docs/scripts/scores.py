@@ -11,7 +11,7 @@ from regions import table
 
 from lrtasks.results import RunRecord, frame, read_records
 from lrtasks.results.formats import number
-from lrtasks.results.report import heat_map_svg, make_report, read_sources
+from lrtasks.results.report import heat_map_svg, read_report
 from lrtasks.results.table import Aggregate, make_table
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -55,7 +55,7 @@ def of_models(words: Sequence[str]) -> str:
 
 def heat_map() -> str:
     """The heat map of tasks × models, as SVG."""
-    return heat_map_svg(make_report(read_sources([SMALL])))
+    return heat_map_svg(read_report([SMALL]))
 
 
 KINDS: dict[str, Callable[[Sequence[str]], str]] = {"task": of_task, "models": of_models}

@@ -29,16 +29,15 @@ def report(
     if heat_map is not None and heat_map.resolve() == out.resolve():
         raise UsageError(f"--out and --heat-map are both {out}")
     from lrtasks.files import write_output
-    from lrtasks.results.report import heat_map_svg, make_report, read_sources, render_page
+    from lrtasks.results.report import heat_map_svg, read_report, render_page
 
     folders = folders or [Path("runs")]
     for path in targets:
         if path.is_symlink() and any(path.parent.resolve().is_relative_to(folder.resolve()) for folder in folders):
             raise UsageError(f"cannot write {path}: it is a link in a results folder")
-    sources = read_sources(folders)
-    for problem in sources.left_out:
+    made = read_report(folders, unequal_budgets=unequal_budgets)
+    for problem in made.left_out:
         sys.stderr.write(f"lrtasks: left out: {problem}\n")
-    made = make_report(sources, unequal_budgets=unequal_budgets)
     contents = [render_page(made), *([heat_map_svg(made)] if heat_map is not None else [])]
     for path, content in zip(targets, contents, strict=True):
         try:

@@ -64,7 +64,7 @@ def _leave() -> None:
 
 def describe_environment() -> dict[str, Any]:
     """Versions, commit of the source tree (``None`` outside a checkout) and platform."""
-    packages = ("torch", "numpy", "scipy", "lightning", "torchmetrics")
+    packages = ("torch", "numpy", "scipy", "lightning")
     return {
         "lrtasks": __version__,
         "python": platform.python_version(),

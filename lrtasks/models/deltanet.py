@@ -27,7 +27,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.ops.chunked import full_precision
-from lrtasks.models.ops.delta_rule import delta_product_step, delta_rule
+from lrtasks.models.ops.delta_rule import delta_rule, delta_rule_step
 from lrtasks.models.ops.head_norms import GatedRMSNorm, l2_normalised
 from lrtasks.models.ops.layers import zero_padding
 from lrtasks.models.ops.short_conv import ShortConv
@@ -136,7 +136,7 @@ class DeltaLayer(nn.Module):
         mixed_q, before_q = self.q_conv1d.step(self.q_proj(x), before_q)
         mixed_k, before_k = self.k_conv1d.step(self.k_proj(x), before_k)
         mixed_v, before_v = self.v_conv1d.step(self.v_proj(x), before_v)
-        y, S = delta_product_step(*self._inputs(x, mixed_q, mixed_k, mixed_v), S)
+        y, S = delta_rule_step(*self._inputs(x, mixed_q, mixed_k, mixed_v), S)
         return self._finish(x, y), (S, before_q, before_k, before_v)
 
     def _inputs(

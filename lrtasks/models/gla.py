@@ -111,7 +111,8 @@ class GLALayer(nn.Module):
         if self.convs:
             stepped = zip(self._convolutions(), mixed, before, strict=True)
             mixed, before = map(list, zip(*(conv.step(value, last) for conv, value, last in stepped), strict=True))
-        q, k, v, g = self._inputs(x.unsqueeze(1), [value.unsqueeze(1) for value in mixed], torch.tensor([position]))
+        at = torch.tensor([position], device=x.device)
+        q, k, v, g = self._inputs(x.unsqueeze(1), [value.unsqueeze(1) for value in mixed], at)
         op = channel_decay_step if self.decay == "channel" else scalar_decay_step
         y, S = op(q[:, 0], k[:, 0], v[:, 0], g[:, 0], S)
         return self._finish(x, y), (S, before, position + 1)
@@ -124,7 +125,7 @@ class GLALayer(nn.Module):
         q, k, v = (torch.unflatten(value, -1, (self.heads, -1)) for value in mixed)
         if self.decay == "fixed":
             q, k = (rotate_halves(value.transpose(1, 2), positions).transpose(1, 2) for value in (q, k))
-            g = self.fixed.to(state_zeros(x).dtype).expand(q.shape[:3])
+            g = self.fixed.to(torch.promote_types(x.dtype, torch.float32)).expand(q.shape[:3])
         else:
             g = _log_decay(self.gk_proj(x))
             g = torch.unflatten(g, -1, (self.heads, -1)) if self.decay == "channel" else g

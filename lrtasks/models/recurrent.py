@@ -123,13 +123,21 @@ class RecurrentConfig(ModelConfig):
         self._require_causal(causal)
         return self.layer(0)
 
+    def feedforward(self, index: int) -> nn.Module:
+        """The feed-forward map of layer ``index``."""
+        return GatedFeedForward(self.d_model, self.mlp_width or 2 * self.d_model, self.function)
+
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
+        return list(self.residual_blocks(causal))
+
+    def residual_blocks(self, causal: bool) -> list[ResidualBlock]:
+        """Mixers and feed-forward maps in order, each in its residual block."""
         self._require_causal(causal)
         modules: list[nn.Module] = []
         for index in range(self.layers):
             modules.append(self.layer(index))
             if self.mlp:
-                modules.append(GatedFeedForward(self.d_model, self.mlp_width or 2 * self.d_model, self.function))
+                modules.append(self.feedforward(index))
         return [ResidualBlock(each, self.d_model, self.norm, self.prenorm, self.dropout) for each in modules]
 
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
@@ -154,12 +162,13 @@ class RecurrentConfig(ModelConfig):
 
 
 @torch.no_grad()
-def shrink_outputs(model: Backbone) -> None:
+def shrink_outputs(model: nn.Module) -> None:
     """Divide the map of each residual block back to the stream by the square root of their number."""
-    for block in model.blocks:
+    blocks = [module for module in model.modules() if isinstance(module, ResidualBlock)]
+    for block in blocks:
         out = getattr(block.mixer, "out", None)
         if out is not None:
-            out.weight /= math.sqrt(len(model.blocks))
+            out.weight /= math.sqrt(len(blocks))
 
 
 def spare_vectors(model: nn.Module) -> None:

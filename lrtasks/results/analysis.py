@@ -107,7 +107,8 @@ def _task_of(run: Path, record: RunRecord) -> Task | None:
 
     # the packages that brought task and model may be missing here, or broken by now
     known = record.model["name"] in models.registry.usable() and record.task["name"] in generators.registry.usable()
-    if not (known and (run / WEIGHTS).exists()):
+    own = record.model.get("source") is not None
+    if own or not (known and (run / WEIGHTS).exists()):
         return None
     return generators.make(record.task["name"], **record.task["parameters"])
 

@@ -74,7 +74,7 @@ MISTAKES = {
     (*EVAL, "--seed", "one"): "Invalid value for '--seed': ",
     (*EVAL, "--precision", "32", "--set", "precision=bf16"): "precision is given twice: 32 and 'bf16'",
     (*EVAL, "--seed", "-1"): "seed must be a whole number in 0..2^63-1, found -1",
-    (*EVAL, "--steps", "0"): "budget: steps must be at least 1, found 0",
+    (*EVAL, "--steps", "0"): "budget: steps must be at least 1",
     (*EVAL, "--lr", "nan"): "budget: lr must be a number, found 'nan'",
     (*EVAL, "--batch-size", str(10**12)): "budget: batch_size must be at least 1 and at most 1_048_576",
     (*EVAL, "--workers", "-1"): "workers must be 'auto' or a whole number of at least 0, found '-1'",

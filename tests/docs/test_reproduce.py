@@ -48,6 +48,7 @@ def test_the_command_leads_to_the_figure(cell: reproduce.Cell, monkeypatch: pyte
     figure = reported_figure(run_of(cell.command, monkeypatch).record())
     assert figure is not None
     assert (figure.value, figure.metric, figure.source) == (cell.value, cell.metric, cell.source)
+    assert figure.differs == "", "the table sets the figure beside the score"
 
 
 @pytest.mark.parametrize("cell", OTHERS, ids=lambda cell: f"{cell.source}-{cell.column}-{cell.task}")

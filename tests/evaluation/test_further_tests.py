@@ -33,7 +33,7 @@ def test_lengths_can_be_chosen(tmp_path: Path) -> None:
     assert set(record.scores) == {"val", "test", "8", "20"}
     with pytest.raises(UsageError, match="has no tests at other lengths"):
         run("dlr", tmp_path, lrtasks.make("select-fixed", length=16, marks=2), budget={"test_lengths": 32})
-    with pytest.raises(UsageError, match="length must be at least"):
+    with pytest.raises(UsageError, match="test_lengths must be at least 1"):
         run("dlr", tmp_path, TASK, budget={"test_lengths": "0"})
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from lrtasks.models.checks import check_model
 from torch import Tensor, nn
 
+from lrtasks.check.model import check_model
 from lrtasks.models import build
 from lrtasks.models.base import Backbone
 from lrtasks.spec import Spec

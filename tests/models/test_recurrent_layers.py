@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,9 @@ from lrtasks.models.lru import LRUCore, S5Core, SSMLayer, legs_eigenvalues
 from lrtasks.models.lstm import RNNLayer
 from lrtasks.models.mamba import MambaLayer
 from lrtasks.models.mamba2 import Mamba2Layer
+from lrtasks.models.mamba3 import Mamba3Layer, angle_sums, rotated, trapezoid
 from lrtasks.models.mingru import MinLayer
+from lrtasks.models.rwkv7 import RWKV7Layer
 from lrtasks.models.xlstm import MLSTMLayer, SLSTMLayer
 
 Settings = dict[str, Any]
@@ -40,6 +43,10 @@ def gla_layer(cfg: Settings, expand_k: float, expand_v: float, **options: Any) -
 
 def linear_layer(cfg: Settings, d_key: int, feature_map: Any, norm: bool) -> LinearAttentionLayer:
     return LinearAttentionLayer(cfg["d_model"], cfg["heads"], d_key, cfg["d_model"] // cfg["heads"], feature_map, norm)
+
+
+def rwkv7_layer(cfg: Settings) -> RWKV7Layer:
+    return RWKV7Layer(cfg["d_model"], cfg["heads"], (5, 4, 3, 6), index=cfg["layer"], layers=cfg["layers"])
 
 
 def gate(cfg: Settings) -> str:
@@ -66,6 +73,16 @@ LAYERS: dict[str, Callable[[Settings], nn.Module]] = {
     "mlstm": lambda cfg: MLSTMLayer(cfg["d_model"], cfg["inner"], cfg["heads"]),
     "slstm": lambda cfg: SLSTMLayer(cfg["d_model"], cfg["heads"], conv=bool(cfg["conv"])),
     "mamba": lambda cfg: MambaLayer(cfg["d_model"], 2 * cfg["d_model"], cfg["d_state"], cfg["dt_rank"]),
+    "mamba3": lambda cfg: Mamba3Layer(
+        cfg["d_model"],
+        2 * cfg["d_model"],
+        cfg["d_state"],
+        cfg["headdim"],
+        groups=cfg["groups"],
+        rope_fraction=cfg["rope_fraction"],
+        outproj_norm=cfg["outproj_norm"],
+    ),
+    "rwkv7_layer0": lambda cfg: rwkv7_layer(cfg),
     "griffin_recurrent": lambda cfg: GriffinLayer(cfg["d_model"], cfg["lru_width"], cfg["heads"]),
     "mingru": lambda cfg: MinLayer(cfg["d_model"], int(cfg["d_model"] * cfg["expansion"]), 2),
     "minlstm": lambda cfg: MinLayer(cfg["d_model"], int(cfg["d_model"] * cfg["expansion"]), 3),
@@ -83,6 +100,8 @@ RENAMED = {
         "gate.w": "gate.weight",
         "gate.b": "gate.bias",
     },
+    "rwkv7_layer0": {"lora.0": "down", "lora.2": "up"},
+    "rwkv7_layer1": {"lora.0": "down", "lora.2": "up"},
     "mlstm": {"mlstm_cell.": "", "conv1d.conv": "conv1d"},
     # the source's maps are called after each other's slots
     "slstm": {
@@ -158,12 +177,23 @@ STARTS: dict[str, Callable[[], nn.Module]] = {
     "mamba2": lambda: Mamba2Layer(64, 128, 32, 16),
     "gla": lambda: GLALayer(64, 4, 8, 16),
     "mamba": lambda: MambaLayer(64, 128, 16),
+    "mamba3": lambda: Mamba3Layer(64, 128, 32, 16),
+    "mamba3_mimo": lambda: Mamba3Layer(64, 128, 32, 16, rank=4),
+    "rwkv7_layer0_of4": lambda: RWKV7Layer(64, 4, index=0, layers=4),
+    "rwkv7_layer2_of4": lambda: RWKV7Layer(64, 4, index=2, layers=4),
     "griffin_recurrent": lambda: GriffinLayer(64, 64, 4, layers=2),
     "lstm": lambda: RNNLayer(64, 64, "lstm").rnn,
     "gru": lambda: RNNLayer(64, 64, "gru").rnn,
     "mlstm_4blocks": lambda: MLSTMLayer(64, 128, 4, layers=4),
     "slstm_block0_of4": lambda: SLSTMLayer(64, 4, index=0, layers=4),
     "slstm_block3_of4": lambda: SLSTMLayer(64, 4, index=3, layers=4),
+}
+START_NAMES = {
+    "mlstm_4blocks": "mlstm",
+    "slstm_block0_of4": "slstm",
+    "slstm_block3_of4": "slstm",
+    "rwkv7_layer0_of4": "rwkv7_layer0",
+    "rwkv7_layer2_of4": "rwkv7_layer1",
 }
 SEEDS = 12
 
@@ -179,7 +209,7 @@ def test_layers_start_as_in_their_public_code(name: str) -> None:
         torch.manual_seed(seed)
         for parameter, value in STARTS[name]().named_parameters():
             drawn.setdefault(parameter, []).append(value.detach())
-    renamed = {own_name(name.removesuffix("_4blocks").partition("_block")[0], full): full for full in stats}
+    renamed = {own_name(START_NAMES.get(name, name), full): full for full in stats}
     assert renamed.keys() == drawn.keys()
     for ours, theirs in renamed.items():
         wanted, values = stats[theirs], torch.stack(drawn[ours]).double()
@@ -285,3 +315,55 @@ def test_taylor_attention_alone(dtype: torch.dtype) -> None:
     q, k = torch.randn(2, 5, 4, dtype=torch.float64), torch.randn(2, 5, 4, dtype=torch.float64)
     s = (q * k).sum(-1)
     assert gap((taylor_features(q) * taylor_features(k)).sum(-1), 1 + s + s**2 / 2) < 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rwkv7_mixes_values_with_those_of_the_first_layer(dtype: torch.dtype) -> None:
+    found = arrays("layer_rwkv7_layer1_a")
+    module = rwkv7_layer(settings(found)).to(dtype)
+    own = dict(module.named_parameters())
+
+    def forward(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        values = {own_name("rwkv7_layer1", name): value for name, value in leaves.items() if f"param_{name}" in found}
+        shaped = {f"layer.{name}": value.view(own[name].shape) for name, value in values.items()}
+        return tuple(torch.func.functional_call(Mixing(module), shaped, (leaves["x"], leaves["v_first"])))
+
+    check_outputs(found, forward, dtype, ("y", "v_first_out"))
+
+
+class Mixing(nn.Module):
+    """``mix`` of an RWKV-7 layer as forward."""
+
+    def __init__(self, layer: RWKV7Layer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, v_first: Tensor) -> tuple[Tensor, Tensor]:
+        return self.layer.mix(x, None, v_first)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", ["op_mamba3_a", "op_mamba3_mimo_a"])
+def test_mamba3_core(name: str, dtype: torch.dtype) -> None:
+    """One input per head, and several, which share a state."""
+    found = arrays(name)
+    several = "mimo" in name
+
+    def forward(x: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        heads = len(x["D"])
+        g, dt, lam = x["ADT"].mT, x["DT"].mT, x["Trap"].mT.sigmoid()
+        theta = angle_sums(x["Angles"], dt)
+        q, k = (x[n] if several else x[n].unsqueeze(2) for n in "QK")
+        q_bias, k_bias = (x[n] if several else x[n].unsqueeze(1) for n in ("Q_bias", "K_bias"))
+        q, k = (value.repeat_interleave(heads // value.shape[3], 3) for value in (q, k))
+        q, k = q + q_bias.transpose(0, 1), k + k_bias.transpose(0, 1)
+        q, k = rotated(q, theta.unsqueeze(2)), rotated(k, theta.unsqueeze(2))
+        v, z = x["V"].unsqueeze(2), x["Z"].unsqueeze(2)
+        if several:
+            v, z = v * x["MIMO_V"].transpose(0, 1), z * x["MIMO_Z"].transpose(0, 1)
+        y, S = trapezoid(q, k, v, g, dt, lam)
+        y = (y + x["D"].unsqueeze(-1) * v) * torch.nn.functional.silu(z)
+        y = (y * x["MIMO_O"].transpose(0, 1)).sum(2) if several else y.squeeze(2)
+        return y, S.mT, theta[:, -1] % (2 * math.pi), k[:, -1, 0], x["V"][:, -1]
+
+    check_outputs(found, forward, dtype, ("y", "state", *(() if several else ("angle_state", "k_state", "v_state"))))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from parity import gap
 from torch import nn
 
 from lrtasks.budget import Budget
+from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.models import build, names, registry
@@ -22,7 +25,7 @@ HELD = ("A_log", "D", "Lambda")
 """Decays and skips, which have no weight decay however many axes they have."""
 
 
-def model(name: str, **hyper: object) -> Backbone:
+def model(name: str, **hyper: Any) -> Backbone:
     torch.manual_seed(0)
     hyper = {"heads": 2} | hyper if "heads" in registry.get(name).parameter_names() else hyper
     return build(name, SIGNAL, SIGNAL, **{"d_model": 8, "layers": 2, **hyper})
@@ -77,6 +80,30 @@ def test_recall_presets_have_equal_states(name: str, preset: str) -> None:
     assert state_bytes(built) == pytest.approx(wanted, rel=0.1)
 
 
+@pytest.mark.parametrize("name", RECURRENT)
+def test_half_precision(name: str) -> None:
+    """Under autocast states and decays stay in float32, so that outputs differ by rounding; and a model in bfloat16."""
+    built = model(name)
+    x = torch.randn(2, 50, 3)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+        wanted = built(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = built(x)
+        assert (y.float() - wanted).norm() < 0.05 * wanted.norm()
+        y.square().mean().backward()
+        state = built.initial_state(2)
+        for t in range(5):
+            z, state = built.step(x[:, t], state)
+        assert (z.float() - wanted[:, 4]).norm() < 0.05 * wanted[:, 4].norm()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in built.parameters())
+    with torch.no_grad():
+        half = built.bfloat16()
+        assert half(x.bfloat16()).dtype == torch.bfloat16
+        assert half.step(x[:, 0].bfloat16(), half.initial_state(2))[0].dtype == torch.bfloat16
+
+
 # Bytes of state of one bare layer of width 64, as counted by hand.
 BYTES = {
     "deltanet": (6_400, {}),
@@ -93,6 +120,8 @@ BYTES = {
     "rglru": (1_024, {}),
     "mamba": (9_728, {}),
     "linear-attention": (4_352, {}),
+    "mamba3": (18_176, {}),
+    "rwkv7": (4_352, {}),
     "mingru": (4 * 96, {}),
     "minlstm": (4 * 96, {}),
     "lru": (8 * 64, {}),
@@ -110,3 +139,54 @@ def test_state_bytes_of_a_layer(name: str) -> None:
 def test_state_bytes_of_taylor_features() -> None:
     built = build("linear-attention", SIGNAL, SIGNAL, d_model=64, layers=1, mlp=False, feature_map="taylor")
     assert state_bytes(built) == 41_616
+
+
+VARIANTS = [
+    ("gated-deltanet", {"value_heads": 4, "allow_neg_eigval": True, "gate": False}),
+    ("gated-deltaproduct", {"n_h": 3, "forget": False}),
+    ("kda", {"lower_bound": -5.0, "value_heads": 4}),
+    ("gla", {"decay": "head", "conv": True}),
+    ("gla", {"decay": "fixed", "expand_k": 1.0}),
+    ("retnet", {"decay": "channel"}),
+    ("mamba", {"eigenvalues": "negative"}),
+    ("mamba2", {"head_dim": 4, "groups": 2, "norm_before_gate": True}),
+    ("mamba3", {"head_dim": 4, "groups": 2, "rank": 3, "rope_fraction": 1.0}),
+    ("mamba3", {"head_dim": 4, "rank": 2, "outproj_norm": True, "a_activation": "softplus"}),
+    ("linear-attention", {"feature_map": "taylor", "feature_dim": 3, "head_norm": True}),
+    ("slstm", {"conv": False, "mlp": False}),
+    ("mlstm", {"mlp": True, "expand": 1.5}),
+    ("lstm", {"hidden": 5, "orthogonal": True}),
+    ("gru", {"hidden": 5, "orthogonal": True}),
+    ("mingru", {"expansion": 1.0}),
+    ("lru", {"r_min": 0.9, "r_max": 0.99, "recurrent_lr": None}),
+    ("s5", {"d_state": 8, "blocks_of_start": 2, "discretisation": "bilinear"}),
+    ("rglru", {"width": 12, "mlp": False}),
+    ("rwkv7", {"channel_mixing": True, "allow_neg_eigval": True}),
+    ("rwkv7", {"v_residual": False, "ranks": (2, 3, 4, 5), "prenorm": False, "norm": "layer"}),
+]
+
+
+@pytest.mark.parametrize(("name", "hyper"), VARIANTS)
+def test_variants_conform(name: str, hyper: dict[str, Any]) -> None:
+    """Causality, padding, streaming and gradients of the options that the defaults leave out."""
+    if "heads" in registry.get(name).parameter_names():
+        hyper = {"heads": 2, **hyper}
+    check_model(name, input=SIGNAL, target=SIGNAL, dtype=torch.float64, d_model=8, layers=2, **hyper)
+
+
+def test_rwkv7_passes_values_of_the_first_layer_on() -> None:
+    """A stack of three, against its layers called by hand."""
+    built = model("rwkv7", layers=3, mlp=False).double()
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    x = torch.randn(2, 50, 8, dtype=torch.float64)
+    hidden, v_first = x, None
+    for block in built.blocks[0].blocks:  # type: ignore[union-attr]
+        mixed, v_first = block.mixer.mix(block.norm(hidden), None, v_first)
+        hidden = hidden + mixed
+    assert gap(built.blocks[0](x), hidden.detach()) < 1e-12
+    alone = x
+    for block in built.blocks[0].blocks:  # type: ignore[union-attr]
+        alone = block(alone)
+    assert gap(alone, hidden.detach()) > 1e-3

@@ -25,7 +25,7 @@ def made(
     budget: dict[str, Any] | None = None,
     score: float | None = 0.9,
     floor: float = 0.2,
-    structure: str | None = None,
+    source: str | None = None,
     **changes: Any,
 ) -> RunRecord:
     """A finished run with one headline score; ``changes`` replaces whole fields."""
@@ -36,7 +36,8 @@ def made(
         "model": {
             "name": model,
             "parameters": SETTINGS | (hyper or {}),
-            "structure": structure,
+            "version": None if source else 1,
+            "source": source,
             "count": 100,
             "state_bytes": 64,
         },

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import gzip
+import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 from made_records import made
 
 from lrtasks.results import RunRecord
-from lrtasks.results.report import Report, Sources, make_report, read_sources
+from lrtasks.results.report import Report, make_report
 
 HOSTILE = """</script><img src=x onerror="alert('1')">&amp;{{ 7 * 7 }}\"' --> <b>"""
 """A name that tries to leave wherever it is written."""
@@ -21,7 +24,7 @@ VOID = ("meta", "br", "img", "input", "col", "link", "hr", "wbr")
 
 def report_of(*records: RunRecord) -> Report:
     """The report over records that lie nowhere."""
-    return make_report(Sources(tuple((Path(f"run{number}"), record) for number, record in enumerate(records)), ()))
+    return make_report([(Path(f"run{number}"), record) for number, record in enumerate(records)])
 
 
 def write_runs(folder: Path, *records: RunRecord) -> Path:
@@ -33,9 +36,10 @@ def write_runs(folder: Path, *records: RunRecord) -> Path:
     return folder
 
 
-def read_report(folder: Path) -> Report:
-    """The report over the records below ``folder``."""
-    return make_report(read_sources([folder]))
+def opened(page: Element) -> dict[str, Element]:
+    """The details that lie packed in the page, by the result's name."""
+    packed = gzip.decompress(base64.b64decode(page.one("script", id="packed").text()))
+    return {name: parse(html) for name, html in json.loads(packed).items()}
 
 
 def trained(**changes: Any) -> RunRecord:

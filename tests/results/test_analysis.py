@@ -215,7 +215,7 @@ def test_weights_of_another_model_are_refused(run: Path, tmp_path: Path) -> None
 
 
 def test_an_own_model_with_the_name_of_a_registered_one_has_no_portraits(tmp_path: Path) -> None:
-    record = made(model="seqboat", structure="00", curve=[{"step": 1, "loss": 1.0, "r2": 0.0}])
+    record = made(model="seqboat", source="00", curve=[{"step": 1, "loss": 1.0, "r2": 0.0}])
     record.write(tmp_path)
     checkpoint.save(tmp_path / WEIGHTS, {"model": {}, "step": 1})
     _, written = analysis.analyze(tmp_path, tmp_path / "plots")

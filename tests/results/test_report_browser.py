@@ -17,13 +17,13 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from report_pages import HOSTILE, renamed, trained, write_runs
 
 from lrtasks.results import RunRecord
-from lrtasks.results.report import make_report, read_sources, render_page
+from lrtasks.results.report import read_report, render_page
 
 pytestmark = pytest.mark.e2e
 
 TASKS = {"shift": 0.9, "cumsum": 0.7, "cummax": 0.5, "recall": 0.3}
 MODELS = {"dlr": 0.05, "attention": 0.0, "a-model-with-a-long-name": -0.05}
-WIDTHS = (360, 768, 1280)
+WIDTHS = (360, 400, 768, 1400)
 
 
 def records() -> Iterator[RunRecord]:
@@ -45,7 +45,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of made-up runs."""
     folder = write_runs(tmp_path_factory.mktemp("runs"), *records())
     path = folder / "report.html"
-    path.write_text(render_page(make_report(read_sources([folder]))))
+    path.write_text(render_page(read_report([folder])))
     return path
 
 
@@ -119,8 +119,8 @@ def test_the_heat_map_scrolls_under_its_row_heads(page: Page) -> None:
 @pytest.mark.parametrize("opened", [False, True])
 def test_everybody_can_use_it(page: Page, scheme: str, opened: bool) -> None:
     page.emulate_media(color_scheme=scheme)
-    for element in page.locator("details.values").all()[:2]:
-        element.locator("summary").click()
+    page.locator(".task-card > summary").first.click()
+    page.locator(".task-card details.values summary").first.click()
     if opened:
         cell(page, "cumsum", "dlr").click()
     found = Axe().run(page)
@@ -144,7 +144,7 @@ def test_scores_are_sorted_as_numbers_and_missing_ones_stay_last(page: Page) -> 
     number = button.evaluate("button => button.closest('th').cellIndex")
     button.click()
     falling = column(page, "#heat-map", number)
-    assert falling == ["0.94", "0.69", "0.44", "0.25", "0.19", "not run"]
+    assert falling == ["0.94", "0.69", "0.44", "0.25", "0.19", ""]
     button.click()
     rising = column(page, "#heat-map", number)
     assert rising[:-1] == falling[:-1][::-1] and rising[-1] == falling[-1]
@@ -201,20 +201,6 @@ def test_the_command_is_copied(page: Page) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == "lrtasks eval --model dlr --task cumsum"
 
 
-def test_a_line_of_a_chart_leads_to_its_run(page: Page) -> None:
-    card = page.locator(".task-card").filter(has=page.get_by_role("heading", name="cumsum", exact=True))
-    lines = card.locator("g[data-result]")
-    assert lines.count() == 3
-    card.locator("g[data-result='cumsum--attention'] circle").last.click()
-    expect(page.get_by_role("dialog", name="attention on cumsum")).to_be_visible()
-
-
-def test_a_row_lights_its_line(page: Page) -> None:
-    card = page.locator(".task-card").filter(has=page.get_by_role("heading", name="cumsum", exact=True))
-    card.locator(".ranking a").filter(has_text="attention").focus()
-    expect(card.locator(".lit .on")).to_have_attribute("data-result", "cumsum--attention")
-
-
 def test_arrow_keys_walk_over_the_cells(page: Page) -> None:
     first = cell(page, "shift", "dlr").first
     first.focus()
@@ -269,22 +255,104 @@ def test_filters_by_task_model_and_words(page: Page) -> None:
     expect(page.locator("[data-count=column]")).to_have_text("4/5")
     page.keyboard.press("Escape")
     expect(page.get_by_role("checkbox", name="attention")).to_be_hidden()
-    assert page.locator("#scatter a").count() == 3
+
+
+def test_means_and_costs_are_those_of_the_tasks_shown(page: Page) -> None:
+    """Means are set beside each other only where all models were run on the same tasks."""
+    number = page.get_by_role("button", name="dlr").evaluate("button => button.closest('th').dataset.column")
+    means = page.locator(f"[data-mean='{number}']")
+    times = page.locator(f"#efficiency tr[data-column='{number}'] [data-cost=seconds_per_step]")
+    expect(means.first).to_have_text(
+        "0.56"
+    )  # of 0.94, 0.69, 0.44, 0.19: the other tasks are this or another model's alone
+    expect(page.locator("#mean-of")).to_have_text("of 4 tasks")
+    page.get_by_label("Search").fill("dlr shift")
+    for place in (0, 1):
+        expect(means.nth(place)).to_have_text("0.59")  # of 0.9375 at length 64 and 0.25 at length 256
+    expect(page.locator(f"[data-solved='{number}']")).to_have_text("1 of 2")
+    expect(times).to_have_text("10 ms")
+    page.get_by_role("button", name="Clear").click()
+    expect(means.first).to_have_text("0.56")
+
+
+def card_of(page: Page, task: str) -> Locator:
+    """The card of a task, opened, with its chart drawn."""
+    card = page.locator(".task-card").filter(has=page.locator(f"h3:text-is('{task}')"))
+    card.locator("> summary").click()
+    expect(card.locator("[data-chart=curve] svg")).to_be_visible()
+    return card
+
+
+def test_charts_are_drawn_when_they_are_seen_and_have_legends_and_values(page: Page) -> None:
+    assert page.locator(".task-card svg").count() == 0
+    chart = card_of(page, "cumsum").locator("[data-chart=curve]")
+    for model in MODELS:
+        expect(chart.locator("svg .role-legend-label", has_text=model).first).to_be_attached()
+    lines = chart.locator("svg .mark-line path")
+    assert lines.count() == 3
+    chart.locator("svg .role-legend-label text", has_text="attention").first.click()
+    page.wait_for_timeout(300)
+    faint = [float(line.get_attribute("opacity") or 1) for line in chart.locator("svg .mark-line path").all()]
+    assert sorted(faint) == [0.06, 0.06, 1]
+    chart.get_by_text("Values").click()
+    table = chart.get_by_role("table")
+    expect(table.get_by_role("row")).to_have_count(4)
+    expect(table).to_contain_text("0.175")  # of dlr at step 20: (0.7 + 4 * 0.05) * 20 / 80, limited in the chart alone
+
+
+def test_a_chart_follows_the_filter(page: Page) -> None:
+    card = card_of(page, "cumsum")
+    page.get_by_label("Search").fill("cumsum dlr")
+    expect(card.locator("svg .mark-line path")).to_have_count(1)
+
+
+def test_a_point_of_a_chart_says_what_it_is_and_leads_to_its_run(page: Page) -> None:
+    card = card_of(page, "cumsum")
+    page.get_by_label("Search").fill("cumsum attention")
+    expect(card.locator("svg .mark-line path")).to_have_count(1)
+    point = card.locator("svg .mark-symbol.role-mark path").last
+    point.hover()
+    expect(page.locator(".tip")).to_contain_text("attention")
+    expect(page.locator(".tip")).to_contain_text("step")
+    point.click()
+    expect(page.get_by_role("dialog", name="attention on cumsum")).to_be_visible()
+    expect(page.get_by_role("dialog").locator("[data-chart=loss] svg")).to_be_visible()
+
+
+@pytest.mark.parametrize(("form", "start"), [("SVG", b"<svg"), ("PNG", b"\x89PNG")])
+def test_a_chart_can_be_saved(page: Page, form: str, start: bytes) -> None:
+    chart = card_of(page, "cumsum").locator("[data-chart=curve]")
+    with page.expect_download() as waiting:
+        chart.get_by_role("button", name=f"Save {form}").click()
+    assert Path(waiting.value.path()).read_bytes().startswith(start)
 
 
 def test_efficiency_by_cost_and_task(page: Page) -> None:
-    points = page.locator("#scatter a")
-    assert points.count() == 4
-    expect(page.locator("#scatter-note")).to_contain_text("run on 1 to 5 tasks")
-    assert "ms" in (points.first.get_attribute("aria-label") or "")
-    page.get_by_role("combobox", name="Cost").select_option("streaming state")
-    assert "64 B" in (points.first.get_attribute("aria-label") or "")
+    chart = page.locator("[data-chart=efficiency]")
+    chart.scroll_into_view_if_needed()
+    points = chart.locator("svg .mark-symbol.role-mark path")
+    expect(points).to_have_count(3)
+    expect(page.locator("#without")).to_contain_text("broken")
     page.get_by_role("combobox", name="Task").select_option("cumsum")
-    assert points.count() == 3
-    expect(page.locator("#scatter-note")).to_be_hidden()
-    points.first.focus()
-    page.keyboard.press("Enter")
+    expect(points).to_have_count(3)
+    expect(page.locator("#without")).to_contain_text("broken")
+    page.get_by_role("combobox", name="Cost").select_option("streaming state")
+    expect(chart).to_contain_text("streaming state (bytes)")
+    assert "peak" not in page.get_by_role("combobox", name="Cost").inner_text()  # of the interpreter, on a processor
+    points.first.click()
     expect(page.get_by_role("dialog")).to_contain_text("on cumsum")
+
+
+def test_a_table_that_is_cut_says_so(page: Page) -> None:
+    page.set_viewport_size({"width": 400, "height": 800})
+    expect(page.get_by_role("region", name="Scores by task and model")).to_have_class("scroll cut")
+    page.set_viewport_size({"width": 1400, "height": 800})
+    expect(page.get_by_role("region", name="Scores by task and model")).to_have_class("scroll")
+
+
+def test_a_link_to_a_task_opens_its_card(page: Page) -> None:
+    page.locator("#heat-map tbody th a", has_text="cumsum").click()
+    expect(page.locator("#task-cumsum, [id=task--cumsum]").first).to_be_in_viewport()
 
 
 def test_nothing_moves_where_less_motion_is_wanted(page: Page) -> None:

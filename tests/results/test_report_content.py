@@ -2,51 +2,56 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
-import re
+import io
+from pathlib import Path
 
+import numpy as np
 import pytest
 from made_records import made
-from report_pages import HOSTILE, renamed, report_of, trained
+from PIL import Image
+from report_pages import HOSTILE, report_of, trained
 
 from lrtasks.errors import UsageError
+from lrtasks.record import PANEL
 from lrtasks.results import RunRecord
-from lrtasks.results.report import readable
-from lrtasks.results.report.curves import length_curves, loss_curves, run_curves, score_curves
-from lrtasks.results.report.details import details
-from lrtasks.results.report.slices import breakdowns
+from lrtasks.results.report import details, heatmap
+from lrtasks.results.report.charts import chart_data, length_groups
+from lrtasks.results.report.details import breakdowns
+from lrtasks.results.report.page import Sample, draw_sample
 
 
 def test_score_above_floor_is_by_the_best_floor() -> None:
     (result,) = report_of(made(score=0.6, floor=0.2)).results.values()
     assert result.floor == ("copy", 0.2)
-    assert result.above == pytest.approx(0.5)
+    assert result.scaled == pytest.approx(0.5)
 
 
 def test_a_floor_that_leaves_no_room() -> None:
     report = report_of(made(score=0.9, floor=1.0))
     (result,) = report.results.values()
-    assert (result.score, result.above, result.state) == (0.9, None, "scored")
+    assert (result.score, result.scaled, result.state) == (0.9, None, "scored")
     assert list(report.states()) == ["scored"]
-    assert report.columns[0].mean is None
 
 
 def test_seeds_are_one_result() -> None:
     (result,) = report_of(made(seed=0, score=0.4), made(seed=1, score=0.6)).results.values()
     assert result.score == pytest.approx(0.5)
     assert result.half_width is not None and result.half_width > 0.1
-    assert result.above == pytest.approx((0.5 - 0.2) / 0.8)
+    assert result.scaled == pytest.approx((0.5 - 0.2) / 0.8)
 
 
 def test_a_run_without_floors_is_measured_by_those_of_its_row() -> None:
     report = report_of(made(score=0.6, floor=0.2), made(model="dss", score=0.6, baselines={}))
-    assert [result.above for result in report.results.values()] == [pytest.approx(0.5)] * 2
+    assert [result.scaled for result in report.results.values()] == [pytest.approx(0.5)] * 2
 
 
 NO_SCORE = {
     "diverged": made(score=None, status="diverged"),
     "failed": made(score=None, status="failed"),
     "running": made(score=None, status="running"),
+    "interrupted": made(score=None, status="interrupted"),
     "nan": dataclasses.replace(made(), scores={"test": {"r2": None}}),
     "unscored": dataclasses.replace(made(), scores={"test": {"accuracy": 0.5}}),
 }
@@ -56,7 +61,7 @@ NO_SCORE = {
 def test_why_there_is_no_score(state: str) -> None:
     report = report_of(NO_SCORE[state])
     (result,) = report.results.values()
-    assert (result.score, result.above, result.state) == (None, None, state)
+    assert (result.score, result.scaled, result.state) == (None, None, state)
     assert list(report.states()) == [state]
 
 
@@ -79,7 +84,7 @@ def test_costs_of_different_machines_have_no_mean() -> None:
 
     records = [made(seed=0, cost=on("cpu", 1.0)), made(seed=1, cost=on("gpu", 0.001))]
     (result,) = report_of(*records).results.values()
-    assert result.costs == {"state_bytes": 64, "count": 100}
+    assert result.costs == {"state_bytes": 64, "parameter_count": 100}
     (result,) = report_of(*records[:1], made(seed=1, cost=on("cpu", 3.0))).results.values()
     assert result.costs["seconds_per_step"] == 2.0
 
@@ -97,22 +102,6 @@ def test_one_easy_task_does_not_put_a_model_first() -> None:
     many = [made(task=task, model="many", score=0.9) for task in ("cumsum", "shift", "sort")]
     report = report_of(*few, *many)
     assert [column.label for column in report.columns] == ["many", "few"]
-    assert [column.above for column in report.columns] == [3, 1]
-
-
-def test_a_mean_is_over_limited_values() -> None:
-    report = report_of(made(task="shift", score=-50.0, floor=0.5), made(task="sort", score=0.75, floor=0.5))
-    assert report.columns[0].mean == pytest.approx(0.25)
-
-
-def test_solved_tasks_and_costs_of_a_model() -> None:
-    records = [made(task=task, score=score) for task, score in (("shift", 0.96), ("sort", 0.95), ("mips", 0.94))]
-    records[0] = dataclasses.replace(
-        records[0], cost={"seconds_per_step": 3.0, "peak_memory_bytes": None, "device": "cpu"}
-    )
-    (column,) = report_of(*records).columns
-    assert (column.solved, column.scored) == (2, 3)
-    assert column.costs == {"seconds_per_step": 0.01, "state_bytes": 64, "count": 100, "peak_memory_bytes": 1}
 
 
 def test_names_within_the_page_are_plain_and_unique() -> None:
@@ -127,69 +116,24 @@ def test_unequal_budgets_have_to_be_asked_for() -> None:
         report_of(made(), made(model="dss", budget={"steps": 5}))
 
 
-def lengths(model: str, *scores: float | None, **changes: object) -> list[RunRecord]:
-    return [made(model=model, length=256 * 4**i, score=score, **changes) for i, score in enumerate(scores)]  # type: ignore[arg-type]
+def test_rows_that_differ_in_length_alone_share_a_chart() -> None:
+    runs = [made(length=256 * 4**i) for i in range(3)]
+    report = report_of(*runs, made(task="sort", length=512))
+    (group,) = length_groups(report, report.tasks()["shift"])
+    assert {report.rows[row].label for row in group} == {f"shift (length={256 * 4**i})" for i in range(3)}
+    assert length_groups(report, report.tasks()["sort"]) == []
+    report = report_of(made(length=256), made(length=1024, budget={"steps": 5}))
+    assert length_groups(report, report.tasks()["shift"]) == []
 
 
-def test_score_over_length() -> None:
-    report = report_of(*lengths("dlr", 0.9, 0.8, 0.7), *lengths("dss", 0.6, 0.5), made(task="sort", length=512))
-    (chart,) = length_curves(report, "shift")
-    assert chart.places == (256, 1024, 4096)
-    assert {name: values for name, _, values in chart.rows} == {"dlr": (0.9, 0.8, 0.7), "dss": (0.6, 0.5, None)}
-    assert length_curves(report, "sort") == []
-
-
-def test_runs_that_differ_in_more_than_length_are_not_joined() -> None:
-    other = made(length=1024, task="shift", budget={"steps": 5})
-    assert length_curves(report_of(made(length=256), other), "shift") == []
-
-
-def test_a_level_is_drawn_for_a_floor_that_length_does_not_change() -> None:
-    same = report_of(*lengths("dlr", 0.9, 0.8))
-    falling = report_of(made(length=256, floor=0.4), made(length=1024, floor=0.2))
-    assert "floor: copy" in length_curves(same, "shift")[0].svg
-    assert "floor" not in length_curves(falling, "shift")[0].svg
-
-
-def test_learning_curves_are_means_over_seeds() -> None:
-    short = [{"step": 20, "loss": 1.0, "r2": 0.6}, {"step": 40, "loss": 1.0, "r2": None}]
-    seeds = trained(seed=0), trained(seed=1, curve=short)
-    report = report_of(*seeds, renamed(trained(), model="dss"), made(model="empty"))
-    names = {result.id: report.columns[result.column].label for result in report.in_row(0)}
-    chart = score_curves(report.in_row(0), names)
-    assert chart is not None and chart.title == "Validation r2 while training, mean over seeds"
-    assert chart.places == (20, 40, 60, 80)
-    assert [(name, values) for name, _, values in chart.rows] == [
-        ("dlr", (0.4, 0.4, 0.6, 0.8)),
-        ("dss", (0.2, 0.4, 0.6, 0.8)),
-    ]
-    one = score_curves(report.in_row(0)[1:], names)
-    assert one is not None and one.title == "Validation r2 while training"
-
-
-def test_the_runs_of_a_result_have_lines_of_their_own() -> None:
-    report = report_of(trained(model="dss", score=1.0), trained(seed=0), trained(seed=1))
-    result = report.results[0, 1]
-    scores, losses = run_curves(result, "dlr"), loss_curves(result)
-    assert scores is not None and losses is not None
-    assert [name for name, _, _ in scores.rows] == ["dlr, seed 0", "dlr, seed 1"]
-    for chart in (scores, losses):  # seed by seed in the same colours
-        assert re.findall(r"series (m\d d\d)", chart.svg) == ["m0 d0", "m1 d0"]
-
-
-def test_no_curve_no_chart() -> None:
-    report = report_of(made())
-    (result,) = report.results.values()
-    assert score_curves([result], {result.id: "dlr"}) is None
-    assert run_curves(result, "dlr") is None
-    assert loss_curves(result) is None
-
-
-def test_a_loss_of_zero_is_left_out_of_a_logarithmic_axis() -> None:
-    (result,) = report_of(trained(curve=[{"step": 1, "loss": 0.0}, {"step": 2, "loss": 0.5}])).results.values()
-    chart = loss_curves(result)
-    assert chart is not None
-    assert chart.rows[0][2] == (None, 0.5)
+def test_charts_get_scores_and_losses_of_each_seed_rounded() -> None:
+    curve = [{"step": 20, "loss": 0.0, "r2": 1 / 3}, {"step": 40, "loss": 1.0, "r2": None}]
+    data = chart_data(report_of(trained(seed=0, curve=curve), trained(seed=1), made(model="empty")))
+    by_model = {data["columns"][result["column"]]["label"]: result for result in data["results"]}
+    assert by_model["dlr"]["curves"][0] == [0, [[20, 0.33333, 0.0], [40, None, 1.0]]]
+    assert [seed for seed, _ in by_model["dlr"]["curves"]] == [0, 1] and by_model["empty"]["curves"] == []
+    assert data["rows"][0]["floor"] == {"name": "floor: copy", "y": 0.2} and data["rows"][0]["length"] == 256
+    assert "a slow path was taken" in by_model["dlr"]["text"]
 
 
 def test_breakdowns_are_averaged_over_seeds() -> None:
@@ -210,18 +154,96 @@ def test_labels_that_are_words_keep_their_order() -> None:
 
 
 def test_details_hold_settings_scores_and_diagnostics() -> None:
-    report = report_of(trained(score=0.6))
-    (result,) = report.results.values()
-    found = details(report, result)
-    assert dict(found.settings["Task"]) == {"version": "1", "length": "256"}
-    assert dict(found.settings["Budget"])["steps"] == "2000"
-    assert dict(found.settings["Model"])["kernel"] == "real"
-    (run,) = found.runs
-    assert run.splits == ("test", "floor: constant", "floor: copy")
-    assert dict(run.scores)["r2"] == (0.6, 0.0, 0.2)
-    assert run.above == pytest.approx(0.5)
-    assert dict(run.costs)["time per step"] == readable.seconds(0.01)
-    assert [(d.name, d.value, d.array) for d in run.diagnostics] == [
-        ("activation_rate", "0.25", None),
-        ("frequency_response", "4 values", "1  0.5\n0.25  –"),
+    (result,) = report_of(trained(score=0.6)).results.values()
+    (record,) = result.records
+    settings = {title: dict(pairs) for title, pairs in details.settings_of(result).items()}
+    assert settings["Task"] == {"version": "1", "length": "256"}
+    assert (settings["Budget"]["steps"], settings["Model"]["kernel"]) == ("2000", "real")
+    columns, rows = details.scores_of(record)
+    assert columns == ["test", "baseline: constant", "baseline: copy"]
+    assert dict(rows)["r2"] == [0.6, 0.0, 0.2]
+    assert dict(details.costs_of(record))["time per step"] == "10 ms"
+    assert list(details.diagnostics_of(record)) == [
+        ("blocks.0", "activation_rate", "0.25", None),
+        ("blocks.0", "frequency_response", "4 values", "1  0.5\n0.25  –"),
     ]
+
+
+def test_memory_of_a_processor_is_named_the_process_and_stands_in_no_comparison() -> None:
+    def on(device: str) -> RunRecord:
+        return made(cost={"seconds_per_step": 1.0, "peak_memory_bytes": 2**30, "device": device})
+
+    (result,) = report_of(on("cpu (2 cores)")).results.values()
+    assert "peak_memory_bytes" not in result.costs
+    assert dict(details.costs_of(result.records[0]))["peak memory of the process"] == "1 GiB"
+    (result,) = report_of(on("NVIDIA H100")).results.values()
+    assert result.costs["peak_memory_bytes"] == 2**30
+
+
+def test_the_panel_that_a_run_leaves_is_made_smaller(tmp_path: Path) -> None:
+    Image.new("RGB", (2 * details.MAX_WIDTH, 50), "red").save(tmp_path / PANEL)
+    kind, _, content = (details.predictions_of(tmp_path) or "").partition(",")
+    assert kind == "data:image/png;base64"
+    assert Image.open(io.BytesIO(base64.b64decode(content))).size == (details.MAX_WIDTH, 25)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"<svg onload='alert(1)'/>"])
+def test_a_panel_that_is_no_picture_is_left_out(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / PANEL).write_bytes(content)
+    assert details.predictions_of(tmp_path) is None
+
+
+@pytest.mark.parametrize(("stops", "direction"), [(heatmap.LIGHT, -1), (heatmap.DARK, 1)])
+def test_colours_are_legible_and_steady(stops: tuple[str, ...], direction: int) -> None:
+    ramp = heatmap.ramp(stops)
+    assert len(ramp) == heatmap.STEPS
+    assert min(heatmap.contrast(ink, colour) for colour, ink in ramp) >= 4.5
+    assert (direction * np.diff([heatmap.luminance(colour) for colour, _ in ramp]) > 0).all()
+    assert (ramp[0][0], ramp[-1][0]) == (stops[0], stops[-1])
+
+
+def test_contrast_is_that_of_the_standard() -> None:
+    assert heatmap.contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert heatmap.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def sample(name: str, **parameters: object) -> Sample:
+    drawn = draw_sample(name, parameters)
+    assert isinstance(drawn, Sample)
+    return drawn
+
+
+def test_a_sample_of_signals_is_a_picture() -> None:
+    drawn = sample("shift", length=64, shifts=8)
+    assert drawn.command == "lrtasks preview shift --set length=64 --set shifts=8"
+    assert "delayed" in drawn.summary
+    assert drawn.text is None and drawn.picture is not None
+    picture = Image.open(io.BytesIO(base64.b64decode(drawn.picture.partition(",")[2])))
+    assert len(picture.convert("RGB").getcolors()) > 3
+
+
+def test_a_sample_of_tokens_is_text() -> None:
+    drawn = sample("recall", length=16)
+    assert drawn.text is not None and "=>" in drawn.text and drawn.picture is None
+
+
+def test_a_long_sample_is_drawn_small_and_says_so() -> None:
+    assert sample("cumsum", length=2**20).command == "lrtasks preview cumsum --set length=256"
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "said"),
+    [("nowhere", {}, "unknown task 'nowhere'"), ("shift", {"width": 3}, "shift has no parameter 'width'")],
+)
+def test_a_task_that_is_not_here_has_no_sample(name: str, parameters: dict[str, object], said: str) -> None:
+    drawn = draw_sample(name, parameters)
+    assert isinstance(drawn, str) and said in drawn
+
+
+def test_a_task_that_breaks_has_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("lrtasks.generators.make", breaks)
+    assert draw_sample("shift", {}) == "ZeroDivisionError: oh"

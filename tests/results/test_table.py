@@ -54,7 +54,16 @@ def test_the_notes_name_how_many_seeds_there_are() -> None:
     assert "without ±" not in " ".join(tabled(records).notes())
 
 
-MUST_AGREE = {"steps", "batch_size", "train_samples", "val_batches", "test_batches", "stop_at", "precision"}
+MUST_AGREE = {
+    "steps",
+    "batch_size",
+    "train_samples",
+    "val_batches",
+    "test_batches",
+    "stop_at",
+    "stop_solved",
+    "precision",
+}
 """What two models must share to stand in one row; the rest is each model's own tuning."""
 
 OTHERS: dict[str, Any] = {
@@ -64,6 +73,8 @@ OTHERS: dict[str, Any] = {
     "val_batches": 5,
     "test_batches": 5,
     "stop_at": 0.5,
+    "stop_solved": True,
+    "test_lengths": (5,),
     "precision": "bf16",
     "lr": 0.5,
     "weight_decay": 0.5,
@@ -95,7 +106,7 @@ def test_different_budgets_are_never_merged(name: str) -> None:
     [
         made(score=0.75, seed=1, hyper={"layers": 2}),
         made(score=0.75, seed=1, length=512),
-        made(score=0.75, seed=1, structure="ab"),
+        made(score=0.75, seed=1, source="ab"),
         made(score=0.75, seed=1, hyper={"lr": 3.0}),
         dataclasses.replace(made(score=0.75, seed=1), task={**made().task, "version": 2}),
         dataclasses.replace(made(score=0.75, seed=1), task={**made().task, "data": "ab"}),
@@ -403,7 +414,7 @@ def test_settings_of_an_own_model_that_look_alike_are_kept_apart(
 ) -> None:
     records = []
     for number, entry in enumerate(parameters):
-        record = made(model="net", score=0.1 * number, structure="0" if alike else str(number))
+        record = made(model="net", score=0.1 * number, source="0" if alike else str(number))
         record.model["parameters"] = entry
         records.append(record)
     table = tabled(records)
@@ -412,8 +423,8 @@ def test_settings_of_an_own_model_that_look_alike_are_kept_apart(
 
 
 def test_own_models_of_another_structure_are_kept_apart() -> None:
-    records = [made(model="net", structure=structure) for structure in "ab"]
-    assert tabled(records).column_labels == ("net (structure=a)", "net (structure=b)")
+    records = [made(model="net", source=source) for source in "ab"]
+    assert tabled(records).column_labels == ("net (source=a)", "net (source=b)")
 
 
 def test_settings_are_ordered_as_numbers() -> None:

@@ -36,5 +36,10 @@ def test_the_smallest_number_of_tasks_is_right() -> None:
 
 @pytest.mark.parametrize("name", SHARED_BUDGET)
 def test_every_shared_field_of_the_budget_is_named(name: str) -> None:
-    words = {"train_samples": "training samples", "val_batches": "validation", "stop_at": "stopping\nscore"}
+    words = {
+        "train_samples": "training samples",
+        "val_batches": "validation",
+        "stop_at": "stopping\nscore",
+        "stop_solved": "stopping when solved",
+    }
     assert words.get(name, name.replace("_", " ")) in PAGE.split("must have had the same budget:")[1].split(".")[0]

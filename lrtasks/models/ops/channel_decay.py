@@ -35,8 +35,13 @@ LIMIT = 60.0
 SUB_BLOCK = 8
 
 
+@full_precision
 def channel_decay_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     """One position: q, k, g ``(B, H, K)``, v ``(B, H, V)`` and S ``(B, H, K, V)`` to y ``(B, H, V)`` and S."""
+    return _step(q, k, v, g, S)
+
+
+def _step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     S = S * g.exp().unsqueeze(-1) + k.unsqueeze(-1) * v.unsqueeze(-2)
     return (q.unsqueeze(-2) @ S).squeeze(-2), S
 
@@ -47,7 +52,7 @@ def channel_decay_reference(
 ) -> tuple[Tensor, Tensor]:
     """The plain loop for :func:`channel_decay`."""
     start = start_state(state, v, len(v), v.shape[2], k.shape[-1], v.shape[-1])
-    return over_positions(channel_decay_step, (q, hide(k, mask), v, hide(g, mask)), start)
+    return over_positions(_step, (q, hide(k, mask), v, hide(g, mask)), start)
 
 
 @full_precision

@@ -43,33 +43,44 @@ WIDE = 32
 LOW_RANK_CHUNKS = (16,)
 
 
+@full_precision
 def delta_rule_step(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None, S: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One position: q, k ``(B, H, K)``, v ``(B, H, V)``, beta ``(B, H)``, g as :func:`delta_rule`'s at one position.
+    """One position of :func:`delta_rule`, its n_h steps on an axis of their own.
+
+    Args:
+        q: ``(B, H, K)``.
+        k: ``(B, n_h, H, K)``.
+        v: ``(B, n_h, H, V)``.
+        beta: ``(B, n_h, H)``.
+        g: ``(B, H)``, or ``(B, H, K)`` per key channel; None for no decay.
+        S: ``(B, H, K, V)``.
 
     Returns:
-        y ``(B, H, V)`` and S ``(B, H, K, V)``.
+        y ``(B, H, V)`` and S.
     """
+    return _delta_step(q, k, v, beta, g, S)
+
+
+@full_precision
+def low_rank_step(r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """One position of :func:`low_rank_rule`, all ``(B, H, K)`` but v ``(B, H, V)`` and S ``(B, H, K, V)``."""
+    return _low_rank_step(r, w, k, v, a, b, S)
+
+
+def _delta_step(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None, S: Tensor) -> tuple[Tensor, Tensor]:
     if g is not None:
-        S = S * (g[..., None, None] if g.dim() == beta.dim() else g.unsqueeze(-1)).exp()
-    u = beta.unsqueeze(-1) * (v - (k.unsqueeze(-2) @ S).squeeze(-2))
-    S = S + k.unsqueeze(-1) * u.unsqueeze(-2)
+        S = S * (g.unsqueeze(-1) if g.dim() == q.dim() else g[..., None, None]).exp()
+    for k_j, v_j, beta_j in zip(k.unbind(1), v.unbind(1), beta.unbind(1), strict=True):
+        u = beta_j.unsqueeze(-1) * (v_j - (k_j.unsqueeze(-2) @ S).squeeze(-2))
+        S = S + k_j.unsqueeze(-1) * u.unsqueeze(-2)
     return (q.unsqueeze(-2) @ S).squeeze(-2), S
 
 
-def delta_product_step(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None, S: Tensor
+def _low_rank_step(
+    r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, S: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One position of n_h steps: k, v and beta ``(B, n_h, H, ...)``, the rest as for one step."""
-    steps = zip(k.unbind(1), v.unbind(1), beta.unbind(1), strict=True)
-    for j, (k_j, v_j, beta_j) in enumerate(steps):
-        y, S = delta_rule_step(q, k_j, v_j, beta_j, g if j == 0 else None, S)
-    return y, S
-
-
-def low_rank_step(r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """One position of :func:`low_rank_rule`, all ``(B, H, K)`` but v ``(B, H, V)`` and S ``(B, H, K, V)``."""
     read = (a.unsqueeze(-2) @ S).squeeze(-2)
     S = w.exp().unsqueeze(-1) * S + b.unsqueeze(-1) * read.unsqueeze(-2) + k.unsqueeze(-1) * v.unsqueeze(-2)
     return (r.unsqueeze(-2) @ S).squeeze(-2), S
@@ -91,7 +102,7 @@ def delta_rule_reference(
     g = beta.new_zeros(q.shape[:3]) if g is None else g
     start = start_state(state, v, len(v), v.shape[3], k.shape[-1], v.shape[-1])
     inputs = (q, hide(k, mask), v, hide(beta, mask), hide(g, mask))
-    return over_positions(delta_product_step, inputs, start)
+    return over_positions(_delta_step, inputs, start)
 
 
 @full_precision
@@ -108,7 +119,7 @@ def low_rank_reference(
     """The plain loop for :func:`low_rank_rule`."""
     start = start_state(state, v, len(v), v.shape[2], k.shape[-1], v.shape[-1])
     inputs = (r, hide(w, mask), hide(k, mask), v, hide(a, mask), hide(b, mask))
-    return over_positions(low_rank_step, inputs, start)
+    return over_positions(_low_rank_step, inputs, start)
 
 
 @full_precision

@@ -45,6 +45,7 @@ def mlstm_start(q: Tensor, v: Tensor) -> State:
     return q.new_zeros(*shape, q.shape[-1], v.shape[-1] + 1), q.new_full(shape, START)
 
 
+@full_precision
 def mlstm_step(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, state: State) -> tuple[Tensor, State]:
     """One position: q, k ``(B, H, D)``, v ``(B, H, V)``, i, f ``(B, H)``; gives h ``(B, H, V)`` and the new state."""
     return _step(q, k, v, i, F.logsigmoid(f), state)

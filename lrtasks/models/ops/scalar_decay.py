@@ -34,8 +34,13 @@ CHUNK = 64
 Features = Callable[[Tensor], Tensor]
 
 
+@full_precision
 def scalar_decay_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     """One position: q, k ``(B, H, K)``, v ``(B, H, V)``, g ``(B, H)``, S ``(B, H, K, V)`` to y ``(B, H, V)`` and S."""
+    return _step(q, k, v, g, S)
+
+
+def _step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     S = S * g.exp()[..., None, None] + k.unsqueeze(-1) * v.unsqueeze(-2)
     return (q.unsqueeze(-2) @ S).squeeze(-2), S
 
@@ -47,7 +52,7 @@ def scalar_decay_reference(
     """The plain loop for :func:`scalar_decay`."""
     q, k = (x.repeat_interleave(v.shape[2] // x.shape[2], 2) for x in (q, k))
     start = start_state(state, v, len(v), v.shape[2], k.shape[-1], v.shape[-1])
-    return over_positions(scalar_decay_step, (q, hide(k, mask), v, hide(g, mask)), start)
+    return over_positions(_step, (q, hide(k, mask), v, hide(g, mask)), start)
 
 
 @full_precision

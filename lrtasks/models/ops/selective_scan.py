@@ -22,10 +22,15 @@ from lrtasks.models.ops.chunked import full_precision, hide, over_positions, sta
 BLOCK = 64
 
 
+@full_precision
 def selective_scan_step(
     u: Tensor, dt: Tensor, B: Tensor, C: Tensor, A: Tensor, h: Tensor, negative: bool = False
 ) -> tuple[Tensor, Tensor]:
     """One position: u, dt ``(batch, D)``, B, C ``(batch, N)``, A ``(D, N)``, h ``(batch, D, N)`` to y and h."""
+    return _step(u, dt, B, C, A, h, negative)
+
+
+def _step(u: Tensor, dt: Tensor, B: Tensor, C: Tensor, A: Tensor, h: Tensor, negative: bool) -> tuple[Tensor, Tensor]:
     a = (dt.unsqueeze(-1) * A).exp()
     h = (2 * a - 1 if negative else a) * h + (dt * u).unsqueeze(-1) * B.unsqueeze(-2)
     return (h @ C.unsqueeze(-1)).squeeze(-1), h
@@ -44,9 +49,7 @@ def selective_scan_reference(
 ) -> tuple[Tensor, Tensor]:
     """The plain loop for :func:`selective_scan`."""
     start = start_state(state, u, len(u), *A.shape)
-    return over_positions(
-        lambda u, dt, B, C, h: selective_scan_step(u, dt, B, C, A, h, negative), (u, hide(dt, mask), B, C), start
-    )
+    return over_positions(lambda u, dt, B, C, h: _step(u, dt, B, C, A, h, negative), (u, hide(dt, mask), B, C), start)
 
 
 @full_precision

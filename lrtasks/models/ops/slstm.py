@@ -40,8 +40,13 @@ def slstm_start(x: Tensor) -> SLSTMState:
     return SLSTMState(zero, zero, zero, torch.full_like(zero, START))
 
 
+@full_precision
 def slstm_step(x: Tensor, R: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
     """One position: x ``(B, 4, H, D)`` and R as for :func:`slstm`; gives h ``(B, H, D)`` and the new state."""
+    return _step(x, R, state)
+
+
+def _step(x: Tensor, R: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
     h, c, n, m = state
     i, f, z, o = (x + torch.einsum("bhd,hsed->bshe", h, R)).unbind(1)
     lf = F.logsigmoid(f)
@@ -57,7 +62,7 @@ def slstm_reference(x: Tensor, R: Tensor, mask: Tensor | None = None) -> Tensor:
     """The plain loop for :func:`slstm`."""
 
     def step(x: Tensor, valid: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
-        h, after = slstm_step(x, R, state)
+        h, after = _step(x, R, state)
         kept = (torch.where(valid, new, old) for new, old in zip(after, state, strict=True))
         return torch.where(valid, h, 0), SLSTMState(*kept)
 

@@ -1,163 +1,161 @@
-"""Line charts as SVG, coloured by classes of the page's style sheet."""
+"""The page's charts: Altair makes one Vega-Lite specification for each kind, the page's script adds the values.
+
+Needs the packages of the extra ``report``. Vega runs from a script inside the page, so that the page needs no network.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
-from xml.etree import ElementTree
+import functools
+import re
+from typing import Any
 
-from markupsafe import Markup
+from lrtasks.errors import UsageError
+from lrtasks.results.report.content import COSTS, Report, Result
 
-from lrtasks.results.report.axes import Axis, tick_label
-from lrtasks.results.report.svg import add
-
-WIDTH, HEIGHT = 440, 250
-LOW = 130
-"""Height of a chart that is one of several about one thing."""
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 42
-COLOURS = 7
-DASHES = 3
 LOWEST = -0.25
 """Scores below this lie on the lower edge of a chart."""
+DIGITS = 5
+"""Values in the page are rounded to so many digits."""
 
-Points = Sequence[tuple[float, float | None]]
-Drawn = Literal["lines", "dots", "both"]
 
+@functools.cache
+def vega() -> str:
+    """The JavaScript of Vega, Vega-Lite and Vega-Embed, which puts ``vegaEmbed`` into the page.
 
-@dataclass(frozen=True)
-class Series:
-    """One line of a chart.
-
-    Attributes:
-        label: what it stands for.
-        points: x and y; where y is none, the line has a gap.
-        number: decides colour and dashes.
-        result: name of the result's details, to which the line leads.
+    Raises:
+        UsageError: if the packages are missing.
     """
-
-    label: str
-    points: Points
-    number: int
-    result: str | None = None
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Where the values of a chart of some height lie, in units of its view box."""
-
-    x: Axis
-    y: Axis
-    height: int
-
-    @property
-    def bottom(self) -> int:
-        """Height of the x axis."""
-        return self.height - BOTTOM
-
-    def x_place(self, value: float) -> float:
-        """Distance from the left edge."""
-        return LEFT + self.x.place(value) * (WIDTH - LEFT - RIGHT)
-
-    def y_place(self, value: float) -> float:
-        """Distance from the upper edge."""
-        return self.bottom - self.y.place(value) * (self.bottom - TOP)
+    try:
+        import altair
+        import vl_convert
+    except ImportError as error:
+        raise UsageError(f"the report needs the package {error.name}: pip install 'lrtasks[report]'") from None
+    version = altair.SCHEMA_VERSION.rpartition(".")[0]
+    return str(vl_convert.javascript_bundle(vl_version=version))  # type: ignore[call-arg]
 
 
-def score_axis(series: Sequence[Series], marks: Mapping[str, float]) -> Axis:
-    """The axis of scores: up to 1, down to 0 or to the lowest value, at most to :data:`LOWEST`."""
-    values = [y for line in series for _, y in line.points if y is not None] + list(marks.values())
-    return Axis(max(min([0.0, *values]), LOWEST), max([1.0, *values]))
+def specifications() -> dict[str, dict[str, Any]]:
+    """Vega-Lite specifications by kind of chart; each reads the data sets ``values`` and ``floor``."""
+    scores = _lines("step", "score", "mean(y):Q")
+    return {
+        "curve": scores,
+        "run": scores,
+        "loss": _lines("step", "training loss", "y:Q", log_y=True),
+        "length": _lines("length", "test score", "y:Q", log_x=True),
+        "efficiency": _points(),
+    }
 
 
-def line_chart(
-    series: Sequence[Series],
-    *,
-    description: str,
-    x_label: str,
-    y_label: str,
-    x: Axis,
-    y: Axis,
-    x_ticks: Sequence[float] | None = None,
-    marks: Mapping[str, float] | None = None,
-    drawn: Drawn = "both",
-    height: int = HEIGHT,
-) -> Markup:
-    """Draw lines over one x axis.
+def chart_data(report: Report) -> dict[str, Any]:
+    """What the scripts know: places, scores, costs, learning curves and words of each result."""
+    return {
+        "rows": [
+            {"label": row.label, "metric": row.metric, "floor": _floor(row.floor), "length": _length(report, place)}
+            for place, row in enumerate(report.rows)
+        ],
+        "columns": [{"label": column.label, "id": column.id} for column in report.columns],
+        "costs": {name: unit for name, (_, unit) in COSTS.items()},
+        "results": [_result(report, result) for result in report.results.values()],
+        "specs": specifications(),
+    }
 
-    Args:
-        series: the lines.
-        description: what a screen reader says in place of the picture.
-        x_label: title of the x axis.
-        y_label: title of the y axis.
-        x: the x axis.
-        y: the y axis; values outside either axis lie on its edges.
-        x_ticks: values marked on the x axis; round ones if left out.
-        marks: levels drawn across the chart, by name.
-        drawn: whether a point is marked by a dot, joined to the next one, or both.
-        height: height of the whole, where its width is :data:`WIDTH`.
-    """
-    frame = Frame(x, y, height)
-    root = ElementTree.Element(
-        "svg", {"class": "chart", "viewBox": f"0 0 {WIDTH} {height}", "role": "img", "aria-label": description}
+
+def length_groups(report: Report, rows: list[int]) -> list[list[int]]:
+    """Rows of one task that differ in their length alone, two or more in a group."""
+    groups: dict[str, list[int]] = {}
+    for row in rows:
+        if _length(report, row) is not None:
+            settings = re.sub(r"(^|, )length=[^,]*", "", report.rows[row].settings)
+            groups.setdefault(settings, []).append(row)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _length(report: Report, row: int) -> int | None:
+    length = report.in_row(row)[0].records[0].task["parameters"].get("length")
+    return length if isinstance(length, int) and length > 0 else None
+
+
+def _floor(floor: tuple[str, float] | None) -> dict[str, Any] | None:
+    return None if floor is None else {"name": f"floor: {floor[0]}", "y": _rounded(floor[1])}
+
+
+def _result(report: Report, result: Result) -> dict[str, Any]:
+    metric = result.cell.metric
+    words = [report.rows[result.row].label, report.columns[result.column].label]
+    for record in result.records:
+        words += [record.status, record.command, *record.notes]
+    return {
+        "id": result.id,
+        "row": result.row,
+        "column": result.column,
+        "scaled": _rounded(result.scaled),
+        "score": _rounded(result.score),
+        "costs": {name: _rounded(value) for name, value in result.costs.items()},
+        "curves": [
+            [
+                record.seed,
+                [[point["step"], *(_rounded(point.get(n)) for n in (metric, "loss"))] for point in record.curve],
+            ]
+            for record in result.records
+            if record.curve
+        ],
+        "text": " ".join(dict.fromkeys(" ".join(words).lower().split())),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")
+
+
+def _lines(x: str, y: str, field: str, *, log_x: bool = False, log_y: bool = False) -> dict[str, Any]:
+    import altair as alt
+
+    shown = alt.selection_point(name="shown", fields=["name"], bind="legend")
+    scale = alt.Scale(type="log") if log_y else alt.Scale(domainMax=1)
+    lines = (
+        alt.Chart(alt.NamedData("values"))
+        .mark_line(point=True, strokeWidth=1.75, clip=True)
+        .encode(
+            x=alt.X(
+                "x:Q", title=x, scale=alt.Scale(type="log", nice=False) if log_x else alt.Scale(zero=True, nice=False)
+            ),
+            y=alt.Y(field, title=y, scale=scale),
+            color=alt.Color(
+                "name:N", title=None, legend=alt.Legend(orient="bottom", labelLimit=240, symbolType="stroke")
+            ),
+            detail="result:N",
+            opacity=alt.condition(shown, alt.value(1), alt.value(0.06)),
+            tooltip=[
+                alt.Tooltip("name:N", title=" "),
+                alt.Tooltip("x:Q", title=x, format=","),
+                alt.Tooltip("mean(value):Q" if "mean" in field else "value:Q", title=y, format=".4~g"),
+            ],
+        )
+        .add_params(shown)
     )
-    _draw_frame(root, frame, x_label, y_label, x.ticks() if x_ticks is None else x_ticks)
-    levels = {name: frame.y_place(level) for name, level in (marks or {}).items()}
-    for at in levels.values():
-        add(root, "line", {"class": "mark", "x1": LEFT, "x2": WIDTH - RIGHT, "y1": at, "y2": at})
-    for line in series:
-        _draw_line(root, line, frame, drawn)
-    for name, at in levels.items():  # last, so that no line runs through the words
-        place = {"x": WIDTH - RIGHT - 2, "y": at - 4 if at > TOP + 8 else at + 12}
-        add(root, "text", {"class": "mark-label", **place}, name)
-    return Markup(ElementTree.tostring(root, encoding="unicode"))
+    floor = alt.Chart(alt.NamedData("floor"))
+    level = floor.mark_rule(strokeDash=[2, 3], color="gray").encode(y="y:Q")
+    words = floor.mark_text(align="right", dx=-2, dy=-6, fontSize=10).encode(
+        x=alt.value("width"), y="y:Q", text="name:N"
+    )
+    return dict((lines + level + words).properties(width="container", height=220).to_dict(validate=False))
 
 
-def series_class(number: int) -> str:
-    """Classes that colour and dash the series of this number.
+def _points() -> dict[str, Any]:
+    import altair as alt
 
-    >>> series_class(0), series_class(8)
-    ('m0 d0', 'm1 d1')
-    """
-    return f"m{number % COLOURS} d{number // COLOURS % DASHES}"
-
-
-def _draw_frame(root: ElementTree.Element, frame: Frame, x_label: str, y_label: str, x_ticks: Sequence[float]) -> None:
-    for value in frame.y.ticks():
-        at = frame.y_place(value)
-        add(root, "line", {"class": "grid", "x1": LEFT, "x2": WIDTH - RIGHT, "y1": at, "y2": at})
-        add(root, "text", {"class": "tick", "x": LEFT - 6, "y": at + 4, "text-anchor": "end"}, tick_label(value))
-    for value in x_ticks:
-        at = frame.x_place(value)
-        add(root, "line", {"class": "grid", "x1": at, "x2": at, "y1": frame.bottom, "y2": frame.bottom + 4})
-        anchor = "end" if at > WIDTH - RIGHT - 8 else "middle"
-        add(root, "text", {"class": "tick", "x": at, "y": frame.bottom + 17, "text-anchor": anchor}, tick_label(value))
-    below = {"class": "axis", "x": (LEFT + WIDTH - RIGHT) / 2, "y": frame.bottom + 36, "text-anchor": "middle"}
-    add(root, "text", below, x_label)
-    upright = {"class": "axis", "transform": f"translate(12 {(TOP + frame.bottom) / 2}) rotate(-90)"}
-    add(root, "text", {**upright, "text-anchor": "middle"}, y_label)
-
-
-def _draw_line(root: ElementTree.Element, line: Series, frame: Frame, drawn: Drawn) -> None:
-    group = add(root, "g", {"class": f"series {series_class(line.number)}"})
-    if line.result is not None:
-        group.set("data-result", line.result)
-    add(group, "title", {}, line.label)
-    for part in _unbroken(line.points):
-        places = [(frame.x_place(x), frame.y_place(y)) for x, y in part]
-        if drawn != "dots":
-            path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-            add(group, "path", {"d": path, "class": "line"})
-        for x, y in places if drawn != "lines" else ():
-            add(group, "circle", {"cx": x, "cy": y, "r": 2.5})
-
-
-def _unbroken(points: Points) -> list[list[tuple[float, float]]]:
-    """The stretches of points that all have a y."""
-    parts: list[list[tuple[float, float]]] = [[]]
-    for x, y in points:
-        if y is not None:
-            parts[-1].append((x, y))
-        elif parts[-1]:
-            parts.append([])
-    return [part for part in parts if part]
+    legend = alt.Legend(orient="bottom", labelLimit=240)
+    base = alt.Chart(alt.NamedData("values")).encode(
+        x=alt.X("x:Q", title="cost", scale=alt.Scale(type="log", nice=False, padding=30), axis=alt.Axis(format="~s")),
+        y=alt.Y("y:Q", title="scaled score", scale=alt.Scale(domainMin=-0.03)),
+        tooltip=[
+            alt.Tooltip("name:N", title=" "),
+            alt.Tooltip("y:Q", title="scaled score", format=".2f"),
+            alt.Tooltip("cost:N", title="cost"),
+        ],
+    )
+    points = base.mark_point(filled=True, size=110, opacity=1).encode(
+        color=alt.Color("name:N", title=None, legend=legend)
+    )
+    names = base.mark_text(align="left", dx=9).encode(text="name:N")
+    return dict((points + names).properties(width="container", height=330).to_dict(validate=False))

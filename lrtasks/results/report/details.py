@@ -1,126 +1,161 @@
-"""What is behind one result: settings, scores, command and environment of each of its runs."""
+"""What is behind one result: settings, scores, diagnostics, breakdowns and pictures of its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import base64
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from lrtasks.record import RunRecord
-from lrtasks.results.report.content import COSTS, Report, Result
-from lrtasks.results.report.curves import Curves, loss_curves, run_curves
-from lrtasks.results.report.pictures import predictions_panel
-from lrtasks.results.report.readable import NONE, number, seconds, setting
-from lrtasks.results.report.scale import above_floor
-from lrtasks.results.report.slices import Breakdown, breakdowns
+import numpy as np
+from PIL import Image
+
+from lrtasks.record import MAX_BYTES, PANEL, RunRecord, score_name
+from lrtasks.results.formats import number
+from lrtasks.results.report.content import Result
 
 Pairs = list[tuple[str, str]]
 
-
-@dataclass(frozen=True)
-class Diagnostic:
-    """One value that a module reports: a number, or the numbers of an array, one line for each row."""
-
-    module: str
-    name: str
-    value: str
-    array: str | None = None
+MAX_WIDTH = 720
+"""Pixels to which a run's picture is reduced."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of a result.
+class Breakdown:
+    """One breakdown of some results on one task.
 
     Attributes:
-        record: its record.
-        score: its headline score.
-        above: that score above floor.
-        splits: the columns of its table of scores: splits, then floors.
-        scores: name of each score, and its value in each column.
-        costs: name and readable value.
-        environment: name and value.
-        diagnostics: what the model's modules report.
-        panel: its picture of predictions as a data URI, or ``None``.
+        name: what the score is broken down by.
+        score: name of the score.
+        labels: the groups, in order.
+        elements: how many elements of the test set are in each group, where the runs agree on it.
+        values: by a result's ``id``, its score in each group, ``None`` where it has none; mean over seeds.
     """
 
-    record: RunRecord
-    score: float | None
-    above: float | None
-    splits: tuple[str, ...]
-    scores: tuple[tuple[str, tuple[float | None, ...]], ...]
-    costs: Pairs
-    environment: Pairs
-    diagnostics: list[Diagnostic]
-    panel: str | None
+    name: str
+    score: str
+    labels: tuple[str | int | float, ...]
+    elements: tuple[int | None, ...]
+    values: dict[str, tuple[float | None, ...]]
 
 
-@dataclass(frozen=True)
-class Details:
-    """All runs of one result, and what they share."""
-
-    result: Result
-    settings: dict[str, Pairs]
-    charts: list[Curves]
-    breakdowns: list[Breakdown]
-    runs: list[Run]
+def breakdowns(results: Sequence[Result]) -> list[Breakdown]:
+    """All breakdowns that any of the results has."""
+    names = dict.fromkeys(name for result in results for record in result.records for name in record.filled_slices())
+    return [_breakdown(name, results) for name in names]
 
 
-def details(report: Report, result: Result) -> Details:
-    """The details of one result, with the pictures that its runs left in their folders."""
-    first = result.cell.records[0]
-    budget = {"preset": first.preset, **first.budget}
-    task = {"version": first.task["version"], "data": first.task.get("data"), **first.task["parameters"]}
-    settings = {"Task": _pairs(task), "Model": _pairs(first.model["parameters"]), "Budget": _pairs(budget)}
-    charts = [run_curves(result, report.columns[result.column].label), loss_curves(result)]
-    return Details(
-        result,
-        settings,
-        [chart for chart in charts if chart is not None],
-        breakdowns([result]),
-        [_run(report, result, record) for record in result.cell.records],
-    )
-
-
-def _run(report: Report, result: Result, record: RunRecord) -> Run:
-    score = record.headline()
-    columns = {**record.scores, **{f"floor: {name}": scores for name, scores in record.baselines.items()}}
-    names = dict.fromkeys(name for scores in columns.values() for name in scores)
-    return Run(
-        record,
+def _breakdown(name: str, results: Sequence[Result]) -> Breakdown:
+    score = ""
+    labels: dict[Any, None] = {}
+    values: dict[str, dict[Any, float]] = {}
+    elements: dict[Any, set[int | None]] = {}
+    for result in results:
+        found: dict[Any, list[float]] = {}
+        for row in (row for record in result.records for row in record.slices.get(name, [])):
+            score, labels[row["label"]] = score or score_name([row]), None
+            elements.setdefault(row["label"], set()).add(row.get("elements"))
+            if row.get(score) is not None:
+                found.setdefault(row["label"], []).append(row[score])
+        values[result.id] = {label: float(np.mean(scores)) for label, scores in found.items()}
+    # numbers by size; words as the runs have them
+    order = sorted(labels) if all(isinstance(label, int | float) for label in labels) else list(labels)
+    return Breakdown(
+        name,
         score,
-        above_floor(score, result.floor[1]) if score is not None and result.floor else None,
-        tuple(columns),
-        tuple((name, tuple(scores.get(name) for scores in columns.values())) for name in names),
-        _costs(record),
-        _pairs(record.environment),
-        list(_diagnostics(record.diagnostics)),
-        predictions_panel(report.folders[record.to_json()]),
+        tuple(order),
+        tuple(next(iter(elements[label])) if len(elements[label]) == 1 else None for label in order),
+        {id_: tuple(found.get(label) for label in order) for id_, found in values.items()},
     )
 
 
-def _costs(record: RunRecord) -> Pairs:
+def settings_of(result: Result) -> dict[str, Pairs]:
+    """What the runs of a result were set to."""
+    first = result.records[0]
+    task = {"version": first.task["version"], "data": first.task.get("data"), **first.task["parameters"]}
+    budget = {"preset": first.preset, **first.budget}
+    return {"Task": _pairs(task), "Model": _pairs(first.model["parameters"]), "Budget": _pairs(budget)}
+
+
+def costs_of(record: RunRecord) -> Pairs:
+    """The costs of one run that are known."""
     cost, model = record.cost, record.model
+    device = cost.get("device", "")
     found = {
-        **{kind.label: kind.shown({**model, **cost}.get(name)) for name, kind in COSTS.items()},
-        "training": seconds(cost.get("seconds")),
-        "with evaluation": seconds(cost.get("seconds_with_evaluation")),
-        "device": cost.get("device"),
+        "time per step": number(cost.get("seconds_per_step"), unit="s"),
+        "training": number(cost.get("seconds"), unit="s"),
+        "with evaluation": number(cost.get("seconds_with_evaluation"), unit="s"),
+        "parameters": number(model["count"]),
+        "streaming state": number(model["state_bytes"], unit="B"),
+        f"peak memory{' of the process' if device.startswith('cpu') else ''}": number(
+            cost.get("peak_memory_bytes"), unit="B"
+        ),
+        "device": device,
     }
-    return [(name, str(value)) for name, value in found.items() if value not in (None, NONE)]
+    return [(name, value) for name, value in found.items() if value]
 
 
-def _pairs(settings: Mapping[str, Any]) -> Pairs:
-    return [(name, setting(value)) for name, value in settings.items() if value is not None]
+def environment_of(record: RunRecord) -> Pairs:
+    """Versions and machine of one run."""
+    return _pairs(record.environment)
 
 
-def _diagnostics(reported: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    for module, values in reported.items():
+def scores_of(record: RunRecord) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
+    """The scores of one run as a table: splits and baselines as columns, score names as rows."""
+    columns = {**record.scores, **{f"baseline: {name}": scores for name, scores in record.baselines.items()}}
+    names = dict.fromkeys(name for scores in columns.values() for name in scores)
+    return list(columns), [(name, [scores.get(name) for scores in columns.values()]) for name in names]
+
+
+def diagnostics_of(record: RunRecord) -> Iterator[tuple[str, str, str, str | None]]:
+    """What modules report: module, name, value, and the numbers of an array, one line for each row."""
+    for module, values in record.diagnostics.items():
         for name, value in values.items() if isinstance(values, dict) else [("", values)]:
             if isinstance(value, list):
                 rows = list(_rows(value))
-                yield Diagnostic(module, name, f"{sum(map(len, rows))} values", "\n".join(map(_joined, rows)))
+                lines = "\n".join("  ".join(map(_diagnostic, row)) for row in rows)
+                yield module, name, f"{sum(map(len, rows))} values", lines
             else:
-                yield Diagnostic(module, name, number(value))
+                yield module, name, _diagnostic(value), None
+
+
+def predictions_of(folder: Path) -> str | None:
+    """A run's picture of its predictions, made smaller, as a data URI; ``None`` if there is none that can be read."""
+    path = folder / PANEL
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            return None
+        with Image.open(path, formats=["PNG"]) as image:
+            picture = image.convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None  # a damaged picture is no reason to have no report
+    picture.thumbnail((MAX_WIDTH, 10 * MAX_WIDTH))
+    return data_uri(picture)
+
+
+def data_uri(picture: Image.Image) -> str:
+    """A picture of few colours as an address that holds it."""
+    buffer = io.BytesIO()
+    picture.quantize(64, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _pairs(settings: Mapping[str, Any]) -> Pairs:
+    return [(name, as_text(value)) for name, value in settings.items() if value is not None]
+
+
+def as_text(value: Any) -> str:
+    """A setting as JSON, texts without quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _diagnostic(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else as_text(value)
 
 
 def _rows(array: list[Any]) -> Iterator[list[Any]]:
@@ -130,7 +165,3 @@ def _rows(array: list[Any]) -> Iterator[list[Any]]:
             yield from _rows(item if isinstance(item, list) else [item])
     else:
         yield array
-
-
-def _joined(row: list[Any]) -> str:
-    return "  ".join(map(number, row))

@@ -1,91 +1,72 @@
-"""The heat map alone, as an SVG file that follows the reader's dark or light setting."""
+"""Colours of scaled scores, and the heat map alone as an SVG file that follows the reader's dark or light setting.
+
+Both ramps get steadily darker or steadily lighter, so that they are read in grey and by colour-blind readers as well.
+"""
 
 from __future__ import annotations
 
-from xml.etree import ElementTree
+import functools
 
-from lrtasks.results.report import readable, scale
-from lrtasks.results.report.content import STATES, Report, Result
-from lrtasks.results.report.svg import add
+from lrtasks.results.report.content import Report
 
-CELL_WIDTH, CELL_HEIGHT, GAP = 52, 30, 2
+LIGHT = ("#eef1f4", "#cbe4e1", "#86c5c9", "#3f93b8", "#1f5e9c", "#12306b")
+DARK = ("#222b3a", "#23466e", "#22708f", "#2f9f97", "#83d18c", "#f6ec85")
+STEPS = 21
+"""Number of colours of a ramp: one for every 0.05 between 0 and 1."""
+
+CELL_WIDTH, CELL_HEIGHT, GAP, EDGE = 52, 30, 2, 16
 LETTER = 6.6
 """Width of a letter at 12 pixels, a little above the average."""
-EDGE = 16
 
-PLAIN = {
-    "page": ("#ffffff", "#0d1117"),
-    "text": ("#161c26", "#e7ecf3"),
-    "soft": ("#566173", "#9aa7ba"),
-    "line": ("#c9d0d9", "#3a4658"),
-}
+
+def step(value: float) -> int:
+    """Number of the colour for a value, 0 to ``STEPS - 1``; what lies outside 0..1 gets the nearest colour.
+
+    >>> step(-3.0), step(0.5), step(1.0)
+    (0, 10, 20)
+    """
+    return round(min(max(value, 0.0), 1.0) * (STEPS - 1))
+
+
+@functools.cache
+def ramp(stops: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """The colours of a ramp through ``stops``, each with the colour of legible text on it, as ``#rrggbb``."""
+    colours = []
+    for place in range(STEPS):
+        at = place / (STEPS - 1) * (len(stops) - 1)
+        left = min(int(at), len(stops) - 2)
+        mixed = (a + (b - a) * (at - left) for a, b in zip(_parse(stops[left]), _parse(stops[left + 1]), strict=True))
+        colour = "#" + "".join(f"{round(255 * part):02x}" for part in mixed)
+        colours.append((colour, max(("#000000", "#ffffff"), key=lambda ink: contrast(ink, colour))))
+    return tuple(colours)
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours, 1 to 21, as WCAG 2 defines it."""
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour ``#rrggbb``, 0 to 1, as WCAG 2 defines it."""
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in _parse(colour))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def heat_map_svg(report: Report) -> str:
-    """The heat map as a picture of its own: score above floor of each model (columns) on each task (rows)."""
+    """The heat map as a picture of its own: scaled score of each model (columns) on each task (rows)."""
+    from lrtasks.results.report.page import environment
+
     left = EDGE + max(len(row.label) for row in report.rows) * LETTER + 8
     top = EDGE + max(len(column.label) for column in report.columns) * LETTER * 0.72 + 14
-    width = left + len(report.columns) * (CELL_WIDTH + GAP) + EDGE + 40
-    bottom = top + len(report.rows) * (CELL_HEIGHT + GAP)
-    height = bottom + 44
-    root = ElementTree.Element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": f"0 0 {width:.0f} {height:.0f}",
-            "width": f"{width:.0f}",
-            "height": f"{height:.0f}",
-            "role": "img",
-            "font-family": "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif",
-            "font-size": "12",
-        },
+    sizes = {"cell": CELL_WIDTH, "high": CELL_HEIGHT, "wide": CELL_WIDTH + GAP, "down": CELL_HEIGHT + GAP}
+    return (
+        environment()
+        .get_template("heatmap.svg")
+        .render(report=report, left=round(left), top=round(top), edge=EDGE, light=ramp(LIGHT), dark=ramp(DARK), **sizes)
     )
-    add(root, "title", {}, "Score above floor by task and model")
-    add(root, "style", {}, _style())
-    add(root, "rect", {"class": "page", "width": width, "height": height, "rx": 8})
-    for number, column in enumerate(report.columns):
-        x = left + number * (CELL_WIDTH + GAP) + CELL_WIDTH / 2
-        above = f"translate({x:.1f} {top - 8:.1f}) rotate(-45)"
-        add(root, "text", {"class": "text", "transform": above}, column.label)
-    for number, row in enumerate(report.rows):
-        y = top + number * (CELL_HEIGHT + GAP)
-        middle = y + CELL_HEIGHT / 2 + 4
-        add(root, "text", {"class": "text", "x": left - 10, "y": middle, "text-anchor": "end"}, row.label)
-        for place in range(len(report.columns)):
-            _cell(root, left + place * (CELL_WIDTH + GAP), y, report.results.get((number, place)))
-    _legend(root, left, bottom + 14)
-    return ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _cell(root: ElementTree.Element, x: float, y: float, result: Result | None) -> None:
-    box = {"x": x, "y": y, "width": CELL_WIDTH, "height": CELL_HEIGHT, "rx": 4}
-    if result is None:
-        add(root, "rect", {**box, "class": "missing"})
-        return
-    scored = result.above is not None
-    kind = f"h{scale.step(result.above)}" if result.above is not None else "state"
-    add(root, "rect", {**box, "class": kind})
-    text = readable.above(result.above) if scored else STATES[result.state].word
-    place = {"x": x + CELL_WIDTH / 2, "y": y + CELL_HEIGHT / 2 + 4, "text-anchor": "middle"}
-    add(root, "text", {**place, "class": f"i{kind[1:]}" if scored else "soft"}, text)
-
-
-def _legend(root: ElementTree.Element, x: float, y: float) -> None:
-    add(root, "text", {"class": "soft", "x": x, "y": y + 10}, "0 floor")
-    for number in range(scale.STEPS):
-        add(root, "rect", {"class": f"h{number}", "x": x + 48 + 6 * number, "y": y, "width": 6, "height": 12})
-    add(root, "text", {"class": "soft", "x": x + 48 + 6 * scale.STEPS + 8, "y": y + 10}, "1 perfect")
-
-
-def _style() -> str:
-    """Colours for light pages, and for dark ones where the reader's system asks for them."""
-    light, dark = (_colours(number) for number in (0, 1))
-    boxes = ".missing,.state{fill:none}.missing{stroke-dasharray:3 3}"
-    return f"{light}{boxes}@media (prefers-color-scheme:dark){{{dark}}}"
-
-
-def _colours(theme: int) -> str:
-    ramp = scale.ramp((scale.LIGHT, scale.DARK)[theme])
-    rules = [f".h{number}{{fill:{colour}}}.i{number}{{fill:{ink}}}" for number, (colour, ink) in enumerate(ramp)]
-    rules += [f".{name}{{fill:{colours[theme]}}}" for name, colours in PLAIN.items() if name != "line"]
-    return "".join([*rules, f".missing,.state{{stroke:{PLAIN['line'][theme]}}}"])
+def _parse(colour: str) -> tuple[float, float, float]:
+    red, green, blue = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    return red, green, blue

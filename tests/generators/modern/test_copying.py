@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from published import asked, published, same_law
+from published_arrays import asked, published, same_law
 from scipy import stats
 
 from lrtasks.errors import UsageError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from published import asked, published, same_law
+from published_arrays import asked, published, same_law
 from scipy import stats
 
 from lrtasks.errors import UsageError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from published import accuracy
+from published_arrays import accuracy
 
 import lrtasks
 from lrtasks.errors import UsageError

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from published import published, same_law
+from published_arrays import published, same_law
 
 from lrtasks.errors import UsageError
 from lrtasks.generators import make

@@ -37,8 +37,8 @@ class Parity(Task):
 
     # what a user can set: lrtasks eval --task parity --length 128 --density 0.1
     presets: ClassVar[Presets] = {
-        # `lrtasks eval` takes `small`; `--preset paper` holds the settings of a paper. A bare name is a parameter of the
-        # task, `budget.NAME` a field of the training budget (docs/protocol.md lists them).
+        # `lrtasks eval` takes `small`; `--preset paper` holds the settings of a paper. A bare name is a parameter of
+        # the task, `budget.NAME` a field of the training budget (docs/protocol.md lists them).
         "small": {"length": 64, "budget.steps": 600, "budget.eval_every": 100},
         "paper": {"length": 1024},
     }

@@ -1,18 +1,34 @@
-// The details of a result in a dialog; its address ends in #NAME, so that it can be linked to.
+// The details of a result in a dialog; its address ends in #NAME, so that it can be linked to. They lie packed in the page.
 (() => {
   const dialog = document.getElementById("details");
-  const named = (name) => document.querySelector(`template[data-details="${CSS.escape(name)}"]`);
+  const known = new Set(charts.data.results.map((result) => result.id));
+  const named = () => (known.has(location.hash.slice(1)) ? location.hash.slice(1) : null);
+  let packed = null;
+  const unpack = async () => {
+    const bytes = Uint8Array.from(atob(document.getElementById("packed").textContent), (mark) => mark.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  };
 
-  const follow = () => {
-    const template = named(location.hash.slice(1));
-    if (!template) {
+  const follow = async () => {
+    const name = named();
+    if (!name) {
       if (dialog.open) dialog.close();
+      const target = location.hash && document.getElementById(location.hash.slice(1));
+      const card = target?.closest?.("details.task-card");
+      if (card && !card.open) {
+        card.open = true;
+        target.scrollIntoView();
+      }
       return;
     }
-    dialog.replaceChildren(template.content.cloneNode(true));
+    packed ??= unpack();
+    const content = (await packed)[name];
+    if (named() !== name) return;
+    dialog.innerHTML = content;
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = 0;
     dialog.querySelector("#details-title").focus();
+    charts.watch(dialog);
   };
   const copy = async (button) => {
     const code = button.parentElement.querySelector("code");
@@ -36,11 +52,9 @@
   });
   dialog.addEventListener("close", () => {
     dialog.replaceChildren();
-    if (named(location.hash.slice(1))) history.replaceState(null, "", location.pathname + location.search);
+    if (named()) history.replaceState(null, "", location.pathname + location.search);
   });
   document.addEventListener("click", (event) => {
-    const line = event.target.closest("g[data-result]");
-    if (line) location.hash = line.dataset.result;
     const link = event.target.closest("a[href^='#']");
     // the address may be this one already, after the dialog was closed by other means
     if (link && link.hash === location.hash) follow();
@@ -69,4 +83,10 @@
       }
     }
   });
+
+  // a table that is cut says so
+  const cut = new ResizeObserver((entries) => {
+    for (const { target } of entries) target.classList.toggle("cut", target.scrollWidth > target.clientWidth + 1);
+  });
+  for (const scroll of document.querySelectorAll("main .scroll")) cut.observe(scroll);
 })();

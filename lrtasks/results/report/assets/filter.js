@@ -1,6 +1,6 @@
 // Shows the results of the chosen tasks and models that hold all words searched for, everywhere on the page.
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const { data } = charts;
   const form = document.querySelector(".filters");
   const search = document.getElementById("search");
   const said = document.getElementById("said");

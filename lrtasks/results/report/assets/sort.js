@@ -2,9 +2,9 @@
 (() => {
   const showScore = document.getElementById("show-score");
   const value = (row, index) => {
-    const { value, score } = row.cells[index].dataset;
-    const text = showScore.checked ? (score ?? value) : value;
-    return { text, number: text === "" ? NaN : Number(text) };
+    const { dataset, textContent } = row.cells[index];
+    const text = (showScore.checked ? dataset.score : undefined) ?? dataset.value ?? textContent.trim();
+    return { text, number: text === "" ? NaN : Number(text.replaceAll(",", "")) };
   };
   const compare = (a, b, sign) => {
     if (a.text === "" || b.text === "") return (a.text === "") - (b.text === "");

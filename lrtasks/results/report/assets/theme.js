@@ -6,6 +6,7 @@
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
   const show = () => {
     button.textContent = isDark() ? "Light theme" : "Dark theme";
+    document.dispatchEvent(new CustomEvent("themed"));
   };
   try {
     const kept = localStorage.getItem("lrtasks-theme");

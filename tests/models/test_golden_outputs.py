@@ -1,6 +1,6 @@
 """Golden outputs: a model that gives other numbers from the same parameters and seed must raise its ``version``.
 
-    python tests/models/test_golden.py
+    python tests/models/test_golden_outputs.py
 
 adds the outputs of new models and new versions to ``golden.json``; it never replaces an entry.
 """

@@ -1,0 +1,327 @@
+"""RWKV-7 (Peng et al., arXiv:2503.14456): a generalised delta rule with a decay per key channel.
+
+    x_c      x + (x_before - x) mu_c for c in r, w, k, v, a, g: a mix with the position before
+    r, k, v  linear maps of x_r, x_k and x_v; in layers after the first v + (v_first - v) sigmoid(low rank of x_v),
+             where v_first is v in the first layer
+    w        log decay, -exp(-1/2) sigmoid(low rank of x_w with tanh)
+    a        how much is erased, sigmoid(low rank of x_a);  g  gate, low rank of x_g with sigmoid
+    kk       k k_k of length 1 in each head;  k <- k (1 + (a - 1) k_a)
+    S <- diag(exp(w)) S - (kk a) (kk^T S) + k v^T,   o = groupnorm(S^T r) + (sum over the head of r k r_k) v
+    output   linear(o g)
+
+The erase is doubled with ``allow_neg_eigval``, which the paper's proofs assume and its models do not have. Start and
+names as in flash-linear-attention. The feed-forward map of RWKV is ``W_v relu(W_k x_k)²`` (``channel_mixing``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lrtasks.config import Presets, parameter
+from lrtasks.models import registry
+from lrtasks.models.base import Block, ResidualBlock
+from lrtasks.models.ops.chunked import full_precision
+from lrtasks.models.ops.delta_rule import low_rank_rule, low_rank_step
+from lrtasks.models.ops.layers import zero_padding
+from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, state_zeros
+from lrtasks.spec import Spec
+
+MIXED = "rwkvag"
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+"""r, w, k, v, a and b of the op."""
+
+Ranks = tuple[int, int, int, int]
+"""Of the maps to w, a, v and g."""
+
+State = tuple[Tensor, Tensor]
+"""S ``(batch, heads, K, V)``, and the last input ``(batch, d_model)``."""
+
+
+def default_ranks(d_model: int) -> Ranks:
+    """Ranks of the source: multiples of 32 near 2.5, 2.5, 1.7 and 5 times sqrt(d_model)."""
+    w, a, v, g = (max(32, round(c * math.sqrt(d_model) / 32) * 32) for c in (2.5, 2.5, 1.7, 5.0))
+    return w, a, v, g
+
+
+class LowRank(nn.Module):
+    """``up(function(down(x)))``; starts at its bias: the first map at 0, the second orthogonal, times 0.1.
+
+    Args:
+        d_model: width in and out.
+        rank: in between.
+        function: of what is in between.
+        bias: start of the bias, ``(d_model,)``; None for no bias.
+    """
+
+    def __init__(self, d_model: int, rank: int, function: Callable[[Tensor], Tensor], bias: Tensor | None) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(d_model, rank, bias=False), nn.Linear(rank, d_model, bias=bias is not None)
+        self.function = function
+        nn.init.zeros_(self.down.weight)
+        nn.init.orthogonal_(self.up.weight, gain=0.1)
+        if bias is not None:
+            with torch.no_grad():
+                self.up.bias.copy_(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.up(self.function(self.down(x)))
+        return y
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+class RWKV7Layer(nn.Module):
+    """The time mixing of the module docstring on ``(batch, length, d_model)``.
+
+    Args:
+        d_model: width.
+        heads: heads, each of K = V = d_model / heads.
+        ranks: of the maps to w, a, v and g; None for those of the source.
+        index: of this layer in the stack, from 0.
+        layers: number of layers.
+        v_residual: mix v with that of the first layer, in layers after it.
+        allow_neg_eigval: erase up to twice.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        ranks: Ranks | None = None,
+        *,
+        index: int = 0,
+        layers: int = 1,
+        v_residual: bool = True,
+        allow_neg_eigval: bool = False,
+    ) -> None:
+        super().__init__()
+        self.heads, self.allow_neg_eigval = heads, allow_neg_eigval
+        rank_w, rank_a, rank_v, rank_g = ranks or default_ranks(d_model)
+        early, late = 1 - index / layers, index / max(layers - 1, 1)
+        channel = torch.arange(d_model)
+        for name, power in zip(MIXED, (0.2, 0.9, 0.7, 0.7, 0.9, 0.2), strict=True):
+            mix = 1 - (channel / d_model) ** (power * early)
+            self.register_parameter(f"x_{name}", nn.Parameter(mix))
+        line = channel / max(d_model - 1, 1)
+        width = d_model // heads
+        middle = (width - 1) / 2
+        zigzag = (channel % width - middle) / max(middle, 0.5)
+        zigzag = zigzag * zigzag.abs()
+        self.k_k = nn.Parameter(0.71 - 0.1 * (line - 0.5))
+        self.k_a = nn.Parameter(torch.full((d_model,), 1.02))
+        self.r_k = nn.Parameter(torch.full((heads, width), -0.04))
+        self.r_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
+        for proj, gain in ((self.r_proj, 1.0), (self.k_proj, 0.1), (self.v_proj, 1.0)):
+            nn.init.orthogonal_(proj.weight, gain=gain)
+        nn.init.zeros_(self.o_proj.weight)
+        decay = -5.5 + 6 * line ** (1 + late**0.3) + 2.5 * zigzag
+        self.w_lora = LowRank(d_model, rank_w, torch.tanh, decay)
+        self.a_lora = LowRank(d_model, rank_a, _same, -0.19 + 0.3 * zigzag + 0.4 * (line - 0.5))
+        self.v_lora = LowRank(d_model, rank_v, _same, 0.73 - 0.4 * (line - 0.5)) if v_residual and index else None
+        self.g_lora = LowRank(d_model, rank_g, torch.sigmoid, None)
+        self.g_norm = nn.GroupNorm(heads, d_model, eps=width * 1e-5)
+        nn.init.constant_(self.g_norm.weight, ((index + 1) / layers) ** 0.7)
+
+    def parameter_options(self) -> dict[str, dict[str, float]]:
+        return {"r_k": {"weight_decay": 0.0}}
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix without a first layer's v; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
+        return self.mix(x, mask, None)[0]
+
+    def mix(self, x: Tensor, mask: Tensor | None, v_first: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mix, given v of the first layer, or None in that layer; returns the output and v of the first layer."""
+        x = zero_padding(x, mask)
+        inputs, bonus, gate, v_first = self._inputs(x, F.pad(x, (0, 0, 1, 0))[:, :-1], v_first)
+        y, _ = low_rank_rule(*inputs, mask=mask)
+        return self._finish(y, bonus, gate), v_first
+
+    def initial_state(self, batch: int) -> State:
+        """Nothing stored."""
+        d_model = self.o_proj.in_features
+        width = d_model // self.heads
+        weight = self.o_proj.weight
+        return state_zeros(weight, batch, self.heads, width, width), weight.new_zeros(batch, d_model)
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One position ``(batch, d_model)``; equals :meth:`forward`."""
+        y, state, _ = self.mix_step(x, state, None)
+        return y, state
+
+    def mix_step(self, x: Tensor, state: State, v_first: Tensor | None) -> tuple[Tensor, State, Tensor]:
+        """One position of :meth:`mix`."""
+        S, before = state
+        inputs, bonus, gate, v_first = self._inputs(x, before, v_first)
+        y, S = low_rank_step(*inputs, S)
+        return self._finish(y, bonus, gate), (S, x), v_first
+
+    def _inputs(self, x: Tensor, before: Tensor, v_first: Tensor | None) -> tuple[Inputs, Tensor, Tensor, Tensor]:
+        """r, w, k, v, a, b of the op ``(..., heads, width)``; what r and k add, the gate, and v of the first layer."""
+        change = before - x
+        x_r, x_w, x_k, x_v, x_a, x_g = (x + change * getattr(self, f"x_{name}") for name in MIXED)
+        r, k, v = self.r_proj(x_r), self.k_proj(x_k), self.v_proj(x_v)
+        if self.v_lora is not None and v_first is not None:
+            v = v + (v_first - v) * self.v_lora(x_v).sigmoid()
+        a = self.a_lora(x_a).sigmoid()
+        r, raw, k, v, a = (
+            torch.unflatten(value, -1, (self.heads, -1))
+            for value in (r, k * self.k_k, k * (1 + (a - 1) * self.k_a), v, a)
+        )
+        w = torch.unflatten(_log_decay(self.w_lora(x_w)), -1, (self.heads, -1))
+        kk = F.normalize(raw, dim=-1)
+        erase = 2 * a if self.allow_neg_eigval else a
+        bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v
+        first = v.flatten(-2) if v_first is None else v_first
+        return (r, w, k, v, -kk, kk * erase), bonus, self.g_lora(x_g), first
+
+    def _finish(self, y: Tensor, bonus: Tensor, gate: Tensor) -> Tensor:
+        normed = _group_norm(y.flatten(-2), self.heads, self.g_norm.weight, self.g_norm.bias, self.g_norm.eps)
+        out: Tensor = self.o_proj((normed.to(gate.dtype) + bonus.flatten(-2)) * gate)
+        return out
+
+
+@full_precision
+def _log_decay(raw: Tensor) -> Tensor:
+    return -math.exp(-0.5) * raw.sigmoid()
+
+
+@full_precision
+def _group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return F.group_norm(x.flatten(0, -2), groups, weight, bias, eps).view_as(x)
+
+
+class ChannelMixing(nn.Module):
+    """``W_v relu(W_k (x + (x_before - x) mu))²`` on ``(batch, length, d_model)``.
+
+    Args:
+        d_model: width.
+        width: in between.
+        index: of this layer in the stack, from 0.
+        layers: number of layers.
+    """
+
+    def __init__(self, d_model: int, width: int, index: int, layers: int) -> None:
+        super().__init__()
+        self.x_k = nn.Parameter(1 - (torch.arange(d_model) / d_model) ** ((1 - index / layers) ** 4))
+        self.key, self.value = nn.Linear(d_model, width, bias=False), nn.Linear(width, d_model, bias=False)
+        nn.init.uniform_(self.key.weight, -0.5 / math.sqrt(d_model), 0.5 / math.sqrt(d_model))
+        nn.init.zeros_(self.value.weight)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
+        x = zero_padding(x, mask)
+        return self._map(x, F.pad(x, (0, 0, 1, 0))[:, :-1])
+
+    def initial_state(self, batch: int) -> Tensor:
+        """The last input, ``(batch, d_model)``."""
+        return self.x_k.new_zeros(batch, len(self.x_k))
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One position ``(batch, d_model)``."""
+        return self._map(x, state), x
+
+    def _map(self, x: Tensor, before: Tensor) -> Tensor:
+        y: Tensor = self.value(F.relu(self.key(x + (before - x) * self.x_k)).square())
+        return y
+
+
+class RWKV7Stack(Block):
+    """Residual blocks of which those of time mixing pass v of the first layer on.
+
+    Args:
+        blocks: residual blocks in order.
+    """
+
+    def __init__(self, blocks: list[ResidualBlock]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        v_first: Tensor | None = None
+        for block in self.blocks:
+            assert isinstance(block, ResidualBlock)
+            if isinstance(block.mixer, RWKV7Layer):
+                mixed, v_first = block.mixer.mix(block.norm(x) if block.prenorm else x, mask, v_first)
+                x = _added(block, x, mixed)
+            else:
+                x = block(x, mask)
+        return x
+
+    def initial_state(self, batch: int) -> list[Any]:
+        """One state per block."""
+        return [block.initial_state(batch) for block in self.blocks]  # type: ignore[operator]
+
+    def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
+        """One position ``(batch, d_model)``; equals :meth:`forward` in evaluation mode."""
+        v_first: Tensor | None = None
+        following = []
+        for block, before in zip(self.blocks, state, strict=True):
+            assert isinstance(block, ResidualBlock)
+            if isinstance(block.mixer, RWKV7Layer):
+                normed = block.norm(x) if block.prenorm else x
+                mixed, after, v_first = block.mixer.mix_step(normed, before, v_first)
+                x = _added(block, x, mixed)
+            else:
+                x, after = block.step(x, before)
+            following.append(after)
+        return x, following
+
+
+def _added(block: ResidualBlock, x: Tensor, mixed: Tensor) -> Tensor:
+    y: Tensor = x + block.dropout(mixed)
+    return y if block.prenorm else block.norm(y)
+
+
+@registry.register("rwkv7")
+@dataclass(frozen=True)
+class RWKV7(RecurrentConfig):
+    """RWKV-7: a matrix state with a decay per channel, and an erase whose strength is apart from the write's."""
+
+    presets: ClassVar[Presets] = {
+        "small": {**SMALL, "ranks": (16, 16, 16, 16), "mlp_width": 40},
+        "recall-16k": {**SMALL, "heads": 2, "ranks": (16, 16, 16, 16), "mlp": False},
+        "recall-64k": {**SMALL, "d_model": 88, "heads": 1, "ranks": (16, 16, 16, 16), "mlp": False},
+        "state-tracking": {**TRACKING, "heads": 4, "allow_neg_eigval": True},
+        "paper": {**PAPER, "heads": 4, "allow_neg_eigval": True, "channel_mixing": True},
+        # Ranks of zoology.
+        "paper/mqar": {**PAPER_MQAR, "heads": 2, "ranks": (16, 16, 16, 64), "allow_neg_eigval": False},
+    }
+
+    heads: int = parameter(4, "heads", at_least=1, at_most=1024)
+    ranks: tuple[int, int, int, int] | None = parameter(
+        None, "ranks of the maps to decay, erase, value mix and gate; none for those of the source", at_least=1
+    )
+    v_residual: bool = parameter(True, "mix the values of later layers with those of the first")
+    allow_neg_eigval: bool = parameter(False, "erase up to twice: transitions with eigenvalues down to -1")
+    channel_mixing: bool = parameter(False, "RWKV's own feed-forward map instead of the gated one")
+
+    def check(self) -> None:
+        self.divided(self.d_model, self.heads, "heads")
+
+    def layer(self, index: int) -> RWKV7Layer:
+        return RWKV7Layer(
+            self.d_model,
+            self.heads,
+            self.ranks,
+            index=index,
+            layers=self.layers,
+            v_residual=self.v_residual,
+            allow_neg_eigval=self.allow_neg_eigval,
+        )
+
+    def feedforward(self, index: int) -> nn.Module:
+        if self.channel_mixing:
+            return ChannelMixing(self.d_model, self.mlp_width or 4 * self.d_model, index, self.layers)
+        return super().feedforward(index)
+
+    def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
+        return [RWKV7Stack(self.residual_blocks(causal))]
