@@ -62,7 +62,7 @@ for count, batch in enumerate(itertools.islice(task.stream(16, seed=0), STEPS), 
     parameters, mean, square = step(parameters, mean, square, count, batch.x, batch.y)
 
 test = task.batch(range(500), seed=0, split="test")
-(floor,) = task.baselines().values()
-floor.fit([task.batch(range(2000))])
-for name, prediction in (("recurrence", apply(parameters, test.x)), ("constant", floor.predict(test))):
+(baseline,) = task.baselines().values()
+baseline.fit([task.batch(range(2000))])
+for name, prediction in (("recurrence", apply(parameters, test.x)), ("constant", baseline.predict(test))):
     print(f"{task.name}: R² {float(1 - np.mean((prediction - test.y) ** 2) / test.y.var()):.3f} ({name})")

@@ -26,7 +26,7 @@ def r2(prediction: np.ndarray) -> float:
 
 weights, *_ = np.linalg.lstsq(flat(train.x), flat(train.y), rcond=None)
 print(f"{task.name}: R² {r2((flat(test.x) @ weights).reshape(test.y.shape)):.3f} on samples never seen")
-for name, floor in task.baselines().items():
-    floor.fit([train])
-    print(f"floor {name}: R² {r2(floor.predict(test)):.3f}")
+for name, baseline in task.baselines().items():
+    baseline.fit([train])
+    print(f"baseline {name}: R² {r2(baseline.predict(test)):.3f}")
 assert "torch" not in sys.modules, "the generators need NumPy alone"

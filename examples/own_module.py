@@ -1,4 +1,7 @@
-"""An own nn.Module on a task of lrtasks: python own_module.py"""
+"""A layer of your own on a task of lrtasks: python own_module.py
+
+From the shell: lrtasks eval --model own_module.py:Recurrent --task cumsum --length 64 --steps 200
+"""
 
 import torch
 
@@ -6,16 +9,18 @@ import lrtasks
 
 
 class Recurrent(torch.nn.Module):
-    def __init__(self, input, target, causal):
+    """A mixer: maps (batch, length, d_model) to the same shape."""
+
+    def __init__(self, d_model):
         super().__init__()
-        self.rnn = torch.nn.GRU(input.width, 32, batch_first=True)
-        self.out = torch.nn.Linear(32, target.width)
+        self.rnn = torch.nn.GRU(d_model, d_model, batch_first=True)
 
     def forward(self, x):
-        return self.out(self.rnn(x)[0])
+        return self.rnn(x)[0]
 
 
-task = lrtasks.make("cumsum", length=64)
-lrtasks.check_model(Recurrent, input=task.input, target=task.target)
-record = lrtasks.evaluate(Recurrent, task, budget={"steps": 200, "eval_every": 100, "test_batches": 10})
-print(f"{task.name}: R² {record.scores['test']['r2']:.3f}, constant: R² {record.baselines['constant']['r2']:.3f}")
+if __name__ == "__main__":
+    task = lrtasks.make("cumsum", length=64)
+    lrtasks.check_model(Recurrent, input=task.input, target=task.target)
+    record = lrtasks.evaluate(Recurrent, task, budget={"steps": 200, "eval_every": 100, "test_batches": 10})
+    print(f"{task.name}: R² {record.scores['test']['r2']:.3f}, constant: R² {record.baselines['constant']['r2']:.3f}")

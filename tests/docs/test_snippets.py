@@ -146,7 +146,7 @@ def test_a_command_that_fails_is_noticed(page: Path, tmp_path: Path, line: str) 
 @pytest.mark.parametrize("code", ["lrtasks list tasks > names.txt", "lrtasks list tasks | cat > names.txt"])
 def test_what_is_printed_goes_where_it_is_sent(page: Path, reader: Path, code: str) -> None:
     run_shell(Block("shell", f"{code}\n", 7, False), page, reader)
-    assert (reader / "names.txt").read_text().startswith("tasks\n  context-shift\n")
+    assert (reader / "names.txt").read_text().startswith("tasks: state\n  chomsky ")
 
 
 def test_an_output_that_differs_is_noticed(page: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lrtasks.generators import registry
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PLUGIN = EXAMPLES / "plugin"
 ENVIRONMENT = {
@@ -97,8 +99,9 @@ def test_everything_is_listed_in_the_readme() -> None:
 
 
 def test_the_template_tells_the_preset_that_was_run() -> None:
-    small = tomllib.loads((PLUGIN / "src" / "lrtasks_example" / "parity.toml").read_text())["small"]
-    said = f"({small['parameters']['length']} bits, {small['training']['steps']} steps, one seed, a CPU)"
+    parity = registry.get(f"{PLUGIN / 'src' / 'lrtasks_example' / 'parity.py'}:Parity")
+    parameters, budget = parity.preset_values("small")
+    said = f"({parameters['length']} bits, {budget['steps']} steps, one seed, a CPU)"
     assert said in (PLUGIN / "README.md").read_text()
 
 

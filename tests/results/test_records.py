@@ -221,8 +221,10 @@ def test_a_record_of_schema_1_is_read(tmp_path: Path) -> None:
     content.update(schema=1, floors=content.pop("baselines"))
     content["model"]["structure"] = content["model"].pop("source")
     del content["model"]["version"]
+    for added_later in ("digest", "further_baselines", "scaled", "generalisation_length", "steps_to_solve"):
+        del content[added_later]
     (tmp_path / "record.json").write_text(json.dumps(content))
-    assert read_record(tmp_path) == made()
+    assert read_record(tmp_path) == dataclasses.replace(made(), digest="")
 
 
 def test_published_records_are_read() -> None:

@@ -100,10 +100,10 @@ class GatedRecurrence(ModelConfig):
     """Linear recurrence with gates that depend on the input."""
 
     presets: ClassVar[Presets] = {
-        # Presets of the model: hyper-parameters, and what of the training budget differs from the default.
+        # A bare name is a hyper-parameter, `budget.NAME` a field of the training budget.
         "small": {"d_model": 64, "layers": 2, "budget.lr": 0.001},
         "paper": {"d_model": 128, "layers": 2, "budget.lr": 0.001},
-        # The model for one task, whoever brings that task.
+        # Further settings for one task, also for a task of another package.
         "paper/parity": {"budget.steps": 10000},
     }
 

@@ -28,17 +28,17 @@ class Parity(Task):
     True
     """
 
-    # what the class says to the evaluation loop
+    # what the evaluation loop reads
     name: ClassVar[str] = "parity"
     loss: ClassVar[str] = "cross-entropy"
     metric: ClassVar[str] = "accuracy"
     version: ClassVar[int] = 1  # raise it whenever the samples of the same parameters and seed change
+    group: ClassVar[str] = "state"  # the capability that it tests
 
     # what a user can set: lrtasks eval --task parity --length 128 --density 0.1
     presets: ClassVar[Presets] = {
-        # Presets of the task: `small` is what `lrtasks eval` takes, `paper` (--preset paper) what a paper would report.
-        # `training` changes the budget of every model on this task; the fields of the budget are listed in
-        # docs/protocol.md.
+        # `lrtasks eval` takes `small`; `--preset paper` holds the settings of a paper. A bare name is a parameter of
+        # the task, `budget.NAME` a field of the training budget (docs/protocol.md lists them).
         "small": {"length": 64, "budget.steps": 600, "budget.eval_every": 100},
         "paper": {"length": 1024},
     }
@@ -60,13 +60,17 @@ class Parity(Task):
         return Sample(x=bits, y=np.cumsum(bits) % 2)
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent answer, and the last bit: what needs no memory at all."""
+        """The most frequent answer, and the last bit: neither needs memory."""
         return {**super().baselines(), "last-bit": LastBit()}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By the number of ones so far, in bins that begin at 0, 1, 2, 4, 8, ...: each one is a flip to remember."""
+        """By the number of ones so far, in bins that begin at 0, 1, 2, 4, 8, ...: each one flips the answer."""
         ones = np.cumsum(batch.x, axis=1)
         return {"ones": np.where(ones == 0, 0, 2 ** np.log2(np.maximum(ones, 1)).astype(np.int64))}
+
+    def tests(self) -> Mapping[str, Task]:
+        """Longer strings."""
+        return self.longer()
 
     def text(self, batch: Batch, index: int) -> str:
         """Bits above targets, for ``lrtasks preview``."""
