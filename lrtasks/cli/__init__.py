@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -84,9 +85,11 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     # threads that wait must not spin: beside another busy process a run would take many times as long
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # an output that is not UTF-8 gets "?" instead of a traceback
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(getattr(sys, name), "reconfigure"):
+            getattr(sys, name).reconfigure(errors="replace")  # an output that is not UTF-8 gets "?", no traceback
     warnings.formatwarning = _formatted
     try:
         code = app(args=[word for word in sys.argv[1:] if word != "--debug"], standalone_mode=False)
@@ -99,19 +102,25 @@ def main() -> None:
         _fail(error.format_message() + _misspelt(error), 2, debug)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted; give the same command again to continue", 1, debug)
-    except BrokenPipeError:
-        # the reader went away, as `| head` does; nothing may be written at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader went away, as `| head` does
+        _forget_output()
         sys.exit(1)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             _fail(f"a name is too long for the file system: {str(error.filename)[:100]}…", 2, debug)
+        _forget_output()
         _fail(_system_error(error), 1, debug)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}, line {place.lineno}, in {place.name}"
         _fail(in_one_line(error) + ("" if debug else f" ({where}; --debug shows the traceback)"), 1, debug)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _forget_output() -> None:
+    """Keep Python from writing the rest of standard output at its end: it cannot be written."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _system_error(error: OSError) -> str:

@@ -58,7 +58,14 @@ def problems(command: str) -> Iterator[str]:
 
 
 def _is_name(text: str, names: list[str]) -> bool:
-    return text.partition("@")[0] in names or text == "all" or ":" in text or text.isupper() or "…" in text or "own" in text
+    return (
+        text.partition("@")[0] in names
+        or text == "all"
+        or ":" in text
+        or text.isupper()
+        or "…" in text
+        or "own" in text
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
