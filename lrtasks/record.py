@@ -57,6 +57,8 @@ class RunRecord:
         further_baselines: the same on each further test.
         scaled: by test, the headline score between the best baseline (0) and a perfect one (1).
         generalisation_length: greatest tested length with a scaled score of at least 0.9 there and at all shorter ones.
+        selection: ``{by, values, chosen}`` if settings were selected: on which stream, the values that were tried by
+            the setting's name, and whether this run was chosen.
         steps_to_solve: step from which validation held a scaled score of 0.99 at two evaluations in a row.
         curve: one entry per evaluation: ``step``, ``loss`` (mean since the last one) and the validation scores.
         slices: the test score by group, for each breakdown that the task declares.
@@ -82,6 +84,7 @@ class RunRecord:
     scaled: dict[str, float | None] = dataclasses.field(default_factory=dict)
     generalisation_length: int | None = None
     steps_to_solve: int | None = None
+    selection: dict[str, Any] = dataclasses.field(default_factory=dict)
     curve: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     slices: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
     diagnostics: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -24,6 +24,7 @@ from lrtasks.cli.options import (
     worker_number,
 )
 from lrtasks.cli.output import print_runs
+from lrtasks.cli.suite import Select, carry_out, suite_from_options
 from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def evaluate(
     workers: Annotated[str, typer.Option(help="Background processes that make batches, or auto.")] = "auto",
     out: Out = Path("runs"),
     trackers: Trackers = None,
+    select: Select = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Run again even if the run is finished.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of run records, one per seed.")] = False,
     budget: dict[str, Any] | None = None,
@@ -59,6 +61,11 @@ def evaluate(
     options = option_names(context)
     given = {f"budget.{name}": value for name, value in (budget or {}).items()}
     given |= parse_settings(context.args, settings or [], options=options)
+
+    if select:
+        chosen = {"models": model, "tasks": task, "preset": preset, "seeds": seeds}
+        wanted = suite_from_options(context, chosen, given)
+        return carry_out(wanted, out, select=select, as_json=as_json, device=device, trackers=trackers or ())
 
     from lrtasks.evaluation.run import run
     from lrtasks.run_config import RunConfig

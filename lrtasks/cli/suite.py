@@ -37,6 +37,10 @@ BackendName = Annotated[
     str, typer.Option("--backend", help=f"{', '.join(backends.BACKENDS)}.", rich_help_panel="Where the runs go")
 ]
 TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which a run is stopped and recorded as failed.")]
+Select = Annotated[
+    str | None,
+    typer.Option(help="val: of the values of an option with commas, choose the best on validation with seed 0."),
+]
 Unequal = Annotated[bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task.")]
 
 
@@ -57,6 +61,7 @@ def suite(
     time_limit: TimeLimit = None,
     device: Device = "auto",
     unequal_budgets: Unequal = False,
+    select: Select = None,
     out: Out = Path("runs"),
     settings: Settings = None,
     trackers: Trackers = None,
@@ -74,8 +79,8 @@ def suite(
     chosen = {name: value for name, value in chosen.items() if value is not None}
     given = _given(context, budget, settings)
     place = backends.make_backend(backend, options)
-    wanted = _from_file(file, chosen, given) if file else _from_options(context, chosen, given)
-    return _carry_out(
+    wanted = _from_file(file, chosen, given) if file else suite_from_options(context, chosen, given)
+    return carry_out(
         wanted,
         out,
         backend=place,
@@ -83,6 +88,7 @@ def suite(
         device=device,
         trackers=trackers or (),
         may_differ=_may_differ(wanted, unequal_budgets or wanted.unequal_budgets),
+        select=select,
         as_json=as_json,
     )
 
@@ -99,6 +105,7 @@ def sweep(
     time_limit: TimeLimit = None,
     device: Device = "auto",
     unequal_budgets: Unequal = False,
+    select: Select = None,
     out: Out = Path("runs"),
     settings: Settings = None,
     trackers: Trackers = None,
@@ -113,13 +120,13 @@ def sweep(
     """
     place = backends.make_backend(backend, options)
     chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
-    wanted = _from_options(context, chosen, _given(context, budget, settings))
+    wanted = suite_from_options(context, chosen, _given(context, budget, settings))
 
     def summary(records: Sequence[RunRecord]) -> None:
         for name in wanted.varied:
             print_solved(name, wanted.runs, records, solved)
 
-    return _carry_out(
+    return carry_out(
         wanted,
         out,
         backend=place,
@@ -127,8 +134,9 @@ def sweep(
         device=device,
         trackers=trackers or (),
         may_differ=_may_differ(wanted, unequal_budgets),
+        select=select,
         as_json=as_json,
-        summary=summary,
+        summary=None if select else summary,
     )
 
 
@@ -146,7 +154,7 @@ def _from_file(file: Path, chosen: dict[str, Any], given: dict[str, Any]) -> Sui
     return read_suite(file, given)
 
 
-def _from_options(context: typer.Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
+def suite_from_options(context: typer.Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
     require_names(chosen.get("models", "all"), chosen.get("tasks", "all"))
     from lrtasks.suite.expand import make_suite
 
@@ -157,18 +165,34 @@ def _may_differ(wanted: Suite, unequal_budgets: bool) -> Sequence[str]:
     return SHARED_BUDGET if unequal_budgets else [name.removeprefix("budget.") for name in wanted.varied]
 
 
-def _carry_out(
-    wanted: Suite, out: Path, *, as_json: bool, summary: Callable[[Sequence[RunRecord]], None] | None = None, **how: Any
+def carry_out(
+    wanted: Suite,
+    out: Path,
+    *,
+    select: str | None,
+    as_json: bool,
+    summary: Callable[[Sequence[RunRecord]], None] | None = None,
+    **how: Any,
 ) -> int:
     """Run a suite with a display, print records, and give the exit code."""
     from lrtasks.suite.run import run_suite
+    from lrtasks.suite.select import require_selectable, run_selected
 
     for line in _skipped_lines(wanted):
         sys.stderr.write(line + "\n")
     if not wanted.runs:
         raise UsageError("nothing is left to run: every run was skipped")
-    with Display() as display:
-        records = run_suite(wanted.runs, out, on_change=display, **how)
+    selected = require_selectable(wanted, select) if select else ()
+
+    def run_all(runs: Sequence[RunConfig]) -> list[RunRecord]:
+        with Display() as display:
+            return run_suite(runs, out, on_change=display, **how)
+
+    runs = wanted.runs
+    if selected:
+        runs, records = run_selected(wanted, selected, run_all, out)
+    else:
+        records = run_all(runs)
     if as_json:
         print_json([json.loads(record.to_json()) for record in records])
     else:
@@ -176,7 +200,7 @@ def _carry_out(
         print_runs(records, unequal_budgets=True)
         if summary:
             summary(records)
-    for run, record in zip(wanted.runs, records, strict=True):
+    for run, record in zip(runs, records, strict=True):
         if record.status != "done":
             sys.stderr.write(f"lrtasks: {run.title()}: {record.status}: {' '.join('; '.join(record.notes).split())}\n")
     return 0 if all(record.status == "done" for record in records) else 1

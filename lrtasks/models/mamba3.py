@@ -254,7 +254,7 @@ class Mamba3(RecurrentConfig):
         "small": SMALL,
         "recall-16k": {**SMALL, "d_state": 14},
         "recall-64k": {**SMALL, "d_state": 58},
-        "state-tracking": {**TRACKING, "head_dim": 32},
+        "state-tracking": {**TRACKING, "head_dim": 32, "rope_fraction": 1.0},
         "paper": {**PAPER, "d_state": 64, "head_dim": 64},
         "paper/mqar": {**PAPER_MQAR, "d_state": 16, "head_dim": 64},
     }

@@ -29,6 +29,9 @@ COLUMNS = {
     "seed": "seed of initialisation and training stream; the budget stands in columns budget.NAME",
     "metric": "name of the headline score",
     "score": "headline score on the test stream; only of runs that are done",
+    "selected": "JSON of the selected settings and their values; empty without a selection",
+    "generalisation_length": "greatest tested length with a scaled score of 0.9 there and at all shorter ones",
+    "steps_to_solve": "step from which validation held a scaled score of 0.99 twice in a row",
     "val_score": "headline score on the validation stream",
     "batch_mean": "mean of the headline score over test batches",
     "batch_std": "its standard deviation over test batches",
@@ -94,7 +97,9 @@ def make_frame(runs: Sequence[tuple[Path | None, RunRecord]]) -> pd.DataFrame:
     rows = [_row(folder, record) for folder, record in runs]
     names = dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])
     made = pd.DataFrame({name: _column([row.get(name) for row in rows]) for name in names})
-    return made[~made.duplicated(OUTCOME)]
+    # a run that a selection tried and did not choose is no result of its own
+    chosen = pd.Series([bool(record.selection.get("chosen", True)) for _, record in runs], dtype=bool)
+    return made[chosen & ~made.duplicated(OUTCOME)]
 
 
 def _column(values: list[Any]) -> pd.Series:
@@ -118,6 +123,8 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "seconds_per_step": cost.get("seconds_per_step"),
         "peak_memory_bytes": cost.get("peak_memory_bytes"),
         "parameter_count": model["count"],
+        "generalisation_length": record.generalisation_length,
+        "steps_to_solve": record.steps_to_solve,
         "state_bytes": model["state_bytes"],
         "paper": figure.value if figure else None,
     }
@@ -140,6 +147,9 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "paper_where": figure.where if figure else None,
         "paper_differs": figure.differs if figure else None,
         "version": record.environment.get("lrtasks"),
+        "selected": key({name: _setting(record, name) for name in record.selection.get("values", {})})
+        if record.selection
+        else "",
         "setup": key({**task_settings(record), **shared_budget(record)}),
         "variant": key(model_settings(record)),
         **{name: math.nan if value is None else float(value) for name, value in numbers.items()},
@@ -147,6 +157,11 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         **_flat("model", model["parameters"]),
         **_flat("budget", record.budget),
     }
+
+
+def _setting(record: RunRecord, name: str) -> Any:
+    parameters = record.model["parameters"]
+    return parameters[name] if name in parameters else record.budget.get(name)
 
 
 def _flat(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:

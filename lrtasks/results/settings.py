@@ -32,9 +32,17 @@ def shared_budget(record: RunRecord) -> Settings:
 
 
 def model_settings(record: RunRecord) -> Settings:
-    """The model with its hyper-parameters, its version or digest, and its part of the budget."""
-    parameters = {f"model {name}": value for name, value in record.model["parameters"].items()}
-    tuning = {name: value for name, value in record.budget.items() if name not in SHARED_BUDGET}
+    """The model with its hyper-parameters, its version or digest, and its part of the budget.
+
+    Settings that were selected are left out: their values belong to the result. That they were selected stays.
+    """
+    selected = record.selection.get("values", {})
+    parameters = {f"model {name}": value for name, value in record.model["parameters"].items() if name not in selected}
+    tuning = {
+        name: value for name, value in record.budget.items() if name not in SHARED_BUDGET and name not in selected
+    }
+    if selected:
+        tuning["selected"] = " ".join(sorted(selected))
     identity = {name: value for name, value in record.model.items() if name not in _NO_SETTINGS}
     settings = _given({**identity, **parameters, **tuning})
     if is_own(settings):  # the defaults of a user's own model are unknown: ``None`` differs from "not given"

@@ -19,7 +19,7 @@ import numpy as np
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError
 from lrtasks.results.formats import TextTable, number
-from lrtasks.results.settings import Settings, distinguishing, key, label, labels, owned, place
+from lrtasks.results.settings import Settings, as_given, distinguishing, key, label, labels, owned, place
 from lrtasks.results.statistics import Estimate, estimate
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ class Aggregate:
             return "/".join(sorted({run["outcome"] for run in self.runs}))
         spread = "" if score.half_width is None else f" ±{number(score.half_width, 3)}"
         others = Counter("no score" if run["status"] == "done" else run["status"] for run in self.unscored())
-        remarks = [f"{count} {outcome}" for outcome, count in sorted(others.items())]
+        selected = json.loads(self.runs[0]["selected"] or "{}")
+        remarks = [f"{name} {as_given(value)}" for name, value in selected.items()]
+        remarks += [f"{count} {outcome}" for outcome, count in sorted(others.items())]
         remarks += [f"seed {seed} {count} times" for seed, count in Counter(self.seeds).items() if count > 1]
         return f"{number(score.mean, 3)}{spread}" + (f" ({', '.join(remarks)})" if remarks else "")
 

@@ -12,13 +12,15 @@ chunk of c positions everything is a matrix product, and only the state at the b
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+ROWS = 256
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,6 +61,17 @@ def over_positions(step: Callable[..., tuple[Tensor, Any]], inputs: Sequence[Ten
         y, state = step(*at_t, state)
         outputs.append(y)
     return torch.stack(outputs, 1), state
+
+
+def rows(*tensors: Tensor, backwards: bool = False) -> Iterator[tuple[Tensor, ...]]:
+    """The rows of tensors of equal length along their first axis, together; for loops without gradient.
+
+    Some are taken apart at a time: very many live tensors make Python's garbage collector slow.
+    """
+    starts = range(0, len(tensors[0]), ROWS)
+    for start in reversed(starts) if backwards else starts:
+        part = list(zip(*(x[start : start + ROWS].unbind() for x in tensors), strict=True))
+        yield from reversed(part) if backwards else part
 
 
 def hide(x: Tensor, mask: Tensor | None, value: float = 0.0) -> Tensor:

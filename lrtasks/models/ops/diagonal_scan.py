@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lrtasks.models.ops.chunked import full_precision, over_positions
+from lrtasks.models.ops.chunked import full_precision, over_positions, rows
 
 Form = Literal["sequential", "blocks"]
 
@@ -84,7 +84,7 @@ def _scan(a: Tensor, b: Tensor, initial: Tensor, form: Form | None) -> Tensor:
 def _sequential(a: Tensor, b: Tensor, initial: Tensor) -> Tensor:
     h = torch.empty_like(b, memory_format=torch.contiguous_format)
     before = initial
-    for a_t, b_t, h_t in zip(a.contiguous().unbind(), b.contiguous().unbind(), h.unbind(), strict=True):
+    for a_t, b_t, h_t in rows(a.contiguous(), b.contiguous(), h):
         torch.addcmul(b_t, a_t, before, out=h_t)
         before = h_t
     return h

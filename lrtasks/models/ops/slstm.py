@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from lrtasks.models.ops.chunked import full_precision, over_positions, skipping_padding
+from lrtasks.models.ops.chunked import full_precision, over_positions, rows, skipping_padding
 
 START = -1e30
 """m before the first position: minus infinity, but finite."""
@@ -104,19 +104,19 @@ class _SLSTM(torch.autograd.Function):
         h = x.new_zeros(length + 1, heads, batch, width)
         m = x.new_full((heads, batch, width), START)
         written = x.new_ones(2, heads, batch, width)  # tanh(z) and 1
-        rows = zip(x.unbind(), slots.unbind(), gates.unbind(), strict=True)
-        h_rows, pair_rows = h.unbind(), pairs.unbind()
-        for t, (x_t, slots_t, gates_t) in enumerate(rows):
-            i, f, z, o = torch.baddbmm(x_t, h_rows[t], R, out=slots_t).chunk(4, -1)
+        for x_t, slots_t, gates_t, before_h, before, h_t, pair in rows(
+            x, slots, gates, h[:-1], pairs[:-1], h[1:], pairs[1:]
+        ):
+            i, f, z, o = torch.baddbmm(x_t, before_h, R, out=slots_t).chunk(4, -1)
             write, keep = gates_t.unbind()
             write.copy_(i)
             torch.add(F.logsigmoid(f), m, out=keep)
             m = torch.maximum(write, keep)
             gates_t.sub_(m).exp_()
             torch.tanh(z, out=written[0])
-            torch.addcmul(keep * pair_rows[t], write, written, out=pair_rows[t + 1])
-            c, n = pair_rows[t + 1].unbind()
-            torch.div(o.sigmoid() * c, n, out=h_rows[t + 1])
+            torch.addcmul(keep * before, write, written, out=pair)
+            c, n = pair.unbind()
+            torch.div(o.sigmoid() * c, n, out=h_t)
         ctx.save_for_backward(slots, gates, pairs, h, R)
         return h[1:]
 
@@ -142,8 +142,8 @@ class _SLSTM(torch.autograd.Function):
         d_slots = torch.unflatten(slot_gradient, -1, (4, -1))
         d_pair, d_h = torch.zeros_like(pairs[0]), torch.zeros_like(h[0])
         RT = R.mT.contiguous()
-        rows = zip(*(x.unbind() for x in (given, by_h, *by_slots, keep, d_slots, slot_gradient)), strict=True)
-        for given_t, by_h_t, by_c, by_n, by_own, keep_t, d_slots_t, flat_t in reversed(list(rows)):
+        inputs = (given, by_h, *by_slots, keep, d_slots, slot_gradient)
+        for given_t, by_h_t, by_c, by_n, by_own, keep_t, d_slots_t, flat_t in rows(*inputs, backwards=True):
             d_h = d_h + given_t
             d_pair = torch.addcmul(d_pair, by_h_t, d_h)
             d_c, d_n = d_pair.unsqueeze(-2).unbind()
