@@ -60,11 +60,13 @@ def rotated(x: Tensor, theta: Tensor) -> Tensor:
 @full_precision
 def angle_sums(angle: Tensor, dt: Tensor) -> Tensor:
     """theta at all positions, in float64: ``(B, L, H or 1, angles)`` and ``(B, L, H)`` to ``(B, L, H, angles)``."""
-    return _turn(angle, dt).double().cumsum(1)
+    # times pi after the sum: the error of pi in float32 would grow with the sum
+    return _half_turns(angle, dt).double().cumsum(1) * math.pi
 
 
-def _turn(angle: Tensor, dt: Tensor) -> Tensor:
-    return math.pi * angle.tanh() * dt.unsqueeze(-1)
+def _half_turns(angle: Tensor, dt: Tensor) -> Tensor:
+    """By how much theta grows, in units of pi."""
+    return angle.tanh() * dt.unsqueeze(-1)
 
 
 @full_precision
@@ -221,7 +223,7 @@ def trapezoid_step(
     v_before: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One position of :func:`trapezoid`, with q and k not rotated yet; gives S^T q, the angles, S, and k rotated."""
-    theta = torch.remainder(theta + _turn(angle.unsqueeze(1), dt), 2 * math.pi)
+    theta = torch.remainder(theta + math.pi * _half_turns(angle.unsqueeze(1), dt), 2 * math.pi)
     q, k = (rotated(value, theta.unsqueeze(1)) for value in (q, k))
     alpha, dt, lam = (value[..., None, None] for value in (g.exp(), dt, lam))
     S = alpha * (S + (1 - lam) * dt * _outer(k_before, v_before)) + lam * dt * _outer(k, v)

@@ -24,7 +24,7 @@ from lrtasks.models.mamba import MambaLayer
 from lrtasks.models.mamba2 import Mamba2Layer
 from lrtasks.models.mamba3 import Mamba3Layer, angle_sums, rotated, trapezoid
 from lrtasks.models.mingru import MinLayer
-from lrtasks.models.rwkv7 import RWKV7Layer
+from lrtasks.models.rwkv7 import ChannelMixing, RWKV7Layer
 from lrtasks.models.xlstm import MLSTMLayer, SLSTMLayer
 
 Settings = dict[str, Any]
@@ -152,7 +152,17 @@ def streamed(module: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_equal_their_public_code(name: str, dtype: torch.dtype) -> None:
     """Outputs and gradients of all inputs and parameters; the streaming form gives the same."""
-    found = arrays(f"layer_{name}_a")
+    compare_with_array(name, f"layer_{name}_a", dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_mamba3_turns_all_features_and_normalises_before_the_gate(dtype: torch.dtype) -> None:
+    """The options that the first array leaves out: ``rope_fraction`` of 1 and ``outproj_norm``."""
+    compare_with_array("mamba3", "layer_mamba3_b", dtype)
+
+
+def compare_with_array(name: str, array: str, dtype: torch.dtype) -> None:
+    found = arrays(array)
     module = LAYERS[name](settings(found)).to(dtype)
 
     def forward(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -331,6 +341,39 @@ def test_rwkv7_mixes_values_with_those_of_the_first_layer(dtype: torch.dtype) ->
     check_outputs(found, forward, dtype, ("y", "v_first_out"))
 
 
+@pytest.mark.parametrize(("allow_neg_eigval", "smallest"), [(False, 0.0), (True, -1.0)])
+def test_rwkv7_erase_of_full_strength(allow_neg_eigval: bool, smallest: float) -> None:
+    """With a = 1 and no decay one position multiplies S by I - kk kk^T, or by the reflection I - 2 kk kk^T."""
+    torch.manual_seed(0)
+    layer = RWKV7Layer(8, 2, allow_neg_eigval=allow_neg_eigval).double()
+    with torch.no_grad():
+        layer.a_lora.up.bias.fill_(40.0)
+        layer.w_lora.up.bias.fill_(-40.0)
+        x, before = torch.randn(3, 8, dtype=torch.float64), torch.randn(3, 8, dtype=torch.float64)
+        identity = torch.eye(4, dtype=torch.float64).expand(3, 2, 4, 4)
+        written = layer.step(x, (torch.zeros_like(identity), before))[1][0]
+        transition = layer.step(x, (identity, before))[1][0] - written
+    wanted = torch.tensor([smallest, 1.0, 1.0, 1.0], dtype=torch.float64).expand(3, 2, 4)
+    assert gap(torch.linalg.eigvalsh(transition), wanted) < 1e-9
+
+
+def test_rwkv7_channel_mixing() -> None:
+    """``W_v relu(W_k (x + (x_before - x) mu))²``, with zeros before the first position."""
+    torch.manual_seed(0)
+    mixing = ChannelMixing(6, 24, index=1, layers=4).double()
+    assert not mixing.value.weight.any()
+    wanted = 1 - (torch.arange(6) / 6) ** (0.75**4)
+    assert gap(mixing.x_k.detach(), wanted) < 1e-6
+    with torch.no_grad():
+        mixing.value.weight.normal_()
+        x = torch.randn(2, 5, 6, dtype=torch.float64)
+        for t in range(5):
+            before = x[:, t - 1] if t else torch.zeros_like(x[:, 0])
+            mixed = x[:, t] + (before - x[:, t]) * mixing.x_k
+            y = (mixed @ mixing.key.weight.T).clamp_min(0) ** 2 @ mixing.value.weight.T
+            assert gap(mixing(x)[:, t], y) < 1e-12
+
+
 class Mixing(nn.Module):
     """``mix`` of an RWKV-7 layer as forward."""
 
@@ -367,3 +410,12 @@ def test_mamba3_core(name: str, dtype: torch.dtype) -> None:
         return y, S.mT, theta[:, -1] % (2 * math.pi), k[:, -1, 0], x["V"][:, -1]
 
     check_outputs(found, forward, dtype, ("y", "state", *(() if several else ("angle_state", "k_state", "v_state"))))
+
+
+def test_mamba3_angles_stay_exact_over_long_sequences() -> None:
+    """In float32, where a plain sum of 65,536 turns is off by more than 1e-4."""
+    torch.manual_seed(0)
+    length = 65_536
+    angle, dt = torch.randn(1, length, 1, 2) + 1, 0.1 * torch.rand(1, length, 1)
+    wanted = (math.pi * angle.double().tanh() * dt.double().unsqueeze(-1)).cumsum(1)
+    assert (angle_sums(angle, dt) - wanted).abs().max() < 2e-5

@@ -174,9 +174,10 @@ def test_variants_conform(name: str, hyper: dict[str, Any]) -> None:
     check_model(name, input=SIGNAL, target=SIGNAL, dtype=torch.float64, d_model=8, layers=2, **hyper)
 
 
-def test_rwkv7_passes_values_of_the_first_layer_on() -> None:
-    """A stack of three, against its layers called by hand."""
-    built = model("rwkv7", layers=3, mlp=False).double()
+@pytest.mark.parametrize("v_residual", [True, False])
+def test_rwkv7_passes_values_of_the_first_layer_on(v_residual: bool) -> None:
+    """A stack of three, against its layers called by hand; without ``v_residual`` its layers are apart."""
+    built = model("rwkv7", layers=3, mlp=False, v_residual=v_residual).double()
     with torch.no_grad():
         for parameter in built.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
@@ -189,4 +190,4 @@ def test_rwkv7_passes_values_of_the_first_layer_on() -> None:
     alone = x
     for block in built.blocks[0].blocks:  # type: ignore[union-attr]
         alone = block(alone)
-    assert gap(alone, hidden.detach()) > 1e-3
+    assert (gap(alone, hidden.detach()) > 1e-3) == v_residual
