@@ -49,3 +49,10 @@ def test_unknown_task_is_named_with_the_close_ones() -> None:
 def test_unknown_parameter_is_named_with_the_close_ones() -> None:
     with pytest.raises(UsageError, match=r"cumsum has no parameter 'lenght'; did you mean 'length'\?"):
         make("cumsum", lenght=8)
+
+
+def test_make_fills_in_a_preset() -> None:
+    assert make("shift", preset="small").length == registry.get("shift").presets["small"]["length"]
+    assert make("shift", preset="small", length=64).length == 64
+    with pytest.raises(UsageError, match="unknown preset of shift 'smal'.*small"):
+        make("shift", preset="smal")
