@@ -38,7 +38,8 @@ class ModelFactory:
 
     Attributes:
         name: label in tables and messages.
-        parameters: hyper-parameters, JSON-ready: all of a registered model, those that were given of a user's own.
+        parameters: hyper-parameters, JSON-ready: those that identify a registered model
+            (:meth:`lrtasks.config.Config.identifying`), those that were given of a user's own.
         address: what ``--model`` takes; ``None`` for a Python object.
         version: version of a registered model's numbers; ``None`` for a user's own.
         source: digest of the source file of a user's own model; ``None`` for a registered one.
@@ -133,7 +134,7 @@ def _of_config(cls: type[ModelConfig], parameters: dict[str, Any], address: str 
 
     own = cls.__module__.split(".")[0] != "lrtasks"
     name = getattr(cls, "name", cls.__name__)
-    return ModelFactory(name, config.parameters(), address, cls.version, source_digest(cls) if own else None, build)
+    return ModelFactory(name, config.identifying(), address, cls.version, source_digest(cls) if own else None, build)
 
 
 def _of_module(module: nn.Module, parameters: dict[str, Any], name: str) -> ModelFactory:
