@@ -20,6 +20,7 @@ from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models.ops.layers import make_norm, require_causal, zero_padding
 from lrtasks.models.ops.short_conv import canon_layer
+from lrtasks.registry import source_digest
 from lrtasks.spec import Spec
 
 ModelLike = str | nn.Module | Callable[..., nn.Module]
@@ -188,6 +189,10 @@ class ModelConfig(Config):
     prenorm: bool = parameter(False, "normalise before the mixer instead of after the residual")
     dropout: float = parameter(0.0, "dropout rate on each mixer's output", at_least=0, at_most=0.99)
     allow_batch_norm: bool = parameter(False, "allow norm='batch' in a causal model, which then trains on the future")
+
+    def own_source(self) -> str | None:
+        """Digest of the user's source files that the model is made of; ``None`` for a model of this package."""
+        return None if type(self).__module__.split(".")[0] == "lrtasks" else source_digest(type(self))
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
         """One mixer on ``(batch, length, d_model)``."""

@@ -136,7 +136,7 @@ class RecurrentConfig(ModelConfig):
         raise NotImplementedError
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
-        self._require_causal(causal)
+        self.require_causal(causal)
         return self.layer(0)
 
     def feedforward(self, index: int) -> nn.Module:
@@ -149,7 +149,7 @@ class RecurrentConfig(ModelConfig):
 
     def residual_blocks(self, causal: bool) -> list[ResidualBlock]:
         """Mixers and feed-forward maps in order, each in its residual block."""
-        self._require_causal(causal)
+        self.require_causal(causal)
         check_canon(self.name, self.canon, "ACD")
         blocks = []
         shared = (self.d_model, self.norm, self.prenorm, self.dropout)
@@ -175,7 +175,8 @@ class RecurrentConfig(ModelConfig):
             raise UsageError(f"{self.name}: {what} must divide {total} without a rest, found {parts}")
         return total // parts
 
-    def _require_causal(self, causal: bool) -> None:
+    def require_causal(self, causal: bool) -> None:
+        """Raise :class:`UsageError` for a model that is to look ahead."""
         if not causal:
             raise UsageError(f"{self.name} is a causal model: build it with causal=True")
 
@@ -186,7 +187,7 @@ def shrink_outputs(model: nn.Module) -> None:
     blocks = [module for module in model.modules() if isinstance(module, ResidualBlock)]
     for block in blocks:
         out = getattr(block.mixer, "out", None)
-        if out is not None:
+        if isinstance(out, nn.Linear):
             out.weight /= math.sqrt(len(blocks))
 
 
