@@ -164,9 +164,16 @@ def split_setting(setting: str) -> tuple[str | None, str]:
 
     >>> split_setting("model.kernel"), split_setting("length")
     (('model', 'kernel'), (None, 'length'))
+
+    Any other prefix is that of a mixer inside a model:
+
+    >>> split_setting("gla.heads")
+    ('model', 'gla.heads')
     """
     owner, dot, rest = setting.partition(".")
-    return (owner, rest) if dot and owner in OWNERS else (None, setting)
+    if dot and owner in OWNERS:
+        return owner, rest
+    return "model" if dot else None, setting
 
 
 def override(settings: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ registry: Registry[ModelConfig] = Registry(
         "gated-deltaproduct": "deltanet:GatedDeltaProduct",
         "gla": "gla:GLA",
         "gru": "lstm:GRU",
+        "hybrid": "hybrid:Hybrid",
         "hyena": "hyena:Hyena",
         "kda": "deltanet:KDA",
         "linear-attention": "linear_attention:LinearAttention",

@@ -19,6 +19,8 @@ from torch.nn.parameter import is_lazy
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models.ops.layers import make_norm, require_causal, zero_padding
+from lrtasks.models.ops.short_conv import canon_layer
+from lrtasks.registry import source_digest
 from lrtasks.spec import Spec
 
 ModelLike = str | nn.Module | Callable[..., nn.Module]
@@ -56,28 +58,54 @@ class ResidualBlock(Block):
         norm: normalisation over features, one of :data:`lrtasks.models.ops.layers.NORMS`.
         prenorm: normalise before the mixer instead of after the residual.
         dropout: rate on the mixer's output.
+        canon: a canon layer between the norm and the mixer.
     """
 
-    def __init__(self, mixer: nn.Module, d_model: int, norm: str, prenorm: bool, dropout: float) -> None:
+    def __init__(
+        self, mixer: nn.Module, d_model: int, norm: str, prenorm: bool, dropout: float, *, canon: bool = False
+    ) -> None:
         super().__init__()
         self.mixer = mixer
         self.norm = make_norm(norm, d_model)
         self.prenorm = prenorm
         self.dropout = nn.Dropout(dropout)
+        self.canon = canon_layer(d_model) if canon else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        mixed = self.dropout(self.mixer(self.norm(x) if self.prenorm else x, mask))
-        y: Tensor = x + mixed if self.prenorm else self.norm(x + mixed)
-        return y
+        return self.add(x, self.mixer(self.mixer_input(x, mask), mask))
 
-    def initial_state(self, batch: int) -> Any:
-        """The mixer's state; raises :class:`UsageError` if it has no streaming form."""
-        return _streaming(self.mixer).initial_state(batch)
+    def mixer_input(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """What the mixer reads."""
+        normed: Tensor = self.norm(x) if self.prenorm else x
+        return normed if self.canon is None else self.canon(normed, mask)
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def add(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """Add the mixer's output to ``x``."""
+        y: Tensor = x + self.dropout(mixed)
+        return y if self.prenorm else self.norm(y)
+
+    def initial_state(self, batch: int) -> tuple[Any, Tensor | None]:
+        """The mixer's state and the last inputs of the canon layer.
+
+        Raises:
+            UsageError: if the mixer has no streaming form.
+        """
+        memory = streaming(self.mixer).initial_state(batch)
+        return memory, None if self.canon is None else self.canon.initial_state(batch)
+
+    def step(self, x: Tensor, state: tuple[Any, Tensor | None]) -> tuple[Tensor, tuple[Any, Tensor | None]]:
         """One position ``(batch, d_model)``; equals :meth:`forward` in evaluation mode."""
-        mixed, state = self.mixer.step(self.norm(x) if self.prenorm else x, state)  # type: ignore[operator]
-        return (x + mixed, state) if self.prenorm else (self.norm(x + mixed), state)
+        before, last = state
+        read, last = self.mixer_input_step(x, last)
+        mixed, after = self.mixer.step(read, before)  # type: ignore[operator]
+        return self.add(x, mixed), (after, last)
+
+    def mixer_input_step(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """One position of :meth:`mixer_input`, and the last inputs of the canon layer."""
+        normed: Tensor = self.norm(x) if self.prenorm else x
+        if self.canon is None or last is None:
+            return normed, last
+        return self.canon.step(normed, last)
 
 
 class Backbone(nn.Module):
@@ -110,7 +138,7 @@ class Backbone(nn.Module):
     def initial_state(self, batch: int) -> list[Any]:
         """One state per block for :meth:`step`; raises :class:`UsageError` if the model has no streaming form."""
         require_causal(self.causal)
-        return [_streaming(block).initial_state(batch) for block in self.blocks]
+        return [streaming(block).initial_state(batch) for block in self.blocks]
 
     def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
         """One position: ``(batch, width)`` signals or ``(batch,)`` tokens to ``(batch, target.width)``.
@@ -122,7 +150,7 @@ class Backbone(nn.Module):
         hidden = self.encoder(x)
         following = []
         for block, before in zip(self.blocks, state, strict=True):
-            hidden, after = _streaming(block).step(hidden, before)
+            hidden, after = streaming(block).step(hidden, before)
             following.append(after)
         return self.decoder(self.final_norm(hidden)), following
 
@@ -161,6 +189,10 @@ class ModelConfig(Config):
     prenorm: bool = parameter(False, "normalise before the mixer instead of after the residual")
     dropout: float = parameter(0.0, "dropout rate on each mixer's output", at_least=0, at_most=0.99)
     allow_batch_norm: bool = parameter(False, "allow norm='batch' in a causal model, which then trains on the future")
+
+    def own_source(self) -> str | None:
+        """Digest of the user's source files that the model is made of; ``None`` for a model of this package."""
+        return None if type(self).__module__.split(".")[0] == "lrtasks" else source_digest(type(self))
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
         """One mixer on ``(batch, length, d_model)``."""
@@ -213,7 +245,8 @@ def offered(model: nn.Module, method: str) -> Iterator[tuple[str, Callable[..., 
             yield name, function
 
 
-def _streaming(module: nn.Module) -> Any:
+def streaming(module: nn.Module) -> Any:
+    """The module; raises :class:`UsageError` if it has no streaming form."""
     if not callable(getattr(module, "step", None)):
         raise UsageError(f"{type(module).__name__} has no streaming form")
     return module

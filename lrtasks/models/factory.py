@@ -38,7 +38,8 @@ class ModelFactory:
 
     Attributes:
         name: label in tables and messages.
-        parameters: hyper-parameters, JSON-ready: all of a registered model, those that were given of a user's own.
+        parameters: hyper-parameters, JSON-ready: those that identify a registered model
+            (:meth:`lrtasks.config.Config.identifying`), those that were given of a user's own.
         address: what ``--model`` takes; ``None`` for a Python object.
         version: version of a registered model's numbers; ``None`` for a user's own.
         source: digest of the source file of a user's own model; ``None`` for a registered one.
@@ -131,9 +132,8 @@ def _of_config(cls: type[ModelConfig], parameters: dict[str, Any], address: str 
     def build(input: Spec, target: Spec, causal: bool) -> nn.Module:
         return config.build(input, target, causal=causal)
 
-    own = cls.__module__.split(".")[0] != "lrtasks"
     name = getattr(cls, "name", cls.__name__)
-    return ModelFactory(name, config.parameters(), address, cls.version, source_digest(cls) if own else None, build)
+    return ModelFactory(name, config.identifying(), address, cls.version, config.own_source(), build)
 
 
 def _of_module(module: nn.Module, parameters: dict[str, Any], name: str) -> ModelFactory:
@@ -167,11 +167,22 @@ def _own_mixer(target: Any, label: str, parameters: dict[str, Any]) -> Callable[
         name = label
 
         def make_mixer(self, causal: bool) -> nn.Module:
-            mixer = _called(target, of_mixer, causal, self.d_model)
-            return mixer if takes_mask(mixer) else _Unmasked(mixer)
+            return own_mixer(target, self.d_model, causal, of_mixer)
 
     config = Stack(**of_stack)
     return lambda input, output, causal: config.build(input, output, causal=causal)
+
+
+def own_mixer(target: Any, d_model: int, causal: bool, parameters: Mapping[str, Any]) -> nn.Module:
+    """Build a mixer of the user's, on ``(batch, length, d_model)`` and a mask.
+
+    Raises:
+        UsageError: if ``target`` has not the form of a mixer, or does not take these parameters.
+    """
+    if _first(target) != ["d_model"]:
+        raise UsageError(f"a mixer of your own must have the form MIXER(d_model, ...), found {target!r}")
+    mixer = _called(target, parameters, causal, d_model)
+    return mixer if takes_mask(mixer) else _Unmasked(mixer)
 
 
 class _Unmasked(nn.Module):

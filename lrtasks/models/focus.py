@@ -167,7 +167,7 @@ class FocusStack(Block):
         following = []
         for layer, feedforward, before in zip(self.layers, self.feedforward, layers, strict=True):
             x, after = layer.step(x, summary, before)  # type: ignore[operator]
-            x, _ = feedforward.step(x, None)  # type: ignore[operator]
+            x, _ = feedforward.step(x, (None, None))  # type: ignore[operator]
             following.append(after)
         return x, (shared, following)
 

@@ -150,6 +150,7 @@ class Hyena(TransformerLike):
     filter_frequency: float = parameter(10.0, "start of the learned frequencies in its sines", above=0)
 
     def check(self) -> None:
+        super().check()
         if self.filter_features % 2 == 0:
             raise UsageError(f"hyena: filter_features must be odd, found {self.filter_features}")
 

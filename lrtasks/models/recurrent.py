@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from lrtasks.config import parameter
 from lrtasks.errors import UsageError
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
+from lrtasks.models.ops.short_conv import canon_layer, check_canon
 from lrtasks.spec import Spec
 
 SMALL = {"d_model": 64, "layers": 2, "budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100}
@@ -69,14 +70,16 @@ class GatedFeedForward(nn.Module):
         d_model: width of input and output, ``(..., d_model)``.
         width: width in between.
         function: f, ``silu`` or ``gelu``.
+        canon: a canon layer on ``W_gate x`` and ``W_up x``.
     """
 
-    def __init__(self, d_model: int, width: int, function: Activation = "silu") -> None:
+    def __init__(self, d_model: int, width: int, function: Activation = "silu", *, canon: bool = False) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(d_model, width, bias=False)
         self.up_proj = nn.Linear(d_model, width, bias=False)
         self.down_proj = nn.Linear(width, d_model, bias=False)
         self.function = ACTIVATIONS[function]
+        self.canon = canon_layer(2 * width) if canon else None
 
     @property
     def out(self) -> nn.Linear:
@@ -84,16 +87,28 @@ class GatedFeedForward(nn.Module):
         return self.down_proj
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Map each position by itself, whatever the mask."""
-        y: Tensor = self.down_proj(self.function(self.gate_proj(x)) * self.up_proj(x))
-        return y
+        """Map each position by itself, but for a canon layer; ``mask`` is ``(batch, length)``, False at padding."""
+        if self.canon is None:
+            return self._finish(self.gate_proj(x), self.up_proj(x))
+        return self._finish(*self.canon(self._both(x), mask).chunk(2, -1))
 
-    def initial_state(self, batch: int) -> None:
-        """A map of single positions has no state."""
+    def initial_state(self, batch: int) -> Tensor | None:
+        """The last inputs of the canon layer; a map of single positions has no state."""
+        return None if self.canon is None else self.canon.initial_state(batch)
 
-    def step(self, x: Tensor, state: None) -> tuple[Tensor, None]:
+    def step(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """One position ``(batch, d_model)``."""
-        return self(x), state
+        if self.canon is None or state is None:
+            return self(x), state
+        both, state = self.canon.step(self._both(x), state)
+        return self._finish(*both.chunk(2, -1)), state
+
+    def _both(self, x: Tensor) -> Tensor:
+        return torch.cat((self.gate_proj(x), self.up_proj(x)), -1)
+
+    def _finish(self, gate: Tensor, up: Tensor) -> Tensor:
+        y: Tensor = self.down_proj(self.function(gate) * up)
+        return y
 
 
 @dataclass(frozen=True)
@@ -110,6 +125,7 @@ class RecurrentConfig(ModelConfig):
     prenorm: bool = parameter(True, "normalise before mixer and feed-forward map instead of after the residual")
     mlp: bool = parameter(True, "a gated feed-forward map after each mixer")
     mlp_width: int | None = parameter(None, "its hidden width; none for 2 d_model", at_least=1, at_most=1 << 20)
+    canon: str = parameter("", "sites of canon layers, some of the letters ACD")
 
     def layer(self, index: int) -> nn.Module:
         """The mixer of layer ``index`` (from 0), on ``(batch, length, d_model)``.
@@ -120,25 +136,28 @@ class RecurrentConfig(ModelConfig):
         raise NotImplementedError
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
-        self._require_causal(causal)
+        self.require_causal(causal)
         return self.layer(0)
 
     def feedforward(self, index: int) -> nn.Module:
         """The feed-forward map of layer ``index``."""
-        return GatedFeedForward(self.d_model, self.mlp_width or 2 * self.d_model, self.function)
+        width = self.mlp_width or 2 * self.d_model
+        return GatedFeedForward(self.d_model, width, self.function, canon="D" in self.canon)
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         return list(self.residual_blocks(causal))
 
     def residual_blocks(self, causal: bool) -> list[ResidualBlock]:
         """Mixers and feed-forward maps in order, each in its residual block."""
-        self._require_causal(causal)
-        modules: list[nn.Module] = []
+        self.require_causal(causal)
+        check_canon(self.name, self.canon, "ACD")
+        blocks = []
+        shared = (self.d_model, self.norm, self.prenorm, self.dropout)
         for index in range(self.layers):
-            modules.append(self.layer(index))
+            blocks.append(ResidualBlock(self.layer(index), *shared, canon="A" in self.canon))
             if self.mlp:
-                modules.append(self.feedforward(index))
-        return [ResidualBlock(each, self.d_model, self.norm, self.prenorm, self.dropout) for each in modules]
+                blocks.append(ResidualBlock(self.feedforward(index), *shared, canon="C" in self.canon))
+        return blocks
 
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
         model = super().build(input, target, causal=causal)
@@ -156,7 +175,8 @@ class RecurrentConfig(ModelConfig):
             raise UsageError(f"{self.name}: {what} must divide {total} without a rest, found {parts}")
         return total // parts
 
-    def _require_causal(self, causal: bool) -> None:
+    def require_causal(self, causal: bool) -> None:
+        """Raise :class:`UsageError` for a model that is to look ahead."""
         if not causal:
             raise UsageError(f"{self.name} is a causal model: build it with causal=True")
 
@@ -167,7 +187,7 @@ def shrink_outputs(model: nn.Module) -> None:
     blocks = [module for module in model.modules() if isinstance(module, ResidualBlock)]
     for block in blocks:
         out = getattr(block.mixer, "out", None)
-        if out is not None:
+        if isinstance(out, nn.Linear):
             out.weight /= math.sqrt(len(blocks))
 
 

@@ -16,7 +16,7 @@ names as in flash-linear-attention. The feed-forward map of RWKV is ``W_v relu(W
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
-from lrtasks.models.base import Block, ResidualBlock
+from lrtasks.models.base import Block, ResidualBlock, streaming
 from lrtasks.models.ops.chunked import full_precision
 from lrtasks.models.ops.delta_rule import low_rank_rule, low_rank_step
 from lrtasks.models.ops.layers import zero_padding
@@ -235,50 +235,44 @@ class ChannelMixing(nn.Module):
 
 
 class RWKV7Stack(Block):
-    """Residual blocks of which those of time mixing pass v of the first layer on.
+    """Blocks of which those of time mixing pass v of the first such layer on.
 
     Args:
-        blocks: residual blocks in order.
+        blocks: blocks in order.
     """
 
-    def __init__(self, blocks: list[ResidualBlock]) -> None:
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         v_first: Tensor | None = None
         for block in self.blocks:
-            assert isinstance(block, ResidualBlock)
-            if isinstance(block.mixer, RWKV7Layer):
-                mixed, v_first = block.mixer.mix(block.norm(x) if block.prenorm else x, mask, v_first)
-                x = _added(block, x, mixed)
+            if isinstance(block, ResidualBlock) and isinstance(block.mixer, RWKV7Layer):
+                mixed, v_first = block.mixer.mix(block.mixer_input(x, mask), mask, v_first)
+                x = block.add(x, mixed)
             else:
                 x = block(x, mask)
         return x
 
     def initial_state(self, batch: int) -> list[Any]:
         """One state per block."""
-        return [block.initial_state(batch) for block in self.blocks]  # type: ignore[operator]
+        return [streaming(block).initial_state(batch) for block in self.blocks]
 
     def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
         """One position ``(batch, d_model)``; equals :meth:`forward` in evaluation mode."""
         v_first: Tensor | None = None
         following = []
         for block, before in zip(self.blocks, state, strict=True):
-            assert isinstance(block, ResidualBlock)
-            if isinstance(block.mixer, RWKV7Layer):
-                normed = block.norm(x) if block.prenorm else x
-                mixed, after, v_first = block.mixer.mix_step(normed, before, v_first)
-                x = _added(block, x, mixed)
+            if isinstance(block, ResidualBlock) and isinstance(block.mixer, RWKV7Layer):
+                memory, last = before
+                read, last = block.mixer_input_step(x, last)
+                mixed, memory, v_first = block.mixer.mix_step(read, memory, v_first)
+                x, after = block.add(x, mixed), (memory, last)
             else:
-                x, after = block.step(x, before)
+                x, after = streaming(block).step(x, before)
             following.append(after)
         return x, following
-
-
-def _added(block: ResidualBlock, x: Tensor, mixed: Tensor) -> Tensor:
-    y: Tensor = x + block.dropout(mixed)
-    return y if block.prenorm else block.norm(y)
 
 
 @registry.register("rwkv7")

@@ -1,23 +1,27 @@
 """The Transformer with rotary positions (Vaswani et al., arXiv:1706.03762; Su et al., arXiv:2104.09864), pre-norm and
 initialised as GPT-2: weights N(0, 0.02²), those of the output maps divided by sqrt(2 · layers), biases 0.
 
-A layer is two residual blocks: ``x + mixer(norm(x))``, then ``x + FeedForward(norm(x))``.
+A layer is two residual blocks: ``x + mixer(norm(x))``, then ``x + FeedForward(norm(x))``. Options: no positions (NoPE),
+a penalty on distance (ALiBi; Press et al., arXiv:2108.12409), a sliding window, short convolutions of queries, keys and
+values, and canon layers (Allen-Zhu, arXiv:2512.17351), which are short convolutions with a residual.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
 
 from lrtasks.config import Presets, parameter
+from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
 from lrtasks.models.ops.attention import MultiHeadAttention, check_heads
 from lrtasks.models.ops.layers import FeedForward
+from lrtasks.models.ops.short_conv import check_canon
 from lrtasks.spec import Spec
 
 WEIGHT_STD = 0.02
@@ -29,14 +33,18 @@ class TransformerLike(ModelConfig):
 
     prenorm: bool = parameter(True, "normalise before mixer and feed-forward instead of after the residual")
     expansion: int = parameter(4, "hidden width of the feed-forward map, in d_model", at_least=1, at_most=64)
+    canon: str = parameter("", "sites of canon layers, some of the letters ABCD", later=True)
+
+    def check(self) -> None:
+        check_canon(self.name, self.canon, "ACD")
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         blocks: list[nn.Module] = []
+        shared = (self.d_model, self.norm, self.prenorm, self.dropout)
         for _ in range(self.layers):
-            mixer = self.mixer(input.length, causal)
-            blocks.append(ResidualBlock(mixer, self.d_model, self.norm, self.prenorm, self.dropout))
-            feedforward = FeedForward(self.d_model, self.expansion * self.d_model)
-            blocks.append(ResidualBlock(feedforward, self.d_model, self.norm, self.prenorm, self.dropout))
+            blocks.append(ResidualBlock(self.mixer(input.length, causal), *shared, canon="A" in self.canon))
+            feedforward = FeedForward(self.d_model, self.expansion * self.d_model, canon="D" in self.canon)
+            blocks.append(ResidualBlock(feedforward, *shared, canon="C" in self.canon))
         return blocks
 
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
@@ -74,8 +82,28 @@ class Transformer(TransformerLike):
 
     heads: int = parameter(4, "attention heads", at_least=1, at_most=1024)
 
+    positions: Literal["rope", "nope", "alibi"] = parameter(
+        "rope", "how attention is told positions: rotary, nothing, or a penalty on distance (ALiBi)", later=True
+    )
+    window: int | None = parameter(
+        None, "keys that a query sees, its own and those before it; none for all", at_least=1, later=True
+    )
+    conv: bool = parameter(False, "short convolutions of queries, keys and values", later=True)
+
     def check(self) -> None:
-        check_heads(self.d_model, self.heads)
+        check_heads(self.d_model, self.heads, self.positions)
+        check_canon(self.name, self.canon)
+        if self.conv and "B" in self.canon:
+            raise UsageError(f"{self.name}: conv and canon site B both convolve queries, keys and values; take one")
 
     def mixer(self, length: int, causal: bool) -> MultiHeadAttention:
-        return MultiHeadAttention(self.d_model, self.heads, causal=causal)
+        if not causal and (self.conv or self.canon):
+            raise UsageError(f"{self.name}: conv and canon are causal: build it with causal=True")
+        return MultiHeadAttention(
+            self.d_model,
+            self.heads,
+            causal=causal,
+            window=self.window,
+            positions=self.positions,
+            conv="silu" if self.conv else "canon" if "B" in self.canon else "none",
+        )

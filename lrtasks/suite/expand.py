@@ -24,7 +24,7 @@ import itertools
 import json
 import tomllib
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,7 +33,7 @@ import torch
 
 from lrtasks import generators, models
 from lrtasks.budget import SHARED_BUDGET, Budget
-from lrtasks.config import OWNERS, Config, override, parameter, split_setting
+from lrtasks.config import Config, override, parameter, split_setting
 from lrtasks.errors import UsageError, suggestion, unknown
 from lrtasks.models.factory import model_parameter_names, model_presets
 from lrtasks.run_config import RunConfig, require_preset
@@ -198,13 +198,18 @@ def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[
 
     >>> split_grid({"length": "64,128", "steps": 20})
     ({'length': [64, 128]}, {'steps': 20})
+
+    A text with a colon is one value, the layers of a hybrid model:
+
+    >>> split_grid({"layers": "gla:2,attention:1"})
+    ({}, {'layers': 'gla:2,attention:1'})
     """
     from lrtasks.config import parse_assignment
 
     grid = {
         name: [parse_assignment(f"{name}={part}")[1] for part in value.split(",")]
         for name, value in settings.items()
-        if isinstance(value, str) and "," in value and split_setting(name)[1] not in LISTS
+        if isinstance(value, str) and "," in value and ":" not in value and split_setting(name)[1] not in LISTS
     }
     return grid, {name: value for name, value in settings.items() if name not in grid}
 
@@ -292,7 +297,8 @@ def _require_known(
     known = known.union(*(names or () for names in of_models.values()))
     for setting in settings:
         owner, bare = split_setting(setting)
-        if bare not in known and not (owner == "model" and None in of_models.values()):
+        takes_any = owner == "model" and (None in of_models.values() or "." in bare)
+        if bare not in known and not takes_any:
             close = suggestion(bare, sorted({*known, *options}))
             raise UsageError(
                 f"neither a chosen task nor a chosen model nor the budget has a parameter {setting!r}{close}"
@@ -304,13 +310,15 @@ def _take_settings(content: dict[str, Any]) -> dict[str, Any]:
     settings = content.pop("settings", {})
     if not isinstance(settings, dict):
         raise UsageError(f"settings must be a table such as {{ steps = 500 }}, found {settings!r}")
-    flat: dict[str, Any] = {}
+    return dict(_flat(settings))
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in settings.items():
-        if name in OWNERS and isinstance(value, dict):
-            flat |= {f"{name}.{bare}": entry for bare, entry in value.items()}
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
         else:
-            flat[name] = value
-    return flat
+            yield prefix + name, value
 
 
 def _require_keys(what: str, content: Mapping[str, Any], known: Sequence[str]) -> None:

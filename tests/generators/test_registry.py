@@ -54,5 +54,5 @@ def test_unknown_parameter_is_named_with_the_close_ones() -> None:
 def test_make_fills_in_a_preset() -> None:
     assert make("shift", preset="small").length == registry.get("shift").presets["small"]["length"]
     assert make("shift", preset="small", length=64).length == 64
-    with pytest.raises(UsageError, match="unknown preset of shift 'smal'.*small"):
+    with pytest.raises(UsageError, match="unknown preset of shift 'smal'"):
         make("shift", preset="smal")

@@ -19,6 +19,7 @@ from lrtasks.spec import Spec
 
 FILE = Path(__file__).with_name("golden.json")
 SMALL = {"d_model": 8, "layers": 2, "d_state": 6, "heads": 2, "chunk": 5, "filter_width": 8, "codebook": 7}
+OTHER = {"hybrid": {"layers": "gated-deltanet:1,attention:1"}}
 LENGTH = 24
 
 
@@ -32,7 +33,9 @@ def outputs(name: str) -> list[float]:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        settings = {field: value for field, value in SMALL.items() if field in cls.parameter_names()}
+        settings = {field: value for field, value in SMALL.items() if field in cls.parameter_names()} | OTHER.get(
+            name, {}
+        )
         model = cls.make(**settings).build(Spec("token", LENGTH, 7), Spec("token", LENGTH, 3), causal=True).double()
         x = torch.arange(2 * LENGTH).view(2, LENGTH) ** 2 % 7
         mask = torch.arange(LENGTH) < torch.tensor([[LENGTH], [17]])

@@ -32,7 +32,10 @@ FUNCTIONS: tuple[AttentionFunction, ...] = ("softmax", "relu2", "laplace")
 def built(name: str, causal: bool, pooled: bool = False, **settings: Any) -> Backbone:
     """A small model in double precision and evaluation mode, its weights large enough for everything to matter."""
     cls = registry.get(name)
-    settings = {**{key: value for key, value in SMALL.items() if key in cls.parameter_names()}, **settings}
+    own = {key: value for key, value in SMALL.items() if key in cls.parameter_names()}
+    if name == "hybrid":
+        own["layers"] = "gated-deltanet:1,attention:1"
+    settings = {**own, **settings}
     if name == "seqboat-full":
         settings["window"] = None
     target = Spec("real", 1, 2, pooled=True) if pooled else Spec("real", LENGTH, 2)

@@ -162,6 +162,8 @@ VARIANTS = [
     ("s5", {"d_state": 8, "blocks_of_start": 2, "discretisation": "bilinear"}),
     ("rglru", {"width": 12, "mlp": False}),
     ("rwkv7", {"channel_mixing": True, "allow_neg_eigval": True}),
+    ("gla", {"canon": "ACD"}),
+    ("rwkv7", {"canon": "ACD", "prenorm": False, "norm": "layer"}),
     ("rwkv7", {"v_residual": False, "ranks": (2, 3, 4, 5), "prenorm": False, "norm": "layer"}),
 ]
 

@@ -33,7 +33,8 @@ LRA = ("listops", "listops-root", "pathfinder", "pathfinder-classification")
 
 def small(name: str) -> dict[str, Any]:
     """Hyper-parameters of a small model."""
-    return {key: value for key, value in SMALL.items() if key in registry.get(name).parameter_names()}
+    known = {key: value for key, value in SMALL.items() if key in registry.get(name).parameter_names()}
+    return known | {"layers": "gated-deltanet:1,attention:1"} if name == "hybrid" else known
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

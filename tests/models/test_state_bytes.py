@@ -30,7 +30,8 @@ def stepped(model: Backbone) -> int:
 
 def built(name: str, length: int = LENGTH, **hyper: Any) -> Backbone:
     torch.manual_seed(0)
-    return build(name, Spec("token", length, 5), Spec("token", 1, 2, pooled=True), d_model=8, layers=2, **hyper)
+    hyper = hyper if name == "hybrid" else {"layers": 2, **hyper}
+    return build(name, Spec("token", length, 5), Spec("token", 1, 2, pooled=True), d_model=8, **hyper)
 
 
 @pytest.mark.parametrize("name", names())

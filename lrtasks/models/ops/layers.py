@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.errors import UsageError, unknown
+from lrtasks.models.ops.short_conv import canon_layer
 
 WEIGHT_STD = 0.02
 """Standard deviation of the linear maps and the biases by distance of MEGA and the models that build on it."""
@@ -119,6 +120,7 @@ class FeedForward(nn.Module):
         function: f.
         dropout: rate in between.
         make_linear: builds a linear map from its two widths.
+        canon: a canon layer before f.
     """
 
     def __init__(
@@ -128,24 +130,35 @@ class FeedForward(nn.Module):
         function: Callable[[Tensor], Tensor] = F.gelu,
         dropout: float = 0.0,
         make_linear: Callable[[int, int], nn.Linear] = nn.Linear,
+        *,
+        canon: bool = False,
     ) -> None:
         super().__init__()
         self.function = function
         self.hidden = make_linear(d_model, width)
         self.out = make_linear(width, d_model)
         self.dropout = nn.Dropout(dropout)
+        self.canon = canon_layer(width) if canon else None
 
-    def forward(self, x: Tensor, *_: Any) -> Tensor:
-        """Map each position by itself; a mask and other arguments of attention are ignored."""
-        y: Tensor = self.out(self.dropout(self.function(self.hidden(x))))
-        return y
+    def forward(self, x: Tensor, mask: Tensor | None = None, *_: Any) -> Tensor:
+        """Map each position by itself, but for a canon layer; other arguments of attention are ignored."""
+        hidden = self.hidden(x)
+        return self._finish(hidden if self.canon is None else self.canon(hidden, mask))
 
-    def initial_state(self, batch: int) -> None:
-        """A map of single positions has no state."""
+    def initial_state(self, batch: int) -> Tensor | None:
+        """The last inputs of the canon layer; a map of single positions has no state."""
+        return None if self.canon is None else self.canon.initial_state(batch)
 
-    def step(self, x: Tensor, state: None, *_: Any) -> tuple[Tensor, None]:
+    def step(self, x: Tensor, state: Tensor | None, *_: Any) -> tuple[Tensor, Tensor | None]:
         """One position ``(batch, d_model)``."""
-        return self(x), state
+        hidden = self.hidden(x)
+        if self.canon is not None and state is not None:
+            hidden, state = self.canon.step(hidden, state)
+        return self._finish(hidden), state
+
+    def _finish(self, hidden: Tensor) -> Tensor:
+        y: Tensor = self.out(self.dropout(self.function(hidden)))
+        return y
 
 
 def silu_feedforward(d_model: int, width: int, dropout: float = 0.0, *, truncated: bool) -> FeedForward:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lrtasks.errors import UsageError
 from lrtasks.models.ops.chunked import hide
 
 
@@ -74,3 +75,19 @@ class ShortConv(nn.Conv1d):
         if self.activation == "silu":
             y = F.silu(y)
         return x + y if self.residual else y
+
+
+def canon_layer(channels: int) -> ShortConv:
+    """``x + conv(x)`` with four taps per channel on ``(batch, length, channels)``."""
+    return ShortConv(channels, activation="none", residual=True)
+
+
+SITES = "ABCD"
+"""Where canon layers can stand: after the norm before the mixer (A); on the queries, keys and values of attention (B);
+after the norm before the feed-forward map (C); inside that map, before its nonlinearity (D)."""
+
+
+def check_canon(name: str, sites: str, allowed: str = SITES) -> None:
+    """Raise :class:`UsageError` unless ``sites`` are some of the letters in ``allowed``, each at most once."""
+    if len(set(sites)) < len(sites) or not set(sites) <= set(allowed):
+        raise UsageError(f"{name}: canon must be some of the letters {allowed}, each at most once, found {sites!r}")

@@ -1,0 +1,280 @@
+"""A stack of different mixers: ``layers="gated-deltanet:3,attention:1"`` is three layers of one and one of the other.
+
+A layer is a residual block ``x + mixer(norm(x))`` and, with ``mlp``, another one with a gated feed-forward map. A mixer
+is one of
+
+* a registered model that is made of mixers (``gated-deltanet``, ``dlr``, ``hyena``, ``transformer``), in a block of
+  this stack;
+* a registered model that has blocks of its own (``seqboat``, ``mega``, ``longvq``, ``focus``), which stands here with
+  one of its layers as it is, its own feed-forward map included;
+* a mixer or model class of the user's, ``mylayer.py:MyMixer``;
+* a part that is no model by itself (:data:`PARTS`): ``attention`` and ``window`` are the attention of ``transformer``
+  over all keys and over a sliding window; ``short-conv`` is a short convolution.
+
+Sources of the named stacks: Samba, Ren et al., arXiv:2406.07522; Jamba, Lieber et al., arXiv:2403.19887; Griffin, De et
+al., arXiv:2402.19427; Gated DeltaNet, Yang et al., arXiv:2412.06464; Kimi Linear, arXiv:2510.26692; Based, Arora et
+al., arXiv:2402.18668; xLSTM, Beck et al., arXiv:2405.04517; zoology, Arora et al., arXiv:2312.04927.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import nn
+
+from lrtasks.config import Presets, parameter, parse_assignment
+from lrtasks.errors import UsageError, unknown
+from lrtasks.models import registry
+from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
+from lrtasks.models.factory import own_mixer
+from lrtasks.models.ops.short_conv import ShortConv, check_canon
+from lrtasks.models.recurrent import (
+    PAPER,
+    SMALL,
+    GatedFeedForward,
+    RecurrentConfig,
+    shrink_outputs,
+    spare_vectors,
+)
+from lrtasks.models.rwkv7 import RWKV7, RWKV7Stack
+from lrtasks.models.transformer import Transformer
+from lrtasks.registry import load_object, source_digest
+from lrtasks.spec import Spec
+
+
+@dataclass(frozen=True)
+class Attention(Transformer):
+    """The attention of ``transformer``."""
+
+    name = "attention"
+
+
+@dataclass(frozen=True)
+class Window(Attention):
+    """The same over a sliding window."""
+
+    name = "window"
+
+    window: int | None = parameter(64, "keys that a query sees, its own and those before it", at_least=1)
+
+
+@dataclass(frozen=True)
+class ShortConvolution(ModelConfig):
+    """A short convolution and SiLU."""
+
+    name = "short-conv"
+
+    taps: int = parameter(4, "taps of the convolution", at_least=1, at_most=1024)
+    bias: bool = parameter(False, "add a number per channel")
+
+    def mixer(self, length: int, causal: bool) -> ShortConv:
+        if not causal:
+            raise UsageError(f"{self.name} is causal: build it with causal=True")
+        return ShortConv(self.d_model, self.taps, bias=self.bias)
+
+
+PARTS: dict[str, type[ModelConfig]] = {part.name: part for part in (Attention, Window, ShortConvolution)}
+"""Mixers that only stand in a stack. ``attention`` is not the model of that name, whose layer is of another kind."""
+
+LARGEST = 256
+"""Layers of a stack."""
+
+
+@registry.register("hybrid")
+@dataclass(frozen=True)
+class Hybrid(ModelConfig):
+    """A stack of different mixers: layers=gated-deltanet:3,attention:1, and NAME.PARAMETER=VALUE for one of them."""
+
+    presets: ClassVar[Presets] = {
+        # Neither this one nor "paper" has settings of mixers, which would not fit other layers.
+        "small": {**SMALL, "layers": "gated-deltanet:1,attention:1", "mlp_width": 40},
+        "samba": {**SMALL, "layers": "mamba:1,window:1"},
+        "jamba": {**SMALL, "layers": "mamba:4,attention:1,mamba:3", "hyper": ("attention.positions=nope",)},
+        "griffin": {**SMALL, "layers": "rglru:2,window:1"},
+        "gated-deltanet-hybrid": {**SMALL, "layers": "gated-deltanet:3,attention:1"},
+        "kimi": {**SMALL, "layers": "kda:3,attention:1", "hyper": ("attention.positions=nope",)},
+        "olmo-hybrid": {
+            **SMALL,
+            "layers": "gated-deltanet:3,attention:1",
+            "hyper": ("gated_deltanet.allow_neg_eigval=true",),
+        },
+        "based": {
+            **SMALL,
+            "layers": "linear-attention:1,window:1",
+            "hyper": ("linear_attention.feature_dim=16", "linear_attention.feature_map=taylor", "window.window=64"),
+        },
+        # Only the blocks of the scalar memory have a feed-forward map.
+        "xlstm-7-1": {**SMALL, "layers": "mlstm:7,slstm:1", "mlp": False, "hyper": ("slstm.mlp=true",)},
+        "zoology": {**SMALL, "layers": "short-conv:1,attention:1", "mlp": False},
+        "paper": {**PAPER, "layers": "gated-deltanet:3,attention:1"},
+    }
+
+    # a text here, the number of equal layers in other models
+    layers: str = parameter("gated-deltanet:1,attention:1", "mixers in order, NAME:COUNT with commas")  # type: ignore[assignment]
+    n_layers: int | None = parameter(
+        None, "layers, the pattern repeated; none for the pattern once", at_least=1, at_most=LARGEST
+    )
+    hyper: tuple[str, ...] = parameter((), "hyper-parameters of the mixers; --set NAME.PARAMETER=VALUE adds to them")
+    norm: Literal["layer", "scalar", "scale", "rms", "batch", "none"] = parameter("rms", "normalisation of blocks")
+    prenorm: bool = parameter(True, "normalise before mixer and feed-forward map instead of after the residual")
+    mlp: bool = parameter(True, "a gated feed-forward map after each mixer")
+    mlp_width: int | None = parameter(None, "its hidden width; none for 2 d_model", at_least=1, at_most=1 << 20)
+    canon: str = parameter("", "sites of canon layers, some of the letters ABCD")
+
+    @classmethod
+    def make(cls, **values: Any) -> Hybrid:
+        """As for every model; ``NAME.PARAMETER`` is a hyper-parameter of the mixer called NAME."""
+        given = {name: value for name, value in values.items() if "." in name}
+        own = {name: value for name, value in values.items() if name not in given}
+        if given:
+            hyper = own.get("hyper", ())
+            before = dict(parse_assignment(text) for text in ([hyper] if isinstance(hyper, str) else hyper))
+            merged = before | {name.replace("-", "_"): value for name, value in given.items()}
+            own["hyper"] = tuple(f"{name}={_text(value)}" for name, value in sorted(merged.items()))
+        return super().make(**own)
+
+    def check(self) -> None:
+        check_canon(self.name, self.canon)
+        names = self.sequence()
+        labels = {_label(name): name for name in names}
+        for text in self.hyper:
+            prefix, dot, bare = parse_assignment(text)[0].partition(".")
+            if not dot or not bare:
+                raise UsageError(f"{self.name}: hyper must be NAME.PARAMETER=VALUE, found {text!r}")
+            if prefix not in labels:
+                raise unknown(f"mixer in {text!r}; layers={self.layers} has no", prefix, labels)
+        for name, count in Counter(names).items():
+            self._part(name, count)
+
+    def sequence(self) -> list[str]:
+        """Names of the mixers, one for each layer.
+
+        Raises:
+            UsageError: if ``layers`` is not as it should be.
+        """
+        pattern: list[str] = []
+        for entry in self.layers.split(","):
+            name, _, count = entry.strip().rpartition(":")
+            if not name or not count.isascii() or not count.removeprefix("-").isdigit():
+                raise UsageError(f"{self.name}: layers must be NAME:COUNT with commas, found {entry!r}")
+            if not 1 <= int(count) <= LARGEST:
+                raise UsageError(f"{self.name}: counts in layers must be 1 to {LARGEST}, found {entry!r}")
+            pattern += [name] * int(count)
+        total = self.n_layers or len(pattern)
+        if total > LARGEST:
+            raise UsageError(f"{self.name}: at most {LARGEST} layers are allowed, found {total}")
+        return list(itertools.islice(itertools.cycle(pattern), total))
+
+    def own_source(self) -> str | None:
+        found = [source_digest(load_object(name, "mixer")) for name in sorted(set(self.sequence())) if ":" in name]
+        return hashlib.blake2b("".join(map(str, found)).encode(), digest_size=16).hexdigest() if found else None
+
+    def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
+        names = self.sequence()
+        parts = {name: self._part(name, count) for name, count in Counter(names).items()}
+        before: Counter[str] = Counter()
+        blocks: list[nn.Module] = []
+        for name in names:
+            blocks += self._layer(parts[name], before[name], input, causal)
+            before[name] += 1
+        # v of the first of these layers goes to the others
+        return [RWKV7Stack(blocks)] if any(isinstance(part, RWKV7) for part in parts.values()) else blocks
+
+    def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
+        model = super().build(input, target, causal=causal)
+        shrink_outputs(model)
+        spare_vectors(model)
+        return model
+
+    def _layer(self, part: ModelConfig, index: int, input: Spec, causal: bool) -> list[nn.Module]:
+        """The blocks of one layer: the layer ``index`` of its kind."""
+        mlp, feedforward = self.mlp, self._feedforward
+        if isinstance(part, RecurrentConfig):
+            part.require_causal(causal)
+            mixer, mlp, feedforward = part.layer(index), part.mlp, functools.partial(part.feedforward, index)
+        elif type(part).mixer is ModelConfig.mixer:
+            return part.blocks(input, causal)
+        else:
+            mixer = part.mixer(input.length, causal)
+        if not causal and self.canon:
+            raise UsageError(f"{self.name}: canon is causal: build it with causal=True")
+        shared = (self.d_model, part.norm, part.prenorm, part.dropout)
+        blocks: list[nn.Module] = [ResidualBlock(mixer, *shared, canon="A" in self.canon)]
+        if mlp:
+            blocks.append(ResidualBlock(feedforward(), *shared, canon="C" in self.canon))
+        return blocks
+
+    def _feedforward(self) -> nn.Module:
+        return GatedFeedForward(self.d_model, self.mlp_width or 2 * self.d_model, canon="D" in self.canon)
+
+    def _part(self, name: str, count: int) -> ModelConfig:
+        """The model that has ``count`` layers of the mixer ``name``, with what the stack has and ``hyper`` says."""
+        given = dict(parse_assignment(text) for text in self.hyper)
+        own = {key.partition(".")[2]: value for key, value in given.items() if key.partition(".")[0] == _label(name)}
+        for taken in ("layers", "d_model", "canon"):
+            if taken in own:
+                raise UsageError(f"{self.name}: {taken} belongs to the whole stack, found {_label(name)}.{taken}")
+        shared: dict[str, Any] = {key: getattr(self, key) for key in STACK}
+        cls = _target(name)
+        if not (isinstance(cls, type) and issubclass(cls, ModelConfig)):
+            shared |= {key: own.pop(key) for key in STACK if key in own}
+            return _own_part(cls, own)(**shared)
+        if issubclass(cls, RecurrentConfig):
+            shared |= {"mlp": self.mlp, "mlp_width": self.mlp_width, "canon": self.canon.replace("B", "")}
+        elif issubclass(cls, Transformer):
+            shared["canon"] = "B" if "B" in self.canon else ""
+        blockwise = cls.mixer is ModelConfig.mixer and not issubclass(cls, RecurrentConfig)
+        return cls.make(**{**shared, "layers": 1 if blockwise else count, **own})
+
+
+STACK = ("d_model", "norm", "prenorm", "dropout", "allow_batch_norm")
+"""What every mixer has from the stack."""
+
+
+def _target(name: str) -> Any:
+    """What makes the mixer ``name``: a subclass of :class:`ModelConfig`, or a class or function of the user's.
+
+    Raises:
+        UsageError: for an unknown name, or a hybrid model.
+    """
+    target: Any
+    if name in PARTS:
+        target = PARTS[name]
+    elif ":" in name:
+        target = load_object(name, "mixer")
+        if isinstance(target, type) and issubclass(target, ModelConfig):
+            target = registry.get(name)
+    elif name in registry.names():
+        target = registry.get(name)
+    else:
+        raise unknown("mixer", name, {*registry.names(), *PARTS} - {Hybrid.name})
+    if isinstance(target, type) and issubclass(target, Hybrid):
+        raise UsageError("a hybrid cannot be a layer of a hybrid; write out its layers")
+    return target
+
+
+def _own_part(target: Any, given: dict[str, Any]) -> type[ModelConfig]:
+    """A model of mixers of the user's with these parameters."""
+
+    class Own(ModelConfig):
+        name = "mixer"
+
+        def mixer(self, length: int, causal: bool) -> nn.Module:
+            return own_mixer(target, self.d_model, causal, given)
+
+    return Own
+
+
+def _label(name: str) -> str:
+    """What stands before the dot in a setting of a mixer: its name, with underscores as settings have them."""
+    return name.rpartition(":")[2].replace("-", "_")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=lambda number: number.item())
