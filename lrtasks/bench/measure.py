@@ -73,7 +73,10 @@ class Case:
         """The model's configuration."""
         name = BASELINE if self.model == UNFUSED else self.model
         shared = {each: getattr(self.settings, each) for each in SHARED_PARAMETERS}
-        return models.registry.get(name).make(**shared, **self.hyper.get(name, {}))
+        cls = models.registry.get(name)
+        if "n_layers" in cls.parameter_names():  # a hybrid, whose parameter layers says which
+            shared["n_layers"] = shared.pop("layers")
+        return cls.make(**shared, **self.hyper.get(name, {}))
 
     @property
     def baseline(self) -> Case:
