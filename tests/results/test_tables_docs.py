@@ -38,8 +38,10 @@ def test_the_smallest_number_of_tasks_is_right() -> None:
 def test_every_shared_field_of_the_budget_is_named(name: str) -> None:
     words = {
         "train_samples": "training samples",
-        "val_batches": "validation",
-        "stop_at": "stopping\nscore",
+        "val_batches": "validation and test batches",
+        "test_batches": "validation and test batches",
+        "stop_at": "the score that stops it",
         "stop_solved": "stopping when solved",
     }
-    assert words.get(name, name.replace("_", " ")) in PAGE.split("must have had the same budget:")[1].split(".")[0]
+    named = PAGE.split("must have the same budget:")[1].split(".")[0].replace("\n", " ")
+    assert words.get(name, name.replace("_", " ")) in named
