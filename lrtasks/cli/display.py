@@ -55,6 +55,8 @@ class Display:
         if self._live is None:
             sys.stderr.write(change_line(progress, number) + "\n")
             sys.stderr.flush()
+        else:
+            self._live.refresh()
 
     def _draw(self) -> Group:
         from rich.console import Group

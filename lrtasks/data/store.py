@@ -192,9 +192,9 @@ class Store:
             with held(self.root / LOCK, self.address):
                 yield
         finally:
-            for folder in (PARTIAL, HIDDEN):
+            for folder in (self.root / PARTIAL, self.root / HIDDEN, self.root):
                 with suppress(OSError):  # it is not empty
-                    (self.root / folder).rmdir()
+                    folder.rmdir()
 
     @contextmanager
     def _locked_object(self) -> Iterator[None]:

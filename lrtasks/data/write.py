@@ -122,6 +122,9 @@ def generate(
             most = 1 if store.in_process else len(shards)
             try:
                 with start_workers(job.make, workers, most, backend, address) as pool:
+                    # only now: a cluster that does not answer leaves no folder
+                    store.write(PLAN, [json.dumps(plan.request(), indent=1).encode()])
+                    store.remove(MANIFEST)
                     records = _make(task, plan, shards, _kept(store, plan, shards), pool, quiet=not progress)
                 return _conclude(store, task, plan, shards, records)
             finally:
@@ -303,7 +306,7 @@ def _own_names(plan: Manifest) -> set[str]:
 
 
 def _finished(store: Store, plan: Manifest, *, quiet: bool) -> Manifest | None:
-    """The manifest of a dataset that is whole already; one that is damaged loses it."""
+    """The manifest of a dataset that is whole already."""
     if store.exists(MANIFEST):
         manifest = read_manifest(store)
         problems = find_problems(store, manifest)
@@ -313,8 +316,6 @@ def _finished(store: Store, plan: Manifest, *, quiet: bool) -> Manifest | None:
             return manifest
         for problem in problems:
             sys.stderr.write(f"{problem}: to be made again\n")
-    store.write(PLAN, [json.dumps(plan.request(), indent=1).encode()])
-    store.remove(MANIFEST)
     return None
 
 

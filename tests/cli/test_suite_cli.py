@@ -258,7 +258,7 @@ def test_a_terminal_shows_the_grid(tmp_path: Path) -> None:
     os.close(ours)
     text = shown.decode()
     assert process.returncode == 0, text
-    assert "attention on cumsum seed 0" in text
+    assert "attention on cumsum length=16" in text and " seed 0 " in text
     assert "1 done, 1 running" in text
     assert "2 done" in text
     score = json.loads(next(tmp_path.glob("shift/*/record.json")).read_text())["scores"]["test"]["r2"]

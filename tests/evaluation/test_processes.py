@@ -54,7 +54,7 @@ def test_two_processes_end_with_the_figures_of_one(tmp_path: Path, settings: tup
     assert len(alone) == len(together)
     for one, two in zip(alone, together, strict=True):
         assert one["status"] == two["status"] == "done"
-        assert one["floors"] == two["floors"]
+        assert one["baselines"] == two["baselines"]
         for split, scores in one["scores"].items():
             assert two["scores"][split] == pytest.approx(scores, abs=1e-4)
         for point, other in zip(one["curve"], two["curve"], strict=True):
@@ -125,4 +125,4 @@ def test_a_loss_that_one_process_alone_loses_ends_both(tmp_path: Path) -> None:
     ended = call(TORCHRUN, tmp_path, "--model", "toys:exploding_elsewhere")
     assert ended.returncode == 1
     (record,) = json.loads(ended.stdout)
-    assert (record["status"], record["notes"]) == ("diverged", ["the loss was no longer finite at step 10"])
+    assert (record["status"], record["notes"][-1]) == ("diverged", "the loss was no longer finite at step 10")
