@@ -30,6 +30,6 @@ def folders(out: Path) -> list[Path]:
 
 
 def outcome(record: RunRecord) -> dict[str, Any]:
-    """What must not depend on how often a run was cut off, on who made the batches, or on where and how it was started."""
+    """What must not depend on how often a run was cut off, on who made the batches, or on its start."""
     task = {name: value for name, value in record.task.items() if name != "address"}
     return {**{name: getattr(record, name) for name in OUTCOME}, "task": task}

@@ -115,7 +115,7 @@ def generate(
         with store.locked():
             _check_folder(store, plan)
             store.remove_partials()
-            manifest = _finished(store, plan, quiet=not progress)
+            manifest = _finished(store, quiet=not progress)
             if manifest is not None:
                 return manifest
             shards = [shard for split in plan.counts for shard in plan.planned(split)]
@@ -305,7 +305,7 @@ def _own_names(plan: Manifest) -> set[str]:
     return names
 
 
-def _finished(store: Store, plan: Manifest, *, quiet: bool) -> Manifest | None:
+def _finished(store: Store, *, quiet: bool) -> Manifest | None:
     """The manifest of a dataset that is whole already."""
     if store.exists(MANIFEST):
         manifest = read_manifest(store)
