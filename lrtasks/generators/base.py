@@ -237,10 +237,23 @@ class Task(Config):
                 found[f"{times}x"] = self.at_length(times * (self.nominal_length or 0))
         return found
 
+    def further(self, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Task]:
+        """This task with other parameters, by name of the test.
+
+        Those that the task refuses, or that would be longer than ``MAX_LENGTH``, are left out.
+        """
+        found: dict[str, Task] = {}
+        for name, values in changes.items():
+            with contextlib.suppress(UsageError):
+                task = dataclasses.replace(self, **values)
+                if task.input.length <= MAX_LENGTH:
+                    found[name] = task
+        return found
+
     def tests(self) -> Mapping[str, Task]:
         """Further tests of the trained model, by name: tasks of the same widths with another length or distribution.
 
-        None unless a subclass says so; most return :meth:`longer`.
+        None unless a subclass says so; most return :meth:`longer` or :meth:`further`.
         """
         return {}
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -16,8 +14,6 @@ from lrtasks.generators.base import Split, Task
 from lrtasks.generators.baselines import MajorityClass
 from lrtasks.generators.octaves import octave
 from lrtasks.spec import IGNORED, Batch, Sample
-
-T = TypeVar("T", bound=Task)
 
 MAD_BUDGET: dict[str, Any] = {
     "budget.steps": 20_000,
@@ -111,15 +107,6 @@ class UniformTask(TokenTask):
     def sample(self, rng: np.random.Generator) -> Sample:
         batch = self.samples([rng])
         return Sample(batch.x[0], batch.y[0], None if batch.mask is None else batch.mask[0])
-
-
-def further(task: T, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, T]:
-    """Further tests by name: ``task`` with other parameters. Those that the task refuses are left out."""
-    tests = {}
-    for name, values in changes.items():
-        with contextlib.suppress(UsageError):
-            tests[name] = dataclasses.replace(task, **values)
-    return tests
 
 
 class Uniforms:

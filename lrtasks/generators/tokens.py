@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import MAX_LENGTH, Task
 from lrtasks.generators.octaves import octave
 from lrtasks.spec import IGNORED, Batch, Sample
-
-T = TypeVar("T", bound=Task)
 
 
 class Rule:
@@ -73,20 +69,6 @@ def check_range(name: str, field: str, bounds: tuple[int, int]) -> None:
     """Raise :class:`UsageError` if a range of whole numbers begins above its end."""
     if bounds[0] > bounds[1]:
         raise UsageError(f"{name}: {field} must not begin above its end, found {list(bounds)}")
-
-
-def longer(task: T, field: str, factors: Sequence[int] = (2, 4, 8), **changes: Any) -> dict[str, T]:
-    """Further tests ``"2x"``, ``"4x"``, ...: ``task`` with a multiple of ``field``, as far as positions allow."""
-    made = {}
-    for factor in factors:
-        try:
-            longer_task = dataclasses.replace(task, **{field: factor * getattr(task, field)}, **changes)
-        except UsageError:  # beyond the greatest length
-            break
-        if longer_task.input.length > MAX_LENGTH:
-            break
-        made[f"{factor}x"] = longer_task
-    return made
 
 
 def octaves_of(values: np.ndarray) -> np.ndarray:

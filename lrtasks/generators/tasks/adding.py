@@ -13,7 +13,6 @@ from lrtasks.errors import UsageError
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline
 from lrtasks.generators.octaves import octave
-from lrtasks.generators.recall_tokens import further
 from lrtasks.spec import Batch, Sample, Spec
 
 
@@ -97,7 +96,7 @@ class Adding(Task):
 
     def tests(self) -> Mapping[str, Task]:
         """2, 4 and 8 times the length."""
-        return further(self, {f"{n}x": {"length": n * self.length} for n in (2, 4, 8)})
+        return self.further({f"{n}x": {"length": n * self.length} for n in (2, 4, 8)})
 
     def text(self, batch: Batch, index: int) -> str:
         """The marked numbers with their positions, and the sum."""

@@ -12,7 +12,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import Task, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.recall_tokens import Guess, TokenTask, further
+from lrtasks.generators.recall_tokens import Guess, TokenTask
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 Word = tuple[int, ...]
@@ -248,7 +248,7 @@ class Depo(TokenTask):
         """Twice and four times the nodes, as far as there are names."""
         least, most = self._range
         more = {n: n * most if isinstance(self.nodes, int) else (least, n * most) for n in (2, 4)}
-        return further(self, {f"{n}x": {"nodes": nodes} for n, nodes in more.items()})
+        return self.further({f"{n}x": {"nodes": nodes} for n, nodes in more.items()})
 
     def text(self, batch: Batch, index: int) -> str:
         """Edges as ``3>7``, then the questions as ``3+2=5``; the tokens of a name are joined by dots."""

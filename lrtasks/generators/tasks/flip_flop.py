@@ -13,7 +13,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass
-from lrtasks.generators.tokens import Rule, checked_tokens, last_where, longer, octaves_of
+from lrtasks.generators.tokens import Rule, checked_tokens, last_where, octaves_of
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 WRITE, READ, IGNORE, ZERO, ONE, BLANK = range(6)
@@ -114,7 +114,11 @@ class FlipFlop(Task):
     def tests(self) -> Mapping[str, Task]:
         """Few writes and reads, many of them, and 2 and 4 times as many instructions."""
         sparse, dense = (dataclasses.replace(self, ignore=ignore) for ignore in self.ignore_tests)
-        return {"sparse": sparse, "dense": dense, **longer(self, "instructions", (2, 4))}
+        return {
+            "sparse": sparse,
+            "dense": dense,
+            **self.further({f"{n}x": {"instructions": n * self.instructions} for n in (2, 4)}),
+        }
 
     def baselines(self) -> Mapping[str, Baseline]:
         """The most frequent bit, and the last bit in the text, whatever the instruction before it."""

@@ -12,7 +12,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.recall_tokens import MAD_BUDGET, Guess, MajorityAnswer, Uniforms, UniformTask, further
+from lrtasks.generators.recall_tokens import MAD_BUDGET, Guess, MajorityAnswer, Uniforms, UniformTask
 from lrtasks.spec import IGNORED, Batch, Spec
 
 Tokens = tuple[int, ...]
@@ -270,7 +270,7 @@ class FuzzyRecall(UniformTask):
 
     def tests(self) -> Mapping[str, Task]:
         """2, 4 and 8 times the length."""
-        return further(self, {f"{n}x": {"length": n * self.length} for n in (2, 4, 8)})
+        return self.further({f"{n}x": {"length": n * self.length} for n in (2, 4, 8)})
 
     def text(self, batch: Batch, index: int) -> str:
         """The pairs as ``key:value``, tokens joined by commas; ``*`` marks the ones that are asked."""

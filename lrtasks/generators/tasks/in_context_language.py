@@ -11,7 +11,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.recall_tokens import Guess, Uniforms, UniformTask, earlier, further, gathered, octave_or_zero
+from lrtasks.generators.recall_tokens import Guess, Uniforms, UniformTask, earlier, gathered, octave_or_zero
 from lrtasks.spec import IGNORED, Batch, Spec
 
 
@@ -237,7 +237,7 @@ class InContextLanguage(UniformTask):
     def tests(self) -> Mapping[str, Task]:
         """Twice and four times the strings, with as much more room."""
         low, high = self.strings
-        return further(self, {f"{n}x": {"length": n * self.length, "strings": (n * low, n * high)} for n in (2, 4)})
+        return self.further({f"{n}x": {"length": n * self.length, "strings": (n * low, n * high)} for n in (2, 4)})
 
     def text(self, batch: Batch, index: int) -> str:
         """The strings in letters, ``|`` after each; what is asked in brackets behind the token."""

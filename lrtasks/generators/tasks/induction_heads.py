@@ -13,7 +13,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import MAX_LENGTH, Split, Task, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass
-from lrtasks.generators.tokens import Rule, checked_tokens, longer, octaves_of
+from lrtasks.generators.tokens import Rule, checked_tokens, octaves_of
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 WINDOW = 32
@@ -108,7 +108,7 @@ class InductionHeads(Task):
     def tests(self) -> Mapping[str, Task]:
         """Other lengths, named by their factor or, with ``tested="far"``, by themselves."""
         if self.tested == "near":
-            return longer(self, "length", (2, 4, 8, 16))
+            return self.further({f"{n}x": {"length": n * self.length} for n in (2, 4, 8, 16)})
         lengths = [2**power for power in range(6, 21)]
         return {str(length): dataclasses.replace(self, length=length) for length in lengths if length != self.length}
 

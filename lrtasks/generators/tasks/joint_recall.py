@@ -12,7 +12,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import Task, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.recall_tokens import Guess, Uniforms, UniformTask, earlier, further, gathered, octave_or_zero
+from lrtasks.generators.recall_tokens import Guess, Uniforms, UniformTask, earlier, gathered, octave_or_zero
 from lrtasks.spec import IGNORED, Batch, Spec
 
 BEGIN, SEP, PAD, FIRST = 0, 1, 2, 3
@@ -196,7 +196,7 @@ class JointRecall(UniformTask):
         """Twice the keys, twice the contexts, and both, named ``CxK``, as far as there is room."""
         contexts, keys = _range(self.contexts)[1], _range(self.keys)[1]
         sizes = [(contexts, 2 * keys), (2 * contexts, keys), (2 * contexts, 2 * keys)]
-        return further(self, {f"{c}x{k}": {"contexts": c, "keys": k} for c, k in sizes})
+        return self.further({f"{c}x{k}": {"contexts": c, "keys": k} for c, k in sizes})
 
     def text(self, batch: Batch, index: int) -> str:
         """The table as ``c0 k1:v4 k0:v7``, then the questions with their answers as ``k0=v7``."""

@@ -11,7 +11,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.recall_tokens import Guess, Uniforms, UniformTask, earlier, further, octave_or_zero
+from lrtasks.generators.recall_tokens import Guess, Uniforms, UniformTask, earlier, octave_or_zero
 from lrtasks.spec import IGNORED, Batch, Spec
 
 TESTED_HOPS = 8
@@ -155,7 +155,7 @@ class KHop(UniformTask):
         """2 and 4 times the length; each hop count up to 8 alone."""
         longer = {f"{n}x": {"length": n * self.length} for n in (2, 4)}
         counts = range(self.hops[0], min(self.hops[1], TESTED_HOPS) + 1)
-        return further(self, {**longer, **{f"hops-{k}": {"asked": (k, k)} for k in counts}})
+        return self.further({**longer, **{f"hops-{k}": {"asked": (k, k)} for k in counts}})
 
     def text(self, batch: Batch, index: int) -> str:
         """The hop count, then each letter with its answer below it in a second row."""

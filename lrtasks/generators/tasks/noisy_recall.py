@@ -19,7 +19,6 @@ from lrtasks.generators.recall_tokens import (
     Uniforms,
     UniformTask,
     earlier,
-    further,
     gathered,
     octave_or_zero,
     spread,
@@ -211,7 +210,7 @@ class NoisyRecall(UniformTask):
         """2, 4 and 8 times the length; other shares of noise."""
         longer = {f"{n}x": {"length": n * self.length} for n in (2, 4, 8)}
         shares = {f"noise-{share:g}": {"noise": share} for share in NOISE_TESTS if share != self.noise}
-        return further(self, {**longer, **shares})
+        return self.further({**longer, **shares})
 
     def text(self, batch: Batch, index: int) -> str:
         """Pairs as ``key:value``, noise as dots, the last key with its answer; ``*`` marks what is asked before it."""

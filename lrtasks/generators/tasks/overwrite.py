@@ -16,7 +16,6 @@ from lrtasks.generators.recall_tokens import (
     Uniforms,
     UniformTask,
     earlier,
-    further,
     gathered,
     octave_or_zero,
     spread,
@@ -180,8 +179,8 @@ class Overwrite(UniformTask):
     def tests(self) -> Mapping[str, Task]:
         """With 2, 4 and 8 times the updates; law ``zoology``: 2, 4 and 8 times the length."""
         if self.law == "zoology":
-            return further(self, {f"{n}x": {"length": n * self.input.length} for n in (2, 4, 8)})
-        return further(self, {f"{n}x": {"updates": n * self.updates, "length": None} for n in (2, 4, 8)})
+            return self.further({f"{n}x": {"length": n * self.input.length} for n in (2, 4, 8)})
+        return self.further({f"{n}x": {"updates": n * self.updates, "length": None} for n in (2, 4, 8)})
 
     def text(self, batch: Batch, index: int) -> str:
         """The pairs as ``key:value``, then each query with its answer."""

@@ -12,7 +12,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.tokens import Rule, checked_tokens, longer, octaves_of
+from lrtasks.generators.tokens import Rule, checked_tokens, octaves_of
 from lrtasks.spec import Batch, Sample, Spec
 
 NOISE = 0
@@ -135,7 +135,7 @@ class SelectiveCopying(Task):
 
     def tests(self) -> Mapping[str, Task]:
         """2, 4 and 8 times the noise."""
-        return longer(self, "noise")
+        return self.further({f"{n}x": {"noise": n * self.noise} for n in (2, 4, 8)})
 
     def baselines(self) -> Mapping[str, Baseline]:
         """The most frequent token, and the data among the last 16 positions of the text."""

@@ -12,7 +12,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass
-from lrtasks.generators.tokens import Rule, checked_tokens, last_where, longer, octaves_of
+from lrtasks.generators.tokens import Rule, checked_tokens, last_where, octaves_of
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 
@@ -115,7 +115,7 @@ class Stack(Task):
 
     def tests(self) -> Mapping[str, Task]:
         """2, 4 and 8 times the operations."""
-        return longer(self, "operations")
+        return self.further({f"{n}x": {"operations": n * self.operations} for n in (2, 4, 8)})
 
     def baselines(self) -> Mapping[str, Baseline]:
         """The most frequent value, the value pushed last, and the value pushed last on this stack, taken or not."""

@@ -11,7 +11,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Task, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.recall_tokens import Guess, Uniforms, UniformTask, further, octave_or_zero, spread
+from lrtasks.generators.recall_tokens import Guess, Uniforms, UniformTask, octave_or_zero, spread
 from lrtasks.spec import IGNORED, Batch, Spec
 
 FORWARD: dict[str, object] = {
@@ -254,9 +254,9 @@ class VariableTracking(UniformTask):
     def tests(self) -> Mapping[str, Task]:
         """Forward: 2 and 4 times the statements; shuffled: 2, 4 and 8 hops as far as there are variables."""
         if self.order == "forward":
-            return further(self, {f"{n}x": {"statements": n * self.statements} for n in (2, 4)})
+            return self.further({f"{n}x": {"statements": n * self.statements} for n in (2, 4)})
         room = {hops for hops in (2, 4, 8) if hops != self.hops and self.chains * (hops + 1) <= self._names}
-        return further(self, {f"hops-{hops}": {"hops": hops, "variables": self._names} for hops in sorted(room)})
+        return self.further({f"hops-{hops}": {"hops": hops, "variables": self._names} for hops in sorted(room)})
 
     def text(self, batch: Batch, index: int) -> str:
         """Statements as ``x2=x0``, constants as numbers; then values in brackets (forward), or the questions."""
