@@ -12,7 +12,7 @@ from torch import nn
 
 import lrtasks
 from lrtasks import generators, models
-from lrtasks.budget import Budget
+from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.errors import UsageError
 from lrtasks.run_config import RunConfig
 
@@ -41,7 +41,7 @@ def test_later_presets_win() -> None:
     assert config.budget.lr == 8e-4, "the model's for this task"
     assert config.model.parameters["layers"] == 6, "the model's for this task"
     assert config.model.parameters["dt_min"] == 0.5
-    assert RunConfig.make("shift", "dlr").budget == Budget(lr=1e-3)
+    assert RunConfig.make("shift", "dlr").budget == Budget(**DEFAULTS["small"], lr=1e-3)
 
 
 @pytest.mark.parametrize(("task", "model", "preset"), PRESETS)
