@@ -205,6 +205,30 @@ class RunConfig:
         )
 
 
+def build_model(model: ModelLike, task: str | Task, *, preset: str | None = None, **hyper: Any) -> nn.Module:
+    """An untrained model for a task, on the CPU, in training mode.
+
+    Args:
+        model: whatever names a model (:mod:`lrtasks.models.factory`).
+        task: a name or a task; its input, target and direction shape the model.
+        preset: fills in hyper-parameters (and the parameters of a task given by name) that are left open, as in
+            :func:`lrtasks.evaluate`; without it they have their defaults.
+        hyper: hyper-parameters by name.
+
+    Returns:
+        A module that maps ``task.batch(...)``'s ``x`` to ``(batch, task.target.length, task.target.width)``. Its
+        parameters are drawn from torch's global generator.
+
+    Raises:
+        UsageError: for an unknown name or hyper-parameter (the close ones are suggested) or a value out of range.
+    """
+    settings = {f"model.{name}": value for name, value in hyper.items()}
+    if preset is not None:
+        return RunConfig.make(task, model, preset=preset, settings=settings).build()
+    made = registry.get(task).make() if isinstance(task, str) else task
+    return model_factory(model, hyper).build(made.input, made.target, made.causal)
+
+
 def _of_this_model(settings: Mapping[str, Any], label: str) -> dict[str, Any]:
     """Settings with ``model.`` in place of the model's own label."""
     prefix = label.replace("-", "_") + "."

@@ -34,8 +34,7 @@ def list_names(
     registries: dict[str, Registry[Any]] = {"tasks": generators.registry, "models": models.registry}
     if kind is not None and kind not in registries:
         raise unknown("kind", kind, registries)
-    if group is not None and group not in GROUPS:
-        raise unknown("group", group, GROUPS)
+    of_group = generators.names(group)
     chosen = ["tasks"] if group is not None else [kind] if kind else list(registries)
     usable = {}
     for title in chosen:
@@ -45,7 +44,7 @@ def list_names(
             sys.stderr.write(f"lrtasks: {problem}\n")
     groups = {name: generators.registry.get(name).group for name in usable.get("tasks", ())}
     if group is not None:
-        usable["tasks"] = [name for name in usable["tasks"] if groups[name] == group]
+        usable["tasks"] = [name for name in usable["tasks"] if name in of_group]
     if as_json:
         print_json(usable)
         return
