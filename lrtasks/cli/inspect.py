@@ -99,7 +99,9 @@ def describe(
 def preview(
     context: typer.Context,
     task: Annotated[str, typer.Argument(help="A task (lrtasks list) or FILE.py:NAME.")],
-    out: Annotated[Path | None, typer.Option(help="Picture to write, .png, .svg or .pdf (default: TASK.png).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Picture to write, .png, .svg or .pdf (default: TASK.png).")
+    ] = None,
     samples: Annotated[int, typer.Option(help="Number of samples to draw.")] = 2,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
     preset: Annotated[str, typer.Option(help="Preset that fills in parameters: small or paper.")] = "small",
