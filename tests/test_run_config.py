@@ -66,7 +66,7 @@ def test_everything_of_ours_has_both_presets(preset: str) -> None:
         ("shift", "dlr", {"settings": {"lenght": 8}}, "called 'lenght'; did you mean 'length'"),
         ("shift", "dlr", {"settings": {"length": 0}}, "shift: length must be at least 2"),
         ("shift", "dlr", {"settings": {"steps": 8, "budget.steps": 9}}, "steps is given twice: 8 and 9"),
-        ("shift", Mixer, {"settings": {"window": 8}}, "write model.window for a model of your own"),
+        ("shift", Mixer, {"settings": {"windw": 8}}, "called 'windw'; did you mean 'window'"),
         ("shift", Mixer, {"settings": {"model.windw": 8}}, "Mixer"),
         ("shift", "dlr", {"seed": -1}, "seed must be a whole number"),
         (3, "dlr", {}, "task must be a name or a task"),
