@@ -15,6 +15,8 @@ from lrtasks.errors import UsageError, unknown
 if TYPE_CHECKING:
     import pandas as pd
 
+    from lrtasks.results.formats import TextTable
+
 
 def table(
     folders: Annotated[list[Path] | None, typer.Argument(help="Results folders (default: runs).")] = None,
@@ -25,19 +27,39 @@ def table(
     unequal_budgets: Annotated[
         bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task, in rows of their own.")
     ] = False,
+    by_length: Annotated[
+        bool, typer.Option("--by-length", help="Also show the scores on further tests, such as other lengths.")
+    ] = False,
+    mean: Annotated[
+        bool,
+        typer.Option("--mean", help="Show the mean over seeds with its 95 % interval, not median and solved seeds."),
+    ] = False,
+    frame: Annotated[
+        Path | None, typer.Option(help="Instead write the frame, one row per run, to this .parquet or .csv file.")
+    ] = None,
     as_json: JsonFormat = False,
 ) -> None:
-    """Print scores with their intervals, floors, the papers' figures and costs of all runs."""
+    """Print scores, floors, the papers' figures and costs of all runs; several seeds as median and how many solved."""
     form = chosen_format(form, as_json, FORMATS)
     if transpose and form in ("csv", "json"):
         raise UsageError(f"--transpose has no meaning with {form}, which lists single cells")
+    from lrtasks.results.frame import write_frame
     from lrtasks.results.table import make_table
 
     runs = read_frame(folders or [Path("runs")])
     runs = _chosen("model", models, runs)
     runs = _chosen("task", tasks, runs)
-    made = make_table(runs, unequal_budgets=unequal_budgets)
-    print_tables(form, lambda: (made.tables(transpose=transpose), made.notes()), made.rows)
+    if frame is not None:
+        write_frame(runs, frame)
+        print(f"wrote {frame}")
+        return
+    made = make_table(runs, unequal_budgets=unequal_budgets, mean=mean)
+
+    def tables() -> tuple[list[TextTable], list[str]]:
+        lengths = made.by_length() if by_length else None
+        return [*made.tables(transpose=transpose), *([lengths] if lengths else [])], made.notes()
+
+    print_tables(form, tables, made.rows)
 
 
 def read_frame(folders: Sequence[Path]) -> pd.DataFrame:
@@ -46,12 +68,12 @@ def read_frame(folders: Sequence[Path]) -> pd.DataFrame:
     Raises:
         UsageError: if there is no run.
     """
-    from lrtasks.results.frame import make_frame, read_runs
+    from lrtasks.results.frame import read_frame as read
 
-    runs, problems = read_runs(folders)
+    runs, problems = read(folders)
     for problem in problems:
         sys.stderr.write(f"lrtasks: left out: {problem}\n")
-    return make_frame(runs)
+    return runs
 
 
 def _chosen(column: str, chosen: str, runs: pd.DataFrame) -> pd.DataFrame:

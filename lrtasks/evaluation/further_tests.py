@@ -52,7 +52,7 @@ def score_further(fabric: Fabric, model: nn.Module, config: RunConfig, streams: 
         try:
             with _at_specs_of(model, task):
                 scorer = loop.score(fabric, model, task, test, count, streams.workers, slices=False)
-            record.scores[name] = scorer.scores()
+            record.scores[name], record.errors[name] = scorer.scores(), scorer.error()
         except (UsageError, loop.DivergedError) as error:
             record.notes.append(f"test {name}: not possible: {error}")
             continue
