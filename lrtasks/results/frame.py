@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+import lrtasks
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.files import write_output
 from lrtasks.metrics import scaled_score
@@ -65,6 +66,7 @@ COLUMNS = {
 SOLVED = 0.95
 """Scaled score on the test stream from which a run counts as solved."""
 SPLITS = ("train", "val", "test")
+PACKAGE = Path(lrtasks.__file__).parent
 
 OUTCOME = ["setup", "variant", "seed", "status", "score", "val_score", "steps", "seconds", "seconds_per_step"]
 """Records that agree in these columns are copies of one run."""
@@ -166,6 +168,19 @@ def _hashable(value: Any) -> Any:
 def _description(name: str) -> str:
     owner, _, rest = name.partition(".")
     return COLUMNS.get(name) or f"{owner}: {rest}"
+
+
+def published() -> Path:
+    """The published runs: the folder ``results`` of a checkout, or their frame, which an installed package brings.
+
+    Raises:
+        UsageError: if there are none.
+    """
+    places = (PACKAGE / "published.parquet", PACKAGE.parent / "results")
+    found = [place for place in places if place.exists() and (place.is_file() or (place / "small").is_dir())]
+    if not found:
+        raise UsageError("this installation brings no published runs; name a folder of runs with --published")
+    return found[0]
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[tuple[Path, RunRecord]], list[str]]:

@@ -36,6 +36,7 @@ from lrtasks.budget import SHARED_BUDGET, Budget
 from lrtasks.config import Config, override, parameter, split_setting
 from lrtasks.errors import UsageError, suggestion, unknown
 from lrtasks.models.factory import model_parameter_names, model_presets
+from lrtasks.registry import split_preset
 from lrtasks.run_config import RunConfig, require_preset
 
 LISTS = tuple(entry["name"] for entry in Budget.describe_parameters() if entry["type"].startswith("tuple"))
@@ -286,7 +287,7 @@ def _require_known(
 ) -> None:
     """Check that each setting belongs to a chosen task or model or to the budget; else every run would be skipped."""
     usable = {**generators.registry.problems(), **models.registry.problems()}
-    tasks = [generators.registry.get(name) for name in chosen_tasks if name not in usable]
+    tasks = [generators.registry.get(split_preset(name)[0]) for name in chosen_tasks if name not in usable]
     of_models = {name: model_parameter_names(name) for name in chosen_models if name not in usable}
     if not tasks or not of_models:
         return  # every run is skipped for a reason of its own
