@@ -116,6 +116,9 @@ def sweep(
 ) -> int:
     """Run models on one task over a grid, and print the largest value of each varied option that a model solves.
 
+    Of lengths that is the trainable length; scores at the lengths of further tests stand beside the generalisation
+    length, that of a model trained once.
+
     An option with commas varies. Example: lrtasks sweep --task shift --models dlr,attention --length 1024,4096,16384
     """
     place = backends.make_backend(backend, options)
@@ -123,7 +126,7 @@ def sweep(
     wanted = suite_from_options(context, chosen, given_settings(context, budget, settings))
 
     def summary(records: Sequence[RunRecord]) -> None:
-        for name in wanted.varied:
+        for name in () if select else wanted.varied:
             print_solved(name, wanted.runs, records, solved)
 
     return carry_out(
@@ -136,7 +139,8 @@ def sweep(
         may_differ=_may_differ(wanted, unequal_budgets),
         select=select,
         as_json=as_json,
-        summary=None if select else summary,
+        summary=summary,
+        by_length=True,
     )
 
 
@@ -172,6 +176,7 @@ def carry_out(
     select: str | None,
     as_json: bool,
     summary: Callable[[Sequence[RunRecord]], None] | None = None,
+    by_length: bool = False,
     **how: Any,
 ) -> int:
     """Run a suite with a display, print records, and give the exit code."""
@@ -180,7 +185,7 @@ def carry_out(
         print_json([json.loads(record.to_json()) for record in records])
     else:
         # unequal budgets were refused before anything ran, or asked for
-        print_runs(records, unequal_budgets=True)
+        print_runs(records, unequal_budgets=True, by_length=by_length)
         if summary:
             summary(records)
     return say_unfinished(runs, records)
@@ -222,7 +227,8 @@ def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunReco
     If the values are not numbers, all such values are listed.
     """
     bare = name.split(".")[-1]
-    print(f"\nlargest {bare} with a test score of at least {solved:g}:")
+    title = "trainable length: largest length" if bare == "length" else f"largest {bare}"
+    print(f"\n{title} with a test score of at least {solved:g}:")
     for model in dict.fromkeys(run.model.name for run in runs):
         reached: dict[Any, bool] = {}
         for run, record in zip(runs, records, strict=True):

@@ -15,8 +15,6 @@ from lrtasks.errors import UsageError, unknown
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lrtasks.results.formats import TextTable
-
 
 def table(
     folders: Annotated[list[Path] | None, typer.Argument(help="Results folders (default: runs).")] = None,
@@ -55,11 +53,7 @@ def table(
         return
     made = make_table(runs, unequal_budgets=unequal_budgets, mean=mean)
 
-    def tables() -> tuple[list[TextTable], list[str]]:
-        lengths = made.by_length() if by_length else None
-        return [*made.tables(transpose=transpose), *([lengths] if lengths else [])], made.notes()
-
-    print_tables(form, tables, made.rows)
+    print_tables(form, lambda: (made.tables(transpose=transpose, by_length=by_length), made.notes()), made.rows)
 
 
 def read_frame(folders: Sequence[Path]) -> pd.DataFrame:

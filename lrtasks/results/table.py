@@ -277,9 +277,14 @@ class Table:
             *paper_notes(self.cells.values()),
         ]
 
-    def tables(self, *, transpose: bool = False) -> list[TextTable]:
-        """Scores, with the models as rows if asked for, and costs."""
-        return [self.scores().transposed() if transpose else self.scores(), self.costs()]
+    def tables(self, *, transpose: bool = False, by_length: bool = False) -> list[TextTable]:
+        """Scores, with the models as rows if asked for, costs, and if asked for the scores on further tests."""
+        further = self.by_length() if by_length else None
+        return [
+            self.scores().transposed() if transpose else self.scores(),
+            self.costs(),
+            *([further] if further else []),
+        ]
 
 
 def test_order(name: str) -> tuple[bool, float, str]:

@@ -104,6 +104,7 @@ OTHERS: dict[str, Any] = {
     "stop_at": 0.5,
     "stop_solved": True,
     "test_lengths": (5,),
+    "test_data": ("stored",),
     "precision": "bf16",
     "lr": 0.5,
     "weight_decay": 0.5,
