@@ -22,6 +22,7 @@ from lrtasks.cli.data import app as data
 from lrtasks.cli.evaluate import evaluate
 from lrtasks.cli.generate import generate
 from lrtasks.cli.inspect import describe, list_names, preview
+from lrtasks.cli.profile import profile
 from lrtasks.cli.report import report
 from lrtasks.cli.suite import suite, sweep
 from lrtasks.cli.table import table
@@ -55,6 +56,7 @@ app.command("check", rich_help_panel=LOOK, context_settings=EXTRA)(check)
 app.command("eval", rich_help_panel=TRAIN, context_settings=EXTRA)(evaluate)
 app.command("suite", rich_help_panel=TRAIN, context_settings=EXTRA)(suite)
 app.command("sweep", rich_help_panel=TRAIN, context_settings=EXTRA)(sweep)
+app.command("profile", rich_help_panel=TRAIN, context_settings=EXTRA)(profile)
 app.command("bench", rich_help_panel=TRAIN)(bench)
 app.command("table", rich_help_panel=RESULTS)(table)
 app.command("compare", rich_help_panel=RESULTS)(compare)

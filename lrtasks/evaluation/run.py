@@ -274,6 +274,7 @@ class _Run:
         self._draw_predictions()
         scorer = loop.score(self.fabric, self.model, task, *streams.test, streams.workers)
         record.scores["test"], record.slices = scorer.scores(), scorer.slices()
+        record.errors["test"] = scorer.error()
         # now, since they describe the last batch that the model saw
         record.diagnostics = {
             name or "model": _report(name, report) for name, report in offered(self.model, "diagnostics")
