@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import model_pages
+import papers
 import published
 import reproduce
 import scores
@@ -32,6 +33,8 @@ RENDERERS: dict[str, Renderer] = {
     "sample": task_pages.sample,
     "task": task_pages.task,
     "models": model_pages.table_of_models,
+    "families": model_pages.families,
+    "papers": papers.list_of_papers,
     "model": model_pages.model,
     "common": model_pages.common,
     "budget": model_pages.budget,

@@ -57,7 +57,7 @@ def gallery(page: Path, _: Sequence[str]) -> str:
 def groups(page: Path, _: Sequence[str]) -> str:
     """The table of groups, with the tasks of each."""
     rows = [
-        [group, GROUP_MEANINGS[group], ", ".join(_named(page, name) for name in names)] for group, names in _groups()
+        [group, GROUP_MEANINGS[group], ", ".join(named(page, name) for name in names)] for group, names in _groups()
     ]
     return table(["group", "to test", "take"], rows)
 
@@ -65,7 +65,7 @@ def groups(page: Path, _: Sequence[str]) -> str:
 def tasks(page: Path, _: Sequence[str]) -> str:
     """The table of tasks, by group."""
     rows = [
-        [group, _named(page, name), sentence(registry.get(name)), _floor(name)]
+        [group, named(page, name), sentence(registry.get(name)), _floor(name)]
         for group, names in _groups()
         for name in names
     ]
@@ -98,7 +98,7 @@ def _groups() -> list[tuple[str, list[str]]]:
 def _card(page: Path, name: str) -> str:
     parameters = ", ".join(f"`{parameter}`" for parameter in registry.get(name).parameter_names())
     parts = [
-        f"**{_named(page, name)}**",
+        f"**{named(page, name)}**",
         _sample(page, name),
         sentence(registry.get(name)),
         f"Baseline: {_floor(name)}",
@@ -108,7 +108,8 @@ def _card(page: Path, name: str) -> str:
     return "\n".join(["-   " + lines[0], *(f"    {line}" if line else "" for line in lines[1:])])
 
 
-def _named(page: Path, name: str) -> str:
+def named(page: Path, name: str) -> str:
+    """The name of a task as a link to its page."""
     return f"[{name}]({link(page, task_examples.TASKS / f'{name}.md')})"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,7 +67,7 @@ def describe(
     name: Annotated[str, typer.Argument(help="A task or a model.")],
     as_json: AsJson = False,
 ) -> None:
-    """Describe a task or a model: what it is, its parameters, its presets."""
+    """Describe a task or a model: what it is, its papers, its parameters, its presets."""
     from lrtasks import generators
 
     if name in generators.names():
@@ -117,6 +118,8 @@ def preview(
 
 
 def _describe(registry: Registry[Any], name: str) -> dict[str, Any]:
+    from lrtasks.papers import named_in
+
     cls = registry.get(name)
     return {
         "kind": registry.kind,
@@ -124,6 +127,7 @@ def _describe(registry: Registry[Any], name: str) -> dict[str, Any]:
         "summary": inspect.cleandoc(cls.__doc__ or ""),
         "parameters": cls.describe_parameters(),
         "presets": cls.presets,
+        "papers": [{**asdict(paper), "url": paper.url} for paper in named_in(cls.__doc__)],
     }
 
 
@@ -148,6 +152,10 @@ def _print_description(described: dict[str, Any]) -> None:
     from rich.table import Table
 
     print(f"{described['kind']} {described['name']}\n\n{described['summary']}\n")
+    for paper in described["papers"]:
+        print(f'{paper["authors"]}, "{paper["title"]}", {paper["url"]}')
+    if described["papers"]:
+        print()
     grid = Table("parameter", "type", "default", "meaning", title=None, box=None, pad_edge=False)
     for entry in described["parameters"]:
         limits = [f"{key.replace('_', ' ')} {entry[key]}" for key in ("at_least", "above", "at_most") if key in entry]
