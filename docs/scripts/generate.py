@@ -29,7 +29,6 @@ HEAT_MAP = DOCS / "heat_map.svg"
 RENDERERS: dict[str, Renderer] = {
     "gallery": task_pages.gallery,
     "groups": task_pages.groups,
-    "tasks": task_pages.tasks,
     "sample": task_pages.sample,
     "task": task_pages.task,
     "models": model_pages.table_of_models,

@@ -27,11 +27,11 @@ IN_COLUMNS = ("steps", "batch_size")
 GROUP_MEANINGS = {
     "state": "a state that each token changes",
     "structure": "nesting, stacks and the rules of a language",
-    "copying": "giving back what was read, whole or in part",
+    "copying": "reproducing the input, in whole or in part",
     "retrieval": "looking up by content",
     "hops": "several lookups in a row",
-    "capacity": "how much is held, in a vector or in the weights",
-    "latching": "holding a value, and adding to it",
+    "capacity": "how much a vector or the weights can store",
+    "latching": "storing a value, and accumulating",
     "algorithms": "a map that depends on the whole input",
     "geometry": "following a curve through an image",
     "other": "anything else",
@@ -59,17 +59,7 @@ def groups(page: Path, _: Sequence[str]) -> str:
     rows = [
         [group, GROUP_MEANINGS[group], ", ".join(named(page, name) for name in names)] for group, names in _groups()
     ]
-    return table(["group", "to test", "take"], rows)
-
-
-def tasks(page: Path, _: Sequence[str]) -> str:
-    """The table of tasks, by group."""
-    rows = [
-        [group, named(page, name), sentence(registry.get(name)), _floor(name)]
-        for group, names in _groups()
-        for name in names
-    ]
-    return table(["group", "task", "what it asks", "floor at `small`"], rows)
+    return table(["group", "capability", "tasks"], rows)
 
 
 def sample(page: Path, words: Sequence[str]) -> str:
