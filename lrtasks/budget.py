@@ -67,7 +67,7 @@ class Budget(Config):
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "small": {},
+    "small": {"eval_every": 100, "val_batches": 5, "test_batches": 20, "stop_solved": True},
     "paper": {"steps": 43_200, "lr": 1e-4, "eval_every": 3_600, "val_batches": 40, "test_batches": 400},
 }
 """Budgets of the presets, which models and tasks override (``paper``: DLR paper, arXiv:2212.00768, section 3.2)."""

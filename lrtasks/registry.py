@@ -105,6 +105,17 @@ class Registry(Generic[T]):
             raise UsageError(f"no {self.kind} is chosen; allowed: all, or some of {', '.join(known)}")
         return names
 
+    def owns(self, name: str) -> bool:
+        """Whether ``name`` is a name of this registry, or the address of a class of this kind.
+
+        Raises:
+            UsageError: if there is nothing at the address.
+        """
+        if ":" not in name:
+            return name in self.names()
+        found = load_object(name, "task or model")
+        return isinstance(found, type) and issubclass(found, self._base_class())
+
     def problems(self) -> dict[str, str]:
         """One line for each name of another package that cannot be used; unlike :meth:`names` this imports them."""
         found = {}

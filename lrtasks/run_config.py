@@ -18,7 +18,7 @@ from lrtasks.config import assign
 from lrtasks.errors import UsageError, unknown
 from lrtasks.generators import Task, registry
 from lrtasks.models.base import ModelLike
-from lrtasks.models.factory import ModelFactory, model_factory, model_parameter_names, model_presets
+from lrtasks.models.factory import ModelFactory, model_factory, model_label, model_parameter_names, model_presets
 from lrtasks.record import RunRecord
 from lrtasks.registry import split_preset
 
@@ -76,7 +76,8 @@ class RunConfig:
             model: whatever names a model (:mod:`lrtasks.models.factory`).
             preset: ``"small"``, ``"paper"``, or another that the task or the model has.
             seed: whole number in 0..2^63-1.
-            settings: parameters of task, model and budget, by bare name or by ``OWNER.NAME``.
+            settings: parameters of task, model and budget, by bare name or by ``OWNER.NAME``; the model's by
+                ``LABEL.NAME`` as well (``dlr.d_state``, ``MyLayer.window``).
             data: a stored dataset of this task.
             name: label of a user's own model.
             options: other names that the user could have meant by an unknown setting.
@@ -97,7 +98,7 @@ class RunConfig:
             "model": model_parameter_names(model),
             "budget": Budget.parameter_names(),
         }
-        given = assign(settings or {}, known, options=options)
+        given = assign(_of_this_model(settings or {}, model_label(model, name)), known, options=options)
         of_task, task_budget = task_class.preset_values(instance or preset)
         of_model, model_budget = model_class.preset_values(preset) if model_class else ({}, {})
         both = f"{preset}/{task_class.name}"
@@ -202,6 +203,39 @@ class RunConfig:
             status=status,
             notes=list(notes),
         )
+
+
+def build_model(model: ModelLike, task: str | Task, *, preset: str | None = None, **hyper: Any) -> nn.Module:
+    """An untrained model for a task, on the CPU, in training mode.
+
+    Args:
+        model: whatever names a model (:mod:`lrtasks.models.factory`).
+        task: a name or a task; its input, target and direction shape the model.
+        preset: fills in hyper-parameters (and the parameters of a task given by name) that are left open, as in
+            :func:`lrtasks.evaluate`; without it they have their defaults.
+        hyper: hyper-parameters by name.
+
+    Returns:
+        A module that maps ``task.batch(...)``'s ``x`` to ``(batch, task.target.length, task.target.width)``. Its
+        parameters are drawn from torch's global generator.
+
+    Raises:
+        UsageError: for an unknown name or hyper-parameter (the close ones are suggested) or a value out of range.
+    """
+    settings = {f"model.{name}": value for name, value in hyper.items()}
+    if preset is not None:
+        return RunConfig.make(task, model, preset=preset, settings=settings).build()
+    made = registry.get(task).make() if isinstance(task, str) else task
+    return model_factory(model, hyper).build(made.input, made.target, made.causal)
+
+
+def _of_this_model(settings: Mapping[str, Any], label: str) -> dict[str, Any]:
+    """Settings with ``model.`` in place of the model's own label."""
+    prefix = label.replace("-", "_") + "."
+    return {
+        f"model.{name[len(prefix) :]}" if name.replace("-", "_").startswith(prefix) else name: value
+        for name, value in settings.items()
+    }
 
 
 def require_preset(preset: str, classes: Iterable[type[Any]]) -> None:

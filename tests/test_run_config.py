@@ -12,7 +12,7 @@ from torch import nn
 
 import lrtasks
 from lrtasks import generators, models
-from lrtasks.budget import Budget
+from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.errors import UsageError
 from lrtasks.run_config import RunConfig
 
@@ -41,7 +41,7 @@ def test_later_presets_win() -> None:
     assert config.budget.lr == 8e-4, "the model's for this task"
     assert config.model.parameters["layers"] == 6, "the model's for this task"
     assert config.model.parameters["dt_min"] == 0.5
-    assert RunConfig.make("shift", "dlr").budget == Budget(lr=1e-3)
+    assert RunConfig.make("shift", "dlr").budget == Budget(**DEFAULTS["small"], lr=1e-3)
 
 
 @pytest.mark.parametrize(("task", "model", "preset"), PRESETS)
@@ -66,7 +66,7 @@ def test_everything_of_ours_has_both_presets(preset: str) -> None:
         ("shift", "dlr", {"settings": {"lenght": 8}}, "called 'lenght'; did you mean 'length'"),
         ("shift", "dlr", {"settings": {"length": 0}}, "shift: length must be at least 2"),
         ("shift", "dlr", {"settings": {"steps": 8, "budget.steps": 9}}, "steps is given twice: 8 and 9"),
-        ("shift", Mixer, {"settings": {"window": 8}}, "write model.window for a model of your own"),
+        ("shift", Mixer, {"settings": {"windw": 8}}, "called 'windw'; did you mean 'window'"),
         ("shift", Mixer, {"settings": {"model.windw": 8}}, "Mixer"),
         ("shift", "dlr", {"seed": -1}, "seed must be a whole number"),
         (3, "dlr", {}, "task must be a name or a task"),

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
-from lrtasks import models
 from lrtasks.bench import BASELINE, CLASSES, SHARED_PARAMETERS, UNFUSED, VOCABULARY, Phase
 from lrtasks.budget import Budget
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError, in_one_line, is_shortage
 from lrtasks.evaluation.optimiser import make_optimiser
-from lrtasks.models.base import Backbone, ModelConfig, offered, state_bytes
+from lrtasks.models.base import Backbone, offered, state_bytes
+from lrtasks.models.factory import ModelFactory, is_registered, model_factory, model_label, model_parameter_names
 from lrtasks.processes import end_with_parent
 from lrtasks.spec import Spec
 
@@ -55,11 +55,11 @@ class Case:
     """One model at one length.
 
     Attributes:
-        model: a registered name or :data:`UNFUSED`.
+        model: a registered name, the address of a model or mixer of the user's, or :data:`UNFUSED`.
         length: positions of the sequence.
         settings: shared settings.
         device: ``"cpu"`` or ``"cuda"``.
-        hyper: hyper-parameters that differ from a model's defaults, by model.
+        hyper: hyper-parameters that differ from a model's defaults, by the model's label.
     """
 
     model: str
@@ -69,30 +69,38 @@ class Case:
     hyper: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
-    def config(self) -> ModelConfig:
-        """The model's configuration."""
-        name = BASELINE if self.model == UNFUSED else self.model
+    def name(self) -> str:
+        """What names the model."""
+        return BASELINE if self.model == UNFUSED else self.model
+
+    @property
+    def factory(self) -> ModelFactory:
+        """The model with its hyper-parameters."""
+        name = self.name
         shared = {each: getattr(self.settings, each) for each in SHARED_PARAMETERS}
-        cls = models.registry.get(name)
-        if "n_layers" in cls.parameter_names():  # a hybrid, whose parameter layers says which
+        known = model_parameter_names(name)
+        if known is not None and "n_layers" in known:  # a hybrid, whose parameter layers says which
             shared["n_layers"] = shared.pop("layers")
-        return cls.make(**shared, **self.hyper.get(name, {}))
+        if not is_registered(name):  # a whole model of the user's has those that it names
+            shared = {key: value for key, value in shared.items() if key in (known or ())}
+        return model_factory(name, {**shared, **self.hyper.get(model_label(name), {})})
 
     @property
     def baseline(self) -> Case:
         """The Transformer at the same length."""
         return replace(self, model=BASELINE)
 
-    def build(self) -> Backbone:
+    def build(self) -> nn.Module:
         """The model: tokens in, one class per sequence out."""
         input, target = Spec("token", self.length, VOCABULARY), Spec("token", 1, CLASSES, pooled=True)
-        return self.config.build(input, target, causal=not self.settings.bidirectional)
+        return self.factory.build(input, target, not self.settings.bidirectional)
 
 
 def sizes(case: Case) -> dict[str, Any]:
     """``parameters`` and ``state_bytes`` of one sequence (None without a streaming form)."""
     model = case.build()
-    return {"parameters": sum(value.numel() for value in model.parameters()), "state_bytes": state_bytes(model)}
+    state = state_bytes(model) if isinstance(model, Backbone) else None
+    return {"parameters": sum(value.numel() for value in model.parameters()), "state_bytes": state}
 
 
 def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
@@ -141,7 +149,7 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
     return figures
 
 
-def _prepare(case: Case, phase: Phase) -> tuple[Backbone, Callable[[], None]]:
+def _prepare(case: Case, phase: Phase) -> tuple[nn.Module, Callable[[], None]]:
     """The model, and the function to be timed: one training step or one forward pass."""
     torch.manual_seed(0)
     model = case.build().to(case.device).train(phase == "training")
@@ -159,7 +167,7 @@ def _prepare(case: Case, phase: Phase) -> tuple[Backbone, Callable[[], None]]:
     return model, timed
 
 
-def _training_step(model: Backbone, x: Tensor, labels: Tensor) -> Callable[[], None]:
+def _training_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], None]:
     optimiser = make_optimiser(model, Budget())
 
     def step() -> None:

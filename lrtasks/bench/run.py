@@ -23,6 +23,7 @@ from lrtasks.evaluation import optimiser
 from lrtasks.evaluation.environment import describe_environment, device_name
 from lrtasks.files import held, make_folder, write_atomically
 from lrtasks.generators.base import MAX_LENGTH
+from lrtasks.models.factory import is_registered, model_label
 
 
 def all_models() -> list[str]:
@@ -40,31 +41,43 @@ def make_cases(
     """Every model at every length, short lengths first, and at each length the Transformer first, asked for or not.
 
     Args:
-        names: models, as :func:`all_models` lists them.
+        names: models, as :func:`all_models` lists them, and addresses of the user's own.
         lengths: positions of the sequence.
         settings: shared settings.
         device: ``"cpu"`` or ``"cuda"``.
-        hyper: hyper-parameters that differ from a model's defaults, by model; ``transformer-unfused`` has those of
-            ``transformer``.
+        hyper: hyper-parameters that differ from a model's defaults, by the model's label; ``transformer-unfused`` has
+            those of ``transformer``; ``model`` stands for the only model of the user's.
 
     Raises:
         UsageError: for an unknown model or hyper-parameter, or a value or length out of range.
     """
     ordered, lengths, hyper = list(dict.fromkeys([BASELINE, *names])), sorted(set(lengths)), hyper or {}
     for name in ordered:
-        if name not in all_models():
+        if is_registered(name) and name not in all_models():
             raise unknown("model", name, all_models())
+    own = {model_label(name): name for name in ordered if not is_registered(name)}
+    labels = list(map(model_label, ordered))
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UsageError(f"two models are called {label!r}, found {', '.join(ordered)}; rename one of them")
+    if len(own) == 1 and "model" in hyper:
+        hyper = {next(iter(own)) if label == "model" else label: values for label, values in hyper.items()}
     for model, values in hyper.items():
-        if model not in models.names():
-            raise unknown("model", model, models.names())
+        if model not in {*models.names(), *own}:
+            raise unknown("model", model, {*models.names(), *own})
         for name in SHARED_PARAMETERS:
             if name in values:
                 raise UsageError(f"{model}.{name} cannot differ between models; give {name} for all of them")
     for length in lengths:
         if not 1 <= length <= MAX_LENGTH:
             raise UsageError(f"a length must be at least 1 and at most {MAX_LENGTH:_}, found {length}")
-    for name in [*ordered, *hyper]:
-        _ = Case(name, 1, settings, device, hyper).config  # raises
+    for name in [*ordered, *(own.get(label, label) for label in hyper)]:
+        case = Case(name, 1, settings, device, hyper)
+        if is_registered(name):
+            _ = case.factory  # raises
+        else:
+            with torch.device("meta"):
+                case.build()  # what does not fit the user's own class is told now
     return [Case(name, length, settings, device, hyper) for length in lengths for name in ordered]
 
 
@@ -123,17 +136,18 @@ def _measure(case: Case, time_limit: float, baseline: Mapping[str, Any]) -> dict
 
 def identity(case: Case) -> dict[str, Any]:
     """All that decides what is measured, JSON-ready."""
+    factory = case.factory
     return {
-        "model": case.model,
-        "hyper": case.config.parameters(),
-        "baseline": case.baseline.config.parameters(),
+        "model": model_label(case.model),
+        "hyper": factory.parameters,
+        "baseline": case.baseline.factory.parameters,
         "length": case.length,
         "settings": case.settings.parameters(),
         "device": case.device,
         "device_name": device_name(torch.device(case.device)),
         "torch": torch.__version__,
         "source": source_digest(),
-        "module": _digest([Path(inspect.getfile(type(case.config)))]),
+        "module": factory.source or _digest([Path(inspect.getfile(models.registry.get(case.name)))]),
     }
 
 
@@ -141,7 +155,7 @@ def file_of(case: Case, out: Path) -> Path:
     """The file of a case's measurement: another one for another identity."""
     text = json.dumps(identity(case), sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    readable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in case.model)
+    readable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in model_label(case.model))
     return out / f"{readable}-{case.length}-{digest}.json"
 
 

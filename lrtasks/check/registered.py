@@ -10,7 +10,6 @@ from lrtasks import generators, models
 from lrtasks.check.task import task_problems
 from lrtasks.errors import UsageError, in_one_line, unknown
 from lrtasks.generators import Task
-from lrtasks.registry import load_object
 from lrtasks.spec import Spec
 
 LENGTH = 61
@@ -43,7 +42,7 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
         UsageError: for an unknown name or preset, settings that are refused, or a package that cannot be used.
     """
     given, refused = dict(settings or {}), dict[str, list[str]]()
-    if name in generators.names() or (":" in name and _is_task(name)):
+    if generators.registry.owns(name):
         from lrtasks.run_config import require_preset
 
         cls = generators.registry.get(name)
@@ -62,11 +61,6 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
     else:
         raise unknown("task or model", name, [*generators.names(), *models.names()])
     return {"kind": kind, "name": name, "problems": problems, "refused": refused}
-
-
-def _is_task(address: str) -> bool:
-    found = load_object(address, "task or model")
-    return isinstance(found, type) and issubclass(found, Task)
 
 
 def _presets(name: str) -> list[str]:

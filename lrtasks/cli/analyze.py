@@ -13,10 +13,15 @@ from lrtasks.cli.options import AsJson, print_json
 
 def analyze(
     run: Annotated[Path, typer.Argument(help="A run's folder (the one with record.json).")],
-    out: Annotated[Path | None, typer.Option(help="Folder for the plots (default: RUN/analysis).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the plots (default: RUN/analysis).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a run's breakdowns and diagnostics, and draw them with the learning curve and what the model holds."""
+    """Print a run's breakdowns and diagnostics, and draw them with the learning curve and what the model holds.
+
+    Example: lrtasks analyze runs/shift/dlr-1a2b3c4d-seed0
+    """
     from lrtasks.results import analysis
 
     record, written = analysis.analyze(run, out or run / "analysis")

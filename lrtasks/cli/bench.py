@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lrtasks.bench import BASELINE, UNFUSED
 from lrtasks.cli.options import Device, Out
 from lrtasks.cli.output import FORMATS, JsonFormat, chosen_format, format_option, print_tables
 from lrtasks.config import parse_assignment
@@ -23,13 +24,16 @@ WITH_SHOW = ("show", "out", "form", "as_json")
 
 def bench(
     context: typer.Context,
-    models: Annotated[str, typer.Option(help="Names with commas, or all; the Transformer is always measured.")] = "all",
+    models: Annotated[
+        str, typer.Option(help="Names with commas, FILE.py:NAME, or all; the Transformer is always measured.")
+    ] = "all",
     length: Annotated[str, typer.Option(help="Lengths with commas.")] = "1024,4096,16384",
     batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,
     d_model: Annotated[int, typer.Option(help="Width of every model.")] = 64,
     layers: Annotated[int, typer.Option(help="Layers of every model.")] = 2,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="MODEL.NAME=VALUE: a hyper-parameter of one model.")
+        list[str] | None,
+        typer.Option("--set", help="MODEL.NAME=VALUE: a hyper-parameter of one model; model.NAME=VALUE of your own."),
     ] = None,
     bidirectional: Annotated[bool, typer.Option("--bidirectional", help="Measure bidirectional models.")] = False,
     repeats: Annotated[int, typer.Option(help="Timed repeats.")] = 5,
@@ -44,6 +48,8 @@ def bench(
 ) -> None:
     """Measure training step, inference, peak memory and streaming state, against a Transformer in the same run.
 
+    Example: lrtasks bench --models mylayer.py:MyLayer,mamba2 --length 1024,4096
+
     Finished measurements, failed ones too, are kept until their files are removed: repeat the command to go on after a
     kill, or to print the tables again.
     """
@@ -56,16 +62,20 @@ def bench(
         return
     shared: dict[str, Any] = {"d_model": d_model, "layers": layers, "batch": batch, "bidirectional": bidirectional}
     shared |= {"repeats": repeats, "patience": patience, "threads": threads}
+    from lrtasks.models import registry
+
     lengths = [_length(text) for text in length.split(",")]
     hyper = _by_model(settings or [])
+    chosen = models if models == "all" else [name for name in models.split(",") if name != UNFUSED]
+    registry.select(chosen or BASELINE)  # an unknown name is told before torch is loaded
 
     from lrtasks.bench.measure import Settings
     from lrtasks.bench.report import Report
     from lrtasks.bench.run import all_models, make_cases, run_bench
     from lrtasks.evaluation.environment import make_fabric
 
-    chosen = all_models() if models == "all" else models.split(",")
-    cases = make_cases(chosen, lengths, Settings.make(**shared), make_fabric(device, "32").device.type, hyper)
+    wanted = all_models() if models == "all" else models.split(",")
+    cases = make_cases(wanted, lengths, Settings.make(**shared), make_fabric(device, "32").device.type, hyper)
     found = []
     with Progress("bench", "measurements", len(cases)) as progress:
         for measurement in run_bench(cases, out, time_limit=time_limit):

@@ -18,7 +18,7 @@ def check(
 ) -> int:
     """Check that a task or a model keeps its contract; print each problem on a line. Parameters are options.
 
-    Exit code 1 if there is any problem.
+    Exit code 1 if there is any problem. Example: lrtasks check mylayer.py:MyLayer
     """
     from lrtasks.check.registered import check_registered
 

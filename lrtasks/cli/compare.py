@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lrtasks.cli.output import JsonFormat, chosen_format, format_option, print_tables
+from lrtasks.cli.output import JsonFormat, OutFile, chosen_format, format_option, print_tables
 from lrtasks.cli.table import read_frame
 from lrtasks.errors import UsageError
 
@@ -22,11 +22,13 @@ def compare(
         list[Path] | None, typer.Option("--folder", help="Results folder of models given by name (default: runs).")
     ] = None,
     form: Annotated[str, format_option(FORMATS)] = "text",
+    out: OutFile = None,
     as_json: JsonFormat = False,
 ) -> None:
     """Compare the test scores of two models, or of two folders, with paired tests.
 
     A pair has the same task, parameters, budget and seed; between two folders of several models the same model too.
+    Example: lrtasks compare dlr dss --folder runs
     """
     form = chosen_format(form, as_json, FORMATS)
     from lrtasks.results.compare import compare as compared
@@ -43,7 +45,7 @@ def compare(
         sides = [model_runs(word, runs) for word in (a, b)]
     (name_a, runs_a), (name_b, runs_b) = sides
     found = compared(runs_a, runs_b, (name_a, name_b))
-    print_tables(form, lambda: ([found.table()], found.notes()), found.content)
+    print_tables(form, lambda: ([found.table()], found.notes()), found.content, out)
 
 
 def _exists(name: str) -> bool:

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 def generate(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="A task's name (lrtasks list tasks).")],
+    task: Annotated[str, typer.Argument(help="A task (lrtasks list) or FILE.py:NAME.")],
     samples: Annotated[int, typer.Option(help="Number of samples over all splits.")] = 100_000,
     split: Annotated[str, typer.Option(help="Fractions of train, validation and test samples.")] = "0.96,0.02,0.02",
     seed: Annotated[int, typer.Option(help="Seed of the task's streams.")] = 0,
     workers: Annotated[str, typer.Option(help="Number of processes, or auto for one per core but one.")] = "auto",
     out: Annotated[
-        str | None, typer.Option(help="Folder or fsspec address (s3://bucket/name); by default under ./data.")
+        str | None,
+        typer.Option("--out", "-o", help="Folder or fsspec address (s3://bucket/name); by default under ./data."),
     ] = None,
     file_format: Annotated[str, typer.Option("--format", help="parquet, png, npy or tsv.")] = "parquet",
     backend: Annotated[str, typer.Option(help="Where shards are made: local or ray.")] = "local",
@@ -33,7 +34,7 @@ def generate(
 ) -> int:
     """Write a dataset; run the same command again to finish one that was interrupted.
 
-    Any parameter of the task is also an option: --res 256.
+    Any parameter of the task is also an option. Example: lrtasks generate pathfinder --res 64 --samples 1000
     """
     from lrtasks.data import generate as write
     from lrtasks.data import info

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lrtasks.cli.options import AsJson, print_json, task_parameters
+from lrtasks.config import Config
 from lrtasks.errors import unknown
+from lrtasks.registry import load_object
 
 if TYPE_CHECKING:
     from lrtasks.registry import Registry
@@ -33,8 +35,7 @@ def list_names(
     registries: dict[str, Registry[Any]] = {"tasks": generators.registry, "models": models.registry}
     if kind is not None and kind not in registries:
         raise unknown("kind", kind, registries)
-    if group is not None and group not in GROUPS:
-        raise unknown("group", group, GROUPS)
+    of_group = generators.names(group)
     chosen = ["tasks"] if group is not None else [kind] if kind else list(registries)
     usable = {}
     for title in chosen:
@@ -44,7 +45,7 @@ def list_names(
             sys.stderr.write(f"lrtasks: {problem}\n")
     groups = {name: generators.registry.get(name).group for name in usable.get("tasks", ())}
     if group is not None:
-        usable["tasks"] = [name for name in usable["tasks"] if groups[name] == group]
+        usable["tasks"] = [name for name in usable["tasks"] if name in of_group]
     if as_json:
         print_json(usable)
         return
@@ -64,22 +65,32 @@ def _line(text: str) -> str:
 
 
 def describe(
-    name: Annotated[str, typer.Argument(help="A task or a model.")],
+    name: Annotated[str, typer.Argument(help="A task, a model, FILE.py:NAME, or budget: what training takes.")],
     as_json: AsJson = False,
 ) -> None:
-    """Describe a task or a model: what it is, its papers, its parameters, its presets."""
-    from lrtasks import generators
+    """Describe a task, a model or the training budget: what it is, its papers, its parameters, its presets.
 
-    if name in generators.names():
-        described = _describe(generators.registry, name)
-        described["version"] = generators.registry.get(name).version
-    else:
-        from lrtasks import models
+    Example: lrtasks describe budget
+    """
+    from lrtasks import generators, models
+    from lrtasks.budget import DEFAULTS, Budget
 
-        if name not in models.names():
-            raise unknown("task or model", name, [*generators.names(), *models.names()])
-        described = _describe(models.registry, name)
+    if name == Budget.name:
+        described = {**_describe("options", name, Budget), "presets": DEFAULTS}
+    elif generators.registry.owns(name):
+        task = generators.registry.get(name)
+        described = {**_describe("task", name, task), "version": task.version}
+    elif ":" in name or name in models.names():
+        from lrtasks.models.factory import describe_parameters, model_factory, model_presets
+
+        if ":" in name:
+            model_factory(name)  # raises for what has no form of a model
+        cls = model_presets(name) or load_object(name, "model")
+        described = _describe("model", name, cls)
+        described["parameters"] = describe_parameters(name) or []
         described["small"] = _size_at_small(name)
+    else:
+        raise unknown("task or model", name, [*generators.names(), *models.names(), Budget.name])
     if as_json:
         print_json(described)
     else:
@@ -88,15 +99,20 @@ def describe(
 
 def preview(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="A task's name.")],
-    out: Annotated[Path | None, typer.Option(help="Picture to write, .png, .svg or .pdf (default: TASK.png).")] = None,
+    task: Annotated[str, typer.Argument(help="A task (lrtasks list) or FILE.py:NAME.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Picture to write, .png, .svg or .pdf (default: TASK.png).")
+    ] = None,
     samples: Annotated[int, typer.Option(help="Number of samples to draw.")] = 2,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
     preset: Annotated[str, typer.Option(help="Preset that fills in parameters: small or paper.")] = "small",
     settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE: a task parameter.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw inputs and targets of a task. Task parameters are options: --length 64."""
+    """Draw inputs and targets of a task. Task parameters are options.
+
+    Example: lrtasks preview shift --length 64
+    """
     from lrtasks import generators
     from lrtasks.generators.preview import save_preview
 
@@ -106,7 +122,7 @@ def preview(
         raise unknown("preset", preset, presets)
     given = task_parameters(context, task, settings or [])
     made = generators.make(task, **{**generators.registry.get(task).preset_values(preset)[0], **given})
-    path = out or Path(f"{task}.png")
+    path = out or Path(f"{made.name}.png")
     save_preview(made, path, samples=samples, seed=seed)
     text = made.text(made.batch(range(samples), seed), 0)
     if as_json:
@@ -117,31 +133,33 @@ def preview(
     print(f"wrote {path}")
 
 
-def _describe(registry: Registry[Any], name: str) -> dict[str, Any]:
+def _describe(kind: str, name: str, cls: Any) -> dict[str, Any]:
     from lrtasks.papers import named_in
 
-    cls = registry.get(name)
+    is_config = isinstance(cls, type) and issubclass(cls, Config)
     return {
-        "kind": registry.kind,
+        "kind": kind,
         "name": name,
         "summary": inspect.cleandoc(cls.__doc__ or ""),
-        "parameters": cls.describe_parameters(),
-        "presets": cls.presets,
+        "parameters": cls.describe_parameters() if is_config else [],
+        "presets": cls.presets if is_config else {},
         "papers": [{**asdict(paper), "url": paper.url} for paper in named_in(cls.__doc__)],
     }
 
 
 def _size_at_small(name: str) -> dict[str, Any]:
     """Parameters and streaming state of a model at its ``small`` preset on shift, or why there is no such model."""
-    from lrtasks import models
     from lrtasks.generators.tasks.shift import Shift
-    from lrtasks.models.base import state_bytes
+    from lrtasks.models.base import Backbone, state_bytes
+    from lrtasks.models.factory import model_factory, model_presets
 
-    hyper, _ = models.registry.get(name).preset_values("small")
+    cls = model_presets(name)
+    hyper = cls.preset_values("small")[0] if cls else {}
     task = Shift.make(**Shift.preset_values("small")[0])
     try:
-        built = models.build(name, task.input, task.target, causal=True, **hyper)
-        count, state = sum(value.numel() for value in built.parameters()), state_bytes(built)
+        built = model_factory(name, hyper).build(task.input, task.target, True)
+        count = sum(value.numel() for value in built.parameters())
+        state = state_bytes(built) if isinstance(built, Backbone) else None
     except Exception as error:  # a model of another package may be for tokens alone
         return {"task": task.identity(), "problem": f"{type(error).__name__}: {error}"}
     return {"task": task.identity(), "parameters": count, "state_bytes": state}
@@ -151,11 +169,9 @@ def _print_description(described: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    print(f"{described['kind']} {described['name']}\n\n{described['summary']}\n")
-    for paper in described["papers"]:
-        print(f'{paper["authors"]}, "{paper["title"]}", {paper["url"]}')
-    if described["papers"]:
-        print()
+    papers = "\n".join(f'{paper["authors"]}, "{paper["title"]}", {paper["url"]}' for paper in described["papers"])
+    heading = f"{described['kind']} {described['name']}"
+    print("\n\n".join(filter(None, [heading, described["summary"], papers])), end="\n\n")
     grid = Table("parameter", "type", "default", "meaning", title=None, box=None, pad_edge=False)
     for entry in described["parameters"]:
         limits = [f"{key.replace('_', ' ')} {entry[key]}" for key in ("at_least", "above", "at_most") if key in entry]
@@ -164,6 +180,11 @@ def _print_description(described: dict[str, Any]) -> None:
     Console().print(grid, markup=False)
     for preset, content in described["presets"].items():
         print(f"\npreset {preset}: {content}")
+    if described["kind"] == "task":
+        print(
+            "\nlrtasks.make and lrtasks generate take the defaults; eval, suite, sweep, preview and check take preset"
+            " small, which trains in minutes on two CPU cores"
+        )
     if "small" in described:
         small = described["small"]
         if "problem" in small:

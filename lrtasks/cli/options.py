@@ -19,7 +19,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard out
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Results folder.")]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="NAME=VALUE: any parameter of task, model or budget.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="NAME=VALUE: any parameter of task, model or budget; model.NAME=VALUE for your own model,"
+        " LABEL.NAME=VALUE for one model of several.",
+    ),
 ]
 Trackers = Annotated[
     list[str] | None,

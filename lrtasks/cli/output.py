@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.errors import unknown
+from lrtasks.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from lrtasks.record import RunRecord
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
 
+OutFile = Annotated[Path | None, typer.Option("--out", "-o", help="File to write, instead of standard output.")]
 JsonFormat = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 
 
@@ -39,15 +41,32 @@ def chosen_format(form: str, as_json: bool, formats: Sequence[str]) -> str:
 
 
 def print_tables(
-    form: str, tables: Callable[[], tuple[Sequence[TextTable], Sequence[str]]], content: Callable[[], Any]
+    form: str,
+    tables: Callable[[], tuple[Sequence[TextTable], Sequence[str]]],
+    content: Callable[[], Any],
+    out: Path | None = None,
 ) -> None:
-    """Print tables and notes, or ``content`` where ``form`` is ``csv`` or ``json``."""
+    """Print tables and notes, or ``content`` where ``form`` is ``csv`` or ``json``; into ``out`` if it is given.
+
+    Raises:
+        UsageError: if ``out`` cannot be written.
+    """
     from lrtasks.results.formats import render
 
     if form in ("csv", "json"):
-        print(render(form, content=content()))
+        text = render(form, content=content())
     else:
-        print(render(form, *tables(), width=terminal_width()))
+        text = render(form, *tables(), width=None if out else terminal_width())
+    if out is None:
+        print(text)
+        return
+    from lrtasks.files import write_output
+
+    try:
+        write_output(out, f"{text}\n".encode())
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}") from None
+    print(f"wrote {out}")
 
 
 def print_runs(records: Sequence[RunRecord], *, costs: bool = True, unequal_budgets: bool = False) -> None:

@@ -20,7 +20,10 @@ def report(
     ] = False,
     heat_map: Annotated[Path | None, typer.Option(help="Also write the heat map alone, as SVG.")] = None,
 ) -> None:
-    """Write one HTML page: scores of tasks × models, learning curves, breakdowns, costs, and each run's settings."""
+    """Write one HTML page: scores of tasks × models, learning curves, breakdowns, costs, and each run's settings.
+
+    Example: lrtasks report runs -o report.html
+    """
     targets = [path for path in (out, heat_map) if path is not None]
     for path in targets:
         _require_writable(path)

@@ -175,6 +175,7 @@ def carry_out(
     **how: Any,
 ) -> int:
     """Run a suite with a display, print records, and give the exit code."""
+    from lrtasks.suite.expand import of_one_model
     from lrtasks.suite.run import run_suite
     from lrtasks.suite.select import require_selectable, run_selected
 
@@ -183,6 +184,9 @@ def carry_out(
     if not wanted.runs:
         raise UsageError("nothing is left to run: every run was skipped")
     selected = require_selectable(wanted, select) if select else ()
+    for name in selected:
+        if of_one_model(name, {run.model.address or run.model.name for run in wanted.runs}):
+            raise UsageError(f"{name} belongs to one model and cannot be selected beside others; select it in eval")
 
     def run_all(runs: Sequence[RunConfig]) -> list[RunRecord]:
         with Display() as display:
@@ -218,8 +222,9 @@ def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunReco
         for run, record in zip(runs, records, strict=True):
             if run.model.name == model:
                 score = record.headline()
-                value = next(value for key, value in run.settings.items() if key.split(".")[-1] == bare)
-                reached[value] = reached.get(value, True) and score is not None and score >= solved
+                values = [value for key, value in run.settings.items() if key.split(".")[-1] == bare]
+                if values:  # another model's setting has none here
+                    reached[values[0]] = reached.get(values[0], True) and score is not None and score >= solved
         values = [value for value, ok in reached.items() if ok]
         if values and all(type(value) in (int, float) for value in reached):
             values = [max(values)]

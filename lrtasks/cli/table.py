@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lrtasks.cli.output import FORMATS, JsonFormat, chosen_format, format_option, print_tables
+from lrtasks.cli.output import FORMATS, JsonFormat, OutFile, chosen_format, format_option, print_tables
 from lrtasks.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -25,9 +25,13 @@ def table(
     unequal_budgets: Annotated[
         bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task, in rows of their own.")
     ] = False,
+    out: OutFile = None,
     as_json: JsonFormat = False,
 ) -> None:
-    """Print scores with their intervals, floors, the papers' figures and costs of all runs."""
+    """Print scores with their intervals, floors, the papers' figures and costs of all runs.
+
+    Example: lrtasks table runs --format latex -o table.tex
+    """
     form = chosen_format(form, as_json, FORMATS)
     if transpose and form in ("csv", "json"):
         raise UsageError(f"--transpose has no meaning with {form}, which lists single cells")
@@ -37,7 +41,7 @@ def table(
     runs = _chosen("model", models, runs)
     runs = _chosen("task", tasks, runs)
     made = make_table(runs, unequal_budgets=unequal_budgets)
-    print_tables(form, lambda: (made.tables(transpose=transpose), made.notes()), made.rows)
+    print_tables(form, lambda: (made.tables(transpose=transpose), made.notes()), made.rows, out)
 
 
 def read_frame(folders: Sequence[Path]) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import sys
 import time
@@ -17,6 +18,7 @@ from lightning.fabric import Fabric
 from torch import nn
 
 import lrtasks
+from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line, is_shortage
 from lrtasks.evaluation import checkpoint, loop
 from lrtasks.evaluation.batches import Replay, Streams, make_streams
@@ -49,7 +51,7 @@ def evaluate(
     seed: int = 0,
     parameters: Mapping[str, Any] | None = None,
     hyper: Mapping[str, Any] | None = None,
-    budget: Mapping[str, Any] | None = None,
+    budget: Budget | Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     name: str = "",
     device: str = "auto",
@@ -70,7 +72,7 @@ def evaluate(
         seed: seeds initialisation and training stream.
         parameters: task parameters (with a task's name).
         hyper: hyper-parameters of the model.
-        budget: fields of :class:`lrtasks.budget.Budget`.
+        budget: a :class:`lrtasks.Budget`, which is taken whole, or some of its fields beside the preset's.
         data: a stored dataset of this task to train and test on, instead of fresh samples.
         name: label of your own model. A module needs one to be continued, or found again when it is finished.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
@@ -87,6 +89,8 @@ def evaluate(
     Raises:
         UsageError: for anything that the user can correct.
     """
+    if isinstance(budget, Budget):
+        budget = {entry.name: getattr(budget, entry.name) for entry in dataclasses.fields(budget)}
     owned = {"task": parameters, "model": hyper, "budget": budget}
     given = {f"{owner}.{key}": value for owner, values in owned.items() for key, value in (values or {}).items()}
     settings = {**given, **settings}

@@ -81,14 +81,57 @@ def is_registered(model: ModelLike) -> bool:
     return isinstance(model, str) and ":" not in model
 
 
+def model_label(model: ModelLike, name: str = "") -> str:
+    """The name of a model in tables, messages and settings (``LABEL.PARAMETER``): its class's or function's own."""
+    if is_registered(model):
+        return str(model)
+    if isinstance(model, str):
+        model = load_object(model, "model")
+    if isinstance(model, type) and issubclass(model, ModelConfig):
+        return getattr(model, "name", model.__name__)
+    return name or getattr(model, "__qualname__", type(model).__name__)
+
+
 def model_parameter_names(model: ModelLike) -> list[str] | None:
-    """Names of a model's hyper-parameters; ``None`` if it takes any (a whole model or a module of the user's)."""
-    target = load_object(model, "model") if isinstance(model, str) and not is_registered(model) else model
+    """Names of a model's hyper-parameters; ``None`` if it takes any (a module, or arguments ``**kwargs``)."""
+    described = describe_parameters(model)
+    return None if described is None else [entry["name"] for entry in described]
+
+
+def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
+    """A model's hyper-parameters (:meth:`lrtasks.config.Config.describe_parameters`); ``None`` if it takes any.
+
+    Those of a mixer of the user's are its own arguments and the parameters of the stack.
+    """
+    target: Any = load_object(model, "model") if isinstance(model, str) and not is_registered(model) else model
     if isinstance(target, str):
-        return registry.get(target).parameter_names()
+        return registry.get(target).describe_parameters()
     if isinstance(target, type) and issubclass(target, ModelConfig):
-        return target.parameter_names()
-    return None
+        return target.describe_parameters()
+    first = _first(target)
+    if isinstance(target, nn.Module) or first not in (["d_model"], ["input", "target"]):
+        return None
+    entries = MixerStack.describe_parameters() if first == ["d_model"] else []
+    taken = {*first, "causal", *(entry["name"] for entry in entries)}
+    for argument in inspect.signature(target).parameters.values():
+        if argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
+            return None
+        if argument.name not in taken:
+            kind, default = argument.annotation, argument.default
+            kind = "" if kind is argument.empty else kind if isinstance(kind, str) else getattr(kind, "__name__", kind)
+            entries.append(
+                {
+                    "name": argument.name,
+                    "type": str(kind),
+                    "default": default if isinstance(default, int | float | str | None) else _shown(default),
+                    "doc": "your own argument",
+                }
+            )
+    return entries
+
+
+def _shown(default: Any) -> str:
+    return "" if default is inspect.Parameter.empty else getattr(default, "__name__", str(default))
 
 
 def model_presets(model: ModelLike) -> type[ModelConfig] | None:
@@ -119,7 +162,7 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
         return _of_config(target, parameters, address=address)
     if isinstance(target, nn.Module) or not callable(target):
         raise UsageError(f"a model must be a name, a class, a function or a module, found {type(target).__name__}")
-    label = name or getattr(target, "__qualname__", type(target).__name__)
+    label = model_label(target, name)
     build = _own_mixer(target, label, parameters) if _first(target) == ["d_model"] else _own_model(target, parameters)
     # an object without a source file is known to this process alone
     source = source_digest(target) or f"object {secrets.token_hex(8)}"
@@ -128,12 +171,12 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
 
 def _of_config(cls: type[ModelConfig], parameters: dict[str, Any], address: str | None) -> ModelFactory:
     config = cls.make(**parameters)
+    label = model_label(cls)
 
     def build(input: Spec, target: Spec, causal: bool) -> nn.Module:
         return config.build(input, target, causal=causal)
 
-    name = getattr(cls, "name", cls.__name__)
-    return ModelFactory(name, config.identifying(), address, cls.version, config.own_source(), build)
+    return ModelFactory(label, config.identifying(), address, cls.version, config.own_source(), build)
 
 
 def _of_module(module: nn.Module, parameters: dict[str, Any], name: str) -> ModelFactory:

@@ -72,11 +72,15 @@ class Transformer(TransformerLike):
     """
 
     presets: ClassVar[Presets] = {
-        # About as many parameters as dlr's small preset.
-        "small": {"d_model": 72, "layers": 1, "norm": "layer", "budget.lr": 0.001},
-        # Recall takes two layers (one to join a value to the key before it, one to look the key up).
-        "small/recall": {"d_model": 64, "layers": 2},
-        "small/mqar": {"d_model": 64, "layers": 2},
+        # As many parameters as the other models' small presets, in two layers: one can join a value to the key before
+        # it, one can look it up. Short convolutions, as in most of the field's recurrent layers, shorten the search.
+        "small": {
+            **{"d_model": 56, "layers": 2, "heads": 2, "expansion": 3, "conv": True, "norm": "layer"},
+            **{"budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100},
+        },
+        # Short convolutions are causal; these tasks are not.
+        "small/pathfinder": {"conv": False},
+        "small/pathfinder-classification": {"conv": False},
         # The budget of the DLR paper's atomic tasks.
         "paper": {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001},
         # Hyena paper, associative recall: 2,000 samples, 200 epochs of which 10 warm up, 500 test sequences.

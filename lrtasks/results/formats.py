@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lrtasks.errors import printable
+from lrtasks.results.style import METRICS, title
 
 FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
 
@@ -62,11 +63,13 @@ class TextTable:
         header: one name per column.
         lines: as many texts per line.
         joined: numbers of columns that stay beside the one before them where a wide table is folded.
+        best: numbers of the line and the column of the cells that LaTeX sets in bold.
     """
 
     header: Sequence[str]
     lines: Sequence[Sequence[str]]
     joined: frozenset[int] = frozenset()
+    best: frozenset[tuple[int, int]] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "header", [printable(cell) for cell in self.header])
@@ -75,7 +78,7 @@ class TextTable:
     def transposed(self) -> TextTable:
         """Lines as columns and columns as lines; the first column becomes the header."""
         first, *others = zip(self.header, *self.lines, strict=True)
-        return TextTable(first, others)
+        return TextTable(first, others, best=frozenset((column - 1, line + 1) for line, column in self.best))
 
 
 def render(
@@ -127,12 +130,51 @@ def _markdown(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
 
 def _latex(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
     """Tables with the rules of booktabs; the notes are paragraphs."""
-    parts = [r"% needs \usepackage{booktabs}"]
-    for table in tables:
-        rows = [" & ".join(map(_latex_text, row)) + r" \\" for row in (table.header, *table.lines)]
-        body = [r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule", r"\end{tabular}"]
-        parts.append("\n".join([rf"\begin{{tabular}}{{{'l' * len(table.header)}}}", *body]))
+    parts = [r"% needs \usepackage{booktabs}", *map(_latex_table, tables)]
+    if any(table.best for table in tables):
+        notes = ["bold: the best mean of a row, if above the floor, and those within its interval", *notes]
     return _joined([*parts, *map(_latex_text, notes)], "\n\n")
+
+
+def _latex_table(table: TextTable) -> str:
+    """A column of numbers is two, aligned at the decimal points: the whole part, and what follows it."""
+    numeric = [
+        column > 0 and any(_NUMBER.match(line[column]) for line in table.lines) for column in range(len(table.header))
+    ]
+    header = [
+        rf"\multicolumn{{2}}{{c}}{{{_latex_name(name)}}}" if split else _latex_name(name)
+        for name, split in zip(table.header, numeric, strict=True)
+    ]
+    rows = [
+        [
+            _latex_number(cell, (place, column) in table.best)
+            if numeric[column]
+            else (_latex_text if column else _latex_name)(cell)
+            for column, cell in enumerate(line)
+        ]
+        for place, line in enumerate(table.lines)
+    ]
+    head, *body = (" & ".join(row) + r" \\" for row in (header, *rows))
+    form = "".join("r@{}l" if split else "l" for split in numeric)
+    top = [rf"\begin{{tabular}}{{{form}}}", r"\toprule", head, r"\midrule"]
+    return "\n".join([*top, *body, r"\bottomrule", r"\end{tabular}"])
+
+
+_NUMBER = re.compile(r"([-+]?)([\d,]+)(\.\d+)?(.*)", re.DOTALL)
+
+
+def _latex_number(cell: str, bold: bool) -> str:
+    """A cell in two columns that meet at the decimal point; a word stands across both."""
+    found = _NUMBER.fullmatch(cell)
+    if found is None:
+        return rf"\multicolumn{{2}}{{c}}{{{_latex_text(cell)}}}" if cell else " & "
+    sign, whole, decimals, rest = found[1], found[2], found[3] or "", _latex_text(found[4])
+    whole, decimals = (rf"\textbf{{{part}}}" if bold and part else part for part in (whole, decimals))
+    return f"{f'${sign}$' if sign else ''}{whole} & {decimals}{rest}"
+
+
+def _latex_name(text: str) -> str:
+    return _latex_text(title(text))
 
 
 def _html(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
@@ -215,4 +257,6 @@ _LATEX = {
 
 
 def _latex_text(text: str) -> str:
+    if text in METRICS:
+        return METRICS[text]
     return "".join(_LATEX.get(mark, mark) for mark in text)

@@ -7,6 +7,7 @@ columns by what differs in the model's own settings.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -165,18 +166,22 @@ class Table:
             if paper:
                 joined.add(len(header))
                 header.append("paper")
-        lines = []
+        lines: list[list[str]] = []
+        best: set[tuple[int, int]] = set()
         for row, name in enumerate(self.row_labels):
             cells = [self.cells.get((row, column)) for column in range(len(self.column_labels))]
             present = [cell for cell in cells if cell]
             floor = next((cell.floor for cell in present if cell.floor), None)
+            leading = _best(cells, floor[1] if floor else -math.inf)
             line = [name, present[0].metric, f"{number(floor[1], 3)} {floor[0]}" if floor else ""]
-            for cell, paper in zip(cells, has_paper, strict=True):
+            for column, (cell, paper) in enumerate(zip(cells, has_paper, strict=True)):
+                if column in leading:
+                    best.add((row, len(line)))
                 line.append(cell.shown() if cell else "")
                 if paper:
                     line.append(number(cell.paper) if cell else "")
             lines.append(line)
-        return TextTable(header, lines, frozenset(joined))
+        return TextTable(header, lines, frozenset(joined), frozenset(best))
 
     def costs(self) -> TextTable:
         """For each model the range of its costs over the rows."""
@@ -214,6 +219,19 @@ class Table:
     def tables(self, *, transpose: bool = False) -> list[TextTable]:
         """Scores, with the models as rows if asked for, and costs."""
         return [self.scores().transposed() if transpose else self.scores(), self.costs()]
+
+
+def _best(cells: Sequence[Aggregate | None], floor: float) -> set[int]:
+    """Numbers of the cells with the best mean, and of those whose mean is within its interval or is shown equal.
+
+    None if there is nothing to choose from, or nothing above the floor.
+    """
+    scores = {place: cell.score for place, cell in enumerate(cells) if cell and cell.score}
+    if len(scores) < 2 or max(score.mean for score in scores.values()) <= floor:
+        return set()
+    top = max(scores.values(), key=lambda score: score.mean)
+    least = min(round(top.mean, 3), top.mean - (top.half_width or 0.0))
+    return {place for place, score in scores.items() if round(score.mean, 3) >= least or score.mean >= least}
 
 
 def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> Table:

@@ -35,7 +35,7 @@ from lrtasks import generators, models
 from lrtasks.budget import SHARED_BUDGET, Budget
 from lrtasks.config import Config, override, parameter, split_setting
 from lrtasks.errors import UsageError, suggestion, unknown
-from lrtasks.models.factory import model_parameter_names, model_presets
+from lrtasks.models.factory import model_label, model_parameter_names, model_presets
 from lrtasks.run_config import RunConfig, require_preset
 
 LISTS = tuple(entry["name"] for entry in Budget.describe_parameters() if entry["type"].startswith("tuple"))
@@ -106,21 +106,41 @@ def expand(
         preset: preset of every run.
         seeds: seeds of every combination.
         grid: settings that vary, one mapping per point (a sweep over lengths: ``{"length": 1024}``, ...).
-        settings: settings of every run.
+        settings: settings of every run; ``LABEL.NAME`` is one of that model's runs alone.
     """
-    suite, seeds = Suite(), list(seeds)
-    for task, point, model in itertools.product(list(chosen_tasks), list(grid), list(chosen_models)):
+    suite, seeds, chosen_models = Suite(), list(seeds), list(chosen_models)
+    seen: set[str] = set()
+    for task, point, model in itertools.product(list(chosen_tasks), list(grid), chosen_models):
+        own = _without_others({**(settings or {}), **point}, model, chosen_models)
+        this = repr((task, model, sorted(own.items())))
+        if this in seen:  # the grid varies a setting of another model
+            continue
+        seen.add(this)
         try:
-            made = [
-                RunConfig.make(task, model, preset=preset, seed=seed, settings={**(settings or {}), **point})
-                for seed in seeds
-            ]
+            made = [RunConfig.make(task, model, preset=preset, seed=seed, settings=own) for seed in seeds]
             _require_possible(made[0])
         except UsageError as error:
             suite.skipped.append((model, task, str(error)))
         else:
             suite.runs.extend(made)
     return suite
+
+
+def of_one_model(setting: str, chosen_models: Iterable[str]) -> str | None:
+    """The model that ``LABEL.NAME`` belongs to; ``None`` for a setting of every run."""
+    prefix = setting.partition(".")[0].replace("-", "_")
+    found = (model for model in chosen_models if "." in setting and _prefix(model) == prefix)
+    return next(found, None)
+
+
+def _prefix(model: str) -> str:
+    """What stands before the dot in a setting of this model alone."""
+    return model_label(model).replace("-", "_")
+
+
+def _without_others(settings: Mapping[str, Any], model: str, chosen_models: Sequence[str]) -> dict[str, Any]:
+    """The settings but those of other models alone (``LABEL.NAME``)."""
+    return {name: value for name, value in settings.items() if of_one_model(name, chosen_models) in (None, model)}
 
 
 def read_suite(file: str | Path, settings: Mapping[str, Any] | None = None) -> Suite:
@@ -297,6 +317,14 @@ def _require_known(
     known = known.union(*(names or () for names in of_models.values()))
     for setting in settings:
         owner, bare = split_setting(setting)
+        single = of_one_model(setting, chosen_models)
+        if single is not None:
+            names, rest = of_models.get(single), setting.partition(".")[2]
+            if names is not None and "." not in rest and rest not in names:
+                raise unknown(f"parameter of {model_label(single)}:", rest, names)
+            continue
+        if "." in bare and not any("hyper" in (names or ()) for names in of_models.values()):
+            raise unknown(f"model in {setting!r}:", bare.partition(".")[0], map(_prefix, chosen_models))
         takes_any = owner == "model" and (None in of_models.values() or "." in bare)
         if bare not in known and not takes_any:
             close = suggestion(bare, sorted({*known, *options}))

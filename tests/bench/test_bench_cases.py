@@ -34,7 +34,7 @@ def test_every_model_has_the_same_task(model: str) -> None:
 
 def test_all_models_are_the_registered_ones_and_the_unfused_transformer() -> None:
     assert set(all_models()) == {*names(), UNFUSED}
-    assert Case(UNFUSED, 32, SETTINGS).config == Case("transformer", 32, SETTINGS).config
+    assert Case(UNFUSED, 32, SETTINGS).factory == Case("transformer", 32, SETTINGS).factory
 
 
 OTHERS: list[dict[str, Any]] = [

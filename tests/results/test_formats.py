@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from made_records import made, tabled
 
+from lrtasks import models
 from lrtasks.errors import UsageError, printable
 from lrtasks.results.formats import TextTable, render
+from lrtasks.results.style import TITLES
 
 NASTY = r"""a|b <script>alert("&amp;")</script> 50% $x_1^2$ #{}~\end ±1 – 2"""
 TABLE = TextTable(["task", "model", NASTY], [["one", "0.5", ""], ["two", NASTY, "3"]])
@@ -88,12 +90,15 @@ def test_html_holds_names_as_they_are() -> None:
 
 def test_latex_is_escaped() -> None:
     text = render("latex", [TABLE], NOTES)
-    (table,) = re.findall(r"\\begin{tabular}{lll}\n(.*?)\\end{tabular}", text, flags=re.DOTALL)
+    (table,) = re.findall(r"\\begin{tabular}{[lr@{}]+}\n(.*?)\\end{tabular}", text, flags=re.DOTALL)
     assert re.findall(r"\\(toprule|midrule|bottomrule)", table) == ["toprule", "midrule", "bottomrule"]
     rows = [line for line in table.splitlines() if line.endswith(r" \\")]
-    assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {2}
-    for row in rows:
-        bare = re.sub(r"\\[&%$#_{}]|\\text\w+{}|\$\\pm\$", "", row.removesuffix(r"\\"))
+    cells = [re.split(r"(?<!\\)&", row.removesuffix(r"\\")) for row in rows]
+    across = r"\multicolumn{2}{c}{"
+    assert {len(row) + sum(cell.strip().startswith(across) for cell in row) for row in cells} == {5}
+    for cell in (cell.strip() for row in cells for cell in row):
+        inner = cell.removeprefix(across).removesuffix("}") if cell.startswith(across) else cell
+        bare = re.sub(r"\\[&%$#_{}]|\\text\w+{}|\$\\pm\$", "", inner)
         assert not re.search(r"[%$#_{}~^\\<>|±–]", bare)
 
 
@@ -128,3 +133,42 @@ def test_control_characters_reach_no_output(form: str) -> None:
     assert "evil" in shown
     message = str(UsageError(f"unknown model {evil}"))
     assert message == printable(message) and "\n" not in message
+
+
+def test_latex_aligns_numbers_at_their_points() -> None:
+    lines = [["shift", "r2", "0.998 ±0.002"], ["mips", "accuracy", "-12.5"], ["sort", "r2", "failed"], ["", "", ""]]
+    text = render("latex", [TextTable(["task", "metric", "mamba2 (lr=0.01)"], lines, best=frozenset({(0, 2)}))])
+    form, *_ = re.findall(r"\\begin{tabular}{(.*)}", text)
+    rows = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if line.endswith(r" \\")]
+    assert form == "llr@{}l"
+    assert rows == [
+        ["task", "metric", r"\multicolumn{2}{c}{Mamba-2 (lr=0.01)}"],
+        ["shift", "$R^2$", r"\textbf{0}", r"\textbf{.998} $\pm$0.002"],
+        ["mips", "accuracy", "$-$12", ".5"],
+        ["sort", "$R^2$", r"\multicolumn{2}{c}{failed}"],
+        ["", "", "", ""],
+    ]
+
+
+def test_latex_sets_the_best_of_a_row_in_bold_and_those_within_its_interval() -> None:
+    """0.90 and 0.80 leave an interval of 0.85 ± 0.64, so that 0.3 is within it; a single 0.9 has none."""
+    near = [made(seed=seed, score=score) for seed, score in ((0, 0.9), (1, 0.8))]
+    runs = [*near, made(model="dss", score=0.3), made(model="s4d", score=0.1)]
+    runs += [made(task="mips", score=0.9), made(task="mips", model="dss", score=0.899)]
+    runs += [made(task="sort", score=0.1, floor=0.2), made(task="sort", model="dss", score=0.05, floor=0.2)]
+    table = tabled(runs).scores()
+    columns = {name: place for place, name in enumerate(table.header)}
+    rows = {line[0]: place for place, line in enumerate(table.lines)}
+    assert table.best == {
+        (rows["shift"], columns["dlr"]),
+        (rows["shift"], columns["dss"]),
+        (rows["mips"], columns["dlr"]),
+    }
+    turned = table.transposed()
+    bold = {turned.lines[line][0] + " " + turned.header[column] for line, column in turned.best}
+    assert bold == {"dlr shift", "dss shift", "dlr mips"}
+    assert "bold: the best mean of a row" in render("latex", [table])
+
+
+def test_every_model_has_its_published_spelling() -> None:
+    assert set(TITLES) == set(models.registry.built_in())

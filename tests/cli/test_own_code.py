@@ -1,0 +1,158 @@
+"""A user's own models, mixers and tasks in the commands that take a name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lrtasks.bench.measure import Case, Settings
+from lrtasks.bench.run import identity, make_cases
+from lrtasks.errors import UsageError
+from lrtasks.models.factory import model_parameter_names
+from lrtasks.run_config import RunConfig
+from lrtasks.suite.expand import make_suite
+
+Command = Callable[..., Any]
+MINE = "mine.py:MyLayer"
+CODE = '''
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from lrtasks.config import parameter
+from lrtasks.generators import Sample, Spec, Task
+
+
+class MyLayer(nn.Module):
+    """A map."""
+
+    def __init__(self, d_model, window: int = 4, act=nn.GELU):
+        super().__init__()
+        self.net = nn.Sequential(*(nn.Linear(d_model, d_model) for _ in range(window)), act())
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class Whole(nn.Module):
+    def __init__(self, input, target, **anything):
+        super().__init__()
+
+
+class Neither(nn.Module):
+    def __init__(self, d_in, d_out):
+        super().__init__()
+
+
+@dataclass(frozen=True)
+class Copy(Task):
+    """The input again."""
+
+    length: int = parameter(32, "sequence length", at_least=2)
+
+    @property
+    def input(self):
+        return Spec("real", self.length, width=1)
+
+    target = input
+
+    def sample(self, rng):
+        x = rng.standard_normal((self.length, 1)).astype(np.float32)
+        return Sample(x, x)
+'''
+
+
+@pytest.fixture(autouse=True)
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_an_own_layer_is_described_with_its_arguments_and_the_stacks(command: Command) -> None:
+    found = json.loads(command("describe", MINE, "--json").out)
+    entries = {entry["name"]: entry for entry in found["parameters"]}
+    assert (found["kind"], found["summary"]) == ("model", "A map.")
+    assert (entries["window"]["default"], entries["window"]["type"], entries["act"]["default"]) == (4, "int", "GELU")
+    assert entries["layers"]["at_least"] == 1
+    assert found["small"]["parameters"] > 0 and found["small"]["state_bytes"] is None
+    assert "window" in command("describe", MINE).out
+
+
+def test_what_is_no_model_is_refused_in_one_line(command: Command) -> None:
+    for words in (("describe", "mine.py:Neither"), ("check", "mine.py:Neither")):
+        said = command(*words)
+        assert said.code == 2 and len(said.err.splitlines()) == 1
+        assert "MIXER(d_model, ...) or MODEL(input, target, ...)" in said.err and "(d_in, d_out)" in said.err
+
+
+def test_an_own_task_is_described_drawn_and_stored(command: Command, tmp_path: Path) -> None:
+    assert json.loads(command("describe", "mine.py:Copy", "--json").out)["kind"] == "task"
+    assert command("preview", "mine.py:Copy", "--length", "8").code == 0
+    assert (tmp_path / "Copy.png").exists()
+    assert command("generate", "mine.py:Copy", "--samples", 4, "--split", "0.5,0.25,0.25", "--workers", 1).code == 0
+    assert (tmp_path / "data" / "Copy-4-seed0" / "manifest.json").exists()
+
+
+def test_the_budget_is_described(command: Command) -> None:
+    found = json.loads(command("describe", "budget", "--json").out)
+    assert {"steps", "lr", "test_lengths"} <= {entry["name"] for entry in found["parameters"]}
+    assert found["presets"]["paper"]["steps"] == 43_200
+
+
+def test_own_arguments_need_no_owner() -> None:
+    """``--d-model`` and ``--window`` of an own layer are known by their names, as those of a registered model are."""
+    made = RunConfig.make("shift", MINE, settings={"d_model": 8, "window": 2, "MyLayer.layers": 3})
+    assert made.model.parameters == {"d_model": 8, "window": 2, "layers": 3}
+    assert made.settings == {"model.d_model": 8, "model.window": 2, "model.layers": 3}
+    with pytest.raises(UsageError, match="did you mean 'window'") as caught:
+        RunConfig.make("shift", MINE, settings={"windw": 2})
+    assert "model has: layers, d_model" in str(caught.value)
+    assert model_parameter_names("mine.py:Whole") is None
+
+
+def test_a_setting_of_one_model_of_a_suite() -> None:
+    content = {"models": [MINE, "dlr"], "tasks": ["shift"]}
+    suite = make_suite(content, {"MyLayer.window": "2,3", "dlr.d_state": 16})
+    found = [
+        (run.model.name, run.model.parameters.get("window"), run.model.parameters.get("d_state")) for run in suite.runs
+    ]
+    assert found == [("MyLayer", 2, None), ("dlr", None, 16), ("MyLayer", 3, None)]
+    assert not suite.skipped
+    for setting, message in (("MyLayr.window", "did you mean 'MyLayer'"), ("MyLayer.windw", "did you mean 'window'")):
+        with pytest.raises(UsageError, match=message):
+            make_suite(content, {setting: 2})
+
+
+def test_bench_builds_an_own_layer_at_the_shared_width() -> None:
+    cases = make_cases([MINE], [16], Settings(d_model=8, layers=1), hyper={"model": {"window": 2}})
+    mine = cases[1]
+    assert identity(mine)["model"] == "MyLayer"
+    assert identity(mine)["hyper"] == {"d_model": 8, "layers": 1, "window": 2}
+    assert [type(layer).__name__ for layer in mine.build().blocks[0].mixer.mixer.net] == ["Linear", "Linear", "GELU"]  # type: ignore[union-attr, index]
+    before = identity(mine)["module"]
+    Path("mine.py").write_text(CODE + "\n# edited\n")
+    assert identity(Case(MINE, 16, Settings(d_model=8, layers=1)))["module"] != before
+    for hyper, message in (({"MyLayer": {"windw": 2}}, "windw"), ({"MyLayr": {"window": 2}}, "did you mean 'MyLayer'")):
+        with pytest.raises(UsageError, match=message):
+            make_cases([MINE], [16], Settings(d_model=8, layers=1), hyper=hyper)
+
+
+@pytest.mark.parametrize("words", [("eval", "--model", "dlrr", "--task", "shift"), ("bench", "--models", "dlrr")])
+def test_a_typo_loads_no_torch(words: tuple[str, ...]) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        f"import sys; sys.argv[1:] = {words}\n"
+        "from lrtasks.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    print(end.code, 'torch' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["2", "False"]
+    assert "did you mean 'dlr'?" in said.stderr

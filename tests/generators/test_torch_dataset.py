@@ -1,0 +1,74 @@
+"""A task as a PyTorch dataset: the generator's samples, whatever the number of workers."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+import lrtasks
+
+TASK = lrtasks.make("shift", length=16, shifts=2)
+
+
+def loaded(dataset: Any, count: int, workers: int, **options: Any) -> list[list[torch.Tensor]]:
+    return list(islice(DataLoader(dataset, num_workers=workers, **options), count))
+
+
+def test_samples_are_those_of_the_generator() -> None:
+    dataset = TASK.torch_dataset("val", samples=6, seed=3)
+    assert len(dataset) == 6 and not isinstance(dataset, IterableDataset)  # type: ignore[arg-type]
+    x, y = next(iter(DataLoader(dataset, batch_size=6)))
+    expected = TASK.batch(range(6), seed=3, split="val")
+    assert x.dtype == torch.float32
+    assert np.array_equal(x.numpy(), expected.x) and np.array_equal(y.numpy(), expected.y)
+    assert torch.equal(dataset[5][0], x[5])  # type: ignore[index]
+    with pytest.raises(IndexError):
+        dataset[6]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("of_dataset", "of_loader"),
+    [({"samples": 10}, {"batch_size": 3, "shuffle": True}), ({"batch_size": 3}, {"batch_size": None})],
+    ids=["map-style", "iterable"],
+)
+def test_two_workers_give_the_same_batches_as_none(of_dataset: dict[str, Any], of_loader: dict[str, Any]) -> None:
+    both = []
+    for workers in (0, 2):
+        torch.manual_seed(0)  # of the shuffling
+        both.append(loaded(TASK.torch_dataset(**of_dataset), 4, workers, **of_loader))
+    assert len(both[0]) == 4
+    for one, other in zip(*both, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_an_endless_dataset_of_samples_repeats_none_over_workers() -> None:
+    alone, shared = (loaded(TASK.torch_dataset(), 4, workers, batch_size=2) for workers in (0, 2))
+    drawn = [{tuple(x.flatten().tolist()) for batch, _ in batches for x in batch} for batches in (alone, shared)]
+    assert len(drawn[0]) == 8 and drawn[0] == drawn[1]
+
+
+def test_tokens_and_padding() -> None:
+    x, y, mask = TASK_WITH_PADDING.torch_dataset(samples=2)[1]  # type: ignore[index]
+    assert x.dtype == y.dtype == torch.int64 and mask.dtype == torch.bool
+    assert mask.shape == x.shape
+
+
+TASK_WITH_PADDING = lrtasks.make("listops", preset="small")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"split": "tets"}, "split must be one of"),
+        ({"samples": 0}, "samples must be"),
+        ({"samples": 3, "batch_size": 2}, "give it to the DataLoader"),
+    ],
+)
+def test_mistakes_are_told_at_once(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(lrtasks.UsageError, match=message):
+        TASK.torch_dataset(**arguments)

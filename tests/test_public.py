@@ -1,0 +1,69 @@
+"""The names that ``import lrtasks`` offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from quick_runs import TASK, run
+from torch import nn
+
+import lrtasks
+from lrtasks.generators.base import GROUPS
+
+
+class Layer(nn.Module):
+    def __init__(self, d_model: int, window: int = 2) -> None:
+        super().__init__()
+        self.out = nn.Linear(d_model, window)
+        self.back = nn.Linear(window, d_model)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.back(self.out(x))
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(getattr(lrtasks, name) is not None for name in lrtasks.__all__)
+    assert set(lrtasks.__all__) == set(dir(lrtasks))
+
+
+def test_tasks_and_models_are_listed() -> None:
+    assert lrtasks.list_tasks() == lrtasks.generators.names()
+    assert lrtasks.list_models() == lrtasks.models.names()
+    by_group = [name for group in GROUPS for name in lrtasks.list_tasks(group)]
+    assert sorted(by_group) == lrtasks.list_tasks()
+    with pytest.raises(lrtasks.UsageError, match="did you mean 'state'"):
+        lrtasks.list_tasks("stat")
+
+
+def test_a_model_is_built_for_a_task() -> None:
+    x = torch.from_numpy(TASK.batch(range(2)).x)
+    assert lrtasks.build_model("dlr", TASK, d_state=4, d_model=8)(x).shape == (2, 16, 2)
+    assert lrtasks.build_model(Layer, TASK, window=3)(x).shape == (2, 16, 2)
+    assert lrtasks.build_model("dlr", "shift", preset="small", d_model=8).input.length == 256  # type: ignore[union-attr]
+    with pytest.raises(lrtasks.UsageError, match="did you mean 'd_state'"):
+        lrtasks.build_model("dlr", TASK, d_stat=4)
+
+
+def test_bare_settings_are_keywords(tmp_path: Path) -> None:
+    """``length`` is the task's, ``window`` the layer's, ``steps`` the budget's."""
+    record = run(Layer, tmp_path, "shift", length=8, shifts=2, window=3)
+    assert record.task["parameters"]["length"] == 8
+    assert record.model["parameters"] == {"window": 3}
+    with pytest.raises(lrtasks.UsageError, match=r"called 'lenght'; did you mean 'length'.*task has: length"):
+        run(Layer, tmp_path, "shift", lenght=8)
+
+
+def test_a_budget_is_taken_whole(tmp_path: Path) -> None:
+    budget = lrtasks.Budget(steps=3, lr=0.02, eval_every=3, val_batches=1, test_batches=1, batch_size=2)
+    record = lrtasks.evaluate(Layer, TASK, preset="paper", budget=budget, out=tmp_path, workers=0, quiet=True)
+    assert record.budget == budget.parameters()
+
+
+def test_a_trained_model_is_loaded_at_another_length(tmp_path: Path) -> None:
+    run("dlr", tmp_path, "shift", length=16, d_model=8, d_state=4)
+    (folder,) = (file.parent for file in tmp_path.rglob("record.json"))
+    model = lrtasks.load_model(folder, length=32)
+    assert not model.training
+    assert model(torch.zeros(1, 32, 3)).shape == (1, 32, 8)
