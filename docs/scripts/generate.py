@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import model_pages
+import papers
 import published
 import reproduce
 import scores
@@ -29,10 +30,11 @@ HEAT_MAP = DOCS / "heat_map.svg"
 RENDERERS: dict[str, Renderer] = {
     "gallery": task_pages.gallery,
     "groups": task_pages.groups,
-    "tasks": task_pages.tasks,
     "sample": task_pages.sample,
     "task": task_pages.task,
     "models": model_pages.table_of_models,
+    "families": model_pages.families,
+    "papers": papers.list_of_papers,
     "model": model_pages.model,
     "common": model_pages.common,
     "budget": model_pages.budget,

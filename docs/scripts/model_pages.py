@@ -24,12 +24,30 @@ def table_of_models(page: Path, _: Sequence[str]) -> str:
     rows = []
     for name in models.registry.built_in():
         count, state = size(name)
-        pages = _pages(name)
-        shown = f"[{name}]({link(page, pages[0])})" if pages else name
-        rows.append(
-            [shown, sentence(models.registry.get(name)), f"{count:,}", "none" if state is None else f"{state:,}"]
-        )
+        shown = "none" if state is None else f"{state:,}"
+        rows.append([named(page, name), sentence(models.registry.get(name)), f"{count:,}", shown])
     return table(["model", "what it is", "parameters at `small`", "bytes of streaming state"], rows)
+
+
+def families(page: Path, _: Sequence[str]) -> str:
+    """The pages about models, with the models of each."""
+    found: dict[Path, list[str]] = {}
+    for name in models.registry.built_in():
+        found.setdefault(_pages(name)[0], []).append(name)
+    rows = [
+        [
+            f"[{own.read_text().partition(chr(10))[0].removeprefix('# ').partition(':')[0]}]({link(page, own)})",
+            ", ".join(map("`{}`".format, names)),
+        ]
+        for own, names in found.items()
+    ]
+    return table(["family", "models"], sorted(rows))
+
+
+def named(page: Path, name: str) -> str:
+    """The name of a model as a link to its page."""
+    pages = _pages(name)
+    return f"[{name}]({link(page, pages[0])})" if pages else name
 
 
 def model(_: Path, words: Sequence[str]) -> str:

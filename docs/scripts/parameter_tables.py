@@ -15,6 +15,7 @@ WORDS = {
     "bool": "`true`, `false`",
     "str": "a text",
     "tuple[int, ...]": "whole numbers",
+    "tuple[str, ...]": "texts",
     "None": "none",
 }
 
@@ -49,8 +50,10 @@ def settings(values: Mapping[str, Any]) -> str:
 
 
 def code(value: Any) -> str:
-    """A value in code letters; none in words."""
-    return "none" if value is None else f"`{_plain(value)}`"
+    """A value in code letters; none and the empty text in words."""
+    if value is None or value == "":
+        return "none" if value is None else "empty"
+    return f"`{_plain(value)}`"
 
 
 def number(value: float) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
+import statistics
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from regions import table
+from scores import RESULTS, records
 
 import lrtasks.results
 from lrtasks import models
+from lrtasks.record import RunRecord
 from lrtasks.run_config import RunConfig
 
 REPORTED = Path(lrtasks.results.__file__).with_name("reported.toml")
@@ -38,7 +42,7 @@ BUDGETS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 class Cell(NamedTuple):
-    """One figure of a paper: where it stands, what it is, and the words of the command that repeats it."""
+    """One figure of a paper: where it stands, what it is, the command that repeats it, and our score with it."""
 
     source: str
     column: str
@@ -46,6 +50,7 @@ class Cell(NamedTuple):
     value: float
     metric: str
     command: list[str]
+    ours: float | None
 
 
 def cells(file: Path) -> Iterator[Cell]:
@@ -54,27 +59,49 @@ def cells(file: Path) -> Iterator[Cell]:
         where = {**entry.get("parameters", {}), **({"length": entry["length"]} if "length" in entry else {})}
         column = ", ".join([entry["model"], *_written({**_uncommon(entry), **where})])
         for task, value in entry["scores"].items():
-            command = _command(entry, task, where)
-            yield Cell(entry["source"], column, task, value, entry["metric"], command)
+            preset, settings = _settings(entry, task, where)
+            run = RunConfig.make(task, entry["model"], preset=preset, settings=settings)
+            options = [word for key, given in settings.items() for word in (f"--{key.replace('_', '-')}", _text(given))]
+            command = ["lrtasks", "eval", "--model", entry["model"], "--task", task, "--preset", preset, *options]
+            yield Cell(entry["source"], column, task, value, entry["metric"], command, _ours(run, entry["metric"]))
 
 
 def commands(_: Path, words: Sequence[str]) -> str:
-    """The commands of one table of a paper, by column."""
+    """One table of a paper: the paper's figures, ours, and the commands.
+
+    Columns of several tasks have one command for all of them, with TASK for the task.
+    """
     source = " ".join(words)
     columns: dict[str, list[Cell]] = {}
     for cell in (*cells(REPORTED), *cells(OTHERS)):
         if cell.source == source:
             columns.setdefault(cell.column, []).append(cell)
     if all(len(found) == 1 for found in columns.values()):
-        rows = [[column, *_row(cell)] for column, (cell,) in columns.items()]
-        return table(["model", "task", "paper", "command"], rows)
+        rows = [[column, *_row(cell), f"`{shlex.join(cell.command)}`"] for column, (cell,) in columns.items()]
+        return table(["model", "task", "paper", "ours", "command"], rows)
     parts = []
     for column, found in columns.items():
-        parts += [f"**{column}**", table(["task", "paper", "command"], map(_row, found))]
+        common, own = common_command(found)
+        parts += [f"**{column}**", f"```text\n{common}\n```"]
+        header = ["task", "paper", "ours", *(["with"] if any(own) else [])]
+        rows = [
+            [*_row(cell), *([f"`{words}`" if words else ""] if any(own) else [])]
+            for cell, words in zip(found, own, strict=True)
+        ]
+        parts.append(table(header, rows))
     return "\n\n".join(parts)
 
 
-def _command(entry: Mapping[str, Any], task: str, where: Mapping[str, Any]) -> list[str]:
+def common_command(found: Sequence[Cell]) -> tuple[str, list[str]]:
+    """The command that several figures share, with TASK for the task, and what each needs at its end."""
+    named = [shlex.join(["TASK" if word == cell.task else word for word in cell.command]) for cell in found]
+    common = min(named, key=len)
+    if not all(name.startswith(common) for name in named):
+        raise ValueError(f"{found[0].source}, {found[0].column}: the commands share no beginning: {named}")
+    return common, [name.removeprefix(common).strip() for name in named]
+
+
+def _settings(entry: Mapping[str, Any], task: str, where: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The preset, and what of the figure's own settings the preset does not have."""
     preset, name = PRESETS.get(entry["source"], "paper"), entry["model"]
     run = RunConfig.make(task, name, preset=preset)
@@ -85,13 +112,26 @@ def _command(entry: Mapping[str, Any], task: str, where: Mapping[str, Any]) -> l
     for figures, extra in BUDGETS:
         if figures.items() <= {**where, "model": name}.items():
             wanted.update(extra)
-    options = [
-        word
-        for key, value in wanted.items()
-        if known[key] != value
-        for word in (f"--{key.replace('_', '-')}", _text(value))
+    return preset, {key: value for key, value in wanted.items() if known[key] != value}
+
+
+def _ours(run: RunConfig, metric: str) -> float | None:
+    """The mean score, over seeds, of the published runs with the settings of ``run``; ``None`` if there are none."""
+    scores = [
+        record.scores["test"][metric]
+        for record in _published()
+        if (record.task["name"], record.model["name"]) == (run.task.name, run.model.name)
+        and record.task["parameters"] == run.task.parameters()
+        and record.model["parameters"] == run.model.parameters
+        and all(record.budget[name] == getattr(run.budget, name) for name in ("steps", "batch_size", "lr"))
+        and "test" in record.scores
     ]
-    return ["lrtasks", "eval", "--model", name, "--task", task, "--preset", preset, *options]
+    return statistics.fmean(scores) if scores else None
+
+
+@functools.cache
+def _published() -> list[RunRecord]:
+    return [record for folder in sorted(RESULTS.iterdir()) if folder.name != "bench" for record in records(folder)]
 
 
 def _uncommon(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +141,7 @@ def _uncommon(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(cell: Cell) -> list[str]:
-    return [cell.task, f"{cell.value:g}", f"`{shlex.join(cell.command)}`"]
+    return [cell.task, f"{cell.value:g}", "" if cell.ours is None else f"{cell.ours:.3f}"]
 
 
 def _written(values: Mapping[str, Any]) -> list[str]:

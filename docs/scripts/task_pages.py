@@ -27,11 +27,11 @@ IN_COLUMNS = ("steps", "batch_size")
 GROUP_MEANINGS = {
     "state": "a state that each token changes",
     "structure": "nesting, stacks and the rules of a language",
-    "copying": "giving back what was read, whole or in part",
+    "copying": "reproducing the input, in whole or in part",
     "retrieval": "looking up by content",
     "hops": "several lookups in a row",
-    "capacity": "how much is held, in a vector or in the weights",
-    "latching": "holding a value, and adding to it",
+    "capacity": "how much a vector or the weights can store",
+    "latching": "storing a value, and accumulating",
     "algorithms": "a map that depends on the whole input",
     "geometry": "following a curve through an image",
     "other": "anything else",
@@ -57,19 +57,9 @@ def gallery(page: Path, _: Sequence[str]) -> str:
 def groups(page: Path, _: Sequence[str]) -> str:
     """The table of groups, with the tasks of each."""
     rows = [
-        [group, GROUP_MEANINGS[group], ", ".join(_named(page, name) for name in names)] for group, names in _groups()
+        [group, GROUP_MEANINGS[group], ", ".join(named(page, name) for name in names)] for group, names in _groups()
     ]
-    return table(["group", "to test", "take"], rows)
-
-
-def tasks(page: Path, _: Sequence[str]) -> str:
-    """The table of tasks, by group."""
-    rows = [
-        [group, _named(page, name), sentence(registry.get(name)), _floor(name)]
-        for group, names in _groups()
-        for name in names
-    ]
-    return table(["group", "task", "what it asks", "floor at `small`"], rows)
+    return table(["group", "capability", "tasks"], rows)
 
 
 def sample(page: Path, words: Sequence[str]) -> str:
@@ -98,7 +88,7 @@ def _groups() -> list[tuple[str, list[str]]]:
 def _card(page: Path, name: str) -> str:
     parameters = ", ".join(f"`{parameter}`" for parameter in registry.get(name).parameter_names())
     parts = [
-        f"**{_named(page, name)}**",
+        f"**{named(page, name)}**",
         _sample(page, name),
         sentence(registry.get(name)),
         f"Baseline: {_floor(name)}",
@@ -108,7 +98,8 @@ def _card(page: Path, name: str) -> str:
     return "\n".join(["-   " + lines[0], *(f"    {line}" if line else "" for line in lines[1:])])
 
 
-def _named(page: Path, name: str) -> str:
+def named(page: Path, name: str) -> str:
+    """The name of a task as a link to its page."""
     return f"[{name}]({link(page, task_examples.TASKS / f'{name}.md')})"
 
 

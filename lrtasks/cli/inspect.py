@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,7 +68,7 @@ def describe(
     name: Annotated[str, typer.Argument(help="A task, a model, FILE.py:NAME, or budget: what training takes.")],
     as_json: AsJson = False,
 ) -> None:
-    """Describe a task, a model or the training budget: what it is, its parameters, its presets.
+    """Describe a task, a model or the training budget: what it is, its papers, its parameters, its presets.
 
     Example: lrtasks describe budget
     """
@@ -133,6 +134,8 @@ def preview(
 
 
 def _describe(kind: str, name: str, cls: Any) -> dict[str, Any]:
+    from lrtasks.papers import named_in
+
     is_config = isinstance(cls, type) and issubclass(cls, Config)
     return {
         "kind": kind,
@@ -140,6 +143,7 @@ def _describe(kind: str, name: str, cls: Any) -> dict[str, Any]:
         "summary": inspect.cleandoc(cls.__doc__ or ""),
         "parameters": cls.describe_parameters() if is_config else [],
         "presets": cls.presets if is_config else {},
+        "papers": [{**asdict(paper), "url": paper.url} for paper in named_in(cls.__doc__)],
     }
 
 
@@ -165,7 +169,9 @@ def _print_description(described: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    print("\n\n".join(filter(None, [f"{described['kind']} {described['name']}", described["summary"], ""])))
+    papers = "\n".join(f'{paper["authors"]}, "{paper["title"]}", {paper["url"]}' for paper in described["papers"])
+    heading = f"{described['kind']} {described['name']}"
+    print("\n\n".join(filter(None, [heading, described["summary"], papers])), end="\n\n")
     grid = Table("parameter", "type", "default", "meaning", title=None, box=None, pad_edge=False)
     for entry in described["parameters"]:
         limits = [f"{key.replace('_', ' ')} {entry[key]}" for key in ("at_least", "above", "at_most") if key in entry]

@@ -66,7 +66,10 @@ class AttentionLayer(nn.Module):
 @registry.register("attention")
 @dataclass(frozen=True)
 class Attention(ModelConfig):
-    """Multi-head attention with rotary positions and one learned scale, in the layer of the DLR paper."""
+    """Multi-head attention with rotary positions and one learned scale, in the layer of the DLR paper.
+
+    Source: the DLR paper (arXiv:2212.00768), section 4.1 and appendix A.5.
+    """
 
     presets: ClassVar[Presets] = {
         # Minutes on two CPU cores: as wide as dlr's small preset, with fewer parameters; a step takes longer.
@@ -104,6 +107,8 @@ class LocalAttention(Attention):
     """The attention model with each query limited to its own chunk and the neighbouring ones.
 
     The baseline of the DLR paper's higher-order tasks (its Table 3).
+
+    Source: the DLR paper (arXiv:2212.00768), the baseline of its Table 3.
     """
 
     presets: ClassVar[Presets] = {

@@ -180,7 +180,10 @@ def _log_decay(raw: Tensor, A_log: Tensor, bias: Tensor, lower_bound: float | No
 @registry.register("deltanet")
 @dataclass(frozen=True)
 class DeltaNet(RecurrentConfig):
-    """DeltaNet: overwrites what is stored under a key; forgets nothing else."""
+    """DeltaNet: a delta rule, which replaces the value stored under a key.
+
+    Sources: Schlag, Irie and Schmidhuber (arXiv:2102.11174); the parallel form, Yang et al. (arXiv:2406.06484).
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 80},
@@ -213,7 +216,11 @@ class DeltaNet(RecurrentConfig):
 @registry.register("gated-deltanet")
 @dataclass(frozen=True)
 class GatedDeltaNet(DeltaNet):
-    """Gated DeltaNet: a delta rule whose state decays, by one number per head that depends on the input."""
+    """Gated DeltaNet: a delta rule whose state decays, with one input-dependent rate per head.
+
+    Sources: Yang, Kautz and Hatamizadeh (arXiv:2412.06464), section 3; negative eigenvalues, Grazzi et al.
+    (arXiv:2411.12537).
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "expand_v": 1, "mlp_width": 56},
@@ -240,7 +247,10 @@ class GatedDeltaNet(DeltaNet):
 @registry.register("gated-deltaproduct")
 @dataclass(frozen=True)
 class GatedDeltaProduct(DeltaNet):
-    """Gated DeltaProduct: n_h steps of the delta rule per position, a product of that many reflections."""
+    """Gated DeltaProduct: n_h steps of the delta rule per position, a product of that many reflections.
+
+    Source: Siems et al. (arXiv:2502.10297).
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "d_model": 48, "heads": 3, "expand_v": 1, "mlp_width": 96},
@@ -275,7 +285,10 @@ class GatedDeltaProduct(DeltaNet):
 @registry.register("kda")
 @dataclass(frozen=True)
 class KDA(DeltaNet):
-    """Kimi delta attention: a delta rule whose state decays per key channel."""
+    """Kimi delta attention: a delta rule whose state decays per key channel.
+
+    Source: Kimi Team (arXiv:2510.26692).
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 56},

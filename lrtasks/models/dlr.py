@@ -123,7 +123,10 @@ class DLRKernel(Kernel):
 @registry.register("dlr")
 @dataclass(frozen=True)
 class DLR(ModelConfig):
-    """Diagonal linear RNN: one kernel of N shared exponentials per channel."""
+    """Diagonal linear RNN: one kernel of N shared exponentials per channel.
+
+    Source: Gupta, Mehta and Berant (arXiv:2212.00768), section 2.
+    """
 
     presets: ClassVar[Presets] = {
         # Minutes on two CPU cores; steps and batch size are the defaults (2,000 and 16).

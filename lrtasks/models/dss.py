@@ -81,7 +81,10 @@ class DSSKernel(ChannelKernel):
 @registry.register("dss")
 @dataclass(frozen=True)
 class DSS(ModelConfig):
-    """Diagonal state space (DSS-EXP): N shared eigenvalues, one step per channel."""
+    """Diagonal state space (DSS-EXP): N shared eigenvalues, one step per channel.
+
+    Sources: Gupta, Gu and Berant (arXiv:2203.14343), in the form of the DLR paper (arXiv:2212.00768), section 2.1.
+    """
 
     presets: ClassVar[Presets] = {
         # About as many parameters as dlr's small preset.

@@ -285,7 +285,10 @@ def small_and_paper(width: int) -> Presets:
 @registry.register("focus")
 @dataclass(frozen=True)
 class Focus(FocusLike):
-    """Filters per bin of time from a hypernetwork, then chunked attention and a gated residual."""
+    """Filters per bin of time from a hypernetwork, then chunked attention and a gated residual.
+
+    Source: Lutati, Zimerman and Wolf (arXiv:2305.14952), equations 1 to 11, made causal.
+    """
 
     presets: ClassVar[Presets] = small_and_paper(48)
 
@@ -323,7 +326,10 @@ class Focus(FocusLike):
 @registry.register("focus-h")
 @dataclass(frozen=True)
 class FocusH(FocusLike):
-    """Focus with learned filters that do not depend on the input."""
+    """Focus with learned filters that do not depend on the input.
+
+    Source: Lutati, Zimerman and Wolf (arXiv:2305.14952), an ablation.
+    """
 
     presets: ClassVar[Presets] = small_and_paper(56)
 

@@ -145,7 +145,10 @@ def _log_decay(raw: Tensor) -> Tensor:
 @registry.register("gla")
 @dataclass(frozen=True)
 class GLA(RecurrentConfig):
-    """Gated linear attention: a sum of key-value products that forgets per key channel, depending on the input."""
+    """Gated linear attention: a sum of key-value products with an input-dependent decay per key channel.
+
+    Source: Yang et al. (arXiv:2312.06635), section 4.
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 76},
@@ -180,7 +183,10 @@ class GLA(RecurrentConfig):
 @registry.register("retnet")
 @dataclass(frozen=True)
 class RetNet(GLA):
-    """RetNet: linear attention with rotary positions that forgets at a fixed rate per head."""
+    """RetNet: linear attention with rotary positions and a fixed decay per head.
+
+    Source: Sun et al. (arXiv:2307.08621), section 2.
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "expand_v": 1.0, "mlp_width": 64},

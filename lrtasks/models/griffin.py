@@ -173,7 +173,10 @@ class GriffinLayer(nn.Module):
 @registry.register("rglru")
 @dataclass(frozen=True)
 class Griffin(RecurrentConfig):
-    """Hawk: the recurrent blocks of Griffin, whose gated recurrence keeps one real number per channel."""
+    """Hawk: the recurrent blocks of Griffin, whose gated recurrence keeps one real number per channel.
+
+    Source: De et al. (arXiv:2402.19427), section 2.4.
+    """
 
     function: ClassVar[Activation] = "gelu"
     presets: ClassVar[Presets] = {

@@ -89,7 +89,12 @@ LARGEST = 256
 @registry.register("hybrid")
 @dataclass(frozen=True)
 class Hybrid(ModelConfig):
-    """A stack of different mixers: layers=gated-deltanet:3,attention:1, and NAME.PARAMETER=VALUE for one of them."""
+    """A stack of different mixers: layers=gated-deltanet:3,attention:1, and NAME.PARAMETER=VALUE for one of them.
+
+    Sources: Samba (arXiv:2406.07522), Jamba (arXiv:2403.19887), Griffin (arXiv:2402.19427), Gated DeltaNet
+    (arXiv:2412.06464), Kimi Linear (arXiv:2510.26692), Based (arXiv:2402.18668), xLSTM (arXiv:2405.04517), Zoology
+    (arXiv:2312.04927), and the canon layers of Allen-Zhu (arXiv:2512.17351).
+    """
 
     presets: ClassVar[Presets] = {
         # Neither this one nor "paper" has settings of mixers, which would not fit other layers.

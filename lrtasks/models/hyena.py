@@ -129,7 +129,10 @@ class HyenaOperator(nn.Module):
 @registry.register("hyena")
 @dataclass(frozen=True)
 class Hyena(TransformerLike):
-    """Hyena of order 2: gates around a long convolution with an implicit kernel, in Transformer layers. Causal only."""
+    """Hyena of order 2: gates around a long convolution with an implicit kernel, in Transformer layers. Causal only.
+
+    Source: Poli et al. (arXiv:2302.10866), section 3.
+    """
 
     presets: ClassVar[Presets] = {
         # About as many parameters as dlr's small preset.

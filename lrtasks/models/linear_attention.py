@@ -154,7 +154,10 @@ class LinearAttentionLayer(nn.Module):
 @registry.register("linear-attention")
 @dataclass(frozen=True)
 class LinearAttention(RecurrentConfig):
-    """Linear attention with features elu + 1, or with the Taylor features of Based; it never forgets."""
+    """Linear attention with features elu + 1, or with the Taylor features of Based; without decay.
+
+    Sources: Katharopoulos et al. (arXiv:2006.16236); Taylor features, Arora et al. (Based, arXiv:2402.18668).
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 84},

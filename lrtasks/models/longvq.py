@@ -134,6 +134,8 @@ class LongVQ(ModelConfig):
     """A moving average read by gated attention through a codebook, in time linear in the length.
 
     The paper's ablations are settings of ``codebook``, ``attention``, ``local_bias`` and ``quantise``.
+
+    Sources: Liu et al. (arXiv:2404.11163), section 3; the linear-time form is Transformer-VQ's (arXiv:2309.16354).
     """
 
     # 2: the first training batch is quantised with the normal draws at start, not with keys of its own.

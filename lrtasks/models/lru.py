@@ -246,7 +246,10 @@ class SSMLayer(nn.Module):
 @registry.register("lru")
 @dataclass(frozen=True)
 class LRU(RecurrentConfig):
-    """LRU: a linear recurrence with learned complex eigenvalues, the same for all inputs."""
+    """LRU: a linear recurrence with learned complex eigenvalues, the same for all inputs.
+
+    Source: Orvieto et al. (arXiv:2303.06349), section 3.
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "d_state": 96},
@@ -275,7 +278,10 @@ class LRU(RecurrentConfig):
 @registry.register("s5")
 @dataclass(frozen=True)
 class S5(RecurrentConfig):
-    """S5: a state space that mixes all channels, started from HiPPO; the same recurrence for all inputs."""
+    """S5: a state space that mixes all channels, started from HiPPO; the same recurrence for all inputs.
+
+    Source: Smith, Warrington and Linderman (arXiv:2208.04933), section 3 and appendix B.
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "d_state": 192},

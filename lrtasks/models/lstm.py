@@ -92,7 +92,11 @@ class RNNLayer(nn.Module):
 @registry.register("lstm")
 @dataclass(frozen=True)
 class LSTM(RecurrentConfig):
-    """LSTM: one vector of state, changed by gates that read it; recognises any regular language, recalls little."""
+    """LSTM: a vector state whose gates depend on the state.
+
+    Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", Neural Computation 9 (1997),
+    https://doi.org/10.1162/neco.1997.9.8.1735.
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "d_model": 48, "mlp_width": 80},
@@ -112,7 +116,10 @@ class LSTM(RecurrentConfig):
 @registry.register("gru")
 @dataclass(frozen=True)
 class GRU(RecurrentConfig):
-    """GRU: as an LSTM, with fewer gates and half its state."""
+    """GRU: like an LSTM, with fewer gates and half the state.
+
+    Source: Cho et al. (arXiv:1406.1078).
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "d_model": 48, "mlp_width": 112},

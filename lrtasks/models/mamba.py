@@ -108,7 +108,10 @@ def _discretised(raw: Tensor, bias: Tensor, A_log: Tensor) -> tuple[Tensor, Tens
 @registry.register("mamba")
 @dataclass(frozen=True)
 class Mamba(RecurrentConfig):
-    """Mamba: a selective state space with d_state numbers per channel, each with its own decay."""
+    """Mamba: a selective state space with d_state numbers per channel, each with its own decay.
+
+    Sources: Gu and Dao (arXiv:2312.00752), section 3; negative eigenvalues, Grazzi et al. (arXiv:2411.12537).
+    """
 
     presets: ClassVar[Presets] = {
         "small": SMALL,

@@ -127,7 +127,10 @@ def _discretised(x: Tensor, dt: Tensor, bias: Tensor, A_log: Tensor) -> tuple[Te
 @registry.register("mamba2")
 @dataclass(frozen=True)
 class Mamba2(RecurrentConfig):
-    """Mamba-2: a state of d_state numbers per channel, with one decay per head that depends on the input."""
+    """Mamba-2: a state of d_state numbers per channel, with one decay per head that depends on the input.
+
+    Source: Dao and Gu (arXiv:2405.21060), sections 5 to 7.
+    """
 
     presets: ClassVar[Presets] = {
         "small": SMALL,

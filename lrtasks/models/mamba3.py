@@ -250,7 +250,10 @@ def _heavy_tail(x: Tensor) -> Tensor:
 @registry.register("mamba3")
 @dataclass(frozen=True)
 class Mamba3(RecurrentConfig):
-    """Mamba-3: as Mamba-2 without a convolution, with states that turn: it counts modulo what it likes."""
+    """Mamba-3: as Mamba-2, with complex states that rotate by input-dependent angles, and no convolution.
+
+    Source: Lahoti et al. (arXiv:2603.15569).
+    """
 
     presets: ClassVar[Presets] = {
         "small": SMALL,

@@ -90,7 +90,10 @@ class MegaLayer(Block):
 @registry.register("mega")
 @dataclass(frozen=True)
 class Mega(ModelConfig):
-    """A moving average, single-head gated attention on it, and a gated residual."""
+    """A moving average, single-head gated attention on it, and a gated residual.
+
+    Source: Ma et al. (arXiv:2209.10655), section 3.
+    """
 
     presets: ClassVar[Presets] = {
         # About as many parameters as dlr's small preset; a step takes longer.
@@ -182,7 +185,10 @@ CHUNKS = {
 @registry.register("mega-chunk")
 @dataclass(frozen=True)
 class MegaChunk(Mega):
-    """MEGA with attention inside chunks; the moving average spans the sequence."""
+    """MEGA with attention inside chunks; the moving average spans the sequence.
+
+    Source: Ma et al. (arXiv:2209.10655), section 3.
+    """
 
     presets: ClassVar[Presets] = {
         name: {**settings, "chunk": CHUNKS[name]} if name in CHUNKS else settings

@@ -98,7 +98,10 @@ class MinConfig(RecurrentConfig):
 @registry.register("mingru")
 @dataclass(frozen=True)
 class MinGRU(MinConfig):
-    """minGRU: a GRU whose gate and candidate read only the input, so that all positions are computed at once."""
+    """minGRU: a GRU whose gate and candidate depend on the input alone, so that a scan computes all positions.
+
+    Source: Feng et al. (arXiv:2410.01201), section 3.
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 68},
@@ -113,7 +116,10 @@ class MinGRU(MinConfig):
 @registry.register("minlstm")
 @dataclass(frozen=True)
 class MinLSTM(MinConfig):
-    """minLSTM: an LSTM whose gates and candidate read only the input, so that all positions are computed at once."""
+    """minLSTM: an LSTM whose gates and candidate depend on the input alone, so that a scan computes all positions.
+
+    Source: Feng et al. (arXiv:2410.01201), section 3.
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 40},

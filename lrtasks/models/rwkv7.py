@@ -278,7 +278,10 @@ class RWKV7Stack(Block):
 @registry.register("rwkv7")
 @dataclass(frozen=True)
 class RWKV7(RecurrentConfig):
-    """RWKV-7: a matrix state with a decay per channel, and an erase whose strength is apart from the write's."""
+    """RWKV-7: a matrix state with a decay per channel, and separate strengths for erasing and writing.
+
+    Source: Peng et al. (arXiv:2503.14456).
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "ranks": (16, 16, 16, 16), "mlp_width": 40},

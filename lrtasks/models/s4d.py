@@ -101,7 +101,10 @@ class S4DKernel(ChannelKernel):
 @registry.register("s4d")
 @dataclass(frozen=True)
 class S4D(ModelConfig):
-    """Diagonal S4 (S4D), with the Lin or the LegS start."""
+    """Diagonal S4 (S4D), with the Lin or the LegS start.
+
+    Source: Gu et al. (arXiv:2206.11893), sections 3 and 4.
+    """
 
     presets: ClassVar[Presets] = {
         # About as many parameters as dlr's small preset.

@@ -150,9 +150,11 @@ def without(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
 @registry.register("seqboat")
 @dataclass(frozen=True)
 class SeqBoat(ModelConfig):
-    """A moving average everywhere, gated attention where a learned configurator asks for it.
+    """A moving average everywhere, and gated attention at the positions that a learned configurator selects.
 
     The paper's ablations are settings of ``router``, ``scope``, ``ssm`` and ``feedforward``.
+
+    Source: Ren et al. (arXiv:2306.11197), section 3.
     """
 
     presets: ClassVar[Presets] = {
@@ -318,7 +320,10 @@ class SeqBoat(ModelConfig):
 @registry.register("seqboat-full")
 @dataclass(frozen=True)
 class SeqBoatFull(SeqBoat):
-    """SeqBoat without a window: every active token sees all others, the window's ablation in the paper."""
+    """SeqBoat without a window: every active token sees all others (the paper's ablation).
+
+    Source: Ren et al. (arXiv:2306.11197).
+    """
 
     presets: ClassVar[Presets] = {name: without(settings, "window") for name, settings in TASK_PRESETS.items()}
 
@@ -328,7 +333,10 @@ class SeqBoatFull(SeqBoat):
 @registry.register("seqboat-local")
 @dataclass(frozen=True)
 class SeqBoatLocal(SeqBoat):
-    """SeqBoat without a configurator: the gated attention unit runs everywhere, the configurator's ablation."""
+    """SeqBoat without a configurator: gated attention at every position (the paper's ablation).
+
+    Source: Ren et al. (arXiv:2306.11197).
+    """
 
     presets: ClassVar[Presets] = {name: without(settings, "temperature") for name, settings in TASK_PRESETS.items()}
 

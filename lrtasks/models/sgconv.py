@@ -90,7 +90,10 @@ class SGConvKernel(Kernel):
 @registry.register("sgconv")
 @dataclass(frozen=True)
 class SGConv(ModelConfig):
-    """Structured global convolution: one multi-scale kernel per channel."""
+    """Structured global convolution: one multi-scale kernel per channel.
+
+    Source: Li et al. (arXiv:2210.09298), section 3.2.
+    """
 
     presets: ClassVar[Presets] = {
         # Any N gives fewer parameters than DLR has; 64 taps give three scales at L = 256. α = 1 on shift, as in the DLR

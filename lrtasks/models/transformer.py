@@ -66,7 +66,10 @@ def _initialise(module: nn.Module) -> None:
 @registry.register("transformer")
 @dataclass(frozen=True)
 class Transformer(TransformerLike):
-    """Pre-norm Transformer: rotary multi-head attention, then a feed-forward map, in every layer."""
+    """Pre-norm Transformer: rotary multi-head attention, then a feed-forward map, in every layer.
+
+    Sources: Vaswani et al. (arXiv:1706.03762), with the rotary positions of Su et al. (arXiv:2104.09864).
+    """
 
     presets: ClassVar[Presets] = {
         # As many parameters as the other models' small presets, in two layers: one can join a value to the key before

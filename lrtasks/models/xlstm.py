@@ -202,7 +202,10 @@ class SLSTMLayer(nn.Module):
 @registry.register("mlstm")
 @dataclass(frozen=True)
 class MLSTM(RecurrentConfig):
-    """xLSTM's matrix memory with exponential input gates, parallel over positions."""
+    """xLSTM's matrix memory with exponential input gates, parallel over positions.
+
+    Source: Beck et al. (arXiv:2405.04517), section 2.3.
+    """
 
     presets: ClassVar[Presets] = {
         "small": SMALL,
@@ -232,7 +235,10 @@ class MLSTM(RecurrentConfig):
 @registry.register("slstm")
 @dataclass(frozen=True)
 class SLSTM(RecurrentConfig):
-    """xLSTM's scalar memory: gates that read the state, one position after the other; tracks any finite state."""
+    """xLSTM's scalar memory: an LSTM with exponential gates, computed one position after the other.
+
+    Source: Beck et al. (arXiv:2405.04517), section 2.2.
+    """
 
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 124},

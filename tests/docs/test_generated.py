@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from snippets import ROOT
 
 sys.path.insert(0, str(ROOT / "docs" / "scripts"))
 
-from generate import stale
+from generate import pages, stale
 from parameter_tables import allowed, settings
 from regions import filled, link, regions, table
 
 from lrtasks import generators, models
+from lrtasks.papers import NUMBER, named_in, papers
+from lrtasks.registry import Registry
 
 DOCS = ROOT / "docs"
 MODEL_PAGES = sorted((DOCS / "models").glob("*.md"))
@@ -49,6 +53,22 @@ def test_every_model_has_one_page(name: str) -> None:
     assert len(pages) == 1
     scored = [line for line in pages[0].read_text().splitlines() if line.startswith("<!-- scores: models ")]
     assert any(name in line.split() for line in scored)
+
+
+@pytest.mark.parametrize("registry", [generators.registry, models.registry], ids=["tasks", "models"])
+def test_every_task_and_model_names_its_paper(registry: Registry[Any]) -> None:
+    sources = {name: registry.get(name).__doc__ or "" for name in registry.built_in()}
+    assert [name for name, doc in sources.items() if not named_in(doc) and "https://doi.org/" not in doc] == []
+    named = {number for doc in sources.values() for number in NUMBER.findall(doc)}
+    assert named <= set(papers())
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_papers_are_linked_and_known(page: Path) -> None:
+    text = page.read_text()
+    linked = re.findall(r"https://arxiv\.org/abs/([\d.]+\d)", text)
+    assert set(linked) <= set(papers())
+    assert [number for number in re.findall(r"(?<!\[)arXiv[: ]+(\d{4}\.\d+)", text) if number not in linked] == []
 
 
 PAGE = "before\n\n<!-- generated: list a b -->\nold\n<!-- end of generated part -->\n\nafter\n"

@@ -1,6 +1,6 @@
 """Random ListOps expressions whose length lies within limits, exactly as by rejection but in a millisecond or two.
 
-The law (Nangia and Bowman, "ListOps: A Diagnostic Dataset for Latent Tree Learning", arXiv 1804.06028; Long Range
+The law (Nangia and Bowman, "ListOps: A Diagnostic Dataset for Latent Tree Learning", arXiv:1804.06028; Long Range
 Arena): a node above the depth limit is an operator with probability 1/4, otherwise a digit; an operator has 2..A
 arguments; every choice is uniform; expressions outside the limits are thrown away. Here many attempts grow side by
 side, one generation at a time, as a branching process: only the shape, with an attempt dropped as soon as it is too

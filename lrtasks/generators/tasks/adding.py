@@ -25,10 +25,10 @@ class Adding(Task):
     for the others. Target: one number for the sequence, the sum of the two.
 
     ``law="halves"``: one mark uniform among the first ⌊L/2⌋ positions, one among the others. Source: Arjovsky et al.,
-    "Unitary Evolution Recurrent Neural Networks" (arXiv 1511.06464), section 5, after Hochreiter and Schmidhuber;
-    code of Gu et al., "Efficiently Modeling Long Sequences with Structured State Spaces" (S4, arXiv 2111.00396).
+    "Unitary Evolution Recurrent Neural Networks" (arXiv:1511.06464), section 5, after Hochreiter and Schmidhuber;
+    code of Gu et al., "Efficiently Modeling Long Sequences with Structured State Spaces" (S4, arXiv:2111.00396).
     ``law="anywhere"``: the marks are at two distinct positions, uniform. Source: Bai et al., "An Empirical Evaluation
-    of Generic Convolutional and Recurrent Networks for Sequence Modeling" (TCN, arXiv 1803.01271), section 4.
+    of Generic Convolutional and Recurrent Networks for Sequence Modeling" (TCN, arXiv:1803.01271), section 4.
 
     The papers give the mean squared error; with R² as the score it is (1 - R²)/6.
 

@@ -27,7 +27,7 @@ DEFAULT_MODULUS = 5
 @registry.register("chomsky")
 @dataclass(frozen=True)
 class Chomsky(Task):
-    """Read a string of a formal language and give its answer at the empty tokens that follow it.
+    """Read a string of a formal language, and give an answer at the empty tokens that follow.
 
     The length n is uniform over ``lengths``. The string of n tokens is followed by O(n) times the token EMPTY, where
     the outputs of the answer are asked in order, and by padding. Numbers: the tokens of the language, then EMPTY, then

@@ -27,7 +27,7 @@ class Compression(UniformTask):
     With V = ``vocab``: ``length`` - 1 tokens, independent and uniform over 0..V-2, then the mark V-1. The target is the
     tokens in their order; the decoder makes all of them from one vector, the last position's (causal) or the mean of
     all positions (bidirectional). Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures" (MAD,
-    arXiv 2403.17844), section 3. MAD scores the constant mark, too, and decodes by an MLP that is given the vector and
+    arXiv:2403.17844), section 3. MAD scores the constant mark, too, and decodes by an MLP that is given the vector and
     a position; here the decoder is linear, so compare ranks, not numbers.
 
     >>> Compression(length=4, vocab=4).answer([2, 0, 1, 3]).tolist()

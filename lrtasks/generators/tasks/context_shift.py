@@ -22,7 +22,7 @@ class ContextShift(SignalTask):
 
     s is uniform in ``0..L-3``; the other L - 2 values are noise; ``y[t] = x[t - s]`` if ``t >= s`` else 0. At another
     length, the further tests keep the code and the lags of the trained length.
-    Source: DLR paper (arXiv 2212.00768), section 3.1.
+    Source: DLR paper (arXiv:2212.00768), section 3.1.
 
     >>> x = np.array([[0, 0, 0], [1, 0, 0], [0.5, 0, 0], [-1, 0, 0]])  # cos and sin of 2π/4: one position late
     >>> ContextShift(length=4).answer(x)[:, 0].tolist()

@@ -27,7 +27,7 @@ MAX_KEYS = 2**62
 @registry.register("copying")
 @dataclass(frozen=True)
 class Copying(Task):
-    """Give a string back: forwards, backwards, or what follows a given piece of it.
+    """Return a string: forwards, backwards, or the part that follows a given piece.
 
     With A = ``letters``, BEGIN = A, BAR = A+1, END = A+2 and PAD = A+3: a string s of letters 0..A-1, independent and
     uniform, of a length drawn uniformly from ``string``, is given as

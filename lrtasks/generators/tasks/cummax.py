@@ -16,7 +16,7 @@ from lrtasks.generators.signals import SignalTask
 class Cummax(SignalTask):
     """Give the largest value seen so far.
 
-    ``y[t] = max(x[0], ..., x[t])``. Source: DLR paper (arXiv 2212.00768), section 3.1.
+    ``y[t] = max(x[0], ..., x[t])``. Source: DLR paper (arXiv:2212.00768), section 3.1.
 
     >>> x = np.array([[0.5, 0, 0], [-1, 0, 0], [0.75, 0, 0], [0.25, 0, 0]])
     >>> Cummax(length=4).answer(x)[:, 0].tolist()

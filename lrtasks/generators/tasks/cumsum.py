@@ -16,7 +16,7 @@ from lrtasks.generators.signals import SignalTask
 class Cumsum(SignalTask):
     """Sum everything seen so far, scaled to the same variance at every position.
 
-    ``y[t] = (x[0] + ... + x[t]) / sqrt(t + 1)``. Source: DLR paper (arXiv 2212.00768), section 3.1.
+    ``y[t] = (x[0] + ... + x[t]) / sqrt(t + 1)``. Source: DLR paper (arXiv:2212.00768), section 3.1.
 
     >>> x = np.array([[0.5, 0, 0], [-1, 0, 0], [0.25, 0, 0], [0.75, 0, 0]])
     >>> [f"{y:.3f}" for y in Cumsum(length=4).answer(x)[:, 0]]

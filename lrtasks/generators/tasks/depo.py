@@ -33,8 +33,9 @@ class Depo(TokenTask):
 
     ``law="published"``: in training n is drawn from ``nodes`` with weight 1/(n + √N) and k from 1..K uniformly; in
     validation and test n = N, and k is uniform over the powers of two up to K, and K (and 24 if K = 32). Source:
-    Allen-Zhu, "Physics of Language Models: Part 4.1, Architecture Design and the Magic of Canon Layers" (arXiv
-    2512.17351), task Depo; code facebookresearch/PhysicsLM4, which has errors and gives the token ANSWER a label, too.
+    Allen-Zhu, "Physics of Language Models: Part 4.1, Architecture Design and the Magic of Canon Layers"
+    (arXiv:2512.17351), task Depo; code facebookresearch/PhysicsLM4, which has errors and labels the token
+    ANSWER too.
     ``law="clean"``: n and k are uniform everywhere. Its presets have words of one token, whose end is known.
 
     >>> task = Depo(nodes=3, hops=2, words=(3, 1, 1), law="clean")

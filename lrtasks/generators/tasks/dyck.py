@@ -36,7 +36,7 @@ MIN_SHARE = 0.05
 @registry.register("dyck")
 @dataclass(frozen=True)
 class Dyck(Task):
-    """Before or at every closing bracket, say which kind it is.
+    """Say which kind of bracket closes next.
 
     A string of brackets of ``kinds`` kinds, never open deeper than ``depth``. At depth 0 the next bracket opens, at the
     greatest depth it closes; else it does as the bracket before did with probability ``stay``. The kind of an opening

@@ -23,7 +23,7 @@ SYMBOLS = "wri01_"
 @registry.register("flip-flop")
 @dataclass(frozen=True)
 class FlipFlop(Task):
-    """Give the bit that was written last, however long ago.
+    """Return the bit that was written last, whatever came after it.
 
     Each of ``instructions`` is a letter and a bit. The first letter is w (write), the last r (read); the others are i
     (ignore) with probability ``ignore``, else w or r with equal probability, independently. The bit after w and i is

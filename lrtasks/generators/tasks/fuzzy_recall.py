@@ -33,7 +33,7 @@ class FuzzyRecall(UniformTask):
     L-(k+v)-(K+W) tokens stand; the probe goes in as soon as p tokens stand, unless its key came by itself. Then the
     probe stands once more, padding on the left fills up to L + 1, and the last token is cut off. In training the next
     token is the label everywhere. Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures" (MAD,
-    arXiv 2403.17844), section 3. Two flaws: in training the end of a key cannot be known, as a pair may be a key and
+    arXiv:2403.17844), section 3. Two flaws: in training the end of a key cannot be known, as a pair may be a key and
     the beginning of a key, so ``answer`` looks one token ahead there; and in 2 % of the test samples the probe stands
     at the end only, which has no answer: no label here, a label in the source.
 

@@ -27,7 +27,7 @@ class Automata(NamedTuple):
 @registry.register("in-context-language")
 @dataclass(frozen=True)
 class InContextLanguage(UniformTask):
-    """Read strings of a random automaton; where what was read so far leaves one known next symbol, give that symbol.
+    """Read strings of a random automaton; where the text so far determines a legal next symbol, give it.
 
     Tokens: A = ``symbols`` symbols from 0, END = A after every string, PAD = A + 1 after the last one; classes: symbols
     and END.
@@ -47,9 +47,9 @@ class InContextLanguage(UniformTask):
     of the state after x[0..t]; positions with no known edge or several have no label. The text may go on otherwise; the
     label is the one symbol that is legal for certain.
 
-    Source: after RegBench of Akyürek et al., "In-Context Language Learning: Architectures and Algorithms" (arXiv
-    2401.12973), section 3, which scores the share of predictions that are legal; law and labels are ours. Inference:
-    Angluin, "Inference of Reversible Languages", Journal of the ACM 29 (1982), section 4.
+    Source: after RegBench of Akyürek et al., "In-Context Language Learning: Architectures and Algorithms"
+    (arXiv:2401.12973), section 3, which scores the share of predictions that are legal; law and labels are ours.
+    Inference: Angluin, "Inference of Reversible Languages", Journal of the ACM 29 (1982), section 4.
 
     >>> task = InContextLanguage(symbols=3, strings=(1, 4))
     >>> a, b, c, END = 0, 1, 2, 3

@@ -22,7 +22,7 @@ WINDOW = 32
 @registry.register("induction-heads")
 @dataclass(frozen=True)
 class InductionHeads(Task):
-    """A mark comes once in the text and again at the end: give the token that followed it.
+    """A mark occurs once in the text and again at the end: return the token that followed it.
 
     With V = ``vocab``: ``length`` tokens are drawn independently and uniformly from 0..V-3; position p, uniform over
     0..length-3, is replaced by the mark V-1; the mark follows once more at the end. Label, at the last position:

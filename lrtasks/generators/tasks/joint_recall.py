@@ -21,7 +21,7 @@ BEGIN, SEP, PAD, FIRST = 0, 1, 2, 3
 @registry.register("joint-recall")
 @dataclass(frozen=True)
 class JointRecall(UniformTask):
-    """A table context × key → value is read once; asked again in another order, give the value for context and key.
+    """Read a table of values by context and key; then return each value when it is queried in another order.
 
     Tokens: BEGIN 0, SEP 1, PAD 2, V = ``values`` values from 3, keys from 3 + V, contexts after the ``room`` of keys. C
     contexts and K keys are drawn, their numbers uniform over ``contexts`` and ``keys`` and their tokens distinct, and
@@ -30,7 +30,7 @@ class JointRecall(UniformTask):
     on the right. Labels: at each key of the second part the value, which follows in the input.
 
     Source: Zhan et al., "Overcoming Long-Context Limitations of State-Space Models via Context-Dependent Sparse
-    Attention" (arXiv 2507.00449), section 3, code DeepGraphLearning/HAX. It numbers tokens otherwise (BEGIN 1, PAD 3,
+    Attention" (arXiv:2507.00449), section 3, code DeepGraphLearning/HAX. It numbers tokens otherwise (BEGIN 1, PAD 3,
     SEP 4, values from 10) and always takes the first C contexts and the first K keys of the room.
 
     >>> task = JointRecall(contexts=2, keys=2, values=8, room=(2, 2))

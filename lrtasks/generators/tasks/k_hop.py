@@ -29,7 +29,7 @@ class KHop(UniformTask):
 
     ``law="sanford"``: classes 0..A-1 are the letters, A is "none" (a hop that does not exist) and A + 1 is "blank" (the
     label of the first token). ``law="clean"``: those positions have no label; of the published labels 26 % are one of
-    the two. Source: Sanford et al., "Transformers, parallel computation, and logarithmic depth" (arXiv 2402.09268),
+    the two. Source: Sanford et al., "Transformers, parallel computation, and logarithmic depth" (arXiv:2402.09268),
     section 4, code chsanford/hop-induction-heads.
 
     >>> task = KHop(length=7, letters=3, hops=(1, 2), law="clean")

@@ -35,8 +35,8 @@ class ListOps(Task):
     length limits are kept. Tokens: 0..9 are the digits, 10..13 ``[MIN`` ``[MAX`` ``[MED`` ``[SM``, 14 ``]``, 15 padding
     (on the right, to a multiple of 64). The further tests have longer expressions of the same depth and arguments, the
     least length growing with the greatest. Sources: Nangia and Bowman, "ListOps: A Diagnostic Dataset for Latent Tree
-    Learning" (arXiv 1804.06028); Tay et al., "Long Range Arena" (arXiv 2011.04006), section 2.2.1; DLR paper (arXiv
-    2212.00768), section 3.2 (a label for every sub-expression, and the setting ``paper``).
+    Learning" (arXiv:1804.06028); Tay et al., "Long Range Arena" (arXiv:2011.04006), section 2.2.1; DLR paper
+    (arXiv:2212.00768), section 3.2 (a label for every sub-expression, and the setting ``paper``).
 
     >>> task = ListOps(setting="small", min_length=10, max_length=13)
     >>> task.input.length, task.limits.max_depth
@@ -198,7 +198,7 @@ class ListOps(Task):
 class ListOpsRoot(ListOps):
     """Give the value of a long nested expression; tokens and expressions as in ``listops``.
 
-    Source: Tay et al., "Long Range Arena: A Benchmark for Efficient Transformers" (arXiv 2011.04006), section 2.2.1,
+    Source: Tay et al., "Long Range Arena: A Benchmark for Efficient Transformers" (arXiv:2011.04006), section 2.2.1,
     whose lengths are those of ``setting="lra-like"``.
 
     >>> task = ListOpsRoot(setting="small", min_length=10, max_length=13)

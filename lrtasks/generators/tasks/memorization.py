@@ -20,7 +20,7 @@ CLASSES = 64
 @registry.register("memorization")
 @dataclass(frozen=True)
 class Memorization(UniformTask):
-    """Give the value of a pair of tokens under one map that all samples share; nothing in the sample says it.
+    """Give the value of a pair of tokens under one fixed map that all samples share.
 
     ``law="pair"``, with s = √``facts``: first tokens are 0..s-1, second ones s..2s-1, the mark is 2s. A sample is
     ``pairs`` times first, second, mark, each pair uniform with replacement; at the mark stands the label, map[first,
@@ -30,7 +30,7 @@ class Memorization(UniformTask):
     ``law="mad"``, with F = ``facts``: keys are 0..F-1, their values a permutation of tokens F..2F (one stays over), the
     mark is 2F + 1; a sample is ``pairs`` times key, mark. One-token keys are a weaker test: the embedding can hold the
     map, and the layers only pass it on. Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures"
-    (MAD, arXiv 2403.17844), section 3, where the vocabulary is 2F + 2.
+    (MAD, arXiv:2403.17844), section 3, where the vocabulary is 2F + 2.
 
     >>> task = Memorization(facts=4096)
     >>> y = task.answer([5, 70, 128])

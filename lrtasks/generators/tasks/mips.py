@@ -21,10 +21,10 @@ LONGEST = 2**17
 @registry.register("mips")
 @dataclass(frozen=True)
 class Mips(SignalTask):
-    """At each position, find among the keys so far the one nearest to the query and give the value beside it.
+    """At each position, give the value whose key, among those so far, is nearest to the query.
 
     Each position holds a query q, a key k and a value v, random unit vectors of dimension D = ``dim``;
-    ``y[t] = v[argmax_{j <= t} q_t·k_j]``. Source: DLR paper (arXiv 2212.00768), section 3.1.
+    ``y[t] = v[argmax_{j <= t} q_t·k_j]``. Source: DLR paper (arXiv:2212.00768), section 3.1.
 
     >>> q, k, v = [1, 1, -1], [1, -1, -1], [0.5, 0.25, 0.75]
     >>> x = np.column_stack([q, k, v, np.zeros((3, 2))])

@@ -20,14 +20,14 @@ from lrtasks.spec import IGNORED, Batch, Sample, Spec
 @registry.register("mqar")
 @dataclass(frozen=True)
 class Mqar(Task):
-    """Each of K keys, given with its value at the start, comes up once more later: give its value there.
+    """Read K pairs of a key and a value; when a key comes again, return its value.
 
     With V = ``vocab`` and L = ``length``: K distinct keys of 1..V/2-1, each followed by one of K distinct values of
     V/2..V-1, make the first 2K tokens. The rest is (L - 2K)/2 slots of two tokens; distinct slots are drawn one after
     another with probability proportional to (i+1)^(``power_a`` - 1), i = 0, 1, ..., and the n-th key goes to the first
     token of the n-th slot drawn. All other tokens are fillers. Labelled: the K repeated keys. The further tests keep K,
     so that longer ones have more fillers. Source: Arora et al., "Zoology: Measuring and Improving Recall in Efficient
-    Language Models" (arXiv 2312.04927), section 3 and appendix.
+    Language Models" (arXiv:2312.04927), section 3 and appendix.
 
     One difference by default: fillers never equal a key or value of their own sample, which would make a query
     ambiguous; ``fillers="zoology"`` draws them from the whole vocabulary as the paper's code does, ``"zero"`` leaves 0.

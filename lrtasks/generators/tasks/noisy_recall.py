@@ -32,7 +32,7 @@ NOISE_TESTS = (0.0, 0.4, 0.6, 0.8)
 @registry.register("noisy-recall")
 @dataclass(frozen=True)
 class NoisyRecall(UniformTask):
-    """At every key that came before, give its value; noise tokens lie between the pairs of keys and values.
+    """At every key that occurred before, return its value; noise tokens lie between the pairs.
 
     With n = ``vocab`` - ``noise_vocab``: keys are tokens 0..n/2-1, values n/2..n-1, noise n..``vocab``-1. A sample is
     ``length``/2 slots of two tokens. One slot, drawn uniformly, is never noise; each other one is noise with
@@ -40,7 +40,7 @@ class NoisyRecall(UniformTask):
     and its value, which is uniform for each key and stays the same in the sample. The last slot is a key drawn
     uniformly among those that occurred; its value is cut off, so the input has ``length`` - 1 tokens. Labelled: every
     key that occurred before. Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures" (MAD,
-    arXiv 2403.17844), section 3; with ``noise=0`` it is MAD's in-context recall.
+    arXiv:2403.17844), section 3; with ``noise=0`` it is MAD's in-context recall.
 
     How local it is: at the published sizes half of the labels have their key within 10 tokens and 99 % within 60,
     whatever the length. ``distance`` asks one question per sample, at the end, whose key occurs once before, that far

@@ -26,7 +26,7 @@ from lrtasks.spec import IGNORED, Batch, Spec
 @registry.register("overwrite")
 @dataclass(frozen=True)
 class Overwrite(UniformTask):
-    """Pairs of a key and a value are written, some keys again with new values: give each key's value as it is now.
+    """Keys get values, and some get new ones: return the present value of each key.
 
     With V = ``vocab``, K = ``keys`` and U = ``updates``: keys are tokens 1..V/2-1, values V/2..V-1. A sample writes K
     distinct keys once, in random order, then updates them U times; each pair takes two tokens. Queries follow, each a
@@ -38,7 +38,7 @@ class Overwrite(UniformTask):
     first values are distinct, U distinct keys are updated once, and the queries stand among zeros as in ``mqar``
     (``power_a``) up to ``length``. Source: HazyResearch/zoology, ``forgetting_mqar.py``, where a new value is kept
     apart from the old value of another key by mistake, so that some updates change nothing; the task of mixed updates
-    is ours. ``back`` follows the N-back recall of Yang et al., "PaTH Attention" (arXiv 2505.16381).
+    is ours. ``back`` follows the N-back recall of Yang et al., "PaTH Attention" (arXiv:2505.16381).
 
     >>> task = Overwrite(keys=2, updates=1, vocab=64)
     >>> task.answer([3, 40, 5, 41, 3, 44, 5, 0, 3, 0]).tolist()

@@ -120,8 +120,8 @@ class Pathfinder(PathfinderTask):
 
     With both marks on one path (half of the images) that path is 2 and the other 1; else both are 1. Short paths with a
     mark each distract. The input has the image's pixels row by row, ``x[res r + c] = (byte[r, c] / 255 - 0.5) / 0.5``.
-    Source: DLR paper (arXiv 2212.00768), section 3.2; Linsley et al., "Learning long-range spatial dependencies with
-    horizontal gated recurrent units" (arXiv 1805.08315).
+    Source: DLR paper (arXiv:2212.00768), section 3.2; Linsley et al., "Learning long-range spatial dependencies with
+    horizontal gated recurrent units" (arXiv:1805.08315).
 
     >>> task = Pathfinder(res=64)
     >>> task.input, task.target
@@ -158,7 +158,7 @@ class Pathfinder(PathfinderTask):
 class PathfinderClassification(PathfinderTask):
     """One label for the image: 1 if both marks of the long paths are on one of them, else 0.
 
-    The question of Pathfinder and Path-X in the Long Range Arena (Tay et al., arXiv 2011.04006, section 2.2.5), on the
+    The question of Pathfinder and Path-X in the Long Range Arena (Tay et al., arXiv:2011.04006, section 2.2.5), on the
     images and settings of ``pathfinder``: distractors carry marks too, so the two that count are those at the ends of
     long paths.
 

@@ -21,13 +21,13 @@ WINDOW = 64
 @registry.register("recall")
 @dataclass(frozen=True)
 class Recall(Task):
-    """After many pairs of a key and its value, and a query mark with one of the keys, give that key's value.
+    """Read many pairs of a key and a value; return the value of the queried key.
 
     With V = ``vocab``: keys are tokens 1..V/2-1, values V/2..V-2, the query mark is V-1, and 0 is not used. Each sample
     has its own value for every key, drawn with replacement; the keys of its pairs are drawn with replacement as well,
     the queried key among those that occurred. Input: ``length`` tokens of pairs, the mark, the key. Target: the value,
     at the last position; in training, by default, the next token at every position. Source: Poli et al., "Hyena
-    Hierarchy: Towards Larger Convolutional Language Models" (arXiv 2302.10866), section 4.1; Focus, Table 1.
+    Hierarchy: Towards Larger Convolutional Language Models" (arXiv:2302.10866), section 4.1; Focus, Table 1.
 
     How local it is: keys recur so often that, whatever the length, the queried key last occurred at most 64 tokens
     before the query in 90 % of the samples and at most 128 tokens before it in 99 %. The score at a great ``length``

@@ -18,7 +18,7 @@ from lrtasks.spec import Spec
 class Reverse(SignalTask):
     """Read L values, then, over L further positions that hold zeros, give them back in reverse order.
 
-    ``y[t] = x[L - 1 - t]`` for t = 0..L-1, at input positions L..2L-1. Source: DLR paper (arXiv 2212.00768),
+    ``y[t] = x[L - 1 - t]`` for t = 0..L-1, at input positions L..2L-1. Source: DLR paper (arXiv:2212.00768),
     section 3.1.
 
     >>> x = np.zeros((6, 3))

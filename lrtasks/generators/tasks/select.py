@@ -21,7 +21,7 @@ class Select(SignalTask):
     """Read L + M values of which M are marked, then, over M zeros, give the marked ones in order of position.
 
     The second channel holds 1 at the marked positions, drawn uniformly without repeats, and 0 elsewhere; M = ``marks``.
-    ``y[n]`` is the value at the n-th marked position. The further tests keep M. Source: DLR paper (arXiv 2212.00768),
+    ``y[n]`` is the value at the n-th marked position. The further tests keep M. Source: DLR paper (arXiv:2212.00768),
     section 3.1.
 
     >>> x = np.zeros((6, 4))
@@ -76,7 +76,7 @@ class Select(SignalTask):
 class SelectFixed(Select):
     """As ``select``, with the same positions marked in every sample of every split, whatever the seed.
 
-    ``y[n] = x[p_n]`` with positions p_0 < ... < p_{M-1} drawn once. Source: DLR paper (arXiv 2212.00768), section 3.1.
+    ``y[n] = x[p_n]`` with positions p_0 < ... < p_{M-1} drawn once. Source: DLR paper (arXiv:2212.00768), section 3.1.
     There are no further tests: another length has other positions.
 
     >>> batch = SelectFixed(length=2, marks=2).batch([0, 1])

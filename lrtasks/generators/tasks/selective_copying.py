@@ -22,7 +22,7 @@ WINDOW = 16
 @registry.register("selective-copying")
 @dataclass(frozen=True)
 class SelectiveCopying(Task):
-    """Give back, in order, the tokens that are not noise.
+    """Return, in order, the tokens that are not noise.
 
     With M = ``memorise`` and A = ``alphabet``: M data tokens, independent and uniform over 1..A-2, stand at M of the
     first ``noise`` + M positions, drawn without repetition; the others hold the noise, token 0. Then M marks, token

@@ -27,7 +27,7 @@ class Shift(SignalTask):
     With C = ``shifts``: ``y[t, c] = x[t - s_c]`` if ``t >= s_c`` else 0, where ``s_c = floor(c (L - L/C) / (C - 1))``.
     At another length, the further tests keep the lags of the trained length: other lags would be another map.
     Source: Gupta, Mehta and Berant, "Simplifying and Understanding State Space Models with Diagonal Linear RNNs" (DLR
-    paper, arXiv 2212.00768), section 3.1.
+    paper, arXiv:2212.00768), section 3.1.
 
     >>> task = Shift(length=4, shifts=2)
     >>> task.lags().tolist()

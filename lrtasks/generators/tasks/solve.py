@@ -23,7 +23,7 @@ class Solve(SignalTask):
     A is an N×N orthogonal matrix, X a unit vector, both uniformly random; the signal is the concatenation of the rows
     (a_i, b_i), then zeros. N is the largest number with N² + 2N <= L, so that the rightmost N positions, where X is
     read, come after all coefficients; it grows with the length of the further tests. Source: DLR paper
-    (arXiv 2212.00768), section 3.1.
+    (arXiv:2212.00768), section 3.1.
 
     >>> task = Solve(length=8)
     >>> task.unknowns
@@ -71,7 +71,7 @@ class Solve(SignalTask):
 class SolveFixed(Solve):
     """As ``solve``, with the same matrix A in every sample of every split, whatever the seed.
 
-    X = AᵀB with one A. Source: DLR paper (arXiv 2212.00768), section 3.1. There are no further tests: another length
+    X = AᵀB with one A. Source: DLR paper (arXiv:2212.00768), section 3.1. There are no further tests: another length
     has another matrix.
 
     >>> batch = SolveFixed(length=8).batch([0, 1])

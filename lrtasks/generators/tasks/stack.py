@@ -19,7 +19,7 @@ from lrtasks.spec import IGNORED, Batch, Sample, Spec
 @registry.register("stack")
 @dataclass(frozen=True)
 class Stack(Task):
-    """Push values on named stacks; at a pop, give the value that it takes.
+    """Push values on named stacks; at a pop, return the value that it removes.
 
     With V = ``values`` and S = ``stacks``: values are tokens 0..V-1, stacks V..V+S-1, PUSH is V+S, POP V+S+1 and the
     blank V+S+2. Each of ``operations`` has three tokens: action, stack, value. The first is a push; then the action is

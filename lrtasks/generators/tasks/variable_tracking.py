@@ -30,7 +30,7 @@ SHUFFLED = {**FORWARD, "order": "shuffled", "variables": 36, "chains": 4}
 @registry.register("variable-tracking")
 @dataclass(frozen=True)
 class VariableTracking(UniformTask):
-    """Statements give variables a constant or another variable's value: give the constant that a variable has.
+    """Statements assign a constant or another variable to a variable: return the constant that a variable has.
 
     Tokens: N variables from 0, ``constants`` constants after them; classes are the constants, from 0. A statement is
     two tokens, target and source.
@@ -46,7 +46,7 @@ class VariableTracking(UniformTask):
     every variable once, in random order, with its chain's constant as the label. Reading order does not help.
 
     Source: after the variable tracking of Hsieh et al., "RULER: What's the Real Context Size of Your Long-Context
-    Language Models?" (arXiv 2404.06654), section 3.2, which has one chain in text, so that every variable in it is an
+    Language Models?" (arXiv:2404.06654), section 3.2, which has one chain in text, so that every variable in it is an
     answer. Both laws are ours.
 
     >>> VariableTracking(variables=3, constants=6).answer([0, 8, 1, 4, 2, 0, 0, 1, 1, 2]).tolist()
