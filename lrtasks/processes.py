@@ -28,6 +28,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Protocol
 
+from lrtasks.errors import UsageError
 from lrtasks.machine import CORES, THREADS, set_thread_defaults
 
 TETHERED = "LRTASKS_TETHERED"
@@ -35,10 +36,24 @@ TETHERED = "LRTASKS_TETHERED"
 LAST_BYTES = 100_000
 """How much of what a child wrote to standard error is kept."""
 SECONDS_BETWEEN_LOOKS = 0.1
-PRELOADED = ("lrtasks.cli", "lrtasks.evaluation.run", "lrtasks.results.formats", "lrtasks.results.frame")
+PRELOADED = ("lrtasks.cli", "lrtasks.evaluation.run", "lrtasks.results.statistics", "lrtasks.results.table")
 """Modules that a process loads before commands fork from it."""
 LARGEST_REQUEST = 1 << 16
 """Bytes; words of a command are short."""
+_TEMPLATE = """
+import atexit, os, sys
+code = 1
+def leave():
+    sys.stderr.flush()
+    os._exit(code)
+atexit.register(leave)  # the first is called last: taking modules apart would copy the memory that processes share
+from lrtasks.processes import serve
+serve(int(sys.argv[1]))
+try:
+    import lrtasks.__main__
+except SystemExit as end:
+    code = end.code
+"""
 
 
 def run_command(
@@ -117,9 +132,8 @@ class Template:
             return
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            code = f"from lrtasks.processes import serve; serve({theirs.fileno()}); import lrtasks.__main__"
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-c", _TEMPLATE, str(theirs.fileno())],
                 env=_environment(threads),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -199,6 +213,8 @@ def serve(number: int) -> None:
     set_thread_defaults()
     for name in PRELOADED:
         importlib.import_module(name)
+    with suppress(UsageError):  # a command that is refused loads what reading a command takes
+        sys.modules["lrtasks.cli"].app(["eval", "--model", "", "--task", ""], standalone_mode=False)
     gc.collect()
     gc.freeze()  # a collection would otherwise write into all memory that the processes share
     running: dict[int, tuple[int, Connection]] = {}
