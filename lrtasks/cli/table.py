@@ -37,9 +37,7 @@ def table(
         raise UsageError(f"--transpose has no meaning with {form}, which lists single cells")
     from lrtasks.results.table import make_table
 
-    runs = read_frame(folders or [Path("runs")])
-    runs = _chosen("model", models, runs)
-    runs = _chosen("task", tasks, runs)
+    runs = chosen_runs(read_frame(folders or [Path("runs")]), models, tasks)
     made = make_table(runs, unequal_budgets=unequal_budgets)
     print_tables(form, lambda: (made.tables(transpose=transpose), made.notes()), made.rows, out)
 
@@ -56,6 +54,15 @@ def read_frame(folders: Sequence[Path]) -> pd.DataFrame:
     for problem in problems:
         sys.stderr.write(f"lrtasks: left out: {problem}\n")
     return make_frame(runs)
+
+
+def chosen_runs(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
+    """The runs whose model and task were chosen: names with commas, or ``all``.
+
+    Raises:
+        UsageError: for a name that no run has.
+    """
+    return _chosen("task", tasks, _chosen("model", models, runs))
 
 
 def _chosen(column: str, chosen: str, runs: pd.DataFrame) -> pd.DataFrame:
