@@ -29,6 +29,7 @@ HEAT_MAP = DOCS / "heat_map.svg"
 RENDERERS: dict[str, Renderer] = {
     "gallery": task_pages.gallery,
     "groups": task_pages.groups,
+    "fingerprint": task_pages.fingerprint,
     "tasks": task_pages.tasks,
     "sample": task_pages.sample,
     "task": task_pages.task,
@@ -37,6 +38,7 @@ RENDERERS: dict[str, Renderer] = {
     "common": model_pages.common,
     "budget": model_pages.budget,
     "reproduce": reproduce.commands,
+    "columns": published.columns,
     "runs": published.runs,
     "measurements": published.measurements,
     "activation": published.activation,
