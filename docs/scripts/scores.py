@@ -26,7 +26,7 @@ def of_task(words: Sequence[str]) -> str:
     if not found:
         return NONE_YET
     settings = {row for row, _, _ in found}
-    found.sort(key=lambda item: (item[0], -_mean(item[2])))
+    found.sort(key=lambda item: (item[0], -_median(item[2])))
     rows = []
     for row, model, cell in found:
         first = cell.runs[0]
@@ -91,5 +91,5 @@ def _floor(cell: Aggregate) -> str:
     return f"{number(cell.floor[1], 3)} `{cell.floor[0]}`" if cell.floor else ""
 
 
-def _mean(cell: Aggregate) -> float:
-    return cell.score.mean if cell.score else float("-inf")
+def _median(cell: Aggregate) -> float:
+    return float("-inf") if cell.median is None else cell.median
