@@ -39,6 +39,9 @@ class Budget(Config):
     test_lengths: tuple[int, ...] | None = parameter(
         None, "lengths of further tests of the trained model; none: the task's own", at_least=1, at_most=2**24
     )
+    test_data: tuple[str, ...] | None = parameter(
+        None, "stored datasets of the same widths, whose test samples are further tests", later=True
+    )
     stop_solved: bool = parameter(
         False, "stop when validation holds a scaled score of 0.99 at two evaluations in a row"
     )

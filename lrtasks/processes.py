@@ -3,14 +3,21 @@
 The standard input of a command is a pipe whose other end the parent holds and never writes to. The pipe closes when the
 parent closes it, or dies for whatever reason; then the child kills itself and the processes that it started. A run
 therefore never goes on beside the one that takes its place.
+
+Loading torch and Lightning takes seconds of CPU time. On Linux, many commands can therefore fork from one process that
+has loaded them (:class:`Template`). That process starts no threads and does nothing else.
 """
 
 from __future__ import annotations
 
+import gc
+import importlib
+import json
 import math
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,12 +25,35 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Protocol
+
+from lrtasks.errors import UsageError
+from lrtasks.machine import CORES, THREADS, set_thread_defaults
 
 TETHERED = "LRTASKS_TETHERED"
 """Environment variable that tells a child to watch its standard input."""
 LAST_BYTES = 100_000
 """How much of what a child wrote to standard error is kept."""
 SECONDS_BETWEEN_LOOKS = 0.1
+PRELOADED = ("lrtasks.cli", "lrtasks.evaluation.run", "lrtasks.results.statistics", "lrtasks.results.table")
+"""Modules that a process loads before commands fork from it."""
+LARGEST_REQUEST = 1 << 16
+"""Bytes; words of a command are short."""
+_TEMPLATE = """
+import atexit, os, sys
+code = 1
+def leave():
+    sys.stderr.flush()
+    os._exit(code)
+atexit.register(leave)  # the first is called last: taking modules apart would copy the memory that processes share
+from lrtasks.processes import serve
+serve(int(sys.argv[1]))
+try:
+    import lrtasks.__main__
+except SystemExit as end:
+    code = end.code
+"""
 
 
 def run_command(
@@ -33,33 +63,37 @@ def run_command(
     time_limit: float | None = None,
     environment: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
+    template: Template | None = None,
 ) -> tuple[int | None, str]:
     """Run ``python -m lrtasks`` with these arguments, in a process group of its own.
 
     Args:
         arguments: words after ``lrtasks``.
-        threads: processor cores that numeric routines use; ``None`` leaves the choice to the command.
+        threads: processor cores that numeric routines use, unless the user's environment says it; ``None`` leaves the
+            choice to the command.
         time_limit: seconds after which it is killed.
         environment: variables that differ from this process's own.
         stop: the command is killed once another thread sets this.
+        template: fork from this process, which has its own environment; if it has ended, the command starts anew.
 
     Returns:
         The exit code, negative for a signal and ``None`` at the time limit, and the end of standard error.
     """
-    limits = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    stop = stop or threading.Event()
     tether, held = os.pipe()
     try:
         with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(
+            process = template and template.start(arguments, tether, errors.fileno(), stop)
+            process = process or subprocess.Popen(
                 [sys.executable, "-m", "lrtasks", *arguments],
-                env={**os.environ, **limits, **(environment or {}), TETHERED: "1"},
+                env={**_environment(threads), **(environment or {}), TETHERED: "1"},
                 stdin=tether,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,
             )
             try:
-                code = _wait(process, time_limit, stop or threading.Event())
+                code = _wait(process, time_limit, stop)
             finally:
                 with suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for a dead group
                     os.killpg(process.pid, signal.SIGKILL)
@@ -69,6 +103,162 @@ def run_command(
     finally:
         os.close(tether)
         os.close(held)
+
+
+class _Process(Protocol):
+    """What :func:`run_command` uses of :class:`subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+class Template:
+    """A process that has loaded what a run needs, from which commands fork; it ends with this process.
+
+    Args:
+        threads: of each command, as for :func:`run_command`.
+
+    Only Linux has what this needs; elsewhere, and if the process fails, every command starts anew.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        if sys.platform != "linux":
+            return
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _TEMPLATE, str(theirs.fileno())],
+                env=_environment(threads),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def start(self, arguments: Sequence[str], tether: int, errors: int, stop: threading.Event) -> _Process | None:
+        """Start a command; ``None`` if this process cannot.
+
+        Args:
+            arguments: words after ``lrtasks``.
+            tether: file descriptor that the command watches.
+            errors: file descriptor of its standard error.
+            stop: the process ends before it has loaded if another thread sets this.
+        """
+        if self._process is None:
+            return None
+        ours, theirs = multiprocessing.Pipe()
+        with theirs:
+            try:
+                with self._lock:
+                    files = [theirs.fileno(), tether, errors]
+                    socket.send_fds(self._socket, [json.dumps(arguments).encode()], files)
+            except OSError:
+                return None
+        with suppress(EOFError, OSError):
+            while not ours.poll(SECONDS_BETWEEN_LOOKS):
+                if stop.is_set():
+                    self._process.kill()
+            return _Forked(ours, ours.recv())
+        return None
+
+    def close(self) -> None:
+        """End the process; commands that it has started go on."""
+        if self._process is not None:
+            self._socket.close()
+            self._process.wait()
+
+
+class _Forked:
+    """A process that a :class:`Template` has forked.
+
+    Args:
+        status: gives the exit code when the process ends.
+        pid: its number.
+    """
+
+    def __init__(self, status: Connection, pid: int) -> None:
+        self.pid = pid
+        self._status = status
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self._code is None:
+            if not self._status.poll(timeout):
+                raise subprocess.TimeoutExpired("lrtasks", timeout or 0)
+            try:
+                self._code = self._status.recv()
+            except (EOFError, OSError):  # the template was killed
+                self._code = -signal.SIGKILL
+        return self._code
+
+
+def serve(number: int) -> None:
+    """In the process of a :class:`Template`: fork at each request. Returns in forked processes only.
+
+    Args:
+        number: file descriptor of the socket of requests.
+    """
+    set_thread_defaults()
+    for name in PRELOADED:
+        importlib.import_module(name)
+    with suppress(UsageError):  # a command that is refused loads what reading a command takes
+        sys.modules["lrtasks.cli"].app(["eval", "--model", "", "--task", ""], standalone_mode=False)
+    gc.collect()
+    gc.freeze()  # a collection would otherwise write into all memory that the processes share
+    running: dict[int, tuple[int, Connection]] = {}
+    with socket.socket(fileno=number) as requests:
+        while True:
+            ready = wait([number, *running])
+            for ended in running.keys() & ready:
+                pid, status = running.pop(ended)
+                os.close(ended)
+                with status, suppress(OSError):
+                    status.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            if number in ready:
+                words, files, *_ = socket.recv_fds(requests, LARGEST_REQUEST, 3)
+                if not words:
+                    os._exit(0)  # the parent has ended
+                status, own = Connection(files[0]), files[1:]
+                pid = _fork()
+                if pid == 0:
+                    break
+                for file in own:
+                    os.close(file)
+                if pid is None:
+                    status.close()
+                else:
+                    running[os.pidfd_open(pid)] = pid, status
+    os.setsid()
+    for ended, (_, other) in running.items():
+        os.close(ended)
+        other.close()
+    for file, place in zip(own, (sys.stdin, sys.stderr), strict=True):
+        os.dup2(file, place.fileno())
+        os.close(file)
+    with status:
+        status.send(os.getpid())
+    os.environ[TETHERED] = "1"
+    sys.argv[1:] = json.loads(words)
+
+
+def _fork() -> int | None:
+    """As :func:`os.fork`; ``None`` if there is no room for another process."""
+    try:
+        return os.fork()
+    except OSError:
+        return None
 
 
 def watch_parent() -> None:
@@ -99,7 +289,14 @@ def _end_with_parent(tether: int) -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def _wait(process: subprocess.Popen[bytes], time_limit: float | None, stop: threading.Event) -> int | None:
+def _environment(threads: int | None) -> dict[str, str]:
+    """This process's, with a number of threads for a command; the user's own number goes before it."""
+    if threads is None or any(name in os.environ for name in THREADS):
+        return dict(os.environ)
+    return {**os.environ, **dict.fromkeys((*THREADS, CORES), str(threads))}
+
+
+def _wait(process: _Process, time_limit: float | None, stop: threading.Event) -> int | None:
     """The exit code; ``None`` if the process still ran at its time limit, or when it was to stop."""
     last = math.inf if time_limit is None else time.monotonic() + time_limit
     while time.monotonic() < last and not stop.is_set():

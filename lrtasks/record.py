@@ -53,6 +53,7 @@ class RunRecord:
         budget: fields of :class:`lrtasks.budget.Budget`.
         seed: seeds initialisation and training stream.
         scores: by split (``val``, ``test``, ...) or further test (``2x``, ...), by name; empty where it is impossible.
+        errors: by test, the standard error of the headline score over test samples, by bootstrap.
         baselines: scores of the trivial baselines on the test stream.
         further_baselines: the same on each further test.
         scaled: by test, the headline score between the best baseline (0) and a perfect one (1).
@@ -79,6 +80,7 @@ class RunRecord:
     digest: str = ""
     status: str = "running"
     scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    errors: dict[str, float | None] = dataclasses.field(default_factory=dict)
     baselines: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     further_baselines: dict[str, dict[str, dict[str, float]]] = dataclasses.field(default_factory=dict)
     scaled: dict[str, float | None] = dataclasses.field(default_factory=dict)
@@ -303,6 +305,8 @@ def _problem(content: dict[str, Any]) -> str | None:
         "slices": all(
             isinstance(rows, list) and all(map(_is_slice, rows)) for rows in content.get("slices", {}).values()
         ),
+        "errors": _are_numbers(content.get("errors", {})),
+        "scaled": _are_numbers(content.get("scaled", {})),
         "cost": _are_numbers({name: value for name, value in content.get("cost", {}).items() if name != "device"}),
         "notes": all(isinstance(note, str) for note in content.get("notes", [])),
     }

@@ -40,10 +40,20 @@ class Registry(Generic[T]):
         base: ``"module:Class"`` that every entry is a subclass of; imported when the first entry is.
         package: dotted name of the package that holds the built-in classes.
         built_in: ``"module:Class"`` below ``package`` for each built-in name.
+        lists: names that stand for several in :meth:`select`.
     """
 
-    def __init__(self, kind: str, group: str, base: str, package: str, built_in: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        base: str,
+        package: str,
+        built_in: Mapping[str, str],
+        lists: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.kind = kind
+        self._lists = lists or {}
         self._group = group
         self._base = base
         self._built_in = {name: f"{package}.{address}" for name, address in built_in.items()}
@@ -89,7 +99,8 @@ class Registry(Generic[T]):
     def select(self, chosen: str | Sequence[str]) -> list[str]:
         """The names that ``chosen`` means: a list, a text with commas, or ``"all"``.
 
-        Addresses of a user's own classes (``FILE.py:NAME``) and presets (``NAME@PRESET``) stay as they are.
+        Addresses of a user's own classes (``FILE.py:NAME``) and presets (``NAME@PRESET``) stay as they are. The name of
+        a list stands for its entries.
 
         Raises:
             UsageError: for an unknown name, or an empty list.
@@ -97,10 +108,11 @@ class Registry(Generic[T]):
         known = self.names()
         if chosen == "all":
             return known
-        names = chosen.split(",") if isinstance(chosen, str) else list(chosen)
+        words = chosen.split(",") if isinstance(chosen, str) else list(chosen)
+        names = [name for word in words for name in self._lists.get(word, [word])]
         for name in names:
             if ":" not in name and split_preset(name)[0] not in known:
-                raise unknown(self.kind, name, known)
+                raise unknown(self.kind, name, [*self._lists, *known])
         if not names:
             raise UsageError(f"no {self.kind} is chosen; allowed: all, or some of {', '.join(known)}")
         return names

@@ -130,7 +130,7 @@ class RunConfig:
         return {
             **self.task.identity(),
             "model": self.model.identity,
-            "budget": self.budget.parameters(),
+            "budget": self.budget.identifying(),
             "data": self.data_digest,
             "seed": self.seed,
         }

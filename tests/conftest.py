@@ -36,6 +36,14 @@ def data() -> Path:
     return DATA
 
 
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``check_task`` starts no second process; one for all tasks is started by ``generators/test_registry.py``."""
+    from lrtasks.check import task
+
+    monkeypatch.setattr(task, "_STAGES", [stage for stage in task._STAGES if stage != (task._process,)])
+
+
 class Said(NamedTuple):
     """What a command left behind."""
 

@@ -1,7 +1,8 @@
 """Start one run again and again, killing it at odd moments, then let it end; print how it went as JSON.
 
-A script of its own, because it forks. ``python killing.py OUT WORKERS SAMPLES`` leaves the run in ``OUT/killed``, and
-one that nobody disturbed in ``OUT/unbroken``; SAMPLES is the size of the training set, or 0 for fresh samples.
+A script of its own, because it forks. ``python killing.py OUT`` does so for fresh samples drawn in the process and for
+a training set drawn by a worker. It leaves each run in ``OUT/CASE/killed``, and one that nobody disturbed in
+``OUT/CASE/unbroken``.
 """
 
 from __future__ import annotations
@@ -36,14 +37,18 @@ BUDGET = {
 }
 
 
-def run(out: Path) -> None:
+CASES: dict[str, tuple[int, int | None]] = {"fresh": (0, None), "worker": (1, 64)}
+"""Workers that draw batches, and the size of the training set."""
+
+
+def run(case: str, out: Path) -> None:
     """The run that is to survive."""
-    workers, samples = (int(word) for word in sys.argv[2:])
+    workers, samples = CASES[case]
     torch.set_num_threads(1)  # a fork takes no other threads along
     lrtasks.evaluate(
         droppy,
         TASK,
-        budget={**BUDGET, "train_samples": samples or None},
+        budget={**BUDGET, "train_samples": samples},
         out=out,
         workers=workers,
         device="cpu",
@@ -86,11 +91,11 @@ def ended(process: int) -> bool:
     return os.WIFSIGNALED(os.waitpid(process, 0)[1])
 
 
-def main() -> None:
-    out = Path(sys.argv[1])
-    assert not ended(fork(lambda: run(out / "unbroken")))
-    loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-    starts = []
+def disturb(case: str, out: Path) -> dict[str, Any]:
+    """How often the run was killed, and at which step each attempt started."""
+    starts, killed = [], 0
+    assert not ended(fork(lambda: run(case, out / "unbroken")))
+    seconds, loop.SECONDS_BETWEEN_CHECKPOINTS = loop.SECONDS_BETWEEN_CHECKPOINTS, 0.0
     resume = loop._resume
 
     def noted(path: Path, *arguments: Any) -> loop.State:
@@ -99,26 +104,26 @@ def main() -> None:
         return state
 
     loop._resume = noted
-    killed = 0
     for number in (2, 9, 17):
         for before in (True, False):
 
             def work(number: int = number, before: bool = before) -> None:
                 die_in_write(number, before=before)
-                run(out / "killed")
+                run(case, out / "killed")
 
             process = fork(work)
             killed += ended(process)
             starts.append(int((out / f"start-{process}").read_text()))
     for _ in range(3):
-        process = fork(lambda: run(out / "killed"))
+        process = fork(lambda: run(case, out / "killed"))
         time.sleep(random.uniform(0.02, 0.1))
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
         killed += ended(process)
-    assert not ended(fork(lambda: run(out / "killed")))
-    print(json.dumps({"killed": killed, "starts": starts}))
+    assert not ended(fork(lambda: run(case, out / "killed")))
+    loop.SECONDS_BETWEEN_CHECKPOINTS, loop._resume = seconds, resume
+    return {"killed": killed, "starts": starts}
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps({case: disturb(case, Path(sys.argv[1], case)) for case in CASES}))

@@ -35,6 +35,8 @@ THREADS = ("jax",)
 """Packages after whose import a process had better not fork, as the loaders of later pages do."""
 _PLAIN = re.compile(r"(lrtasks [^|&;<>$`*?~#()]*?)(?: > ([\w./-]+))?")
 """A call of lrtasks without anything that a shell must see to but a file for its output."""
+_PART = re.compile(r"cat > [^\n]*<<'(\w+)'\n.*?^\1$|[^\n]+", re.MULTILINE | re.DOTALL)
+"""A line of a script, or a file that it writes."""
 _FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*([\w+-]*)")
 
 
@@ -107,9 +109,8 @@ def script(block: Block) -> str:
 def run_shell(block: Block, page: Path, folder: Path) -> None:
     """Run a shell block in ``folder``; every command must succeed. Plain calls of lrtasks are made in this process."""
     code = script(block)
-    lines = code.splitlines()
-    parts = lines if all(line.startswith("lrtasks ") for line in lines) and "<<" not in code else [code]
-    for part in parts:
+    parts = [found[0] for found in _PART.finditer(code)]
+    for part in parts if all(part.startswith(("lrtasks ", "cat > ")) for part in parts) else [code]:
         status, said = call(part, folder) if _PLAIN.fullmatch(part) else shell(part, folder)
         assert status == 0, f"{page}:{block.line}\n{part}\n{said}"
 

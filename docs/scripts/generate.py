@@ -1,6 +1,7 @@
 """Make the generated parts of the documentation, or check that they are up to date.
 
-    python docs/scripts/generate.py            # floors, pictures, heat map, and the generated regions of all pages
+    python docs/scripts/generate.py            # floors, pictures, heat map, frame of the published runs, and the
+                                               # generated regions of all pages
     python docs/scripts/generate.py --check    # change nothing; exit with 1 and name what is stale
     python docs/scripts/generate.py --check --regions
 
@@ -69,6 +70,8 @@ def _measured(write: bool) -> Iterator[Path]:
             if write:
                 path.write_text(text)
             yield path
+    if not published.frame_is_fresh(write=write):
+        yield published.FRAME
     for path, picture in task_examples.pictures().items():
         if not path.exists() or not task_examples.same_picture(Image.open(path), picture):
             if write:

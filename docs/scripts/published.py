@@ -6,12 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regions import table
-from scores import records, runs_of
+from scores import RESULTS, records, runs_of
 
 from lrtasks.bench.report import Report, read_measurements
 from lrtasks.record import RunRecord
+from lrtasks.results import frame
 from lrtasks.results.formats import render
+from lrtasks.results.frame import write_frame
 from lrtasks.results.table import make_table
+
+FRAME = RESULTS / "published.parquet"
+"""The frame of all published runs, which the installed package brings."""
+
+
+def frame_is_fresh(*, write: bool) -> bool:
+    """Whether :data:`FRAME` holds the published records; with ``write`` it is made."""
+    made = frame(RESULTS)
+    made["folder"] = [str(Path(folder).relative_to(RESULTS)) for folder in made["folder"]]
+    fresh = FRAME.exists() and frame(FRAME).astype(str).equals(made.reset_index(drop=True).astype(str))
+    if write and not fresh:
+        write_frame(made, FRAME)
+    return fresh
 
 
 def runs(page: Path, words: Sequence[str]) -> str:

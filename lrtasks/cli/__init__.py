@@ -22,10 +22,12 @@ from lrtasks.cli.data import app as data
 from lrtasks.cli.evaluate import evaluate
 from lrtasks.cli.generate import generate
 from lrtasks.cli.inspect import describe, list_names, preview
+from lrtasks.cli.profile import profile
 from lrtasks.cli.report import report
 from lrtasks.cli.suite import suite, sweep
 from lrtasks.cli.table import table
 from lrtasks.errors import UsageError, in_one_line, suggestion
+from lrtasks.machine import set_thread_defaults
 
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Of commands that take parameters as options."""
@@ -55,6 +57,7 @@ app.command("check", rich_help_panel=LOOK, context_settings=EXTRA)(check)
 app.command("eval", rich_help_panel=TRAIN, context_settings=EXTRA)(evaluate)
 app.command("suite", rich_help_panel=TRAIN, context_settings=EXTRA)(suite)
 app.command("sweep", rich_help_panel=TRAIN, context_settings=EXTRA)(sweep)
+app.command("profile", rich_help_panel=TRAIN, context_settings=EXTRA)(profile)
 app.command("bench", rich_help_panel=TRAIN)(bench)
 app.command("table", rich_help_panel=RESULTS)(table)
 app.command("compare", rich_help_panel=RESULTS)(compare)
@@ -83,8 +86,7 @@ def _options(
 def main() -> None:
     """Run the command line: exit code 0 done, 2 a user's mistake, 1 anything else; errors take one line."""
     debug = "--debug" in sys.argv[1:]
-    # threads that wait must not spin: beside another busy process a run would take many times as long
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    set_thread_defaults()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115

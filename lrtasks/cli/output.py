@@ -69,13 +69,15 @@ def print_tables(
     print(f"wrote {out}")
 
 
-def print_runs(records: Sequence[RunRecord], *, costs: bool = True, unequal_budgets: bool = False) -> None:
+def print_runs(
+    records: Sequence[RunRecord], *, costs: bool = True, unequal_budgets: bool = False, by_length: bool = False
+) -> None:
     """Print the table of some runs."""
     from lrtasks.results.frame import make_frame
     from lrtasks.results.table import make_table
 
     made = make_table(make_frame([(None, record) for record in records]), unequal_budgets=unequal_budgets)
-    tables = made.tables() if costs else made.tables()[:1]
+    tables = made.tables(by_length=by_length) if costs else made.tables()[:1]
     print_tables("text", lambda: (tables, made.notes()), made.rows)
 
 

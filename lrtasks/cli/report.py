@@ -26,7 +26,7 @@ def report(
     """
     targets = [path for path in (out, heat_map) if path is not None]
     for path in targets:
-        _require_writable(path)
+        require_writable(path)
     if heat_map is not None and heat_map.suffix.lower() != ".svg":
         raise UsageError(f"--heat-map writes SVG; its name must end in .svg, found {heat_map}")
     if heat_map is not None and heat_map.resolve() == out.resolve():
@@ -50,7 +50,8 @@ def report(
         print(f"wrote {path}")
 
 
-def _require_writable(path: Path) -> None:
+def require_writable(path: Path) -> None:
+    """Raise :class:`UsageError` if a file cannot be written."""
     folder = path.parent
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder")

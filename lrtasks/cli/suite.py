@@ -44,12 +44,12 @@ Select = Annotated[
 Unequal = Annotated[bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task.")]
 
 
-def _backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return config_options("options", "Where the runs go", *map(backends.backend_class, backends.BACKENDS))(command)
 
 
 @config_options("budget", "Training budget", Budget)
-@_backend_options
+@backend_options
 def suite(
     context: typer.Context,
     file: Annotated[Path | None, typer.Option(help="A suite as TOML, instead of the four options below.")] = None,
@@ -77,7 +77,7 @@ def suite(
     """
     chosen = {"models": models, "tasks": tasks, "preset": preset, "seeds": seeds}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    given = _given(context, budget, settings)
+    given = given_settings(context, budget, settings)
     place = backends.make_backend(backend, options)
     wanted = _from_file(file, chosen, given) if file else suite_from_options(context, chosen, given)
     return carry_out(
@@ -94,7 +94,7 @@ def suite(
 
 
 @config_options("budget", "Training budget", Budget)
-@_backend_options
+@backend_options
 def sweep(
     context: typer.Context,
     task: Annotated[str, typer.Option(help="A task.")],
@@ -116,14 +116,17 @@ def sweep(
 ) -> int:
     """Run models on one task over a grid, and print the largest value of each varied option that a model solves.
 
+    Of lengths that is the trainable length; scores at the lengths of further tests stand beside the generalisation
+    length, that of a model trained once.
+
     An option with commas varies. Example: lrtasks sweep --task shift --models dlr,attention --length 1024,4096,16384
     """
     place = backends.make_backend(backend, options)
     chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
-    wanted = suite_from_options(context, chosen, _given(context, budget, settings))
+    wanted = suite_from_options(context, chosen, given_settings(context, budget, settings))
 
     def summary(records: Sequence[RunRecord]) -> None:
-        for name in wanted.varied:
+        for name in () if select else wanted.varied:
             print_solved(name, wanted.runs, records, solved)
 
     return carry_out(
@@ -136,11 +139,12 @@ def sweep(
         may_differ=_may_differ(wanted, unequal_budgets),
         select=select,
         as_json=as_json,
-        summary=None if select else summary,
+        summary=summary,
+        by_length=True,
     )
 
 
-def _given(context: typer.Context, budget: dict[str, Any] | None, settings: list[str] | None) -> dict[str, Any]:
+def given_settings(context: typer.Context, budget: dict[str, Any] | None, settings: list[str] | None) -> dict[str, Any]:
     given = {f"budget.{name}": value for name, value in (budget or {}).items()}
     return given | parse_settings(context.args, settings or [], options=option_names(context))
 
@@ -172,9 +176,25 @@ def carry_out(
     select: str | None,
     as_json: bool,
     summary: Callable[[Sequence[RunRecord]], None] | None = None,
+    by_length: bool = False,
     **how: Any,
 ) -> int:
     """Run a suite with a display, print records, and give the exit code."""
+    runs, records = run_wanted(wanted, out, select=select, **how)
+    if as_json:
+        print_json([json.loads(record.to_json()) for record in records])
+    else:
+        # unequal budgets were refused before anything ran, or asked for
+        print_runs(records, unequal_budgets=True, by_length=by_length)
+        if summary:
+            summary(records)
+    return say_unfinished(runs, records)
+
+
+def run_wanted(
+    wanted: Suite, out: Path, *, select: str | None, **how: Any
+) -> tuple[Sequence[RunConfig], Sequence[RunRecord]]:
+    """Run a suite with a display; the runs and their records, of a selection the chosen ones."""
     from lrtasks.suite.expand import of_one_model
     from lrtasks.suite.run import run_suite
     from lrtasks.suite.select import require_selectable, run_selected
@@ -192,18 +212,13 @@ def carry_out(
         with Display() as display:
             return run_suite(runs, out, on_change=display, **how)
 
-    runs = wanted.runs
     if selected:
-        runs, records = run_selected(wanted, selected, run_all, out)
-    else:
-        records = run_all(runs)
-    if as_json:
-        print_json([json.loads(record.to_json()) for record in records])
-    else:
-        # unequal budgets were refused before anything ran, or asked for
-        print_runs(records, unequal_budgets=True)
-        if summary:
-            summary(records)
+        return run_selected(wanted, selected, run_all, out)
+    return wanted.runs, run_all(wanted.runs)
+
+
+def say_unfinished(runs: Sequence[RunConfig], records: Sequence[RunRecord]) -> int:
+    """Name the runs that are not done on standard error; the exit code."""
     for run, record in zip(runs, records, strict=True):
         if record.status != "done":
             sys.stderr.write(f"lrtasks: {run.title()}: {record.status}: {' '.join('; '.join(record.notes).split())}\n")
@@ -216,7 +231,8 @@ def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunReco
     If the values are not numbers, all such values are listed.
     """
     bare = name.split(".")[-1]
-    print(f"\nlargest {bare} with a test score of at least {solved:g}:")
+    title = "trainable length: largest length" if bare == "length" else f"largest {bare}"
+    print(f"\n{title} with a test score of at least {solved:g}:")
     for model in dict.fromkeys(run.model.name for run in runs):
         reached: dict[Any, bool] = {}
         for run, record in zip(runs, records, strict=True):

@@ -25,23 +25,38 @@ def table(
     unequal_budgets: Annotated[
         bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task, in rows of their own.")
     ] = False,
+    by_length: Annotated[
+        bool, typer.Option("--by-length", help="Also show the scores on further tests, such as other lengths.")
+    ] = False,
+    mean: Annotated[
+        bool,
+        typer.Option("--mean", help="Show the mean over seeds with its 95 % interval, not median and solved seeds."),
+    ] = False,
+    frame: Annotated[
+        Path | None, typer.Option(help="Instead write the frame, one row per run, to this .parquet or .csv file.")
+    ] = None,
     out: OutFile = None,
     as_json: JsonFormat = False,
 ) -> None:
-    """Print scores with their intervals, floors, the papers' figures and costs of all runs.
+    """Print scores, floors, the papers' figures and costs of all runs; several seeds as median and how many solved.
 
     Example: lrtasks table runs --format latex -o table.tex
     """
     form = chosen_format(form, as_json, FORMATS)
     if transpose and form in ("csv", "json"):
         raise UsageError(f"--transpose has no meaning with {form}, which lists single cells")
+    from lrtasks.results.frame import write_frame
     from lrtasks.results.table import make_table
 
     runs = read_frame(folders or [Path("runs")])
     runs = _chosen("model", models, runs)
     runs = _chosen("task", tasks, runs)
-    made = make_table(runs, unequal_budgets=unequal_budgets)
-    print_tables(form, lambda: (made.tables(transpose=transpose), made.notes()), made.rows, out)
+    if frame is not None:
+        write_frame(runs, frame)
+        print(f"wrote {frame}")
+        return
+    made = make_table(runs, unequal_budgets=unequal_budgets, mean=mean)
+    print_tables(form, lambda: (made.tables(transpose=transpose, by_length=by_length), made.notes()), made.rows, out)
 
 
 def read_frame(folders: Sequence[Path]) -> pd.DataFrame:
@@ -50,12 +65,12 @@ def read_frame(folders: Sequence[Path]) -> pd.DataFrame:
     Raises:
         UsageError: if there is no run.
     """
-    from lrtasks.results.frame import make_frame, read_runs
+    from lrtasks.results.frame import read_frame as read
 
-    runs, problems = read_runs(folders)
+    runs, problems = read(folders)
     for problem in problems:
         sys.stderr.write(f"lrtasks: left out: {problem}\n")
-    return make_frame(runs)
+    return runs
 
 
 def _chosen(column: str, chosen: str, runs: pd.DataFrame) -> pd.DataFrame:

@@ -31,6 +31,10 @@ SECONDS_TO_CALM = 0.1
 """Far more than a thread needs to free a tensor, and far less than an evaluation takes."""
 
 
+SECONDS_TO_START = 0.5
+"""About what processes take to start and end, and to hand over some dozens of batches."""
+
+
 class Source(Protocol):
     """What a stream draws from: a task, or a stored dataset."""
 
@@ -101,6 +105,11 @@ class BatchStream(Dataset[Loaded]):
         # An epoch ends when no whole batch is left, so that no batch straddles two orders.
         epoch, position = divmod(number, self._samples // self._batch_size)
         return self._epoch(epoch)[position * self._batch_size : (position + 1) * self._batch_size]
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether a task draws the samples, so that a process may be forked after the first one."""
+        return isinstance(self._source, Task)
 
     def __getitem__(self, number: int) -> Loaded:
         # A finite set is always the same samples (seed 0): the run's seed changes their order alone.
@@ -192,14 +201,22 @@ def check_batch(batch: Loaded, task: Task) -> None:
 def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Generator[Loaded, None, None]:
     """Yield the batches ``numbers`` of a stream, made ahead of time by background processes.
 
-    The processes end when the iterator is exhausted, closed or dropped.
+    The processes end when the iterator is exhausted, closed or dropped. There are none for batches that take less
+    time than processes take to start.
 
     Args:
         stream: where batches come from.
         numbers: which batches.
-        workers: number of processes; 0 makes the batches here.
+        workers: largest number of processes; 0 makes the batches here.
         pin: put batches into page-locked memory, from which they go faster to a GPU.
     """
+    if workers and numbers and stream.is_drawn:
+        began = time.monotonic()
+        first = stream[numbers[0]]
+        if (time.monotonic() - began) * len(numbers) < SECONDS_TO_START:
+            workers = 0
+        yield first
+        numbers = numbers[1:]
     workers = min(workers, len(numbers))
     if workers:
         _calm_threads()

@@ -9,6 +9,8 @@ import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,12 @@ from lightning.fabric import Fabric
 
 from lrtasks import __version__
 from lrtasks.errors import UsageError, unknown
-from lrtasks.machine import cores
+from lrtasks.machine import cores, threads_for
+from lrtasks.run_config import RunConfig
 
 DEVICES = ("auto", "cpu", "cuda")
+DEFAULT_WIDTH = 64
+"""Width of a user's own model that has no parameter ``d_model``."""
 
 
 def make_fabric(device: str, precision: str) -> Fabric:
@@ -49,6 +54,20 @@ def make_fabric(device: str, precision: str) -> Fabric:
     if joins:
         atexit.register(_leave)
     return fabric
+
+
+@contextmanager
+def own_threads(fabric: Fabric, config: RunConfig) -> Iterator[None]:
+    """On a CPU: no more threads than pay for arrays of batch × length × d_model numbers, unless the user has set it."""
+    before = torch.get_num_threads()
+    elements = config.budget.batch_size // fabric.world_size * config.task.input.length
+    threads = threads_for(elements * config.model.parameters.get("d_model", DEFAULT_WIDTH))
+    if threads is not None and fabric.device.type == "cpu":
+        torch.set_num_threads(min(before, threads))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _leave() -> None:

@@ -1,4 +1,4 @@
-"""Further tests of a trained model: the same task at other lengths, or with another distribution."""
+"""Further tests of a trained model: the same task at other lengths, with another distribution, or stored samples."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning.fabric import Fabric
 from torch import nn
@@ -14,11 +15,14 @@ from lrtasks.errors import UsageError, in_one_line
 from lrtasks.evaluation import loop
 from lrtasks.evaluation.batches import HELD_OUT_SEED, BatchStream, Replay, Streams
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
-from lrtasks.generators.base import Task
+from lrtasks.generators.base import SPLITS, Task
 from lrtasks.metrics import SOLVED, scaled_score
 from lrtasks.models.base import Backbone
 from lrtasks.record import RunRecord
 from lrtasks.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from lrtasks.data import StoredDataset
 
 SHARE = 4
 """A further test has this part of the test's batches."""
@@ -26,16 +30,51 @@ GENERALISES = 0.9
 """Scaled score that a length needs to count for the generalisation length."""
 
 
-def further_tests(config: RunConfig) -> Mapping[str, Task]:
-    """The tests that a run's model takes after ``test``: those of ``budget.test_lengths``, or the task's own.
+class FurtherTest(NamedTuple):
+    """A test that a model takes after ``test``.
+
+    Attributes:
+        task: the task.
+        data: stored samples of it; ``None`` for fresh ones.
+    """
+
+    task: Task
+    data: StoredDataset | None = None
+
+    def stream(self, batch_size: int, batches: int) -> tuple[BatchStream, int]:
+        """The test stream and its number of batches: all of stored samples, else a part of ``batches``."""
+        if self.data is None:
+            return BatchStream(self.task, HELD_OUT_SEED, "test", batch_size), max(1, batches // SHARE)
+        samples = self.data.counts["test"]
+        stream = BatchStream(self.data, HELD_OUT_SEED, "test", batch_size, samples=samples)
+        return stream, -(-samples // batch_size)
+
+
+def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
+    """The tests that a run's model takes after ``test``, by name.
+
+    They are those of ``budget.test_lengths``, or the task's own, and then the datasets of ``budget.test_data``, each
+    under the name of its folder.
 
     Raises:
-        UsageError: if the task cannot have one of the lengths.
+        UsageError: if the task cannot have one of the lengths, or a dataset cannot be read or is no test of this model.
     """
     lengths = config.budget.test_lengths
-    if lengths is None:
-        return config.task.tests()
-    return {str(length): config.task.at_length(length) for length in lengths}
+    tasks = config.task.tests() if lengths is None else {str(n): config.task.at_length(n) for n in lengths}
+    found = {name: FurtherTest(task) for name, task in tasks.items()}
+    for address in config.budget.test_data or ():
+        from lrtasks.data import open_dataset
+
+        data, name = open_dataset(address), address.rstrip("/").rpartition("/")[2]
+        if name in found or name in SPLITS:
+            raise UsageError(f"two tests are called {name!r}; copy {address} to a folder of another name")
+        if not data.counts.get("test"):
+            raise UsageError(f"{address} has no test samples")
+        for mine, its in ((config.task.input, data.task.input), (config.task.target, data.task.target)):
+            if (mine.kind, mine.width, mine.pooled) != (its.kind, its.width, its.pooled):
+                raise UsageError(f"{address} needs another model: {its} in place of {mine}")
+        found[name] = FurtherTest(data.task, data)
+    return found
 
 
 def score_further(fabric: Fabric, model: nn.Module, config: RunConfig, streams: Streams, record: RunRecord) -> None:
@@ -43,16 +82,16 @@ def score_further(fabric: Fabric, model: nn.Module, config: RunConfig, streams: 
 
     The tokens of a batch stay about the same. A model that cannot run at a length gets no score there, and a note.
     """
-    for name, task in further_tests(config).items():
+    for name, further in further_tests(config).items():
+        task = further.task
         batch_size = max(1, round(config.budget.batch_size * config.task.input.length / task.input.length))
-        count = max(1, config.budget.test_batches // SHARE)
-        test = BatchStream(task, HELD_OUT_SEED, "test", batch_size)
+        test, count = further.stream(batch_size, config.budget.test_batches)
         train = BatchStream(task, config.seed, "train", batch_size)
         record.scores[name] = {}
         try:
             with _at_specs_of(model, task):
                 scorer = loop.score(fabric, model, task, test, count, streams.workers, slices=False)
-            record.scores[name] = scorer.scores()
+            record.scores[name], record.errors[name] = scorer.scores(), scorer.error()
         except (UsageError, loop.DivergedError) as error:
             record.notes.append(f"test {name}: not possible: {error}")
             continue
@@ -65,7 +104,7 @@ def score_further(fabric: Fabric, model: nn.Module, config: RunConfig, streams: 
 
 def note_summary(config: RunConfig, record: RunRecord) -> None:
     """Note scaled scores, the generalisation length, and when validation was solved."""
-    tests = {"test": config.task, **further_tests(config)}
+    tests = {"test": config.task, **{name: further.task for name, further in further_tests(config).items()}}
     for name in tests:
         score, floor = record.score_of(name), record.floor(name)
         record.scaled[name] = None if score is None or floor is None else scaled_score(score, floor)

@@ -26,6 +26,7 @@ from lrtasks.evaluation.environment import (
     describe_environment,
     device_name,
     make_fabric,
+    own_threads,
     peak_memory_bytes,
     reset_peak_memory,
 )
@@ -111,7 +112,7 @@ def run(
     """Carry out one run, or take over its record if it is finished; arguments as of :func:`evaluate`."""
     tracked = tracker_names(trackers)
     fabric = make_fabric(device, config.budget.precision)
-    with _private_random_numbers(fabric.device):
+    with _private_random_numbers(fabric.device), own_threads(fabric, config):
         further_tests(config)  # an impossible length is an error before the run
         streams = make_streams(config, workers, fabric)
         config = config.with_data(streams.digest)
@@ -274,6 +275,7 @@ class _Run:
         self._draw_predictions()
         scorer = loop.score(self.fabric, self.model, task, *streams.test, streams.workers)
         record.scores["test"], record.slices = scorer.scores(), scorer.slices()
+        record.errors["test"] = scorer.error()
         # now, since they describe the last batch that the model saw
         record.diagnostics = {
             name or "model": _report(name, report) for name, report in offered(self.model, "diagnostics")

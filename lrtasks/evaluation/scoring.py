@@ -17,6 +17,8 @@ Slices = dict[str, list[dict[str, Any]]]
 
 BASELINE_BATCHES = 64
 """Training batches on which a baseline is fitted."""
+RESAMPLES = 200
+"""Times that the samples of a stream are drawn again for the standard error of a score."""
 
 
 class Scorer:
@@ -33,6 +35,7 @@ class Scorer:
         self._total: Any = 0
         self._batches: list[dict[str, float]] = []
         self._samples: dict[str, list[np.ndarray]] = {}
+        self._sums: list[np.ndarray] = []
         self._groups: dict[str, dict[Any, np.ndarray]] | None = {} if slices else None
 
     def update(self, prediction: np.ndarray, batch: Batch) -> None:
@@ -40,6 +43,7 @@ class Scorer:
         sums = self._metric.sums(prediction, batch)
         of_samples = sums.reshape(len(sums), -1, sums.shape[-1]).sum(axis=1, dtype=np.float64)
         of_batch = of_samples.sum(axis=0)
+        self._sums.append(of_samples)
         self._total = self._total + of_batch
         if self._metric.batch_mean:
             self._batches.append(self._metric.batch_value(of_batch))
@@ -69,6 +73,16 @@ class Scorer:
         for name, rows in self._samples.items():
             scores[name] = float(np.mean(np.concatenate(rows)))
         return scores
+
+    def error(self) -> float | None:
+        """Standard error of the headline score over samples, by bootstrap; ``None`` if it is no finite number.
+
+        The same samples give the same figure: the resampling has a seed of its own.
+        """
+        sums, rng = np.concatenate(self._sums), np.random.default_rng(0)
+        drawn = (sums[rng.integers(len(sums), size=len(sums))].sum(axis=0) for _ in range(RESAMPLES))
+        spread = float(np.std([self._metric.value(total)[self._metric.name] for total in drawn]))
+        return spread if math.isfinite(spread) else None
 
     def slices(self) -> Slices:
         """For each breakdown one row per group of elements: label, score and number of elements."""

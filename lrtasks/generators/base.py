@@ -19,6 +19,7 @@ from lrtasks.errors import UsageError, unknown
 from lrtasks.generators import randomness as random
 from lrtasks.generators import tables
 from lrtasks.generators.baselines import Baseline, MajorityClass, PositionMean
+from lrtasks.generators.fingerprint import instances
 from lrtasks.generators.octaves import bin_starts
 from lrtasks.registry import Registry
 from lrtasks.spec import Batch, Sample, Spec
@@ -94,6 +95,7 @@ registry: Registry[Task] = Registry(
         "variable-tracking": "variable_tracking:VariableTracking",
         "word-problem": "word_problem:WordProblem",
     },
+    lists={"fingerprint": instances()},
 )
 
 

@@ -75,8 +75,15 @@ class Transformer(TransformerLike):
         # As many parameters as the other models' small presets, in two layers: one can join a value to the key before
         # it, one can look it up. Short convolutions, as in most of the field's recurrent layers, shorten the search.
         "small": {
-            **{"d_model": 56, "layers": 2, "heads": 2, "expansion": 3, "conv": True, "norm": "layer"},
-            **{"budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100},
+            "d_model": 56,
+            "layers": 2,
+            "heads": 2,
+            "expansion": 3,
+            "conv": True,
+            "norm": "layer",
+            "budget.lr": 0.001,
+            "budget.clip": 1.0,
+            "budget.warmup_steps": 100,
         },
         # Short convolutions are causal; these tasks are not.
         "small/pathfinder": {"conv": False},

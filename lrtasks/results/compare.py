@@ -1,23 +1,27 @@
 """Two sets of runs against each other, one matched pair at a time.
 
 On each task the differences of the matched runs go into Student's paired test, whose sample are seeds. Over the tasks
-their mean differences go into Wilcoxon's signed-rank test and the sign test, whose sample are tasks.
+their mean differences go into Wilcoxon's signed-rank test and the sign test, whose sample are tasks. Intervals come
+from a bootstrap over seeds and test samples. Runs of unequal budgets never match, nor do selected runs and others.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError, unknown
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.frame import OUTCOME
 from lrtasks.results.settings import Settings, bare, distinguishing, labels, owned
-from lrtasks.results.statistics import estimate, holm, paired_t, sign_test, signed_rank
+from lrtasks.results.statistics import bootstrap, holm, paired_t, sign_test, signed_rank
 from lrtasks.results.table import Run, make_table, plain_rows, run_name, versions_note
 
 if TYPE_CHECKING:
@@ -27,11 +31,13 @@ DIGITS = 12
 """Differences are rounded to so many digits, since arithmetic makes equal ones unequal beyond them."""
 ENOUGH_TASKS = 6
 """From so many tasks that differ on, the tests over tasks can give a p-value below 0.05."""
+AHEAD = 0.05
+"""Corrected p-value below which one side is said to be ahead."""
 NEAREST = 30
 """So many runs of each side are looked at for an example of what keeps two runs from matching."""
 
 Pair = tuple[Run, Run]
-Matches = dict[tuple[str, str, int], Run]
+Matches = dict[tuple[str, str, int, str], Run]
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,8 @@ class Comparison:
         b: name of the second side.
         differences: one flat entry per task, parameters and budget, and per model where runs of the same model are
             matched: scores ``a`` and ``b`` by seed, their mean ``difference`` with the 95 % interval ``difference_low``
-            to ``difference_high`` over seeds, and the p-value ``p`` of the paired test (``None`` for fewer than two
-            pairs, or equal differences), corrected for the number of such tests in ``p_holm``.
+            to ``difference_high`` over seeds and test samples, and the p-value ``p`` of the paired test (``None`` for
+            fewer than two pairs, or equal differences), corrected for the number of such tests in ``p_holm``.
         left_out: why runs are in no pair, one line per reason.
         versions: a note if several versions of lrtasks made the runs.
     """
@@ -93,10 +99,33 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """Who is compared, the outcome over the tasks, and what a reader must know."""
-        notes = [f"A: {self.a}; B: {self.b}", self._over_tasks()]
+        notes = [f"A: {self.a}; B: {self.b}", *self.verdicts()]
+        if len({(entry["model"], entry["label"]) for entry in self.differences}) == len(self.by_task()):
+            notes.insert(1, self._over_tasks())
+        notes.append("95 % interval: bootstrap over seeds and test samples; too narrow for few seeds")
         if any(entry["p"] is not None for entry in self.differences):
             notes.append("p: Student's paired test over seeds, two-sided; Holm: corrected for several tests")
         return [*notes, *self.versions, *(f"left out: {reason}" for reason in self.left_out)]
+
+    def verdicts(self) -> list[str]:
+        """In words, on which tasks each side is ahead: those whose corrected p-value is below :data:`AHEAD`.
+
+        One line for each model where runs of the same model, or with each of several models, are compared.
+        """
+        found: dict[str, tuple[list[str], list[str], list[str]]] = {}
+        for entry in self.differences:
+            sure = entry["p_holm"] is not None and entry["p_holm"] < AHEAD
+            side = (0 if entry["difference"] > 0 else 1) if sure else 2
+            found.setdefault(entry["model"] or "", ([], [], []))[side].append(entry["label"])
+        lines = []
+        for model, (a, b, neither) in found.items():
+            said = [f"{side} is ahead on {', '.join(tasks)}" for side, tasks in (("A", a), ("B", b)) if tasks]
+            said += [f"no verdict on {len(neither)} task{'s' * (len(neither) > 1)}"] if neither and said else []
+            if said:
+                lines.append((f"{model}: " if model else "") + f"{'; '.join(said)} (p (Holm) < {AHEAD:g})")
+        open_ = [model for model, (a, b, _) in found.items() if not a and not b]
+        against = f" on any task against {', '.join(open_)}" if any(open_) else ""
+        return [*lines, *([f"no verdict{against}: no p (Holm) is below {AHEAD:g}"] if open_ else [])]
 
     def _over_tasks(self) -> str:
         overall = self.overall()
@@ -115,27 +144,36 @@ class Comparison:
 
 
 def model_runs(name: str, runs: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Label and runs of one model, named as a table names its column: ``dlr`` or ``dlr (kernel=prod)``.
+    """Label and runs of one model, named as a table names its column (``dlr (kernel=prod)``), or by its address.
 
     Raises:
         UsageError: if there is no such model, or several columns have this name.
     """
-    table = make_table(runs, unequal_budgets=True)
-    found = dict(zip(table.column_labels, table.columns, strict=True))
-    matching = [name] if name in found else [text for text, cells in found.items() if cells[0].runs[0]["model"] == name]
+    found = by_column(runs)
+    names = {text: set(own[["model", "address"]].iloc[0]) for text, own in found.items()}
+    matching = [name] if name in found else [text for text, own in names.items() if name in own]
     if not matching:
         raise unknown("model", name, found)
     if len(matching) > 1:
         raise UsageError(f"model {name!r} has several settings; name one of: {', '.join(matching)}")
-    variants = {cell.runs[0]["variant"] for cell in found[matching[0]]}
-    return matching[0], runs[runs["variant"].isin(variants)]
+    return matching[0], found[matching[0]]
+
+
+def by_column(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The runs of each column of a table, by its label."""
+    table = make_table(runs, unequal_budgets=True)
+    variants = [{cell.runs[0]["variant"] for cell in cells} for cells in table.columns]
+    return {
+        label: runs[runs["variant"].isin(wanted)] for label, wanted in zip(table.column_labels, variants, strict=True)
+    }
 
 
 def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B")) -> Comparison:
     """Compare the headline test scores of the runs that match.
 
-    Two runs match if they have the same task, parameters, version, data, shared budget and seed. Where each side holds
-    one model, the two are matched whatever their names; otherwise runs of the same model are.
+    Two runs match if they have the same task, parameters, version, data, shared budget and seed, and if the same
+    settings of both were selected on validation. Where each side holds one model, the two are matched whatever their
+    names; otherwise runs of the same model are.
 
     Args:
         a: rows of :func:`lrtasks.results.frame`.
@@ -171,18 +209,48 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
         _difference(label_of[setup][0], model, setups[setup], grouped[setup, model])
         for setup, model in sorted(grouped, key=lambda group: (label_of[group[0]][1], group[1] or ""))
     ]
+    return Comparison(*names, _corrected(entries), left_out, versions_note(run for pair in both for run in pair))
+
+
+def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str, str]) -> Comparison:
+    """Compare one model with each model of ``others``; the p-values are corrected for all these tests together.
+
+    Args:
+        runs: runs of one model.
+        others: runs of any models; those that are in ``runs`` are left out, and models without a match are named.
+        names: what the reader calls the two sides.
+
+    Raises:
+        UsageError: if no model of ``others`` has a match.
+    """
+    found: list[Comparison] = []
+    reasons: dict[str, str] = {}
+    for label, own in by_column(others).items():
+        try:
+            found.append(compare(runs, own, (names[0], label)))
+        except UsageError as error:
+            reasons[label] = str(error)
+    if not found:
+        raise UsageError(f"no model of {names[1]} compares with {names[0]}: {next(iter(reasons.values()))}")
+    entries = [{**entry, "model": one.b} for one in found for entry in one.differences]
+    left_out = [f"no matching run of {', '.join(reasons)}"] if reasons else []
+    versions = dict.fromkeys(note for one in found for note in one.versions)
+    return Comparison(*names, _corrected(entries), left_out, list(versions))
+
+
+def _corrected(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     corrected = holm([entry["p"] for entry in entries])
-    differences = [{**entry, "p_holm": p} for entry, p in zip(entries, corrected, strict=True)]
-    return Comparison(*names, differences, left_out, versions_note(run for pair in both for run in pair))
+    return [{**entry, "p_holm": p} for entry, p in zip(entries, corrected, strict=True)]
 
 
 def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[Pair]) -> dict[str, Any]:
     """The entry of matched runs on one task, ordered by seed."""
     a, b = ([run["score"] for run in side] for side in zip(*pairs, strict=True))
     differences = [round(one - other, DIGITS) for one, other in zip(a, b, strict=True)]
-    mean = estimate(differences)
-    assert mean is not None
-    low, high = mean.interval or (None, None)
+    # the errors of two models on one test stream go together, so that this sum is too large rather than too small
+    errors = [math.hypot(*(run["score_error"] or math.inf for run in pair)) for pair in pairs]
+    known = errors if math.isfinite(sum(errors)) else None
+    low, high = bootstrap(differences, known, centre=np.mean) or (None, None)
     return {
         "label": label,
         "task": setup["name"],
@@ -193,7 +261,7 @@ def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[
         "seeds": [run["seed"] for run, _ in pairs],
         "a": a,
         "b": b,
-        "difference": mean.mean,
+        "difference": float(np.mean(differences)),
         "difference_low": low,
         "difference_high": high,
         "p": paired_t(differences),
@@ -220,7 +288,7 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
     """The runs by what they share with their partner: model, setup and seed; ordered."""
     found: Matches = {}
     for run in plain_rows(runs):
-        match = (run["model"] if by_model else "", run["setup"], run["seed"])
+        match = (run["model"] if by_model else "", run["setup"], run["seed"], _selected(run))
         other = found.setdefault(match, run)
         if other is not run:
             names = distinguishing([json.loads(entry["variant"]) for entry in (other, run)])
@@ -230,6 +298,11 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
                 "one run can have one partner only"
             )
     return {match: found[match] for match in sorted(found)}
+
+
+def _selected(run: Run) -> str:
+    """Names of the settings that were selected on validation."""
+    return ",".join(json.loads(run["selected"] or "{}"))
 
 
 def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
@@ -244,7 +317,12 @@ def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
         for one in some[0]
         for other in some[1]
         if one["task"] == other["task"]
-        for settings in [[{**json.loads(run["setup"]), "seed": run["seed"]} for run in (one, other)]]
+        for settings in [
+            [
+                {**json.loads(run["setup"]), "seed": run["seed"], "selected": _selected(run) or None}
+                for run in (one, other)
+            ]
+        ]
     ]
     if not candidates:
         return message

@@ -132,7 +132,7 @@ def _latex(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
     """Tables with the rules of booktabs; the notes are paragraphs."""
     parts = [r"% needs \usepackage{booktabs}", *map(_latex_table, tables)]
     if any(table.best for table in tables):
-        notes = ["bold: the best mean of a row, if above the floor, and those within its interval", *notes]
+        notes = ["bold: the best of a row, if above the floor, and those within its interval", *notes]
     return _joined([*parts, *map(_latex_text, notes)], "\n\n")
 
 

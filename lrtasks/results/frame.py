@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,7 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from lrtasks.errors import UsageError
+import lrtasks
+from lrtasks.errors import UsageError, in_one_line
+from lrtasks.files import write_output
 from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord, read_records
 from lrtasks.results.reported import reported_figure
@@ -24,11 +28,13 @@ COLUMNS = {
     "task": "name of the task; its parameters stand in columns task.NAME",
     "task_version": "version of the task's samples",
     "data": "digest of a stored dataset; none: fresh samples",
+    "address": "what --model takes; none for a Python object",
     "model": "name of the model; its hyper-parameters stand in columns model.NAME",
     "preset": "the preset that filled in what was not given",
     "seed": "seed of initialisation and training stream; the budget stands in columns budget.NAME",
     "metric": "name of the headline score",
     "score": "headline score on the test stream; only of runs that are done",
+    "score_error": "standard error of the score over test samples, by bootstrap",
     "selected": "JSON of the selected settings and their values; empty without a selection",
     "generalisation_length": "greatest tested length with a scaled score of 0.9 there and at all shorter ones",
     "steps_to_solve": "step from which validation held a scaled score of 0.99 twice in a row",
@@ -38,6 +44,8 @@ COLUMNS = {
     "baseline": "name of the best trivial baseline on the test stream",
     "floor": "headline score of that baseline",
     "scaled_score": "(score - floor) / (1 - floor): 0 is no better than the baseline, 1 is perfect",
+    "solved": "1 if the scaled score is at least 0.95, 0 if not",
+    "not_possible": "further tests on which the model could not run; columns test.NAME and scaled.NAME have the others",
     "steps": "training steps up to the last evaluation",
     "seconds": "seconds of training",
     "seconds_per_step": "seconds of one training step",
@@ -55,6 +63,11 @@ COLUMNS = {
 }
 """The columns of :func:`frame`. What a run lacks is NaN or ``None``."""
 
+SOLVED = 0.95
+"""Scaled score on the test stream from which a run counts as solved."""
+SPLITS = ("train", "val", "test")
+PACKAGE = Path(lrtasks.__file__).parent
+
 OUTCOME = ["setup", "variant", "seed", "status", "score", "val_score", "steps", "seconds", "seconds_per_step"]
 """Records that agree in these columns are copies of one run."""
 
@@ -62,15 +75,112 @@ OUTCOME = ["setup", "variant", "seed", "status", "score", "val_score", "steps", 
 def frame(*folders: str | Path) -> pd.DataFrame:
     """All runs below ``folders``, one row per run, with :data:`COLUMNS` and one column per parameter and budget field.
 
-    Copies of a record are one run. A file that cannot be read as a record is left out with a warning.
+    Copies of a record are one run. A file that cannot be read as a record is left out with a warning. A file that
+    :func:`write_frame` wrote (``.parquet``) stands for the folders that it was made from.
 
     Raises:
         UsageError: for a folder that is missing, or if there is no record.
     """
-    runs, problems = read_runs([Path(folder) for folder in folders])
+    found, problems = read_frame([Path(folder) for folder in folders])
     for problem in problems:
         warnings.warn(f"left out: {problem}", stacklevel=2)
-    return make_frame(runs)
+    return found
+
+
+def read_frame(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
+    """The frame of :func:`frame`, and a line for each file that cannot be read as a record."""
+    written = [folder for folder in folders if folder.suffix == ".parquet"]
+    if not written:
+        runs, problems = read_runs(folders)
+        return make_frame(runs), problems
+    frames, problems = [_read_written(file) for file in written], list[str]()
+    others = [folder for folder in folders if folder not in written]
+    if others:
+        runs, problems = read_runs(others)
+        frames.append(make_frame(runs))
+    joined = pd.concat(frames, ignore_index=True)
+    return joined[~joined.duplicated(OUTCOME)], problems
+
+
+def write_frame(runs: pd.DataFrame, file: Path) -> None:
+    """Write a frame as ``.parquet``, with the descriptions of :data:`COLUMNS`, or ``.csv``.
+
+    In a column of lists, or of values of several types, each value is written as JSON.
+
+    Raises:
+        UsageError: for another ending, or if the file cannot be written.
+    """
+    columns = {name: runs[name].tolist() for name in runs}
+    texts = {name for name, values in columns.items() if runs[name].dtype == object and not _plain(values)}
+    columns |= {name: [None if value is None else json.dumps(value) for value in columns[name]] for name in texts}
+    buffer = io.BytesIO()
+    if file.suffix == ".csv":
+        pd.DataFrame(columns, dtype=object).to_csv(buffer, index=False)
+    elif file.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pa.table(columns)
+        said = {
+            name: {"description": _description(name)} | ({"json": "true"} if name in texts else {}) for name in columns
+        }
+        pq.write_table(table.cast(pa.schema([field.with_metadata(said[field.name]) for field in table.schema])), buffer)
+    else:
+        raise UsageError(f"a frame is written as .parquet or .csv, found {file}")
+    try:
+        write_output(file, buffer.getvalue())
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from None
+
+
+def _read_written(file: Path) -> pd.DataFrame:
+    """The frame that :func:`write_frame` wrote."""
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(file)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the frame {file}: {in_one_line(error)}") from None
+    columns = {}
+    for field, values in zip(table.schema, table.columns, strict=True):
+        found = values.to_pylist()
+        if b"json" in (field.metadata or {}):
+            found = [None if value is None else _hashable(json.loads(value)) for value in found]
+        elif str(field.type) == "double":
+            found = [math.nan if value is None else value for value in found]
+        columns[field.name] = _column(found)
+    for name in OUTCOME:
+        if name not in columns:
+            raise UsageError(f"{file} is no frame of runs: it has no column {name!r}")
+    return pd.DataFrame(columns)
+
+
+def _plain(values: list[Any]) -> bool:
+    """Whether values are texts, or of one other type without parts; ``None`` aside."""
+    kinds = {type(value) for value in values if value is not None}
+    return len(kinds) < 2 and not kinds & {tuple, dict, list}
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _description(name: str) -> str:
+    owner, _, rest = name.partition(".")
+    return COLUMNS.get(name) or f"{owner}: {rest}"
+
+
+def published() -> Path:
+    """The published runs: the folder ``results`` of a checkout, or their frame, which an installed package brings.
+
+    Raises:
+        UsageError: if there are none.
+    """
+    places = (PACKAGE / "published.parquet", PACKAGE.parent / "results")
+    found = [place for place in places if place.exists() and (place.is_file() or (place / "small").is_dir())]
+    if not found:
+        raise UsageError("this installation brings no published runs; name a folder of runs with --published")
+    return found[0]
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
@@ -112,13 +222,19 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
     task, model, cost = record.task, record.model, record.cost
     score, baseline, figure = record.headline(), record.best_baseline(), reported_figure(record)
     floor = baseline[1] if baseline else None
+    scaled = None if score is None or floor is None else scaled_score(score, floor)
+    tests = [name for name in record.scores if name not in SPLITS] if record.status == "done" else []
+    further = {f"test.{name}": record.score_of(name) for name in tests}
+    further |= {f"scaled.{name}": record.scaled.get(name) for name in tests}
     numbers = {
         "score": score,
         "val_score": record.headline("val"),
         "batch_mean": record.score(f"{task['metric']}_batch_mean"),
         "batch_std": record.score(f"{task['metric']}_batch_std"),
         "floor": floor,
-        "scaled_score": None if score is None or floor is None else scaled_score(score, floor),
+        "score_error": record.errors.get("test"),
+        "scaled_score": scaled,
+        "solved": None if scaled is None else scaled >= SOLVED,
         "seconds": cost.get("seconds"),
         "seconds_per_step": cost.get("seconds_per_step"),
         "peak_memory_bytes": cost.get("peak_memory_bytes"),
@@ -127,6 +243,7 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "steps_to_solve": record.steps_to_solve,
         "state_bytes": model["state_bytes"],
         "paper": figure.value if figure else None,
+        **further,
     }
     return {
         "folder": None if folder is None else str(folder),
@@ -136,6 +253,7 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "task": task["name"],
         "task_version": task["version"],
         "data": task.get("data"),
+        "address": model.get("address"),
         "model": model["name"],
         "preset": record.preset,
         "seed": record.seed,
@@ -150,6 +268,7 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "selected": key({name: _setting(record, name) for name in record.selection.get("values", {})})
         if record.selection
         else "",
+        "not_possible": ",".join(name for name in tests if not record.scores[name]),
         "setup": key({**task_settings(record), **shared_budget(record)}),
         "variant": key(model_settings(record)),
         **{name: math.nan if value is None else float(value) for name, value in numbers.items()},

@@ -1,15 +1,20 @@
-"""Intervals and tests over seeds and tasks. The tests import scipy.stats when first used, since that takes a second."""
+"""Intervals and tests over seeds, test samples and tasks.
+
+The tests import scipy.stats when first used, since that takes a second.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
 
 CONFIDENCE = 0.95
+RESAMPLES = 2000
+"""Times that seeds are drawn again."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,35 @@ def estimate(values: Sequence[float]) -> Estimate | None:
         return Estimate(mean, None, 1)
     deviation = float(np.std(values, ddof=1)) / count**0.5
     return Estimate(mean, _student(count - 1) * deviation, count)
+
+
+def bootstrap(
+    values: Sequence[float], errors: Sequence[float] | None = None, *, centre: Callable[..., np.ndarray] = np.median
+) -> tuple[float, float] | None:
+    """The central 95 % of a statistic when seeds and test samples are drawn again; ``None`` without a source of spread.
+
+    Seeds are drawn with replacement. Test samples enter by the standard error of each seed's score: all seeds have the
+    same test stream, so one normal number moves them together, which makes the interval wide rather than narrow. Few
+    seeds give an interval that is too narrow: of three it reaches from the least to the greatest. The same values give
+    the same interval.
+
+    Args:
+        values: one value per seed.
+        errors: standard error of each over test samples, if it is known.
+        centre: the statistic, a NumPy function that takes ``axis``.
+
+    >>> bootstrap([0.2, 0.5, 0.9]), bootstrap([0.5])
+    ((0.2, 0.9), None)
+    """
+    if not values or (len(values) == 1 and not errors):
+        return None
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(len(values), size=(RESAMPLES, len(values)))
+    moved = np.asarray(values)[drawn]
+    if errors:
+        moved = moved + rng.standard_normal((RESAMPLES, 1)) * np.asarray(errors)[drawn]
+    low, high = np.quantile(centre(moved, axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.settings import Settings, as_given, distinguishing, key, label, labels, owned, place
-from lrtasks.results.statistics import Estimate, estimate
+from lrtasks.results.statistics import Estimate, bootstrap, estimate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,8 +48,45 @@ class Aggregate:
 
     @cached_property
     def score(self) -> Estimate | None:
-        """The headline score with its interval over seeds."""
+        """The mean of the headline score with its interval over seeds."""
         return estimate(self.values("score"))
+
+    @cached_property
+    def median(self) -> float | None:
+        """The median of the headline score over seeds: with two humps a mean is the score of none of them."""
+        return self.median_of("score")
+
+    @cached_property
+    def median_interval(self) -> tuple[float, float] | None:
+        """The median's interval by bootstrap over seeds and test samples."""
+        values, errors = self.values("score"), self.values("score_error")
+        return bootstrap(values, errors if len(errors) == len(values) else None)
+
+    def shows_mean(self, wanted: bool) -> bool:
+        """Whether the mean is shown: if wanted, of a single seed, or without a scaled score."""
+        return wanted or self.solved is None or len(set(self.seeds)) == 1
+
+    def centre(self, *, mean: bool = False) -> float:
+        """The score that is shown, where there is one: the median over seeds or the mean."""
+        assert self.score is not None and self.median is not None
+        return self.score.mean if self.shows_mean(mean) else self.median
+
+    def least(self, *, mean: bool = False) -> float:
+        """The lower end of the interval of :meth:`centre`; the score itself without one."""
+        assert self.score is not None
+        interval = self.score.interval if self.shows_mean(mean) else self.median_interval
+        return interval[0] if interval else self.centre(mean=mean)
+
+    def median_of(self, column: str) -> float | None:
+        """Median over the seeds of a column; ``None`` if no seed has a value."""
+        values = self.values(column)
+        return float(np.median(values)) if values else None
+
+    @cached_property
+    def solved(self) -> tuple[int, int] | None:
+        """How many seeds have a scaled score of at least 0.95, of how many; ``None`` without a scaled score."""
+        values = self.values("solved")
+        return (sum(value == 1 for value in values), len(set(self.seeds))) if values else None
 
     def values(self, column: str) -> list[float]:
         """The value of each seed that has one; a seed that is there twice counts once, with the mean of both."""
@@ -89,6 +126,7 @@ class Aggregate:
         setup, variant = json.loads(first["setup"]), json.loads(first["variant"])
         values, counts = self.values("score"), {name: self.first(name) for name in ("parameter_count", "state_bytes")}
         low, high = score.interval or (None, None) if score else (None, None)
+        median_low, median_high = self.median_interval or (None, None)
         return {
             "task": first["task"],
             "task_version": first["task_version"],
@@ -102,7 +140,12 @@ class Aggregate:
             "score_low": low,
             "score_high": high,
             "score_std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+            "median": self.median,
+            "median_low": median_low,
+            "median_high": median_high,
+            "solved": self.solved[0] if self.solved else None,
             "scaled_score": _mean(self.values("scaled_score")),
+            "generalisation_length": self.median_of("generalisation_length"),
             "batch_mean": _mean(self.values("batch_mean")),
             "batch_std": _mean(self.values("batch_std")),
             "seeds": self.seeds,
@@ -118,18 +161,32 @@ class Aggregate:
             "devices": self.devices,
         }
 
-    def shown(self) -> str:
-        """The score for a reader, with its interval and the runs that have no part in it."""
+    def shown(self, *, mean: bool = False) -> str:
+        """The score for a reader: of several seeds the median and how many solved the task, or the mean and interval.
+
+        Runs that have no part in it are named, and settings that were selected.
+        """
         score = self.score
         if score is None:
             return "/".join(sorted({run["outcome"] for run in self.runs}))
-        spread = "" if score.half_width is None else f" ±{number(score.half_width, 3)}"
+        mean = self.shows_mean(mean)
+        spread = "" if score.half_width is None or not mean else f" ±{number(score.half_width, 3)}"
         others = Counter("no score" if run["status"] == "done" else run["status"] for run in self.unscored())
         selected = json.loads(self.runs[0]["selected"] or "{}")
-        remarks = [f"{name} {as_given(value)}" for name, value in selected.items()]
+        remarks = [] if mean or self.solved is None else ["{}/{}".format(*self.solved)]
+        remarks += [f"{name} {as_given(value)}" for name, value in selected.items()]
         remarks += [f"{count} {outcome}" for outcome, count in sorted(others.items())]
         remarks += [f"seed {seed} {count} times" for seed, count in Counter(self.seeds).items() if count > 1]
-        return f"{number(score.mean, 3)}{spread}" + (f" ({', '.join(remarks)})" if remarks else "")
+        shown = number(self.centre(mean=mean), 3)
+        return f"{shown}{spread}" + (f" ({', '.join(remarks)})" if remarks else "")
+
+    def refuses(self, test: str) -> bool:
+        """Whether the model could not run on a further test."""
+        return any(test in (run["not_possible"] or "").split(",") for run in self.runs)
+
+    def takes(self, test: str) -> bool:
+        """Whether a further test is part of these runs."""
+        return self.refuses(test) or bool(self.values(f"test.{test}"))
 
     def unscored(self) -> list[Run]:
         """The runs that have no part in the score."""
@@ -138,11 +195,15 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Table:
-    """A grid of aggregates with labelled rows and columns; cells may be missing."""
+    """A grid of aggregates with labelled rows and columns; cells may be missing.
+
+    Cells of several seeds show the median and how many seeds solved the task, or with ``mean`` the mean ± its interval.
+    """
 
     row_labels: tuple[str, ...]
     column_labels: tuple[str, ...]
     cells: Mapping[tuple[int, int], Aggregate]
+    mean: bool = False
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat entry per aggregate."""
@@ -172,12 +233,12 @@ class Table:
             cells = [self.cells.get((row, column)) for column in range(len(self.column_labels))]
             present = [cell for cell in cells if cell]
             floor = next((cell.floor for cell in present if cell.floor), None)
-            leading = _best(cells, floor[1] if floor else -math.inf)
+            leading = _best(cells, floor[1] if floor else -math.inf, mean=self.mean)
             line = [name, present[0].metric, f"{number(floor[1], 3)} {floor[0]}" if floor else ""]
             for column, (cell, paper) in enumerate(zip(cells, has_paper, strict=True)):
                 if column in leading:
                     best.add((row, len(line)))
-                line.append(cell.shown() if cell else "")
+                line.append(cell.shown(mean=self.mean) if cell else "")
                 if paper:
                     line.append(number(cell.paper) if cell else "")
             lines.append(line)
@@ -200,15 +261,40 @@ class Table:
             )
         return TextTable(["model", "parameters", "state bytes", "ms per step", "device"], lines)
 
+    def by_length(self) -> TextTable | None:
+        """For each task and model the median score on the test and each further test; ``None`` without any.
+
+        The last column has the generalisation length.
+        """
+        names = [name[5:] for cell in self.cells.values() for run in cell.runs for name in run if name[:5] == "test."]
+        found = [cell for cell in self.cells.values() if any(cell.takes(name) for name in dict.fromkeys(names))]
+        tests = sorted({name for cell in found for name in names if cell.takes(name)}, key=test_order)
+        label = {id(cell): place for place, cell in self.cells.items()}
+        lines = []
+        for cell in found:
+            row, column = label[id(cell)]
+            reached = cell.median_of("generalisation_length")
+            scores = [
+                "not possible" if cell.refuses(name) else number(cell.median_of(f"test.{name}"), 3) for name in tests
+            ]
+            words = [self.row_labels[row], self.column_labels[column], number(cell.median, 3), *scores]
+            lines.append([*words, "none" if reached is None else f"{reached:,.0f}"])
+        header = ["task", "model", "test", *tests, "generalisation length"]
+        return TextTable(header, lines) if lines else None
+
     def notes(self) -> list[str]:
         """What a reader must know about the figures."""
-        counts = {cell.score.count for cell in self.cells.values() if cell.score}
+        scored = [cell for cell in self.cells.values() if cell.score]
+        counts = {cell.score.count for cell in scored if cell.score}
         several = sorted(counts - {1})
+        means = self.mean or any(cell.solved is None for cell in scored)
         notes = []
-        if several:
+        if not self.mean and any(cell.solved and len(set(cell.seeds)) > 1 for cell in scored):
+            notes.append("0.980 (2/3): the median over 3 seeds, of which 2 have a scaled score of at least 0.95")
+        if several and means:
             seeds = f"{several[0]} to {several[-1]}" if len(several) > 1 else f"{several[0]}"
             notes.append(f"±: half the 95 % interval of the mean over {seeds} seeds (Student t)")
-        if 1 in counts:
+        if 1 in counts and means:
             notes.append("without ±: a single seed, which has no interval")
         return [
             *notes,
@@ -216,31 +302,49 @@ class Table:
             *paper_notes(self.cells.values()),
         ]
 
-    def tables(self, *, transpose: bool = False) -> list[TextTable]:
-        """Scores, with the models as rows if asked for, and costs."""
-        return [self.scores().transposed() if transpose else self.scores(), self.costs()]
+    def tables(self, *, transpose: bool = False, by_length: bool = False) -> list[TextTable]:
+        """Scores, with the models as rows if asked for, costs, and if asked for the scores on further tests."""
+        further = self.by_length() if by_length else None
+        return [
+            self.scores().transposed() if transpose else self.scores(),
+            self.costs(),
+            *([further] if further else []),
+        ]
 
 
-def _best(cells: Sequence[Aggregate | None], floor: float) -> set[int]:
-    """Numbers of the cells with the best mean, and of those whose mean is within its interval or is shown equal.
+def _best(cells: Sequence[Aggregate | None], floor: float, *, mean: bool) -> set[int]:
+    """Numbers of the cells that show the best score, and of those within its interval or shown equal.
 
     None if there is nothing to choose from, or nothing above the floor.
     """
-    scores = {place: cell.score for place, cell in enumerate(cells) if cell and cell.score}
-    if len(scores) < 2 or max(score.mean for score in scores.values()) <= floor:
+    centres = {place: cell.centre(mean=mean) for place, cell in enumerate(cells) if cell and cell.score}
+    if len(centres) < 2 or max(centres.values()) <= floor:
         return set()
-    top = max(scores.values(), key=lambda score: score.mean)
-    least = min(round(top.mean, 3), top.mean - (top.half_width or 0.0))
-    return {place for place, score in scores.items() if round(score.mean, 3) >= least or score.mean >= least}
+    top = max(centres, key=lambda place: centres[place])
+    leader = cells[top]
+    assert leader is not None
+    least = min(round(centres[top], 3), leader.least(mean=mean))
+    return {place for place, centre in centres.items() if round(centre, 3) >= least or centre >= least}
 
 
-def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> Table:
+def test_order(name: str) -> tuple[bool, float, str]:
+    """Sort key of further tests: those at other lengths by their length, then the others by name.
+
+    >>> sorted(["sparse", "16x", "2x"], key=test_order)
+    ['2x', '16x', 'sparse']
+    """
+    length = name.removesuffix("x")
+    return (False, float(length), "") if length.isdecimal() else (True, 0.0, name)
+
+
+def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False, mean: bool = False) -> Table:
     """Arrange a frame of runs as tasks × models.
 
     Args:
         runs: at least one row of :func:`lrtasks.results.frame`.
         unequal_budgets: allow runs on one task that differ in the shared part of their budgets
             (:data:`lrtasks.budget.SHARED_BUDGET`), in rows of their own.
+        mean: show the mean over seeds with its interval, not the median.
 
     Raises:
         UsageError: if there are no runs, or budgets are unequal where they must not be.
@@ -261,7 +365,7 @@ def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> Table:
         (rows[row_of[setup][0]], columns[column_of[variant][0]]): Aggregate(tuple(sorted(members, key=_seed)))
         for (setup, variant), members in grouped.items()
     }
-    return Table(tuple(rows), tuple(columns), dict(sorted(cells.items())))
+    return Table(tuple(rows), tuple(columns), dict(sorted(cells.items())), mean)
 
 
 def plain_rows(runs: pd.DataFrame) -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ from lrtasks.budget import SHARED_BUDGET, Budget
 from lrtasks.config import Config, override, parameter, split_setting
 from lrtasks.errors import UsageError, suggestion, unknown
 from lrtasks.models.factory import model_label, model_parameter_names, model_presets
+from lrtasks.registry import split_preset
 from lrtasks.run_config import RunConfig, require_preset
 
 LISTS = tuple(entry["name"] for entry in Budget.describe_parameters() if entry["type"].startswith("tuple"))
@@ -111,9 +112,10 @@ def expand(
     suite, seeds, chosen_models = Suite(), list(seeds), list(chosen_models)
     seen: set[str] = set()
     for task, point, model in itertools.product(list(chosen_tasks), list(grid), chosen_models):
-        own = _without_others({**(settings or {}), **point}, model, chosen_models)
+        given = {**(settings or {}), **point}
+        own = _without_others(given, model, chosen_models)
         this = repr((task, model, sorted(own.items())))
-        if this in seen:  # the grid varies a setting of another model
+        if this in seen and own != given:  # the grid varies a setting of another model
             continue
         seen.add(this)
         try:
@@ -306,7 +308,7 @@ def _require_known(
 ) -> None:
     """Check that each setting belongs to a chosen task or model or to the budget; else every run would be skipped."""
     usable = {**generators.registry.problems(), **models.registry.problems()}
-    tasks = [generators.registry.get(name) for name in chosen_tasks if name not in usable]
+    tasks = [generators.registry.get(split_preset(name)[0]) for name in chosen_tasks if name not in usable]
     of_models = {name: model_parameter_names(name) for name in chosen_models if name not in usable}
     if not tasks or not of_models:
         return  # every run is skipped for a reason of its own

@@ -7,54 +7,15 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from lrtasks.run_config import RunConfig
-from lrtasks.suite import backends
-from lrtasks.suite.backends import Began, Event, Failure, Job
+from pretend import Pretend, settings_of
 
 Command = Callable[..., Any]
 TINY = ("--length", 16, "--steps", 8, "--test-batches", 2)
-
-
-class Pretend:
-    """A backend without processes: every run is done with the score 0.97, but for those of models that it names."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-        self.failing: set[str] = set()
-
-    def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
-        for number, job in enumerate(jobs):
-            self.jobs.append(job)
-            yield number, Began()
-            words = list(job.arguments)
-            model, task, seed = (words[words.index(name) + 1] for name in ("--model", "--task", "--seed"))
-            if model not in self.failing:
-                job.folder.mkdir(parents=True)
-                config = RunConfig.make(task, model, seed=int(seed), settings=_settings(words))
-                record = config.record("done")
-                record.scores = {"test": {record.task["metric"]: 0.97}}
-                record.cost = {"seconds_per_step": 0.01, "device": "cpu"}
-                record.write(job.folder)
-            yield number, Failure("killed by SIGKILL")
-
-
-def _settings(words: list[str]) -> dict[str, Any]:
-    pairs = [words[place + 1].split("=") for place, word in enumerate(words) if word == "--set"]
-    return {name: json.loads(value) for name, value in pairs}
-
-
-@pytest.fixture
-def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
-    """The backend that all commands of a test get."""
-    backend = Pretend()
-    monkeypatch.setattr(backends, "make_backend", lambda *_, **__: backend)
-    return backend
 
 
 def test_a_suite_runs_what_can_be_and_says_what_cannot(command: Command, pretend: Pretend) -> None:
@@ -103,7 +64,7 @@ def test_a_file_and_the_options_that_win_over_it(command: Command, pretend: Pret
     assert command("suite", "--file", "suite.toml").code == 0
     assert command("suite", "--file", "suite.toml", "--time-limit", 7, "--steps", 5, "--set", "length=32").code == 0
     assert [job.time_limit for job in pretend.jobs] == [60, 7]
-    assert [_settings(list(job.arguments)) for job in pretend.jobs] == [
+    assert [settings_of(list(job.arguments)) for job in pretend.jobs] == [
         {"task.length": 16, "budget.steps": 4},
         {"task.length": 32, "budget.steps": 5},
     ]

@@ -11,16 +11,18 @@ from torch import Tensor, nn
 from toys import Net
 
 import lrtasks
+from lrtasks.data import generate
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.further_tests import steps_to_solve
 from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord
 
 TASK = lrtasks.make("cumsum", length=16)
+SMALL = {"d_model": 8, "d_state": 4}
 
 
 def test_a_model_is_scored_at_the_tasks_own_lengths(tmp_path: Path) -> None:
-    record = run("dlr", tmp_path, TASK, hyper={"d_model": 8, "d_state": 4})
+    record = run("dlr", tmp_path, TASK, hyper=SMALL)
     assert {"2x", "4x", "8x"} <= set(record.scores)
     for name in ("test", "2x", "4x", "8x"):
         floor = record.floor(name)
@@ -29,12 +31,32 @@ def test_a_model_is_scored_at_the_tasks_own_lengths(tmp_path: Path) -> None:
 
 
 def test_lengths_can_be_chosen(tmp_path: Path) -> None:
-    record = run("dlr", tmp_path, TASK, hyper={"d_model": 8, "d_state": 4}, budget={"test_lengths": (8, 20)})
+    record = run("dlr", tmp_path, TASK, hyper=SMALL, budget={"test_lengths": (8, 20)})
     assert set(record.scores) == {"val", "test", "8", "20"}
     with pytest.raises(UsageError, match="has no tests at other lengths"):
         run("dlr", tmp_path, lrtasks.make("select-fixed", length=16, marks=2), budget={"test_lengths": 32})
     with pytest.raises(UsageError, match="test_lengths must be at least 1"):
         run("dlr", tmp_path, TASK, budget={"test_lengths": "0"})
+
+
+def test_stored_samples_are_further_tests(tmp_path: Path) -> None:
+    store(lrtasks.make("cumsum", length=24), tmp_path / "long")
+    store(lrtasks.make("word-problem", length=8), tmp_path / "other")
+    long, other = str(tmp_path / "long"), str(tmp_path / "other")
+    record = run("dlr", tmp_path, TASK, hyper=SMALL, budget={"test_lengths": (8,), "test_data": (long,)})
+    assert set(record.scores) == {"val", "test", "8", "long"}
+    assert record.scaled["long"] is not None and record.floor("long") is not None
+    for addresses, message in (
+        ((other,), "other needs another model"),
+        ((str(tmp_path / "nowhere"),), "nowhere"),
+        ((long, f"{long}/"), "two tests are called 'long'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            run("dlr", tmp_path, TASK, budget={"test_data": addresses})
+
+
+def store(task: lrtasks.Task, folder: Path) -> None:
+    generate(task, folder, samples=5, split=(0, 0, 1), workers=1)
 
 
 class Fixed(Net):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 import numpy as np
 import pytest
 import torch
@@ -44,9 +46,10 @@ def test_workers_are_forked_once_other_threads_are_calm_where_python_needs_that(
     monkeypatch.setattr(loader.sys, "version_info", version)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: several)
     monkeypatch.setattr(loader.time, "sleep", slept.append)
+    monkeypatch.setattr(loader, "SECONDS_TO_START", 0)
     batches = load(BatchStream(TASK, 7, "train", 4), range(2), workers=workers)
     monkeypatch.setattr(loader, "DataLoader", lambda *_, **__: slept.append(-1) or [])
-    assert list(batches) == []
+    assert len(list(batches)) == min(workers, 1)
     assert slept == [*expected, -1]
 
 
@@ -113,6 +116,14 @@ def test_loading_leaves_torchs_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_few_quick_batches_are_made_without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = BatchStream(TASK, 7, "train", 4)
+    monkeypatch.setattr(loader, "SECONDS_TO_START", 10.0)
+    assert all(equal(found, stream[number]) for number, found in enumerate(load(stream, range(5), workers=2)))
+    assert not multiprocessing.active_children()
+    assert list(load(stream, range(0), workers=2)) == []
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_users_mistake_in_a_worker_comes_without_traceback(workers: int) -> None:
     with pytest.raises(UsageError) as caught:
@@ -120,11 +131,11 @@ def test_a_users_mistake_in_a_worker_comes_without_traceback(workers: int) -> No
     assert str(caught.value) == "these parameters leave nothing to draw"
 
 
-def test_workers_end_with_the_iterator() -> None:
-    import multiprocessing
-
+def test_workers_end_with_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "SECONDS_TO_START", 0)
     before = set(multiprocessing.active_children())
     batches = load(BatchStream(TASK, 7, "train", 4), range(1000), workers=2)
+    next(batches)  # made here
     next(batches)
     assert len(set(multiprocessing.active_children()) - before) == 2
     batches.close()

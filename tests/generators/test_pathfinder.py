@@ -20,6 +20,7 @@ from lrtasks.generators.pixels import from_bytes
 TASKS = ("pathfinder", "pathfinder-classification")
 
 
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize(("name", "variant"), [(TASKS[0], "paper"), (TASKS[1], "clean")])
 def test_contract(name: str, variant: str) -> None:
     lrtasks.check_task(make(name, res=64, variant=variant))

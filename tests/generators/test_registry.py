@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 
 import lrtasks
+from lrtasks.check.task import batch_digest
 from lrtasks.errors import UsageError
 from lrtasks.generators import make, names, registry
 
@@ -19,9 +25,23 @@ def test_atomic_tasks_are_registered() -> None:
     assert names() == sorted(names())
 
 
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("name", registry.built_in())
 def test_task_keeps_its_contract(name: str) -> None:
-    lrtasks.check_task(make(name, **registry.get(name).preset_values("small")[0]))
+    lrtasks.check_task(make(name, preset="small"))
+
+
+def digests() -> dict[str, str]:
+    """Of a batch of every task."""
+    return {name: batch_digest(make(name, preset="small").batch(range(4))) for name in registry.built_in()}
+
+
+def test_another_process_makes_the_same_samples_without_torch() -> None:
+    environment = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"}
+    other = subprocess.run([sys.executable, __file__], capture_output=True, check=True, env=environment)
+    found, imported = json.loads(other.stdout)
+    assert found == digests()
+    assert "numpy" in imported and "torch" not in imported
 
 
 @pytest.mark.parametrize("name", registry.built_in())
@@ -56,3 +76,7 @@ def test_make_fills_in_a_preset() -> None:
     assert make("shift", preset="small", length=64).length == 64
     with pytest.raises(UsageError, match="unknown preset of shift 'smal'"):
         make("shift", preset="smal")
+
+
+if __name__ == "__main__":
+    print(json.dumps([digests(), sorted(sys.modules)]))

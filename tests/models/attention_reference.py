@@ -40,7 +40,9 @@ def local_visible(length: int, chunk: int, causal: bool) -> Tensor:
 def reference_rotate(frequencies: np.ndarray) -> Callable[[Tensor, Tensor], Tensor]:
     """Rotation of adjacent pairs, as complex numbers, by given frequencies."""
 
-    def rotate(x: Tensor, positions: Tensor) -> Tensor:
+    def rotate(x: Tensor, positions: Tensor | None = None) -> Tensor:
+        if positions is None:
+            positions = torch.arange(x.shape[-2])
         angles = positions.double()[:, None] * torch.from_numpy(frequencies).double()
         pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
         return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)

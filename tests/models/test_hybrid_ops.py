@@ -133,24 +133,32 @@ def seen(scope: Scope, length: int) -> torch.Tensor:
 def test_attention_is_its_plain_definition(name: str, causal: bool, function: str, length: int) -> None:
     """In tiles as on all pairs: scale, bias by position, mask after the function, padding."""
     scope = Scope(causal, **SCOPES[name])
-    q, k, v = (torch.randn(2, length, width, dtype=torch.float64) for width in (4, 4, 3))
+    q, k, v = (torch.randn(2, length, width, dtype=torch.float64, requires_grad=True) for width in (4, 4, 3))
     positions = torch.sort(torch.randint(500, (2, length)), 1).values
     keys = torch.arange(length) < torch.tensor([[length], [length - length // 3]])
     bias = RelativeBias(40).double()
-    visible = seen(scope, length) & keys.unsqueeze(1)
-    biased = bias(positions.unsqueeze(1) - positions.unsqueeze(2))
-    if function == "softmax":
-        scores = (q @ k.transpose(1, 2) / 2 + biased).masked_fill(~visible, -torch.inf)
-        weights = torch.softmax(scores, -1)
-    else:
-        in_scope = seen(scope, length).sum(1, keepdim=True) if causal else visible.sum(2, keepdim=True)
-        divisor = in_scope if scope.window is None else torch.tensor(scope.window)
-        scores = q @ k.transpose(1, 2) / divisor.clamp_min(1) + biased
-        weights = (relu2 if function == "relu2" else laplace)(scores) * visible
-    found = attend(q, k, v, scope=scope, function=function, valid=keys, bias=bias, positions=positions)
-    assert found.isfinite().all()
-    some = visible.any(2)
-    assert torch.allclose(found[some], (weights.nan_to_num() @ v)[some], rtol=0, atol=1e-12)
+    for valid, places in ((keys, positions), (None, None)):
+        existing = torch.ones_like(keys) if valid is None else valid
+        distances = torch.arange(length).expand(2, -1) if places is None else places
+        visible = seen(scope, length) & existing.unsqueeze(1)
+        biased = bias(distances.unsqueeze(1) - distances.unsqueeze(2))
+        if function == "softmax":
+            scores = (q @ k.transpose(1, 2) / 2 + biased).masked_fill(~visible, -1e300)
+            weights = torch.softmax(scores, -1) * visible
+        else:
+            in_scope = seen(scope, length).sum(1, keepdim=True) if causal else visible.sum(2, keepdim=True)
+            divisor = in_scope if scope.window is None else torch.tensor(scope.window)
+            scores = q @ k.transpose(1, 2) / divisor.clamp_min(1) + biased
+            weights = (relu2 if function == "relu2" else laplace)(scores) * visible
+        found = attend(q, k, v, scope=scope, function=function, valid=valid, bias=bias, positions=places)
+        assert found.isfinite().all()
+        some = visible.any(2)
+        plain = (weights @ v)[some]
+        assert torch.allclose(found[some], plain, rtol=0, atol=1e-12)
+        cotangent, values = torch.randn_like(plain), (q, k, v, bias.table)
+        wanted = torch.autograd.grad(plain, values, cotangent)
+        for one, other in zip(torch.autograd.grad(found[some], values, cotangent), wanted, strict=True):
+            assert torch.allclose(one, other, rtol=0, atol=1e-10)
 
 
 def test_batch_norm_of_one_position() -> None:

@@ -15,7 +15,7 @@ from scipy import stats
 
 from lrtasks.errors import UsageError
 from lrtasks.results import RunRecord
-from lrtasks.results.compare import Comparison, compare, model_runs
+from lrtasks.results.compare import Comparison, compare, compare_with_each, model_runs
 
 A, B = (0.9, 0.8, 0.95), (0.7, 0.75, 0.8)
 
@@ -35,9 +35,9 @@ def test_the_differences_of_a_task_go_into_a_paired_test() -> None:
     content = entry
     assert (content["seeds"], content["a"], content["b"]) == ([0, 1, 2], list(A), list(B))
     expected = stats.ttest_rel(A, B)
-    interval = expected.confidence_interval(0.95)
     assert content["difference"] == pytest.approx(0.4 / 3)
-    assert (content["difference_low"], content["difference_high"]) == pytest.approx((interval.low, interval.high))
+    # of three pairs the bootstrap's interval reaches from the least difference to the greatest
+    assert (content["difference_low"], content["difference_high"]) == pytest.approx((0.05, 0.2))
     assert content["p"] == content["p_holm"] == pytest.approx(expected.pvalue)
     assert found.table().lines[0] == [
         "shift",
@@ -45,7 +45,7 @@ def test_the_differences_of_a_task_go_into_a_paired_test() -> None:
         "0.883",
         "0.750",
         "+0.133",
-        "-0.056 to +0.323",
+        "+0.050 to +0.200",
         "3",
         "0.094",
         "0.094",
@@ -58,9 +58,40 @@ def test_one_pair_is_too_few_for_a_test() -> None:
     assert found.notes() == [
         "A: one; B: other",
         "over 1 task A is better on 1, B on 0; too few tasks for a test",
+        "no verdict: no p (Holm) is below 0.05",
+        "95 % interval: bootstrap over seeds and test samples; too narrow for few seeds",
     ]
     content = json.loads(json.dumps(found.content(), allow_nan=False))
     assert content["differences"][0]["p"] is content["differences"][0]["difference_low"] is None
+
+
+def test_test_samples_widen_the_interval_of_one_pair() -> None:
+    found = compared(runs("dlr", [0.9], errors={"test": 0.03}), runs("dss", [0.7], errors={"test": 0.04}))
+    entry = found.differences[0]
+    assert (entry["difference_low"], entry["difference_high"]) == pytest.approx((0.1, 0.3), abs=0.01)
+
+
+def test_who_is_ahead_where_is_said_in_words() -> None:
+    scores = {"shift": ((0.9, 0.91, 0.92), (0.1, 0.1, 0.1)), "mips": ((0.1, 0.1, 0.1), (0.8, 0.81, 0.82))}
+    a = [run for task, (one, _) in scores.items() for run in runs("dlr", one, task=task)]
+    b = [run for task, (_, other) in scores.items() for run in runs("dss", other, task=task)]
+    close = [runs("dlr", A, task="sort"), runs("dss", B, task="sort")]
+    found = compared([*a, *close[0]], [*b, *close[1]])
+    assert found.verdicts() == ["A is ahead on shift; B is ahead on mips; no verdict on 1 task (p (Holm) < 0.05)"]
+    each = compare_with_each(framed(a), framed([*b, *runs("s4d", [0.5] * 3)]), ("own", "published"))
+    assert each.verdicts()[0] == "dss: A is ahead on shift; B is ahead on mips (p (Holm) < 0.05)"
+    assert each.verdicts()[1] == "s4d: A is ahead on shift (p (Holm) < 0.05)"
+    assert len(each.differences) == 3
+
+
+def selected(record: RunRecord) -> RunRecord:
+    return dataclasses.replace(record, selection={"by": "val", "values": {"lr": [0.001, 0.003]}, "chosen": True})
+
+
+def test_selected_runs_are_not_compared_with_others() -> None:
+    with pytest.raises(UsageError, match=r"on shift differ in selected \(lr and None\)"):
+        compared([selected(made())], [made(model="dss")])
+    assert compared([selected(made())], [selected(made(model="dss", budget={"lr": 0.003}))]).differences
 
 
 def test_equal_differences_have_no_test() -> None:
@@ -263,12 +294,29 @@ def test_models_of_a_folder(folders: Callable[..., Any]) -> None:
     assert said.out.splitlines()[1].split() == [
         "shift",
         "r2",
-        *["0.883", "0.750", "+0.133", "-0.056", "to", "+0.323", "3", "0.094", "0.094"],
+        *["0.883", "0.750", "+0.133", "+0.050", "to", "+0.200", "3", "0.094", "0.094"],
     ]
     assert "A: dlr; B: dss" in said.out
     found = json.loads(folders("dlr", "dss", "--folder", "later", "--json").out)
     assert found["differences"][0]["a"] == pytest.approx([0.9, 0.81, 0.97])
     assert folders("dlr", "dss", "--format", "markdown").out.startswith("| task | metric | A | B | A - B |")
+
+
+def test_a_model_by_its_address_against_the_published_ones(folders: Callable[..., Any]) -> None:
+    record = made(model="Own", score=0.8)
+    place = Path("mine/own")
+    place.mkdir(parents=True)
+    dataclasses.replace(record, model={**record.model, "address": "path/own.py:Own"}).write(place)
+    words = ("path/own.py:Own", "published", "--folder", "mine", "--published")
+    found = json.loads(folders(*words, "runs", "--json").out)
+    assert [(entry["model"], entry["difference"]) for entry in found["differences"]] == [
+        ("dlr", pytest.approx(-0.1)),
+        ("dss", pytest.approx(0.1)),
+    ]
+    said = folders(*words, "runs")
+    assert "no verdict on any task against dlr, dss: no p (Holm) is below 0.05" in said.out
+    said = folders("dlr", "dss", "--published", "runs")
+    assert (said.code, said.out) == (2, "")
 
 
 def test_folders_against_each_other(folders: Callable[..., Any]) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from made_records import framed, made
 
@@ -46,3 +50,25 @@ def test_what_cannot_be_read_is_left_out_with_a_warning(tmp_path: Path) -> None:
 def test_copies_are_one_run_and_keep_the_place_of_the_first() -> None:
     runs = framed([made(), made(), made(seed=1), made(score=0.5)])
     assert list(runs.index) == [0, 2, 3]
+
+
+def test_a_frame_can_be_written_and_read_again(tmp_path: Path, command: Callable[..., Any]) -> None:
+    records = [
+        made(score=0.6, budget={"train_samples": 64}),
+        made(model="net", seed=1, hyper={"layers": "two", "kernel": [1, 2]}, score=None, status="failed", cost={}),
+    ]
+    for record in records:
+        (tmp_path / record.model["name"]).mkdir()
+        record.write(tmp_path / record.model["name"])
+    assert command("table", tmp_path, "--frame", "runs.parquet").out == "wrote runs.parquet\n"
+    before, after = frame(tmp_path), frame("runs.parquet")
+    assert list(after.columns) == list(before.columns)
+    pd.testing.assert_frame_equal(after, before, check_dtype=False)
+    assert command("table", "runs.parquet").out == command("table", tmp_path).out
+    assert pq.read_schema("runs.parquet").field("floor").metadata[b"description"].decode() == COLUMNS["floor"]
+    assert command("table", tmp_path, "--frame", "runs.csv").code == 0
+    assert pd.read_csv("runs.csv")["score"].tolist()[0] == 0.6
+    said = command("table", tmp_path, "--frame", "runs.txt")
+    assert (said.code, said.err) == (2, "lrtasks: a frame is written as .parquet or .csv, found runs.txt\n")
+    Path("bad.parquet").write_text("no frame")
+    assert command("table", "bad.parquet").err.startswith("lrtasks: cannot read the frame bad.parquet: ")

@@ -17,7 +17,7 @@ from lrtasks.errors import UsageError
 from lrtasks.record import PANEL
 from lrtasks.results import RunRecord
 from lrtasks.results.report import details, heatmap
-from lrtasks.results.report.charts import chart_data, length_groups
+from lrtasks.results.report.charts import chart_data, further_scores, length_groups
 from lrtasks.results.report.details import breakdowns
 from lrtasks.results.report.page import Sample, draw_sample
 
@@ -113,6 +113,14 @@ def test_names_within_the_page_are_plain_and_unique() -> None:
 def test_unequal_budgets_have_to_be_asked_for() -> None:
     with pytest.raises(UsageError, match="unequal budgets on shift: steps is"):
         report_of(made(), made(model="dss", budget={"steps": 5}))
+
+
+def test_a_model_that_was_trained_once_has_a_score_at_every_tested_length() -> None:
+    scores = {"test": {"r2": 0.9}, "2x": {"r2": 0.5}, "64": {"r2": 1.0}, "8x": {}, "sparse": {"r2": 0.1}}
+    report = report_of(made(scores=scores), made(task="sort"))
+    found = {report.rows[result.row].name: result for result in report.results.values()}
+    assert further_scores(report, found["shift"]) == [(64, 1.0), (256, 0.9), (512, 0.5)]
+    assert further_scores(report, found["sort"]) == []
 
 
 def test_rows_that_differ_in_length_alone_share_a_chart() -> None:

@@ -35,8 +35,37 @@ def test_seeds_are_merged_to_mean_and_interval() -> None:
     # 4.3027 is the 0.975 quantile of Student's t with two degrees of freedom
     half = 4.30265273 * spread / 3**0.5
     assert (row["score_low"], row["score_high"]) == pytest.approx((1.9 / 3 - half, 1.9 / 3 + half))
-    assert table.scores().lines[0][3] == "0.633 ±0.379"
-    assert "±: half the 95 % interval of the mean over 3 seeds (Student t)" in table.notes()
+    with_means = tabled([made(seed=seed, score=score) for seed, score in ((2, 0.8), (0, 0.5), (1, 0.6))], mean=True)
+    assert with_means.scores().lines[0][3] == "0.633 ±0.379"
+    assert "±: half the 95 % interval of the mean over 3 seeds (Student t)" in with_means.notes()
+
+
+def test_a_cell_of_several_seeds_is_the_median_and_how_many_solved_the_task() -> None:
+    table = tabled([made(seed=seed, score=score, floor=0.2) for seed, score in ((0, 0.99), (1, 0.97), (2, 0.25))])
+    assert table.scores().lines[0][3] == "0.970 (2/3)"
+    (row,) = table.rows()
+    assert (row["median"], row["solved"]) == (0.97, 2)
+    # of three seeds the bootstrap's interval reaches from the least to the greatest
+    assert (row["median_low"], row["median_high"]) == (0.25, 0.99)
+    lost = tabled([made(seed=0, score=0.97), made(seed=1, score=None, status="diverged", cost={})])
+    assert lost.scores().lines[0][3] == "0.970 (1/2, 1 diverged)"
+    unscaled = tabled([made(seed=seed, baselines={}) for seed in range(2)])
+    assert unscaled.scores().lines[0][3] == "0.900 ±0.000"
+
+
+def test_the_test_samples_of_one_seed_give_an_interval() -> None:
+    (row,) = tabled([made(score=0.9, errors={"test": 0.01})]).rows()
+    assert (row["median_low"], row["median_high"]) == pytest.approx((0.88, 0.92), abs=0.002)
+
+
+def test_scores_on_further_tests_stand_by_length() -> None:
+    scores = {"test": {"r2": 0.9}, "16x": {"r2": 0.2}, "2x": {"r2": 0.8}, "sparse": {}}
+    record = made(scores=scores, scaled={"2x": 0.7, "16x": 0.1}, generalisation_length=256)
+    table = tabled([record, made(task="mips")]).by_length()
+    assert table is not None
+    assert table.header == ["task", "model", "test", "2x", "16x", "sparse", "generalisation length"]
+    assert table.lines == [["shift", "dlr", "0.900", "0.800", "0.200", "not possible", "256"]]
+    assert tabled([made()]).by_length() is None
 
 
 def test_one_seed_has_no_interval() -> None:
@@ -46,13 +75,13 @@ def test_one_seed_has_no_interval() -> None:
     assert (row["score"], row["score_low"], row["score_high"], row["score_std"]) == (0.5, None, None, None)
     assert (row["batch_mean"], row["batch_std"]) == (0.5, 0.125)
     assert table.scores().lines[0][3] == "0.500"
-    assert table.notes()[0] == "without ±: a single seed, which has no interval"
+    assert tabled([made(scores=scores)], mean=True).notes()[0] == "without ±: a single seed, which has no interval"
 
 
 def test_the_notes_name_how_many_seeds_there_are() -> None:
     records = [made(seed=seed) for seed in range(3)] + [made(task="mips", seed=seed) for seed in range(2)]
-    assert "over 2 to 3 seeds" in tabled(records).notes()[0]
-    assert "without ±" not in " ".join(tabled(records).notes())
+    assert "over 2 to 3 seeds" in tabled(records, mean=True).notes()[0]
+    assert "without ±" not in " ".join(tabled(records, mean=True).notes())
 
 
 MUST_AGREE = {
@@ -76,6 +105,7 @@ OTHERS: dict[str, Any] = {
     "stop_at": 0.5,
     "stop_solved": True,
     "test_lengths": (5,),
+    "test_data": ("stored",),
     "precision": "bf16",
     "lr": 0.5,
     "weight_decay": 0.5,
@@ -172,7 +202,7 @@ def test_diverged_runs_are_shown_and_do_not_count() -> None:
     lost = made(seed=1, score=None, status="diverged", cost={})
     assert grid(lost)["shift"]["dlr"] == "diverged"
     both = tabled([lost, made(seed=2, score=0.5)])
-    assert both.scores().lines[0][2:4] == ["0.200 copy", "0.500 (1 diverged)"]
+    assert both.scores().lines[0][2:4] == ["0.200 copy", "0.500 (0/2, 1 diverged)"]
     (row,) = both.rows()
     assert (row["score"], row["floor"], row["statuses"]) == (0.5, 0.2, ["diverged", "done"])
     assert row["seconds_per_step"] == 0.01
@@ -180,7 +210,7 @@ def test_diverged_runs_are_shown_and_do_not_count() -> None:
 
 def test_a_run_that_failed_after_its_test_does_not_count() -> None:
     table = tabled([made(score=0.5), made(seed=1, score=0.75, status="failed")])
-    assert table.scores().lines[0][3] == "0.500 (1 failed)"
+    assert table.scores().lines[0][3] == "0.500 (0/2, 1 failed)"
     (row,) = table.rows()
     assert (row["score"], row["batch_mean"]) == (0.5, 0.5)
 
@@ -200,7 +230,7 @@ def test_a_score_that_is_no_number_does_not_count() -> None:
 def test_a_run_that_is_done_without_a_score_is_said() -> None:
     without = made(score=math.nan)
     assert tabled([without]).cells[0, 0].shown() == "no score"
-    assert tabled([without, made(seed=1, score=0.5)]).cells[0, 0].shown() == "0.500 (1 no score)"
+    assert tabled([without, made(seed=1, score=0.5)]).cells[0, 0].shown() == "0.500 (0/2, 1 no score)"
 
 
 ATTENTION = {"layers": 1, "feedforward": 0, "glu": False}
@@ -395,7 +425,7 @@ def test_a_wide_table_is_folded_to_the_terminal(results: Callable[..., Any], mon
     monkeypatch.setenv("COLUMNS", "40")
     assert results().out == wide  # standard output is no terminal here
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    folded = results().out.split("±: ")[0].splitlines()
+    folded = results("--mean").out.split("±: ")[0].splitlines()
     assert max(map(len, folded)) <= 40 < max(map(len, wide.splitlines()))
     assert [line.split("  ")[0] for line in folded].count("task") > 1
 

@@ -128,7 +128,8 @@ def attend_local(
         used = (inner - 2) * chunk + span
 
         def seen(x: Tensor) -> Tensor:
-            return x[:, :, :used].unfold(2, span, chunk).permute(0, 2, 1, 4, 3).reshape(-1, heads, span, width)
+            chunks = x[:, :, :used].unflatten(2, (-1, chunk)).transpose(1, 2)
+            return torch.cat([chunks[:, shift : shift + inner - 1] for shift in range(2 + after)], 3).flatten(0, 1)
 
         queries = q[:, :, chunk : inner * chunk].reshape(batch, heads, inner - 1, chunk, width).transpose(1, 2)
         known = None if valid is None else valid[:, :used].unfold(1, span, chunk).flatten(0, 1)
@@ -215,7 +216,7 @@ class MultiHeadAttention(nn.Module):
         qkv = self.qkv(x)
         if self.conv is not None:
             qkv = self.conv(qkv, mask)
-        q, k, v = self._heads(qkv, torch.arange(x.shape[1], device=x.device))
+        q, k, v = self._heads(qkv)
         chunk = self.chunk or self.window
         if chunk is None:
             return self._merge(attend(q, k, v, causal=self.causal, valid=mask, slopes=self.slopes))
@@ -252,7 +253,7 @@ class MultiHeadAttention(nn.Module):
             return min(position + 1, self.window)
         return position + 1 - (0 if self.chunk is None else max(0, position // self.chunk - 1) * self.chunk)
 
-    def _heads(self, qkv: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, qkv: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Scaled queries, keys, both rotated if they are to be, and values, each ``(batch, heads, length, e)``."""
         parts = torch.unflatten(qkv, -1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = rotate(parts[:2], positions) if self.positions == "rope" else parts[:2]

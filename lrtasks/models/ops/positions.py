@@ -5,6 +5,7 @@ A distance is the position of the key minus the position of the query.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -29,17 +30,31 @@ def rotate(x: Tensor, positions: Tensor | None = None) -> Tensor:
     Returns:
         The rotated tensor, shaped and typed as ``x``.
     """
-    length, width = x.shape[-2:]
-    if positions is None:
-        positions = torch.arange(length, device=x.device)
-    # float64 up to the sine: at position 10^6 a float32 angle is already wrong by hundredths of a radian
-    pair = torch.arange(0, width, 2, device=x.device, dtype=torch.float64)
-    angles = positions.to(torch.float64)[:, None] * BASE ** (-pair / width)
     # half-precision features are turned in float32
     working = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = angles.cos().to(working), angles.sin().to(working)
-    a, b = x[..., 0::2], x[..., 1::2]
-    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
+    if positions is None:
+        turns = _turns_from_start(*x.shape[-2:], x.device, working)
+    else:
+        turns = _turns(positions, x.shape[-1], working)
+    pairs = x.to(working).unflatten(-1, (-1, 2))
+    if any(stride % 2 for stride in pairs.stride()[:-1]) or pairs.stride(-1) != 1 or pairs.storage_offset() % 2:
+        pairs = pairs.contiguous()
+    return torch.view_as_real(torch.view_as_complex(pairs) * turns).flatten(-2).to(x.dtype)
+
+
+def _turns(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """``exp(i t 10000^(-2m/width))``, ``(length, width / 2)``, in the complex type of ``dtype``."""
+    # float64 up to the sine: at position 10^6 a float32 angle is already wrong by hundredths of a radian
+    pair = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64)
+    angles = positions.to(torch.float64)[:, None] * BASE ** (-pair / width)
+    return torch.complex(angles.cos().to(dtype), angles.sin().to(dtype))
+
+
+@functools.lru_cache(maxsize=8)
+def _turns_from_start(length: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """:func:`_turns` at positions 0 to length - 1, kept for the next step."""
+    with torch.inference_mode(False):
+        return _turns(torch.arange(length, device=device), width, dtype)
 
 
 def rotate_halves(x: Tensor, positions: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 The parallel form :func:`attend` works in tiles. A tile is a block of queries with the stretch of keys that any of them
 sees, so that the scores of a sequence of n positions take n (w + block) numbers with a window w, and n C with chunks of
-C; no n × n array exists. :func:`attend_step` is the streaming form. Positions count in ranks here: 0, 1, ... along the
+C; no n × n array exists. Queries that see all keys go block by block, and only past keys count if causal.
+:func:`attend_step` is the streaming form. Positions count in ranks here: 0, 1, ... along the
 (compressed) sequence.
 
 Letters: ``n`` positions, ``e`` width of queries and keys, ``f`` width of values.
@@ -15,7 +16,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -177,7 +178,7 @@ class Tiles:
         """``bias`` at :meth:`differences`, from one call for every difference that occurs."""
         lowest = 1 - self.block - self.back * self.block
         values = bias(torch.arange(lowest, lowest + self.block + self.span - 1, device=device))
-        return values.unfold(0, self.span, 1).flip(0)
+        return Toeplitz.apply(values, self.block, self.span)
 
     def existing(self, valid: Tensor | None, device: torch.device) -> Tensor | None:
         """Keys that are not padding, ``(batch or 1, count, 1, span)``; None if all are keys."""
@@ -222,22 +223,77 @@ def attend(
     Returns:
         ``(batch, n, f)``; zeros for a query without any key.
     """
-    tiles = scope.tiles(q.shape[1])
-    query = tiles.queries(q * _scale(q, scope, function, valid))
-    key, value = (tiles.keys(zero_padding(x, valid)) for x in (k, v))
-    scores = (query @ key.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32))
-    if bias is not None and positions is None:
-        scores = scores.add_(tiles.toeplitz(bias, q.device))
-    elif bias is not None and positions is not None:
-        near = positions.to(torch.int32)
-        scores = scores.add_(bias(tiles.keys(near).unsqueeze(2) - tiles.queries(near).unsqueeze(3)))
-    visible = [
-        part for part in (scope.sees(tiles.differences(q.device)), tiles.existing(valid, q.device)) if part is not None
-    ]
-    if visible:
-        scores = scores.masked_fill_(~functools.reduce(torch.logical_and, visible), -torch.inf)
-    weights = attention_weights(scores, function, padded=valid is not None)
-    return tiles.merge(weights.to(v.dtype) @ value)
+    length = q.shape[1]
+    q = q * _scale(q, scope, function, valid)
+    k, v = (zero_padding(x, valid) for x in (k, v))
+    near = None if positions is None else positions.to(torch.int32)
+    tile = functools.partial(_attend_tile, scope=scope, function=function, bias=bias, padded=valid is not None)
+    if scope.before is None and (scope.chunk or length) >= length > 2 * BLOCK:
+        blocks = []
+        for start in range(0, length, BLOCK):
+            own, seen = slice(start, start + BLOCK), slice(0, min(start + BLOCK, length) if scope.causal else length)
+            existing = None if valid is None else valid[:, None, seen]
+            places = None if near is None else (near[:, own], near[:, seen])
+            blocks.append(tile(q[:, own], k[:, seen], v[:, seen], start, existing, places))
+        return torch.cat(blocks, 1)
+    tiles = scope.tiles(length)
+    places = None if near is None else (tiles.queries(near), tiles.keys(near))
+    existing = tiles.existing(valid, q.device)
+    first = tiles.back * tiles.block
+    return tiles.merge(tile(tiles.queries(q), tiles.keys(k), tiles.keys(v), first, existing, places))
+
+
+def _attend_tile(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    first: int,
+    existing: Tensor | None,
+    positions: tuple[Tensor, Tensor] | None,
+    *,
+    scope: Scope,
+    function: AttentionFunction,
+    bias: Bias | None,
+    padded: bool,
+) -> Tensor:
+    """:func:`attend` of blocks of queries; ``first`` is the rank of the first query, counted from the first key.
+
+    ``query`` is scaled, ``existing`` is False at keys that no query sees, ``positions`` are those of queries and keys.
+    """
+    scores = (query @ key.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32))
+    lowest = 1 - query.shape[-2] - first
+    distances = torch.arange(lowest, key.shape[-2] - first, device=query.device)
+    visible = scope.sees(distances)
+    if bias is not None and positions is not None:
+        scores = scores.add_(bias(positions[1].unsqueeze(-2) - positions[0].unsqueeze(-1)))
+        bias = None
+    if bias is not None or visible is not None:
+        by_distance = scores.new_zeros(len(distances)) if bias is None else bias(distances)
+        if visible is not None:
+            by_distance = by_distance.masked_fill(~visible, -torch.inf)
+        scores = scores.add_(Toeplitz.apply(by_distance, *scores.shape[-2:]))
+    if existing is not None:
+        scores = scores.masked_fill_(~existing, -torch.inf)
+    return attention_weights(scores, function, padded=padded).to(value.dtype) @ value
+
+
+class Toeplitz(torch.autograd.Function):
+    """``T[i, j] = values[rows - 1 - i + j]``, ``(rows, columns)`` from ``rows + columns - 1`` numbers.
+
+    Both ways go through an array of rows one number longer than those of T, in which every diagonal of T is a column.
+    """
+
+    @staticmethod
+    def forward(_: Any, values: Tensor, rows: int, columns: int) -> Tensor:
+        return values.expand(rows, -1).flatten().as_strided((rows, columns), (len(values) - 1, 1), rows - 1)
+
+    @staticmethod
+    def backward(_: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        rows, columns = grad.shape
+        count = rows + columns - 1
+        skewed = grad.new_zeros(rows, count)
+        skewed.as_strided((rows, columns), (count - 1, 1), rows - 1).copy_(grad)
+        return skewed.sum(0), None, None
 
 
 def _scale(q: Tensor, scope: Scope, function: AttentionFunction, valid: Tensor | None) -> Tensor | float:

@@ -42,6 +42,7 @@ def specifications() -> dict[str, dict[str, Any]]:
         "run": scores,
         "loss": _lines("step", "training loss", "y:Q", log_y=True),
         "length": _lines("length", "test score", "y:Q", log_x=True),
+        "further": _lines("length", "test score", "y:Q", log_x=True),
         "efficiency": _points(),
     }
 
@@ -70,6 +71,21 @@ def length_groups(report: Report, rows: list[int]) -> list[list[int]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
+def further_scores(report: Report, result: Result) -> list[tuple[int, float]]:
+    """Length and median score of each further test that is a length, and of the test itself.
+
+    ``2x`` is twice the task's parameter ``length``; a task without it has the length 1.
+    """
+    own, cell = _length(report, result.row) or 1, result.cell
+    found = {own: cell.median}
+    for column in cell.runs[0]:
+        name = column.removeprefix("test.")
+        if name != column and name.removesuffix("x").isdecimal():
+            found[int(name.removesuffix("x")) * (own if name[-1] == "x" else 1)] = cell.median_of(column)
+    scored = sorted((length, score) for length, score in found.items() if score is not None)
+    return [(length, float(f"{score:.{DIGITS}g}")) for length, score in scored] if len(scored) > 1 else []
+
+
 def _length(report: Report, row: int) -> int | None:
     length = report.in_row(row)[0].records[0].task["parameters"].get("length")
     return length if isinstance(length, int) and length > 0 else None
@@ -90,6 +106,7 @@ def _result(report: Report, result: Result) -> dict[str, Any]:
         "column": result.column,
         "scaled": _rounded(result.scaled),
         "score": _rounded(result.score),
+        "tests": further_scores(report, result),
         "costs": {name: _rounded(value) for name, value in result.costs.items()},
         "curves": [
             [

@@ -22,7 +22,7 @@ from lrtasks import __version__
 from lrtasks.errors import UsageError, printable
 from lrtasks.results.formats import number
 from lrtasks.results.report import details, heatmap
-from lrtasks.results.report.charts import chart_data, length_groups, vega
+from lrtasks.results.report.charts import chart_data, further_scores, length_groups, vega
 from lrtasks.results.report.content import COSTS, SOLVED, STATES, Report, two_digits
 
 STYLES = ("base.css", "scores.css", "details.css")
@@ -50,6 +50,7 @@ def render_page(report: Report) -> str:
             "name": name,
             "sample": draw_sample(name, report.in_row(rows[0])[0].records[0].task["parameters"]),
             "lengths": length_groups(report, rows),
+            "further": [row for row in rows if any(further_scores(report, result) for result in report.in_row(row))],
             "rows": [(row, report.rows[row], report.in_row(row)) for row in rows],
         }
         for name, rows in report.tasks().items()

@@ -109,7 +109,7 @@ def run_job(job: Job, **limits: Any) -> Failure | None:
 
     Args:
         job: the job.
-        limits: ``threads``, ``environment`` and ``stop`` of :func:`lrtasks.processes.run_command`.
+        limits: ``threads``, ``environment``, ``stop`` and ``template`` of :func:`lrtasks.processes.run_command`.
     """
     code, said = run_command(("--debug", *job.arguments), time_limit=job.time_limit, **limits)
     if code == 0:

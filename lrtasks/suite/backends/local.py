@@ -6,17 +6,19 @@ import queue
 import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar
 
 from lrtasks.config import Config, parameter
 from lrtasks.machine import cores
+from lrtasks.processes import Template
 from lrtasks.suite.backends import Began, Event, Job, run_job
 
 
 @dataclass(frozen=True)
 class Local(Config):
-    """Processes of this machine; they end with this process, whatever ends it."""
+    """Processes of this machine, forked from one that has loaded torch; they end with this one, whatever ends it."""
 
     name: ClassVar[str] = "local"
 
@@ -32,11 +34,11 @@ class Local(Config):
                 return
             events.put((number, Began()))
             try:
-                events.put((number, run_job(jobs[number], threads=threads, stop=stop)))
+                events.put((number, run_job(jobs[number], threads=threads, stop=stop, template=template)))
             except BaseException as error:
                 events.put((number, error))
 
-        with ThreadPoolExecutor(self.jobs) as pool:
+        with closing(Template(threads)) as template, ThreadPoolExecutor(self.jobs) as pool:
             try:
                 for number in range(len(jobs)):
                     pool.submit(carry_out, number)

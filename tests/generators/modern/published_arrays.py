@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
 from lrtasks.generators import Task
-from lrtasks.spec import IGNORED
+from lrtasks.generators.base import Split
+from lrtasks.spec import IGNORED, Batch
 
 
 def published(name: str) -> dict[str, np.ndarray]:
@@ -43,15 +45,26 @@ def same_law(ours: Iterable[int] | np.ndarray, theirs: Iterable[int] | np.ndarra
     return float(stats.chi2_contingency(np.stack(joined, axis=1)).pvalue)
 
 
-def accuracy(task: Task, baseline: str, samples: int = 2048, fitted: int = 1024) -> float:
-    """Pooled accuracy of a baseline on test samples."""
+@functools.lru_cache(maxsize=2)
+def batches(task: Task, split: Split, samples: int) -> list[Batch]:
+    """Samples for the baselines of one task, 64 at a time."""
+    return [task.batch(range(first, first + 64), split=split) for first in range(0, samples, 64)]
+
+
+def accuracy(
+    task: Task,
+    baseline: str,
+    where: Callable[[Batch], np.ndarray] | None = None,
+    *,
+    samples: int = 2048,
+    fitted: int = 1024,
+) -> float:
+    """Pooled accuracy of a baseline on test samples, where a slice is as asked."""
     predictor = task.baselines()[baseline]
-    size = 64
-    predictor.fit([task.batch(range(first, first + size)) for first in range(0, fitted, size)])
+    predictor.fit(batches(task, "train", fitted))
     right = scored = 0
-    for first in range(0, samples, size):
-        batch = task.batch(range(first, first + size), split="test")
-        labelled = batch.y >= 0
+    for batch in batches(task, "test", samples):
+        labelled = (batch.y >= 0) & (True if where is None else where(batch))
         right += int(((predictor.predict(batch) == batch.y) & labelled).sum())
         scored += int(labelled.sum())
     return right / scored

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published_arrays import accuracy
 
 import lrtasks
 from lrtasks.errors import UsageError
@@ -172,11 +173,13 @@ def test_answer_gives_the_target_of_every_test_sample(name: str, preset: str) ->
         assert found.tolist() == y.tolist() and found.dtype == y.dtype
 
 
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize(("name", "preset"), [pair for pair in PRESETS if pair[1] not in ("small", "paper", "forward")])
 def test_named_presets_keep_the_contract(name: str, preset: str) -> None:
     lrtasks.check_task(preset_task(name, preset), samples=4)
 
 
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
@@ -252,19 +255,6 @@ def test_tasks_have_the_further_tests_of_their_axes() -> None:
 def test_presets_have_the_lengths_of_the_specification(name: str, preset: str, length: int, width: int) -> None:
     spec = preset_task(name, preset).input
     assert (spec.length, spec.width) == (length, width)
-
-
-def accuracy(task: Task, baseline: str, where: Callable[[Any], np.ndarray] | None = None) -> float:
-    """Of a baseline on 2,048 test samples, where a slice is as asked."""
-    predictor = task.baselines()[baseline]
-    predictor.fit([task.batch(range(first, first + 64)) for first in range(0, 1024, 64)])
-    right = scored = 0
-    for first in range(0, 2048, 64):
-        batch = task.batch(range(first, first + 64), split="test")
-        asked = (batch.y >= 0) & (True if where is None else where(batch))
-        right += int(((predictor.predict(batch) == batch.y) & asked).sum())
-        scored += int(asked.sum())
-    return right / scored
 
 
 FLOORS: list[tuple[str, dict[str, Any], str, float]] = [

@@ -34,6 +34,7 @@ def test_answer_gives_the_target_of_every_sample(name: str, preset: str) -> None
         assert task.answer(x).dtype == np.int64
 
 
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize(
     ("name", "preset"),
     [

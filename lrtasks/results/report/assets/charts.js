@@ -50,6 +50,8 @@ const charts = (() => {
     loss: (figure) => ofRuns(figure, 2).filter((p) => p.value > 0),
     length: (figure) => rowsOf(figure).flatMap((row) => data.results.filter((r) => r.row === row && shown.has(r.id))
       .map((r) => point(r, data.columns[r.column].label, data.rows[row].length, r.score))),
+    further: (figure) => rowsOf(figure).flatMap((row) => data.results.filter((r) => r.row === row && shown.has(r.id)).flatMap((r) =>
+      r.tests.map(([x, score]) => point(r, data.columns[r.column].label, x, score)))),
     efficiency: () => {
       const name = document.getElementById("cost").value;
       const row = document.getElementById("row").value;

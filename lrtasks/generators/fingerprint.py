@@ -1,0 +1,42 @@
+"""The fingerprint: the instances of tasks that a model's profile is made of, by capability group.
+
+An instance is a task at preset ``small``, or with a preset of its own (``word-problem@a5``). Suites take all of them as
+``--tasks fingerprint``.
+"""
+
+from __future__ import annotations
+
+INSTANCES: dict[str, tuple[str, ...]] = {
+    "state": (
+        *("word-problem@s3", "flip-flop", "word-problem@z2", "word-problem@a5"),
+        *("chomsky@modular-arithmetic", "chomsky@parity-check"),
+    ),
+    "structure": (
+        *("dyck", "chomsky@modular-arithmetic-brackets", "listops", "stack"),
+        *("chomsky@missing-duplicate", "in-context-language"),
+    ),
+    "copying": (
+        *("selective-copying@spread", "induction-heads", "copying@forward", "copying@reverse", "copying@lookup"),
+        *("selective-copying@delay", "shift", "reverse", "select", "select-fixed"),
+    ),
+    "retrieval": ("mqar", "overwrite", "recall", "noisy-recall", "fuzzy-recall", "joint-recall", "mips"),
+    "hops": ("k-hop", "variable-tracking@forward", "variable-tracking@shuffled", "depo"),
+    "capacity": ("compression", "memorization"),
+    "latching": ("adding", "cummax", "cumsum"),
+}
+"""Instances by group, those that tell most first. ``listops-root`` is left out: ``listops`` with fewer labels."""
+
+SCORED_ON = {"flip-flop": "sparse"}
+"""Instances whose score is that of a further test: a latch that slips shows itself where reads are rare."""
+
+QUICK = 2
+"""A quick profile takes so many instances of each group."""
+
+
+def instances(quick: bool = False) -> list[str]:
+    """All instances, or the first :data:`QUICK` of each group.
+
+    >>> len(instances()), len(instances(quick=True))
+    (38, 14)
+    """
+    return [name for names in INSTANCES.values() for name in (names[:QUICK] if quick else names)]

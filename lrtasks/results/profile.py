@@ -1,0 +1,357 @@
+"""A model's profile: what it can do, one line per capability group, beside the profiles of published models.
+
+A group's score is the mean over its instances of the median scaled score over seeds; a score below the floor counts as
+0, and so does a run that diverged. Instances without a score are left out and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lrtasks.budget import SHARED_BUDGET
+from lrtasks.errors import printable
+from lrtasks.generators.base import GROUPS, Task
+from lrtasks.generators.fingerprint import INSTANCES, SCORED_ON
+from lrtasks.results.compare import by_column
+from lrtasks.results.formats import TextTable, number
+from lrtasks.results.frame import SOLVED
+from lrtasks.results.settings import key
+from lrtasks.results.table import Run, plain_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+BAR = 20
+"""Characters of a full bar."""
+ENOUGH_SHARED = 3
+"""A published model is compared with a profile from so many shared instances on."""
+MAY_DIFFER = ("stop_at", "stop_solved")
+"""Fields of the shared budget that two profiles need not share: a run that stops early is solved."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model on one instance.
+
+    Attributes:
+        instance: the task as suites name it, with its preset.
+        scaled: median over seeds of the scaled score.
+        solved: seeds with a scaled score of at least 0.95.
+        seeds: seeds with a score.
+        length: length at which the model was trained.
+        generalisation_length: median over seeds, 0 for a seed that has none; ``None`` if no further test is a length.
+        selected: JSON of the selected settings and their values; empty without a selection.
+        seconds: mean seconds of one training.
+        budget: JSON of the shared budget.
+    """
+
+    instance: str
+    scaled: float
+    solved: int
+    seeds: int
+    length: int
+    generalisation_length: float | None
+    selected: str
+    seconds: float | None
+    budget: str
+
+    @property
+    def limited(self) -> float:
+        """The scaled score within 0 to 1."""
+        return min(max(self.scaled, 0.0), 1.0)
+
+    @property
+    def times(self) -> float | None:
+        """Generalisation length in lengths of training."""
+        return None if self.generalisation_length is None else self.generalisation_length / self.length
+
+
+@dataclass(frozen=True)
+class Group:
+    """One model on the instances of a group.
+
+    Attributes:
+        name: the group.
+        cells: the instances that have a score.
+        count: how many instances the group has.
+    """
+
+    name: str
+    cells: tuple[Cell, ...]
+    count: int
+
+    @property
+    def scaled(self) -> float | None:
+        """Mean over the instances; ``None`` without any."""
+        return float(np.mean([cell.limited for cell in self.cells])) if self.cells else None
+
+    @property
+    def solved(self) -> tuple[int, int]:
+        """Solved seeds of all instances, and all seeds."""
+        return sum(cell.solved for cell in self.cells), sum(cell.seeds for cell in self.cells)
+
+    @property
+    def times(self) -> float | None:
+        """Median over the instances of the generalisation length in lengths of training."""
+        found = [cell.times for cell in self.cells if cell.times is not None]
+        return float(np.median(found)) if found else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of training, one seed of each instance; ``None`` if none was timed."""
+        found = [cell.seconds for cell in self.cells if cell.seconds is not None]
+        return math.fsum(found) if found else None
+
+    @property
+    def coverage(self) -> str:
+        """How many instances have a score: ``5 of 6``."""
+        return f"{len(self.cells)} of {self.count}"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one model can do.
+
+    Attributes:
+        label: the model as tables name it.
+        model: its name.
+        groups: the groups that have an instance, in order.
+    """
+
+    label: str
+    model: str
+    groups: tuple[Group, ...]
+
+    @cached_property
+    def cells(self) -> dict[str, Cell]:
+        """All cells by instance."""
+        return {cell.instance: cell for group in self.groups for cell in group.cells}
+
+    def shared(self, other: Profile) -> list[tuple[Cell, Cell]]:
+        """The cells of both on the instances that both have."""
+        return [(cell, other.cells[name]) for name, cell in self.cells.items() if name in other.cells]
+
+    def distance(self, other: Profile) -> float | None:
+        """Root of the mean squared difference of scaled scores; ``None`` below :data:`ENOUGH_SHARED` instances."""
+        pairs = self.shared(other)
+        if len(pairs) < ENOUGH_SHARED:
+            return None
+        return float(np.sqrt(np.mean([(one.limited - two.limited) ** 2 for one, two in pairs])))
+
+    def content(self) -> dict[str, Any]:
+        """The profile as plain data, for JSON."""
+        groups = {}
+        for group in self.groups:
+            solved, seeds = group.solved
+            groups[group.name] = {
+                "scaled": group.scaled,
+                "solved": solved,
+                "seeds": seeds,
+                "generalisation_times": group.times,
+                "seconds": group.seconds,
+                "instances": len(group.cells),
+                "of": group.count,
+                "cells": [
+                    {**vars(cell), "selected": json.loads(cell.selected or "{}"), "budget": json.loads(cell.budget)}
+                    for cell in group.cells
+                ],
+            }
+        return {"model": self.label, "groups": groups}
+
+
+def make_profile(
+    runs: pd.DataFrame, tasks: Mapping[str, Task], label: str, budgets: Mapping[str, str] | None = None
+) -> Profile:
+    """The profile of one model.
+
+    Args:
+        runs: rows of :func:`lrtasks.results.frame` of one model; those on other tasks are passed over.
+        tasks: task of each instance.
+        label: the model as tables name it.
+        budgets: shared budget by instance (:attr:`Cell.budget`) that is preferred where there are several.
+    """
+    rows = plain_rows(runs[runs["status"].isin(("done", "diverged"))])
+    by_task: dict[str, list[Run]] = {}
+    for row in rows:
+        by_task.setdefault(row["task"], []).append(row)
+    found: dict[str, list[Cell]] = {}
+    counts = {group: set(names) for group, names in INSTANCES.items()}
+    for name, task in tasks.items():
+        group = next((group for group, names in INSTANCES.items() if name in names), task.group)
+        counts.setdefault(group, set()).add(name)
+        by_budget: dict[str, list[Run]] = {}
+        for row in by_task.get(task.name, ()):
+            budget = _budget_on(row, task)
+            if budget is not None:
+                by_budget.setdefault(budget, []).append(row)
+        if by_budget:
+            wanted = (budgets or {}).get(name, "")
+            budget = wanted if wanted in by_budget else max(by_budget, key=lambda one: len(by_budget[one]))
+            cell = _cell(name, task, by_budget[budget], budget)
+            found.setdefault(group, []).extend([cell] if cell else [])
+    groups = tuple(Group(name, tuple(found.get(name, ())), len(counts[name])) for name in GROUPS if name in counts)
+    return Profile(label, str(runs["model"].iloc[0]), groups)
+
+
+def published_profiles(own: Profile, runs: pd.DataFrame, tasks: Mapping[str, Task]) -> list[Profile]:
+    """The profiles of all models of ``runs`` that share an instance with ``own``, the nearest first.
+
+    Of several budgets on an instance the one of ``own`` is taken.
+    """
+    budgets = {name: cell.budget for name, cell in own.cells.items()}
+    made = [make_profile(rows, tasks, label, budgets) for label, rows in by_column(runs).items()]
+    found = [profile for profile in made if own.shared(profile)]
+    far = math.inf
+    return sorted(found, key=lambda one: (far if (away := own.distance(one)) is None else away, one.label))
+
+
+def nearest(own: Profile, others: Sequence[Profile]) -> Profile | None:
+    """The nearest profile of another model, among those with at least half as many shared instances as any has."""
+    others = [other for other in others if other.model != own.model and own.distance(other) is not None]
+    most = max((len(own.shared(other)) for other in others), default=0)
+    enough = [other for other in others if 2 * len(own.shared(other)) >= most]
+    return min(enough, key=lambda other: own.distance(other) or 0.0, default=None)
+
+
+def tables(own: Profile, others: Sequence[Profile]) -> list[TextTable]:
+    """One line per group, and one line per published model."""
+    lines = []
+    for group in own.groups:
+        scaled, (solved, seeds) = group.scaled, group.solved
+        bar = "" if scaled is None else "█" * round(BAR * scaled) + "·" * (BAR - round(BAR * scaled))
+        reach = "" if group.times is None else f"{number(group.times)}x" if group.times else "none"
+        cells = [bar, number(scaled, 2), f"{solved}/{seeds}", reach, number(group.seconds, unit="s"), group.coverage]
+        lines.append([group.name, *(cells if group.cells else ["", "", "", "", "", group.coverage])])
+    header = ["group", own.label, "scaled score", "solved seeds", "generalises to", "training", "instances"]
+    first = TextTable(header, lines)
+    if not others:
+        return [first]
+    rows = [
+        [one.label, *map(_short, one.groups), number(own.distance(one), 2) if one is not own else ""]
+        for one in (own, *others)
+    ]
+    return [first, TextTable(["model", *(group.name for group in own.groups), "distance"], rows)]
+
+
+def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
+    """What the figures mean, the nearest published model, and what does not compare."""
+    said = [
+        "scaled score: 0 is the best trivial baseline, 1 is perfect; mean over instances of the median over seeds",
+        f"solved: a scaled score of at least {SOLVED:g}; training: one seed of each instance",
+        "generalises to: the generalisation length in lengths of training, median over instances",
+    ]
+    if not others:
+        return [*said, "no published model has run on these instances"]
+    said.append("distance: root mean square difference of scaled scores on shared instances; in brackets their number")
+    near = nearest(own, others)
+    if near is None:
+        said.append(f"no published model shares {ENOUGH_SHARED} instances with {own.label}: none is named as nearest")
+    else:
+        shared, away = len(own.shared(near)), own.distance(near)
+        said.append(f"nearest published model: {near.label}, distance {number(away, 2)} over {shared} instances")
+    pairs = [pair for other in others for pair in own.shared(other)]
+    unequal = sum(_comparable(one.budget) != _comparable(two.budget) for one, two in pairs)
+    selected = sum(bool(one.selected) != bool(two.selected) for one, two in pairs)
+    if unequal:
+        said.append(f"{unequal} of {len(pairs)} published cells had another budget: they do not compare strictly")
+    if selected:
+        said.append(f"of {selected} of {len(pairs)} published cells only one side was selected on validation")
+    return said
+
+
+def draw_profile(profiles: Sequence[Profile]) -> Figure:
+    """One panel per profile with a bar per group from 0 to 1, in one colour that prints in grey too.
+
+    Args:
+        profiles: at least one; a group that a profile lacks is "not run".
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(4, len(profiles))
+    rows = -(-len(profiles) // columns)
+    names = list(dict.fromkeys(group.name for profile in profiles for group in profile.groups))
+    figure = Figure(figsize=(1.2 + 2.3 * columns, rows * (0.9 + 0.28 * len(names))), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
+    for panel in panels[len(profiles) :]:
+        panel.set_axis_off()
+    for panel, profile in zip(panels, profiles, strict=False):
+        for place, name in enumerate(names):
+            group = next((group for group in profile.groups if group.name == name), None)
+            scaled = group.scaled if group else None
+            panel.barh(place, 1, height=0.7, color="#f0f0f0")
+            panel.barh(place, scaled or 0, height=0.7, color="#0072b2")
+            text = "not run" if scaled is None or group is None else _short(group)
+            inside = (scaled or 0) > 0.6
+            at, side, colour = (-0.03, "right", "white") if inside else (0.03, "left", "black")
+            panel.text((scaled or 0) + at, place, text, ha=side, va="center", fontsize=7, color=colour)
+        panel.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), xticks=[0, 0.5, 1])
+        panel.set_yticklabels(names, fontsize=8)
+        panel.set_title(printable(profile.label), fontsize=8)
+        panel.tick_params(length=0, labelsize=8, labelbottom=True)
+        for side in ("top", "right", "left"):
+            panel.spines[side].set_visible(False)
+    figure.supxlabel("scaled score", fontsize=8)
+    return figure
+
+
+def _cell(name: str, task: Task, rows: Sequence[Run], budget: str) -> Cell | None:
+    """The cell of runs that differ in their seeds; ``None`` without a score."""
+    column = f"scaled.{SCORED_ON[name]}" if name in SCORED_ON else "scaled_score"
+    scored: dict[int, tuple[float, Run]] = {}
+    for row in rows:
+        value = row.get(column)
+        value = row["scaled_score"] if value is None else value
+        value = 0.0 if row["status"] == "diverged" else value
+        if value is not None:
+            scored[row["seed"]] = (value, row)
+    if not scored:
+        return None
+    values, runs = zip(*scored.values(), strict=True)
+    by_length = any(test.input.length != task.input.length for test in task.tests().values())
+    reached = [row["generalisation_length"] or 0.0 for row in runs]
+    timed = [row["seconds"] for row in runs if row["seconds"] is not None]
+    return Cell(
+        name,
+        float(np.median(values)),
+        sum(value >= SOLVED for value in values),
+        len(values),
+        task.input.length,
+        float(np.median(reached)) if by_length and any("scaled.2x" in row for row in runs) else None,
+        runs[0]["selected"],
+        float(np.mean(timed)) if timed else None,
+        budget,
+    )
+
+
+def _budget_on(row: Run, task: Task) -> str | None:
+    """JSON of the shared budget of a run, if it is one on ``task``, with fresh samples."""
+    setup = json.loads(row["setup"])
+    budget = {name: setup.pop(name) for name in SHARED_BUDGET if name in setup}
+    defaults = {entry["name"]: entry["default"] for entry in task.describe_parameters()}
+    # a record from before a parameter existed does not have it
+    found = {**defaults, **{name.removeprefix("task "): value for name, value in setup.items() if name[:5] == "task "}}
+    same = key(_without_none(found)) == key(_without_none(task.parameters()))
+    return key(budget) if same and setup["version"] == task.version and "data" not in setup else None
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _comparable(budget: str) -> dict[str, Any]:
+    return {name: value for name, value in json.loads(budget).items() if name not in MAY_DIFFER}
+
+
+def _short(group: Group) -> str:
+    """A group's score, with the number of instances where some are missing."""
+    if group.scaled is None:
+        return ""
+    return number(group.scaled, 2) + ("" if len(group.cells) == group.count else f" ({len(group.cells)})")

@@ -1,0 +1,98 @@
+"""``lrtasks profile``: what it runs, what it says, and that it goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pretend import Pretend, settings_of
+
+from lrtasks.generators.fingerprint import instances
+
+Command = Callable[..., Any]
+SMALL = ("--tasks", "cumsum,shift,word-problem@a5", "--length", 16, "--published", "other")
+
+
+@pytest.fixture(autouse=True)
+def other(command: Command, pretend: Pretend) -> None:
+    """Published runs of other models, in the folder ``other``."""
+    models = ("--models", "dss,attention", "--tasks", "cumsum,shift,word-problem@a5", "--length", 16)
+    assert command("suite", *models, "--out", "other").code == 0
+    pretend.jobs.clear()
+
+
+def test_rates_are_selected_and_groups_printed_beside_the_published(command: Command, pretend: Pretend) -> None:
+    said = command("profile", "--model", "dlr", *SMALL)
+    assert said.code == 0
+    assert len(pretend.jobs) == 3 * (3 + 2)
+    assert "9 waiting; time left unknown" in said.err
+    lines = {line.split("  ")[0]: line for line in said.out.splitlines()}
+    assert "0.97" in lines["copying"] and "3/3" in lines["copying"] and "1 of 10" in lines["copying"]
+    assert "0 of 2" in lines["capacity"]
+    assert "nearest published model: attention, distance 0.00 over 3 instances" in said.out
+    (found,) = json.loads(command("profile", "--model", "dlr", *SMALL, "--json").out)
+    assert len(pretend.jobs) == 15, "nothing runs again"
+    assert found["groups"]["state"]["cells"][0]["instance"] == "word-problem@a5"
+    assert found["groups"]["state"]["cells"][0]["selected"] == {"lr": 0.0003}
+    assert (found["nearest"], {other["model"] for other in found["published"]}) == ("attention", {"dss", "attention"})
+
+
+def test_quick_is_one_seed_at_one_rate_of_two_instances_per_group(command: Command, pretend: Pretend) -> None:
+    assert command("profile", "--model", "dlr", "--quick", "--published", "other").code == 0
+    asked = [job.arguments[job.arguments.index("--task") + 1] for job in pretend.jobs]
+    assert sorted(asked) == sorted(instances(quick=True)) and len(asked) == 14
+    assert all(settings_of(list(job.arguments)) == {"budget.stop_solved": True} for job in pretend.jobs)
+
+
+def test_a_run_that_crashes_leaves_the_rest_of_the_profile(command: Command, pretend: Pretend) -> None:
+    pretend.failing = {"shift"}
+    said = command("profile", "--model", "dlr,s4d", *SMALL, "--lr", 1e-3, "--seeds", 1)
+    assert said.code == 1
+    assert "lrtasks: s4d on shift length=16 lr=0.001 seed 0: failed: killed by SIGKILL" in said.err
+    lines = [line for line in said.out.splitlines() if line.startswith(("copying", "latching"))]
+    assert [("0.97" in line, "0 of 10" in line) for line in lines] == 2 * [(False, True), (True, False)]
+
+
+def test_an_interrupted_profile_goes_on(command: Command, pretend: Pretend) -> None:
+    words = ("profile", "--model", "dlr", *SMALL, "--lr", "1e-3,3e-3", "--seeds", 2)
+    for stop in (4, 7):  # while the rates are tried, and while the second seed runs
+        pretend.stop_after = stop
+        said = command(*words)
+        assert (said.code, said.out) == (1, "")
+        assert said.err.splitlines()[-1] == "lrtasks: interrupted; give the same command again to continue"
+    pretend.stop_after = None
+    assert command(*words).code == 0
+    assert len(pretend.jobs) == len(set(pretend.jobs)) == 3 * (2 + 1)
+
+
+@pytest.mark.parametrize(("name", "start"), [("p.svg", b"<?xml"), ("p.pdf", b"%PDF"), ("p.html", b"<!doctype html>")])
+def test_the_profile_is_drawn(command: Command, name: str, start: bytes) -> None:
+    said = command("profile", "--model", "dlr", *SMALL, "--lr", 1e-3, "--seeds", 1, "-o", name)
+    assert said.code == 0 and said.err.endswith(f"wrote {name}\n")
+    content = Path(name).read_bytes()
+    assert content.startswith(start)
+    if name == "p.html":
+        assert b"<svg" in content and b"nearest published model: attention" in content
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-o", "p.txt"), "--out writes .html, .svg, .pdf, .png, found p.txt"),
+        (("--published", "nowhere"), "no results folder at nowhere"),
+        (("--tasks", "fingerprnt"), "unknown task 'fingerprnt'; did you mean 'fingerprint'?"),
+        (("--seeds", -1), "seeds must be at least 1"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(
+    command: Command,
+    pretend: Pretend,
+    words: tuple[Any, ...],
+    message: str,
+) -> None:
+    said = command("profile", "--model", "dlr", *words)
+    assert (said.code, said.out, pretend.jobs) == (2, "", [])
+    assert message in said.err

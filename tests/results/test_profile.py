@@ -1,0 +1,109 @@
+"""Profiles: which cells count, what a group's score is, and which model is nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from made_records import framed
+
+import lrtasks
+from lrtasks.generators import Task
+from lrtasks.results import RunRecord
+from lrtasks.results.profile import Profile, draw_profile, make_profile, nearest, notes, published_profiles, tables
+from lrtasks.run_config import RunConfig
+
+NAMES = ("cumsum", "cummax", "shift", "flip-flop", "compression")
+TASKS: Mapping[str, Task] = {name: lrtasks.make(name, preset="small") for name in NAMES}
+
+
+def record(name: str, score: float, model: str = "dlr", *, seed: int = 0, **changes: Any) -> RunRecord:
+    """A run on an instance whose floor is 0."""
+    made = RunConfig.make(name, model, seed=seed).record(changes.pop("status", "done"))
+    made.model["count"], metric = 1, made.task["metric"]
+    made.scores = {"test": {metric: score}, **{test: {metric: score} for test in ("2x", "sparse")}}
+    made.baselines = {"guess": {metric: 0.0}}
+    made.cost = {"seconds_per_step": 0.01, "seconds": 2.0, "device": "cpu"}
+    for field, value in {"scaled": {"2x": score}, **changes}.items():
+        setattr(made, field, value)
+    return made
+
+
+def profile(*records: RunRecord) -> Profile:
+    return make_profile(framed(records), TASKS, "own")
+
+
+def test_a_group_is_the_mean_over_instances_of_the_median_over_seeds() -> None:
+    runs = [record("cumsum", score, seed=seed) for seed, score in enumerate((0.2, 1.0, 0.97))]
+    found = profile(*runs, record("cummax", -7.0, generalisation_length=None))
+    group = {group.name: group for group in found.groups}["latching"]
+    assert group.scaled == pytest.approx((0.97 + 0.0) / 2)
+    assert (group.solved, group.coverage, group.seconds) == ((2, 4), "2 of 3", 4.0)
+    assert found.cells["cummax"].scaled == -7.0
+
+
+def test_lengths_count_where_a_further_test_is_a_length() -> None:
+    found = profile(
+        record("cumsum", 1.0, generalisation_length=1024),
+        record("shift", 0.0),
+        record("compression", 1.0, generalisation_length=31),
+    )
+    times = {group.name: group.times for group in found.groups}
+    assert (times["latching"], times["copying"], times["capacity"], times["state"]) == (4, 0, None, None)
+
+
+def test_a_latch_is_scored_where_reads_are_rare() -> None:
+    assert profile(record("flip-flop", 1.0, scaled={"sparse": 0.4})).cells["flip-flop"].scaled == 0.4
+
+
+def test_a_run_that_diverged_counts_as_0_and_one_that_failed_does_not() -> None:
+    diverged = record("cumsum", 0.9, seed=1, status="diverged", scores={})
+    cell = profile(record("cumsum", 0.9), diverged).cells["cumsum"]
+    assert (cell.scaled, cell.seeds) == (0.45, 2)
+    assert not profile(record("cumsum", 0.9, status="failed")).cells
+
+
+def test_a_run_on_other_parameters_is_another_instance() -> None:
+    other = record("cumsum", 0.9)
+    other.task["parameters"]["length"] = 32
+    assert not profile(other).cells
+    older = record("flip-flop", 0.9)
+    del older.task["parameters"]["clean"]  # as if it had been added later
+    older.task["parameters"]["instructions"] = TASKS["flip-flop"].parameters()["instructions"]
+    assert bool(profile(older).cells) == (TASKS["flip-flop"].parameters()["clean"] is False)
+
+
+def test_the_nearest_model_is_named_and_what_does_not_compare() -> None:
+    names = ("cumsum", "cummax", "shift")
+    own = [record(name, 0.9) for name in names]
+    same = [record(name, 0.88, "dss") for name in names]
+    far = [record(name, 0.1, "s4d") for name in names]
+    few = [record("cumsum", 0.9, "attention")]
+    for one in far:
+        one.budget["steps"] = 7
+    made = profile(*own)
+    others = published_profiles(made, framed([*same, *far, *few, *own]), TASKS)
+    found = nearest(made, others)
+    assert found is not None and found.label == "dss"
+    assert made.distance(found) == pytest.approx(0.02)
+    said = " ".join(notes(made, others))
+    assert "nearest published model: dss, distance 0.02 over 3 instances" in said
+    assert "3 of 10 published cells had another budget" in said
+    assert [line[0] for line in tables(made, others)[1].lines] == ["own", "dlr", "dss", "s4d", "attention"]
+    assert nearest(made, [made]) is None, "a model is not its own neighbour"
+
+
+def test_of_several_budgets_the_own_is_taken() -> None:
+    long, short = record("cumsum", 1.0, "dss"), record("cumsum", 0.2, "dss")
+    short.budget["steps"] = 7
+    (found,) = published_profiles(profile(record("cumsum", 0.5)), framed([short, long]), TASKS)
+    assert found.cells["cumsum"].scaled == 1.0
+
+
+def test_every_profile_has_its_panel() -> None:
+    profiles = [profile(record("cumsum", 0.9)), profile(record("shift", 0.3))]
+    figure = draw_profile(profiles)
+    assert len(figure.axes) == 2
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts.count("not run") == 6 and "0.90 (1)" in texts
