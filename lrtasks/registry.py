@@ -249,7 +249,7 @@ def load_object(address: str, kind: str) -> Any:
         raise UsageError(f"{where}: write FILE.py:NAME or package.module:NAME")
     try:
         with contextlib.redirect_stdout(sys.stderr), _importing_from_here():
-            module = _module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+            module = module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except FileNotFoundError as error:
         raise UsageError(f"{where}: there is no file {error.filename}") from None
     except (Exception, SystemExit) as error:
@@ -282,8 +282,8 @@ def _importing_from_here() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def _module_of_file(file: Path) -> ModuleType:
-    """Import a file under a name of its own, once per content."""
+def module_of_file(file: Path) -> ModuleType:
+    """Import a file under a name made from its stem, path and content, once per content."""
     file = file.resolve()
     digest = hashlib.blake2b(str(file).encode() + file.read_bytes(), digest_size=6).hexdigest()
     name = f"{file.stem}_{digest}"

@@ -1,15 +1,18 @@
-"""What MkDocs does while it builds the site: make the report of published runs, fill in scores, set formulas.
+"""What MkDocs does while it builds the site: make the report and the tour, fill in scores, set formulas.
 
 A page asks for scores by a comment, ``<!-- scores: task shift -->`` or ``<!-- scores: models dlr dss -->``.
 """
 
 from __future__ import annotations
 
+import base64
 import html
+import json
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import scores
@@ -20,14 +23,18 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 REPORT = "results/report.html"
+TOUR = "tour.md"
 DOCS = Path(__file__).resolve().parents[1]
+NOTEBOOK = DOCS.parent / "examples" / "tour.ipynb"
 _LINK = re.compile(r"\[([^\[\]]+)\]\((\.\./[^)#\s]+)(?:#[^)]*)?\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 _SCORES = re.compile(r"^<!-- scores: (\w+) (.+?) -->$", re.MULTILINE)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the report of all published runs."""
+    """Add the report of all published runs, and the tour."""
+    for name, content in _tour():
+        files.append(File.generated(config, name, content=content))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.html"
         words = ["report", str(scores.RESULTS), "--unequal-budgets", "--out", str(path)]
@@ -49,6 +56,25 @@ def on_page_content(content: str, *, page: Page, **_: object) -> str:
     return _FORMULA.sub(lambda match: _mathml(match[2], page, display=match[1] == "div"), content)
 
 
+def _tour() -> Iterator[tuple[str, str | bytes]]:
+    """The notebook of the tour as a page, and its pictures: names below docs/ and contents."""
+    parts = []
+    for number, cell in enumerate(json.loads(NOTEBOOK.read_text())["cells"]):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source.replace("](../docs/", "]("))
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {"text/plain": output.get("text")})
+            if "image/png" in data:
+                yield f"tour/{number}.png", base64.b64decode(data["image/png"])
+                parts.append(f"![What this code draws](tour/{number}.png)")
+            else:
+                parts.append(f"```text\n{''.join(data['text/plain']).rstrip()}\n```")
+    yield TOUR, "\n\n".join(parts)
+
+
 def _mathml(formula: str, page: Page, *, display: bool) -> str:
     """A formula in LaTeX, with its marks, as MathML; an error if a command in it is unknown."""
     latex = html.unescape(formula).strip()[2:-2].strip()
@@ -59,5 +85,5 @@ def _mathml(formula: str, page: Page, *, display: bool) -> str:
 
 
 def _leaves_the_site(page: Page, address: str) -> bool:
-    target = (Path(page.file.abs_src_path or "").parent / address).resolve()
+    target = (DOCS / page.file.src_uri).parent.joinpath(address).resolve()
     return target.exists() and not target.is_relative_to(DOCS)

@@ -67,10 +67,7 @@ def cells(file: Path) -> Iterator[Cell]:
 
 
 def commands(_: Path, words: Sequence[str]) -> str:
-    """One table of a paper: the paper's figures, ours, and the commands.
-
-    Columns of several tasks have one command for all of them, with TASK for the task.
-    """
+    """One table of a paper: the paper's figures, ours where there are any, and the commands, with TASK for the task."""
     source = " ".join(words)
     columns: dict[str, list[Cell]] = {}
     for cell in (*cells(REPORTED), *cells(OTHERS)):
@@ -79,17 +76,20 @@ def commands(_: Path, words: Sequence[str]) -> str:
     if all(len(found) == 1 for found in columns.values()):
         rows = [[column, *_row(cell), f"`{shlex.join(cell.command)}`"] for column, (cell,) in columns.items()]
         return table(["model", "task", "paper", "ours", "command"], rows)
-    parts = []
+    header, shown = ["task"], {cell.task: [cell.task] for found in columns.values() for cell in found}
+    lines = []
     for column, found in columns.items():
+        any_ours = any(cell.ours is not None for cell in found)
+        header += [column, *(["ours"] if any_ours else [])]
+        there = {cell.task: _row(cell)[1:] for cell in found}
+        for task, row in shown.items():
+            row += there.get(task, ["", ""])[: 1 + any_ours]
         common, own = common_command(found)
-        parts += [f"**{column}**", f"```text\n{common}\n```"]
-        header = ["task", "paper", "ours", *(["with"] if any(own) else [])]
-        rows = [
-            [*_row(cell), *([f"`{words}`" if words else ""] if any(own) else [])]
-            for cell, words in zip(found, own, strict=True)
+        lines += [
+            common,
+            *(f"{common} {words}  # {cell.task}" for cell, words in zip(found, own, strict=True) if words),
         ]
-        parts.append(table(header, rows))
-    return "\n\n".join(parts)
+    return f"{table(header, shown.values())}\n\nThe commands, by column:\n\n```text\n{chr(10).join(lines)}\n```"
 
 
 def common_command(found: Sequence[Cell]) -> tuple[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -324,11 +325,14 @@ def _streams(probe: _Probe) -> Iterator[str]:
 
 
 _SECOND_PROCESS = """
-import json, pickle, sys
+import importlib.util, json, pickle, sys
 out, sys.stdout = sys.stdout, sys.stderr
-path, payload = pickle.load(sys.stdin.buffer)
+path, (module, file), payload = pickle.load(sys.stdin.buffer)
 sys.path[:] = path
 from lrtasks.check.task import batch_digest
+from lrtasks.registry import module_of_file
+if importlib.util.find_spec(module) is None:
+    module_of_file(file)
 task, samples, seed = pickle.loads(payload)
 digest = batch_digest(task.batch(range(samples), seed))
 heavy = [name for name in ("torch", "tensorflow", "jax") if name in sys.modules]
@@ -345,6 +349,7 @@ def _process(probe: _Probe) -> Iterator[str]:
             stacklevel=2,
         )
         return
+    place = type(probe.task).__module__, Path(inspect.getsourcefile(type(probe.task)) or "")
     try:
         payload = pickle.dumps(tuple(probe))
     except Exception as error:
@@ -353,7 +358,7 @@ def _process(probe: _Probe) -> Iterator[str]:
         ) from None
     second = subprocess.run(
         [sys.executable, "-c", _SECOND_PROCESS],
-        input=pickle.dumps((sys.path, payload)),
+        input=pickle.dumps((sys.path, place, payload)),
         capture_output=True,
         env={**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"},
         check=False,

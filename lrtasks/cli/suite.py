@@ -194,6 +194,11 @@ def carry_out(
     **how: Any,
 ) -> int:
     """Run a suite with a display, print records, and give the exit code."""
+    if dry_run:
+        from lrtasks.suite.estimate import planned
+
+        selected = _selected(wanted, select)
+        return print_plan(planned(wanted, selected=bool(selected)), out, device=how["device"], as_json=as_json)
     runs, records = run_wanted(wanted, out, select=select, **how)
     if as_json:
         print_json([json.loads(record.to_json()) for record in records])
@@ -209,22 +214,10 @@ def run_wanted(
     wanted: Suite, out: Path, *, select: str | None, **how: Any
 ) -> tuple[Sequence[RunConfig], Sequence[RunRecord]]:
     """Run a suite with a display; the runs and their records, of a selection the chosen ones."""
-    from lrtasks.suite.expand import of_one_model
     from lrtasks.suite.run import run_suite
-    from lrtasks.suite.select import require_selectable, run_selected
+    from lrtasks.suite.select import run_selected
 
-    for line in _skipped_lines(wanted):
-        sys.stderr.write(line + "\n")
-    if not wanted.runs:
-        raise UsageError("nothing is left to run: every run was skipped")
-    selected = require_selectable(wanted, select) if select else ()
-    if dry_run:
-        from lrtasks.suite.estimate import planned
-
-        return print_plan(planned(wanted, selected=bool(selected)), out, device=how["device"], as_json=as_json)
-    for name in selected:
-        if of_one_model(name, {run.model.address or run.model.name for run in wanted.runs}):
-            raise UsageError(f"{name} belongs to one model and cannot be selected beside others; select it in eval")
+    selected = _selected(wanted, select)
 
     def run_all(runs: Sequence[RunConfig]) -> list[RunRecord]:
         with Display() as display:
@@ -233,6 +226,26 @@ def run_wanted(
     if selected:
         return run_selected(wanted, selected, run_all, out)
     return wanted.runs, run_all(wanted.runs)
+
+
+def _selected(wanted: Suite, select: str | None) -> Sequence[str]:
+    """The settings that are selected, after naming skipped runs on standard error.
+
+    Raises:
+        UsageError: if nothing is left to run, or a setting cannot be selected.
+    """
+    from lrtasks.suite.expand import of_one_model
+    from lrtasks.suite.select import require_selectable
+
+    for line in _skipped_lines(wanted):
+        sys.stderr.write(line + "\n")
+    if not wanted.runs:
+        raise UsageError("nothing is left to run: every run was skipped")
+    selected = require_selectable(wanted, select) if select else ()
+    for name in selected:
+        if of_one_model(name, {run.model.address or run.model.name for run in wanted.runs}):
+            raise UsageError(f"{name} belongs to one model and cannot be selected beside others; select it in eval")
+    return selected
 
 
 def say_unfinished(runs: Sequence[RunConfig], records: Sequence[RunRecord]) -> int:

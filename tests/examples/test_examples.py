@@ -78,17 +78,23 @@ def test_notebook(tmp_path: Path) -> None:
     from nbclient import NotebookClient
 
     notebook = nbformat.read(EXAMPLES / "tour.ipynb", 4)
-    assert not any(cell.get("outputs") for cell in notebook.cells), "committed without outputs"
+    shown = [[output.output_type for output in cell.get("outputs", [])] for cell in notebook.cells]
+    assert any(shown), "committed with outputs, which the documentation shows"
     # no history file in the user's folder, and nothing that a user's own profile says
     os.environ["IPYTHONDIR"] = str(tmp_path / "ipython")
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
-    assert len(pictures) == 2
+    assert len(pictures) == 3
     text = "".join(output.get("text", "") for output in outputs)
-    assert {"dlr", "local-attention", "position", "shift"} <= set(text.split())
-    assert {path.name for path in (tmp_path / "runs" / "tour").iterdir()} == {"shift"}
+    assert {"dlr", "RunningMean", "position", "shift"} <= set(text.split())
+    made = [
+        [output.output_type for output in cell.get("outputs", []) if output.get("name") != "stderr"]
+        for cell in notebook.cells
+    ]
+    assert made == shown, "the committed outputs are of this notebook"
+    assert {path.name for path in (tmp_path / "runs" / "tour").iterdir()} == {"cumsum", "shift"}
 
 
 def test_everything_is_listed_in_the_readme() -> None:
