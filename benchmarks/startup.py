@@ -5,8 +5,8 @@
     python benchmarks/startup.py --beside 300   # a run of 300 steps alone, and two at a time
 
 Prints the median wall and CPU time of new processes, and the CPU time over that of ``python -c pass``; for a run of a
-suite the CPU time that one more run adds, and the most memory that a run has of its own (Linux); for two runs at a time the
-time of the first over its time alone, with threads that wait passively (the default) and actively.
+suite the CPU time that one more run adds, and the most memory that a run has of its own (Linux); for two runs at a time
+the time of the first over its time alone, with threads that wait passively (the default) and actively.
 """
 
 from __future__ import annotations

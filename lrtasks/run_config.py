@@ -129,7 +129,7 @@ class RunConfig:
         return {
             **self.task.identity(),
             "model": self.model.identity,
-            "budget": self.budget.parameters(),
+            "budget": self.budget.identifying(),
             "data": self.data_digest,
             "seed": self.seed,
         }
@@ -196,7 +196,7 @@ class RunConfig:
             task=task,
             model={**self.model.identity, "address": self.model.address, "count": None, "state_bytes": None},
             preset=self.preset,
-            budget=self.budget.parameters(),
+            budget=self.budget.identifying(),
             seed=self.seed,
             environment={},
             status=status,
