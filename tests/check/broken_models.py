@@ -203,7 +203,7 @@ class NoDictionary(Conv):
 
 class OptionsOfOthers(Conv):
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"conv.weight": {"weight_decay": 0.0}}
+        return {"gone.weight": {"weight_decay": 0.0}}
 
 
 class UnknownOption(Conv):
