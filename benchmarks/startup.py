@@ -1,18 +1,27 @@
-"""What it costs to start: a command's help and an import, beside an interpreter that does nothing.
+"""What it costs to start: a command's help, an import, a run; and what a run costs beside another one.
 
     python benchmarks/startup.py --repeats 9
+    python benchmarks/startup.py --suite 6      # a tiny run by itself, and as one of a suite
+    python benchmarks/startup.py --beside 300   # a run of 300 steps alone, and two at a time
 
-Prints the median wall and CPU time of new processes, and the CPU time over that of ``python -c pass``.
+Prints the median wall and CPU time of new processes, and the CPU time over that of ``python -c pass``; for a run of a
+suite the CPU time that one more run adds, and the most memory that a run has of its own (Linux); for two runs at a time
+the time of the first over its time alone, with threads that wait passively (the default) and actively.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 
 CASES = {
     "python -c pass": ["-c", "pass"],
@@ -24,18 +33,20 @@ CASES = {
 }
 
 
+TINY = {"length": 16, "d_model": 8, "batch_size": 4, "steps": 1, "eval_every": 1, "val_batches": 1, "test_batches": 1}
+RUN = ["eval", "--model", "dlr", "--task", "shift", "--test-batches", "2", "--device", "cpu"]
+
+
 def cost(words: list[str]) -> tuple[float, float]:
-    """Wall and CPU seconds of one process."""
+    """Wall and CPU seconds of one process and those that it waits for."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=9, help="processes per case, one after the other in turn")
-    repeats = parser.parse_args().repeats
+def print_commands(repeats: int) -> None:
+    """Starting commands and imports."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
     for round_number in range(repeats + 1):
         for name, words in CASES.items():
@@ -47,6 +58,92 @@ def main() -> None:
     print(f"{'':28}{'wall':>8}{'CPU':>8}{'ratio':>8}")
     for name, (wall, cpu) in medians.items():
         print(f"{name:28}{wall:7.3f}s{cpu:7.3f}s{cpu / plain:8.1f}")
+
+
+class OwnMemory(threading.Thread):
+    """Largest private memory of a process that is three generations below this one: a run of a suite."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.kibibytes = 0
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            generation = [os.getpid()]
+            for _ in range(3):
+                generation = [child for process in generation for child in children(process)]
+            for process in generation:
+                with suppress(OSError):
+                    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+                    own = sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+                    self.kibibytes = max(self.kibibytes, own)
+            time.sleep(0.02)
+
+
+def children(process: int) -> list[int]:
+    """Processes that a process has started."""
+    with suppress(OSError):
+        return [
+            int(word)
+            for task in Path(f"/proc/{process}/task").iterdir()
+            for word in (task / "children").read_text().split()
+        ]
+    return []
+
+
+def print_suite(runs: int) -> None:
+    """One tiny run by itself, and what one more costs in a suite."""
+    settings = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+    with tempfile.TemporaryDirectory() as out:
+        words = ["-m", "lrtasks", "eval", "--model", "attention", "--task", "cumsum", *settings, "--device", "cpu"]
+        wall, cpu = cost([*words, "--out", f"{out}/alone"])
+        print(f"a tiny run by itself:        {cpu:6.2f} s CPU, {wall:6.2f} s wall")
+        memory = OwnMemory()
+        words = ["-m", "lrtasks", "suite", "--models", "attention", "--tasks", "cumsum", *settings, "--device", "cpu"]
+        one, many = (cost([*words, "--seeds", str(seeds), "--out", f"{out}/{seeds}"]) for seeds in (1, 1 + runs))
+    wall, cpu = ((longer - shorter) / runs for longer, shorter in zip(many, one, strict=True))
+    own = memory.kibibytes / 1024
+    print(f"a tiny run more in a suite:  {cpu:6.2f} s CPU, {wall:6.2f} s wall, {own:.0f} MB of its own")
+
+
+def print_beside(steps: int) -> None:
+    """A run alone and beside another one like it."""
+    for policy in ("PASSIVE", "ACTIVE"):
+        environment = {**os.environ, "OMP_WAIT_POLICY": policy}
+        walls = []
+        for neighbours in (0, 1):
+            with tempfile.TemporaryDirectory() as out:
+                start = time.perf_counter()
+                processes = [
+                    subprocess.Popen(
+                        [sys.executable, "-m", "lrtasks", *RUN, "--steps", str(steps), "--out", f"{out}/{number}"],
+                        env=environment,
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                    )
+                    for number in range(1 + neighbours)
+                ]
+                processes[0].wait()
+                walls.append(time.perf_counter() - start)
+                for process in processes:
+                    process.wait()
+        alone, beside = walls
+        print(f"{policy:8} {alone:6.1f} s alone, {beside:6.1f} s beside another run: {beside / alone:.1f} times")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=9, help="processes per case, one after the other in turn")
+    parser.add_argument("--suite", type=int, help="measure this many more runs in a suite instead")
+    parser.add_argument("--beside", type=int, help="measure runs of this many steps beside each other instead")
+    options = parser.parse_args()
+    if options.suite:
+        print_suite(options.suite)
+    elif options.beside:
+        print_beside(options.beside)
+    else:
+        print_commands(options.repeats)
 
 
 if __name__ == "__main__":

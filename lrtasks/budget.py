@@ -46,10 +46,18 @@ class Budget(Config):
         False, "stop when validation holds a scaled score of 0.99 at two evaluations in a row"
     )
     stop_at: float | None = parameter(None, "stop when the validation score reaches this; none: never")
+    accumulate: int = parameter(
+        1, "parts of a batch that the model takes one after the other, for want of memory", at_least=1, later=True
+    )
+    checkpoint_blocks: bool = parameter(
+        False, "keep the input of each block only; the backward pass computes the rest again", later=True
+    )
 
     def check(self) -> None:
         if max(self.betas) >= 1:
             raise UsageError(f"budget: betas must be below 1, found {list(self.betas)}")
+        if self.batch_size % self.accumulate:
+            raise UsageError(f"budget: accumulate must divide batch_size ({self.batch_size}), found {self.accumulate}")
         if self.warmup_steps > self.steps:
             raise UsageError(f"budget: warmup_steps must be at most steps ({self.steps}), found {self.warmup_steps}")
 

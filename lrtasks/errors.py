@@ -63,14 +63,34 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(sign in str(error) for sign in signs)
 
 
+SYNONYMS = {
+    **dict.fromkeys(("learning_rate", "learningrate", "rate"), "lr"),
+    **dict.fromkeys(("iterations", "iters", "max_steps", "num_steps", "n_steps", "train_steps", "updates"), "steps"),
+    **dict.fromkeys(("bs", "batchsize"), "batch_size"),
+    **dict.fromkeys(("hidden_size", "hidden_dim", "dim", "model_dim", "width", "embed_dim"), "d_model"),
+    **dict.fromkeys(("n_layers", "num_layers", "depth"), "layers"),
+    **dict.fromkeys(("seq_len", "seqlen", "sequence_length", "seq_length", "context_length"), "length"),
+    **dict.fromkeys(("wd", "decay"), "weight_decay"),
+    **dict.fromkeys(("warmup", "num_warmup_steps"), "warmup_steps"),
+    **dict.fromkeys(("grad_clip", "max_grad_norm", "clip_grad_norm"), "clip"),
+    **dict.fromkeys(("n_heads", "num_heads", "nhead"), "heads"),
+    **dict.fromkeys(("state_size", "d_hidden", "ssm_state_size"), "d_state"),
+}
+"""What other libraries call parameters of ours."""
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest of ``known``, whatever the case, or an empty string.
 
     >>> suggestion("SHFIT", ["shift", "sort"])
     "; did you mean 'shift'?"
+    >>> suggestion("learning-rate", ["lr", "steps"])
+    "; did you mean 'lr'?"
     """
+    synonym = SYNONYMS.get(word.lstrip("-").lower().replace("-", "_"))
     spelt = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), spelt, n=2, cutoff=0.6)
+    found = difflib.get_close_matches(word.lower(), spelt, n=2, cutoff=0.6)
+    close = [synonym] if synonym in spelt else found
     if not close:
         return ""
     return "; did you mean " + " or ".join(repr(spelt[name]) for name in close) + "?"

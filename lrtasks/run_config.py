@@ -197,7 +197,7 @@ class RunConfig:
             task=task,
             model={**self.model.identity, "address": self.model.address, "count": None, "state_bytes": None},
             preset=self.preset,
-            budget=self.budget.parameters(),
+            budget=self.budget.identifying(),
             seed=self.seed,
             environment={},
             status=status,

@@ -30,6 +30,7 @@ HEAT_MAP = DOCS / "heat_map.svg"
 RENDERERS: dict[str, Renderer] = {
     "gallery": task_pages.gallery,
     "groups": task_pages.groups,
+    "fingerprint": task_pages.fingerprint,
     "sample": task_pages.sample,
     "task": task_pages.task,
     "models": model_pages.table_of_models,
@@ -39,6 +40,7 @@ RENDERERS: dict[str, Renderer] = {
     "common": model_pages.common,
     "budget": model_pages.budget,
     "reproduce": reproduce.commands,
+    "columns": published.columns,
     "runs": published.runs,
     "measurements": published.measurements,
     "activation": published.activation,

@@ -12,7 +12,7 @@ from lrtasks.bench.report import Report, read_measurements
 from lrtasks.record import RunRecord
 from lrtasks.results import frame
 from lrtasks.results.formats import render
-from lrtasks.results.frame import write_frame
+from lrtasks.results.frame import COLUMNS, write_frame
 from lrtasks.results.table import make_table
 
 FRAME = RESULTS / "published.parquet"
@@ -27,6 +27,11 @@ def frame_is_fresh(*, write: bool) -> bool:
     if write and not fresh:
         write_frame(made, FRAME)
     return fresh
+
+
+def columns(_: Path, __: Sequence[str]) -> str:
+    """The columns of the frame of runs."""
+    return table(["column", "meaning"], [[f"`{name}`", words] for name, words in COLUMNS.items()])
 
 
 def runs(page: Path, words: Sequence[str]) -> str:

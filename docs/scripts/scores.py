@@ -10,9 +10,9 @@ import pandas as pd
 from regions import table
 
 from lrtasks.results import RunRecord, frame, read_records
-from lrtasks.results.formats import number
+from lrtasks.results.formats import markdown_text, number
 from lrtasks.results.report import heat_map_svg, read_report
-from lrtasks.results.table import Aggregate, make_table
+from lrtasks.results.table import Aggregate, make_table, paper_notes
 
 RESULTS = Path(__file__).parents[2] / "results"
 SMALL = RESULTS / "small"
@@ -26,17 +26,21 @@ def of_task(words: Sequence[str]) -> str:
     if not found:
         return NONE_YET
     settings = {row for row, _, _ in found}
-    found.sort(key=lambda item: (item[0], -_mean(item[2])))
+    has_paper = any(cell.paper is not None for _, _, cell in found)
+    found.sort(key=lambda item: (item[0], -_median(item[2])))
     rows = []
     for row, model, cell in found:
         first = cell.runs[0]
-        paper = (
-            "" if first["paper"] is None else f"{first['paper']:g} ({first['paper_source']}, {first['paper_where']})"
-        )
+        paper = "" if cell.paper is None else f"{cell.paper:g} ({first['paper_source']}, {first['paper_where']})"
         row_of_several = [row] if len(settings) > 1 else []
-        rows.append([*row_of_several, model, cell.shown(), _floor(cell), paper, number(cell.first("parameter_count"))])
-    header = [*(["task"] if len(settings) > 1 else []), "model", "score", "floor", "the paper's", "parameters"]
-    return table(header, rows)
+        figure = [paper] if has_paper else []
+        rows.append(
+            [*row_of_several, model, cell.shown(), _floor(cell), *figure, number(cell.first("parameter_count"))]
+        )
+    figure = ["the paper's"] if has_paper else []
+    header = [*(["task"] if len(settings) > 1 else []), "model", "score", "floor", *figure, "parameters"]
+    notes = [note for note in paper_notes(cell for _, _, cell in found) if note.startswith("not comparable")]
+    return "\n\n".join([table(header, rows), *map(markdown_text, notes)])
 
 
 def of_models(words: Sequence[str]) -> str:
@@ -91,5 +95,5 @@ def _floor(cell: Aggregate) -> str:
     return f"{number(cell.floor[1], 3)} `{cell.floor[0]}`" if cell.floor else ""
 
 
-def _mean(cell: Aggregate) -> float:
-    return cell.score.mean if cell.score else float("-inf")
+def _median(cell: Aggregate) -> float:
+    return float("-inf") if cell.median is None else cell.median

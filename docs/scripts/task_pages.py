@@ -14,6 +14,8 @@ from regions import link, table
 
 from lrtasks.generators import Spec, make, registry
 from lrtasks.generators.base import GROUPS
+from lrtasks.generators.fingerprint import INSTANCES, QUICK
+from lrtasks.registry import split_preset
 
 THROUGHPUT = task_examples.TASKS / "throughput.txt"
 """What ``benchmarks/generators.py`` printed, below the command."""
@@ -52,6 +54,15 @@ def gallery(page: Path, _: Sequence[str]) -> str:
         heading = f"### {group}: {GROUP_MEANINGS[group]}"
         parts += [heading, f'<div class="grid cards" markdown>\n\n{cards}\n\n</div>']
     return "\n\n".join(parts)
+
+
+def fingerprint(page: Path, _: Sequence[str]) -> str:
+    """The instances of a profile by group."""
+    rows = []
+    for group, names in INSTANCES.items():
+        shown = [named(page, name) for name in names]
+        rows.append([group, ", ".join(shown[:QUICK]), ", ".join(shown[QUICK:])])
+    return table(["group", "instances, also of `--quick`", "further instances"], rows)
 
 
 def groups(page: Path, _: Sequence[str]) -> str:
@@ -100,7 +111,7 @@ def _card(page: Path, name: str) -> str:
 
 def named(page: Path, name: str) -> str:
     """The name of a task as a link to its page."""
-    return f"[{name}]({link(page, task_examples.TASKS / f'{name}.md')})"
+    return f"[{name}]({link(page, task_examples.TASKS / f'{split_preset(name)[0]}.md')})"
 
 
 def _sample(page: Path, name: str) -> str:

@@ -22,6 +22,7 @@ from lrtasks.cli.data import app as data
 from lrtasks.cli.evaluate import evaluate
 from lrtasks.cli.generate import generate
 from lrtasks.cli.inspect import describe, list_names, preview
+from lrtasks.cli.plot import plot
 from lrtasks.cli.profile import profile
 from lrtasks.cli.report import report
 from lrtasks.cli.suite import suite, sweep
@@ -61,6 +62,7 @@ app.command("profile", rich_help_panel=TRAIN, context_settings=EXTRA)(profile)
 app.command("bench", rich_help_panel=TRAIN)(bench)
 app.command("table", rich_help_panel=RESULTS)(table)
 app.command("compare", rich_help_panel=RESULTS)(compare)
+app.command("plot", rich_help_panel=RESULTS)(plot)
 app.command("analyze", rich_help_panel=RESULTS)(analyze)
 app.command("report", rich_help_panel=RESULTS)(report)
 app.command("generate", rich_help_panel=DATA, context_settings=EXTRA)(generate)

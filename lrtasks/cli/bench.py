@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lrtasks.bench import BASELINE, UNFUSED
-from lrtasks.cli.options import Device, Out
+from lrtasks.cli.options import Device, Out, complete_models
 from lrtasks.cli.output import FORMATS, JsonFormat, chosen_format, format_option, print_tables
 from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
@@ -25,7 +25,11 @@ WITH_SHOW = ("show", "out", "form", "as_json")
 def bench(
     context: typer.Context,
     models: Annotated[
-        str, typer.Option(help="Names with commas, FILE.py:NAME, or all; the Transformer is always measured.")
+        str,
+        typer.Option(
+            help="Names with commas, FILE.py:NAME, or all; the Transformer is always measured.",
+            autocompletion=complete_models,
+        ),
     ] = "all",
     length: Annotated[str, typer.Option(help="Lengths with commas.")] = "1024,4096,16384",
     batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,

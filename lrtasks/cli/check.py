@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from lrtasks.cli.options import AsJson, option_names, parse_settings, print_json
+from lrtasks.cli.options import AsJson, complete_names, option_names, parse_settings, print_json
 
 
 def check(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="A task or a model, of this package or of another.")],
+    name: Annotated[
+        str, typer.Argument(help="A task or a model, of this package or of another.", autocompletion=complete_names)
+    ],
     preset: Annotated[str, typer.Option(help="Preset that gives its parameters, such as small or paper.")] = "small",
     settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter of it.")] = None,
     as_json: AsJson = False,

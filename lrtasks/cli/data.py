@@ -15,7 +15,10 @@ Address = Annotated[str, typer.Argument(metavar="DIR", help="Folder or fsspec ad
 
 @app.command()
 def verify(path: Address, as_json: AsJson = False) -> int:
-    """Compare every file with the manifest and name all problems; exit code 1 if there are any."""
+    """Compare every file with the manifest and name all problems; exit code 1 if there are any.
+
+    Example: lrtasks data verify data/pathfinder64
+    """
     from lrtasks.data import verify as find
 
     problems = find(path)
@@ -28,7 +31,10 @@ def verify(path: Address, as_json: AsJson = False) -> int:
 
 @app.command()
 def info(path: Address, as_json: AsJson = False) -> None:
-    """Print what a dataset is: task, parameters, seed, counts, format, size, versions."""
+    """Print what a dataset is: task, parameters, seed, counts, format, size, versions.
+
+    Example: lrtasks data info data/pathfinder64
+    """
     from lrtasks.data import info as describe
 
     summary = describe(path)

@@ -73,33 +73,68 @@ class Display:
 
 
 def grid(progress: SuiteProgress, width: int, height: int) -> Table:
-    """Tasks × models: the mean score of the seeds that are done, or a symbol; cut to what a terminal has room for."""
+    """Tasks × models: the mean score of the seeds that are done, or a symbol; cut to what a terminal has room for.
+
+    The models are the rows where more of the grid fits so.
+    """
     from rich.table import Table
 
-    cells: dict[str, dict[str, list[int]]] = {}
-    for number, run in enumerate(progress.runs):
-        cells.setdefault(task_label(run), {}).setdefault(run.model.name, []).append(number)
-    models = list(dict.fromkeys(run.model.name for run in progress.runs))
-    rows = sorted(cells, key=lambda row: all(_ended(progress, numbers) for numbers in cells[row].values()))
-    shown = models[: max(1, (width - max(map(len, cells))) // (CHARACTERS_PER_COLUMN + 2))]
+    cells: dict[tuple[str, str], list[int]] = {}
+    for label, (number, run) in zip(task_labels(progress.runs), enumerate(progress.runs), strict=True):
+        cells.setdefault((label, run.model.name), []).append(number)
+    names = [list(dict.fromkeys(place[side] for place in cells)) for side in (0, 1)]
+    fitting = [_fitting(*names, width, height), _fitting(*reversed(names), width, height)]
+    turned = fitting[1][0] * fitting[1][1] > fitting[0][0] * fitting[0][1]
+    rows, columns = reversed(names) if turned else names
+    high, wide = fitting[turned]
+    if turned:
+        cells = {(model, task): numbers for (task, model), numbers in cells.items()}
+    going = {row for (row, _), numbers in cells.items() if not _ended(progress, numbers)}
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for model in shown:
-        table.add_column(model, justify="right", max_width=max(CHARACTERS_PER_COLUMN, len(model)), overflow="fold")
-    for row in rows[: max(1, height)]:
-        table.add_row(row, *(_cell(progress, cells[row].get(model, [])) for model in shown))
-    hidden = {"tasks": len(rows) - max(1, height), "models": len(models) - len(shown)}
-    said = [f"{count} {what}" for what, count in hidden.items() if count > 0]
+    table.add_column("", no_wrap=True)
+    for column in columns[:wide]:
+        table.add_column("\n".join(_pieces(column)), justify="right", overflow="fold")
+    for row in sorted(rows, key=lambda row: row not in going)[:high]:
+        table.add_row(row, *(_cell(progress, cells.get((row, column), [])) for column in columns[:wide]))
+    hidden = dict(
+        zip(
+            ("models", "tasks") if turned else ("tasks", "models"), (len(rows) - high, len(columns) - wide), strict=True
+        )
+    )
+    said = [f"{hidden[what]} {what}" for what in ("tasks", "models") if hidden[what] > 0]
     symbols = "  ".join(f"{symbol} {name}" for name, symbol in SYMBOLS.items())
     table.caption = "; ".join([symbols, *(["no room for " + " and ".join(said)] if said else [])])
     table.caption_justify = "left"
     return table
 
 
-def task_label(run: RunConfig) -> str:
-    """The task with the settings that the user gave for it and for the budget."""
-    settings = [f"{name.split('.')[-1]}={value}" for name, value in run.settings.items() if name[:5] != "model"]
-    return " ".join([run.task.name, *settings])
+def task_labels(runs: Sequence[RunConfig]) -> list[str]:
+    """The task of each run, with the settings of task and budget that are not the same in all runs."""
+    given = [{name: value for name, value in run.settings.items() if name[:5] != "model"} for run in runs]
+    names = dict.fromkeys(name for settings in given for name in settings)
+    varied = [name for name in names if len({repr(settings.get(name)) for settings in given}) > 1]
+    return [
+        " ".join([run.task.name, *(f"{name.split('.')[-1]}={settings[name]}" for name in varied if name in settings)])
+        for run, settings in zip(runs, given, strict=True)
+    ]
+
+
+def _pieces(name: str) -> list[str]:
+    """A column's name in lines, broken at spaces and after hyphens."""
+    return name.replace("-", "- ").split()
+
+
+def _fitting(rows: Sequence[str], columns: Sequence[str], width: int, height: int) -> tuple[int, int]:
+    """How many rows and columns of a grid fit; at least one of each."""
+    left, wide = width - max(map(len, rows)), 0
+    while wide < len(columns):
+        left -= 2 + max(CHARACTERS_PER_COLUMN, *map(len, _pieces(columns[wide])))
+        if left < 0:
+            break
+        wide += 1
+    wide = max(1, wide)
+    header = max(len(_pieces(column)) for column in columns[:wide])
+    return min(len(rows), max(1, height - header + 1)), wide
 
 
 def running_lines(progress: SuiteProgress) -> list[str]:

@@ -16,6 +16,8 @@ from lrtasks.cli.options import (
     Out,
     Settings,
     Trackers,
+    complete_models,
+    complete_tasks,
     config_options,
     option_names,
     parse_settings,
@@ -24,7 +26,7 @@ from lrtasks.cli.options import (
     worker_number,
 )
 from lrtasks.cli.output import print_runs
-from lrtasks.cli.suite import Select, carry_out, suite_from_options
+from lrtasks.cli.suite import DryRun, Select, carry_out, print_plan, suite_from_options
 from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,8 +36,13 @@ if TYPE_CHECKING:
 @config_options("budget", "Training budget", Budget)
 def evaluate(
     context: typer.Context,
-    model: Annotated[str, typer.Option(help="A model (lrtasks list), FILE.py:NAME or package.module:NAME.")],
-    task: Annotated[str, typer.Option(help="A task (lrtasks list) or FILE.py:NAME.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A model (lrtasks list), FILE.py:NAME or package.module:NAME.", autocompletion=complete_models
+        ),
+    ],
+    task: Annotated[str, typer.Option(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=complete_tasks)],
     preset: Annotated[str, typer.Option(help="small (minutes on two CPU cores), paper, or another preset.")] = "small",
     settings: Settings = None,
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
@@ -46,6 +53,7 @@ def evaluate(
     out: Out = Path("runs"),
     trackers: Trackers = None,
     select: Select = None,
+    dry_run: DryRun = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Run again even if the run is finished.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of run records, one per seed.")] = False,
     budget: dict[str, Any] | None = None,
@@ -65,7 +73,8 @@ def evaluate(
     if select:
         chosen = {"models": model, "tasks": task, "preset": preset, "seeds": seeds}
         wanted = suite_from_options(context, chosen, given)
-        return carry_out(wanted, out, select=select, as_json=as_json, device=device, trackers=trackers or ())
+        how: dict[str, Any] = {"device": device, "trackers": trackers or (), "dry_run": dry_run}
+        return carry_out(wanted, out, select=select, as_json=as_json, **how)
 
     from lrtasks.evaluation.run import run
     from lrtasks.run_config import RunConfig
@@ -74,6 +83,8 @@ def evaluate(
         RunConfig.make(task, model, preset=preset, seed=number, settings=given, data=data, options=options)
         for number in range(seed, seed + seeds)
     ]
+    if dry_run:
+        return print_plan(configs, out, device=device, as_json=as_json)
     records = [
         run(
             config,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lrtasks.cli.options import print_json, task_parameters, worker_number
+from lrtasks.cli.options import complete_tasks, print_json, task_parameters, worker_number
 from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def generate(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="A task (lrtasks list) or FILE.py:NAME.")],
+    task: Annotated[str, typer.Argument(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=complete_tasks)],
     samples: Annotated[int, typer.Option(help="Number of samples over all splits.")] = 100_000,
     split: Annotated[str, typer.Option(help="Fractions of train, validation and test samples.")] = "0.96,0.02,0.02",
     seed: Annotated[int, typer.Option(help="Seed of the task's streams.")] = 0,
@@ -40,6 +40,7 @@ def generate(
     from lrtasks.data import info
     from lrtasks.data.store import GenerationError
     from lrtasks.generators import make
+    from lrtasks.results.formats import number
 
     chosen = make(task, **task_parameters(context, task, settings or []))
     target = out if out is not None else default_folder(chosen, samples, seed)
@@ -67,7 +68,9 @@ def generate(
         print_json(summary)
         return 0
     counts = ", ".join(f"{count:,} {name}" for name, count in summary["counts"].items())
-    print(f"{target}: {counts} samples, {summary['bytes'] / 1e6:.1f} MB, {summary['replaced']} duplicates replaced")
+    print(
+        f"{target}: {counts} samples, {number(summary['bytes'], unit='B')}, {summary['replaced']} duplicates replaced"
+    )
     return 0
 
 

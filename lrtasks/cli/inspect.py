@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import AsJson, print_json, task_parameters
+from lrtasks.cli.options import AsJson, complete_names, complete_tasks, print_json, task_parameters
 from lrtasks.config import Config
 from lrtasks.errors import unknown
 from lrtasks.registry import load_object
@@ -65,7 +65,12 @@ def _line(text: str) -> str:
 
 
 def describe(
-    name: Annotated[str, typer.Argument(help="A task, a model, FILE.py:NAME, or budget: what training takes.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A task, a model, FILE.py:NAME, or budget: what training takes.", autocompletion=complete_names
+        ),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Describe a task, a model or the training budget: what it is, its papers, its parameters, its presets.
@@ -99,7 +104,7 @@ def describe(
 
 def preview(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="A task (lrtasks list) or FILE.py:NAME.")],
+    task: Annotated[str, typer.Argument(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=complete_tasks)],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Picture to write, .png, .svg or .pdf (default: TASK.png).")
     ] = None,

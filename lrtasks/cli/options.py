@@ -34,6 +34,30 @@ Trackers = Annotated[
 Command = Callable[..., Any]
 
 
+def complete_models(incomplete: str) -> list[str]:
+    """Completion in the shell: names of models, with commas before."""
+    from lrtasks.models import names
+
+    return _completed(incomplete, names())
+
+
+def complete_tasks(incomplete: str) -> list[str]:
+    """Completion in the shell: names of tasks, with commas before."""
+    from lrtasks.generators import names
+
+    return _completed(incomplete, names())
+
+
+def complete_names(incomplete: str) -> list[str]:
+    """Completion in the shell: names of tasks and models."""
+    return complete_tasks(incomplete) + complete_models(incomplete)
+
+
+def _completed(incomplete: str, names: Iterable[str]) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in names if name.startswith(last)]
+
+
 def config_options(argument: str, panel: str, *classes: type[Config]) -> Callable[[Command], Command]:
     """Add an option to a command for each parameter of ``classes``; the help shows them in a panel of their own.
 

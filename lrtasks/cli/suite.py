@@ -18,6 +18,8 @@ from lrtasks.cli.options import (
     Out,
     Settings,
     Trackers,
+    complete_models,
+    complete_tasks,
     config_options,
     option_names,
     parse_settings,
@@ -41,6 +43,9 @@ Select = Annotated[
     str | None,
     typer.Option(help="val: of the values of an option with commas, choose the best on validation with seed 0."),
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
+]
 Unequal = Annotated[bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task.")]
 
 
@@ -53,8 +58,12 @@ def backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def suite(
     context: typer.Context,
     file: Annotated[Path | None, typer.Option(help="A suite as TOML, instead of the four options below.")] = None,
-    models: Annotated[str | None, typer.Option(help="Models with commas, or all (default).")] = None,
-    tasks: Annotated[str | None, typer.Option(help="Tasks with commas, or all (default).")] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Models with commas, or all (default).", autocompletion=complete_models)
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="Tasks with commas, or all (default).", autocompletion=complete_tasks)
+    ] = None,
     preset: Annotated[str | None, typer.Option(help="Preset of every run (default: small).")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds, counted from 0 (default: 1).")] = None,
     backend: BackendName = "local",
@@ -62,6 +71,7 @@ def suite(
     device: Device = "auto",
     unequal_budgets: Unequal = False,
     select: Select = None,
+    dry_run: DryRun = False,
     out: Out = Path("runs"),
     settings: Settings = None,
     trackers: Trackers = None,
@@ -89,6 +99,7 @@ def suite(
         trackers=trackers or (),
         may_differ=_may_differ(wanted, unequal_budgets or wanted.unequal_budgets),
         select=select,
+        dry_run=dry_run,
         as_json=as_json,
     )
 
@@ -97,8 +108,8 @@ def suite(
 @backend_options
 def sweep(
     context: typer.Context,
-    task: Annotated[str, typer.Option(help="A task.")],
-    models: Annotated[str, typer.Option(help="Models with commas, or all.")],
+    task: Annotated[str, typer.Option(help="A task.", autocompletion=complete_tasks)],
+    models: Annotated[str, typer.Option(help="Models with commas, or all.", autocompletion=complete_models)],
     preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
     seeds: Annotated[int, typer.Option(help="How many seeds, counted from 0.")] = 1,
     backend: BackendName = "local",
@@ -106,6 +117,7 @@ def sweep(
     device: Device = "auto",
     unequal_budgets: Unequal = False,
     select: Select = None,
+    dry_run: DryRun = False,
     out: Out = Path("runs"),
     settings: Settings = None,
     trackers: Trackers = None,
@@ -138,6 +150,7 @@ def sweep(
         trackers=trackers or (),
         may_differ=_may_differ(wanted, unequal_budgets),
         select=select,
+        dry_run=dry_run,
         as_json=as_json,
         summary=summary,
         by_length=True,
@@ -175,11 +188,17 @@ def carry_out(
     *,
     select: str | None,
     as_json: bool,
+    dry_run: bool = False,
     summary: Callable[[Sequence[RunRecord]], None] | None = None,
     by_length: bool = False,
     **how: Any,
 ) -> int:
     """Run a suite with a display, print records, and give the exit code."""
+    if dry_run:
+        from lrtasks.suite.estimate import planned
+
+        selected = _selected(wanted, select)
+        return print_plan(planned(wanted, selected=bool(selected)), out, device=how["device"], as_json=as_json)
     runs, records = run_wanted(wanted, out, select=select, **how)
     if as_json:
         print_json([json.loads(record.to_json()) for record in records])
@@ -195,18 +214,10 @@ def run_wanted(
     wanted: Suite, out: Path, *, select: str | None, **how: Any
 ) -> tuple[Sequence[RunConfig], Sequence[RunRecord]]:
     """Run a suite with a display; the runs and their records, of a selection the chosen ones."""
-    from lrtasks.suite.expand import of_one_model
     from lrtasks.suite.run import run_suite
-    from lrtasks.suite.select import require_selectable, run_selected
+    from lrtasks.suite.select import run_selected
 
-    for line in _skipped_lines(wanted):
-        sys.stderr.write(line + "\n")
-    if not wanted.runs:
-        raise UsageError("nothing is left to run: every run was skipped")
-    selected = require_selectable(wanted, select) if select else ()
-    for name in selected:
-        if of_one_model(name, {run.model.address or run.model.name for run in wanted.runs}):
-            raise UsageError(f"{name} belongs to one model and cannot be selected beside others; select it in eval")
+    selected = _selected(wanted, select)
 
     def run_all(runs: Sequence[RunConfig]) -> list[RunRecord]:
         with Display() as display:
@@ -217,12 +228,46 @@ def run_wanted(
     return wanted.runs, run_all(wanted.runs)
 
 
+def _selected(wanted: Suite, select: str | None) -> Sequence[str]:
+    """The settings that are selected, after naming skipped runs on standard error.
+
+    Raises:
+        UsageError: if nothing is left to run, or a setting cannot be selected.
+    """
+    from lrtasks.suite.expand import of_one_model
+    from lrtasks.suite.select import require_selectable
+
+    for line in _skipped_lines(wanted):
+        sys.stderr.write(line + "\n")
+    if not wanted.runs:
+        raise UsageError("nothing is left to run: every run was skipped")
+    selected = require_selectable(wanted, select) if select else ()
+    for name in selected:
+        if of_one_model(name, {run.model.address or run.model.name for run in wanted.runs}):
+            raise UsageError(f"{name} belongs to one model and cannot be selected beside others; select it in eval")
+    return selected
+
+
 def say_unfinished(runs: Sequence[RunConfig], records: Sequence[RunRecord]) -> int:
     """Name the runs that are not done on standard error; the exit code."""
     for run, record in zip(runs, records, strict=True):
         if record.status != "done":
             sys.stderr.write(f"lrtasks: {run.title()}: {record.status}: {' '.join('; '.join(record.notes).split())}\n")
     return 0 if all(record.status == "done" for record in records) else 1
+
+
+def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, as_json: bool) -> int:
+    """Print how many runs there are, and about how long they take; nothing is run."""
+    import dataclasses
+
+    from lrtasks.suite.estimate import make_plan
+
+    plan = make_plan(runs, out, device=device)
+    if as_json:
+        print_json(dataclasses.asdict(plan))
+    else:
+        print("\n".join(plan.lines()))
+    return 0
 
 
 def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunRecord], solved: float) -> None:

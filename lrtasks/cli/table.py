@@ -48,9 +48,7 @@ def table(
     from lrtasks.results.frame import write_frame
     from lrtasks.results.table import make_table
 
-    runs = read_frame(folders or [Path("runs")])
-    runs = _chosen("model", models, runs)
-    runs = _chosen("task", tasks, runs)
+    runs = chosen_runs(read_frame(folders or [Path("runs")]), models, tasks)
     if frame is not None:
         write_frame(runs, frame)
         print(f"wrote {frame}")
@@ -71,6 +69,15 @@ def read_frame(folders: Sequence[Path]) -> pd.DataFrame:
     for problem in problems:
         sys.stderr.write(f"lrtasks: left out: {problem}\n")
     return runs
+
+
+def chosen_runs(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
+    """The runs whose model and task were chosen: names with commas, or ``all``.
+
+    Raises:
+        UsageError: for a name that no run has.
+    """
+    return _chosen("task", tasks, _chosen("model", models, runs))
 
 
 def _chosen(column: str, chosen: str, runs: pd.DataFrame) -> pd.DataFrame:

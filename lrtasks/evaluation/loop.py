@@ -27,7 +27,7 @@ from lrtasks.evaluation.optimiser import make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
 from lrtasks.metrics import SOLVED, scaled_score
-from lrtasks.models.base import offered, takes_mask
+from lrtasks.models.base import offered, recompute_blocks, takes_mask
 from lrtasks.progress import Progress
 from lrtasks.run_config import RunConfig
 
@@ -99,6 +99,8 @@ def train(
     """
     task, budget, seed = config.task, config.budget, config.seed
     loss_function, masked = loss_named(task.loss), takes_mask(model)
+    if budget.checkpoint_blocks:
+        recompute_blocks(model)
     wrapped, optimiser = fabric.setup(model, make_optimiser(model, budget))
     state = _resume(folder / CHECKPOINT, model, optimiser, budget, digest)
     report(state)
@@ -119,17 +121,23 @@ def train(
                 check_batch(batch, task)
             batch = _to_device(batch, fabric.device)
             before = (_hidden_state(model), batch.x.clone()) if state.step == numbers.start else None
-            output = forward(wrapped, batch, masked)
-            if before is not None:
-                check_output(output, batch, task, training=True)
-                _check_unchanged(model, batch, *before)
-            loss = loss_function(output, batch.y) + _extra_losses(model)
-            fabric.backward(loss)
+            parts = _split(batch, budget.accumulate)
+            for number, part in enumerate(parts, start=1):
+                with fabric.no_backward_sync(wrapped, enabled=number < len(parts)):
+                    output = forward(wrapped, part, masked)
+                    if before is not None and number == 1:
+                        check_output(output, part, task, training=True)
+                        _check_unchanged(model, batch, *before)
+                    if len(parts) == 1:
+                        loss = loss_function(output, part.y) + _extra_losses(model)
+                    else:
+                        loss = loss_function(output, part.y, batch.y) + _extra_losses(model) / len(parts)
+                    fabric.backward(loss)
+                running += loss.detach()
             if budget.clip:
                 fabric.clip_gradients(wrapped, optimiser, max_norm=budget.clip, error_if_nonfinite=False)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
-            running += loss.detach()
             state.step += 1
             state.loss_count += 1
 
@@ -299,6 +307,15 @@ def _extra_losses(model: nn.Module) -> Tensor | float:
             raise UsageError(f"extra_losses of {name or 'the model'} must return a dictionary of scalar tensors")
         total = total + sum(found.values())
     return total
+
+
+def _split(batch: Loaded, count: int) -> list[Loaded]:
+    """A batch as ``count`` parts of about equal numbers of samples."""
+    if count == 1:
+        return [batch]
+    masks = [None] * count if batch.mask is None else batch.mask.tensor_split(count)
+    parts = zip(batch.x.tensor_split(count), batch.y.tensor_split(count), masks, strict=True)
+    return [Loaded(x, y, mask, None) for x, y, mask in parts]
 
 
 def _seed_step(seed: int, step: int, rank: int) -> None:

@@ -11,28 +11,37 @@ from torch.nn import functional as F
 from lrtasks.errors import unknown
 from lrtasks.spec import IGNORED
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[..., Tensor]
+"""Of ``(output, target)``; of ``(output, target, whole)`` it is what some samples add to the loss of a batch with targets
+``whole``."""
 
 
-def mse(output: Tensor, target: Tensor) -> Tensor:
+def mse(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
     """Mean squared error over every element."""
-    return F.mse_loss(output.float(), target)
+    loss = F.mse_loss(output.float(), target)
+    return loss if whole is None else loss * (target.numel() / whole.numel())
 
 
-def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+def cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
     """Mean cross-entropy over labelled positions; logits ``(batch, length, classes)``, labels ``(batch, length)``."""
-    return F.cross_entropy(output.float().flatten(0, 1), target.flatten(), ignore_index=IGNORED)
+    logits, labels = output.float().flatten(0, 1), target.flatten()
+    if whole is None:
+        return F.cross_entropy(logits, labels, ignore_index=IGNORED)
+    return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / (whole != IGNORED).sum()
 
 
-def balanced_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+def balanced_cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
     """Cross-entropy weighted by the inverse of each class's count in the batch (DLR code, pathfinder).
 
     With weights 1/n_c the weighted mean is the mean over the classes present of their mean cross-entropies.
     """
-    labels = target.flatten()
-    counts = torch.bincount(labels[labels >= 0], minlength=output.shape[-1])
+    logits, labels = output.float().flatten(0, 1), target.flatten()
+    counted = labels if whole is None else whole.flatten()
+    counts = torch.bincount(counted[counted >= 0], minlength=output.shape[-1])
     weight = 1 / counts.clamp_min(1).float()
-    return F.cross_entropy(output.float().flatten(0, 1), labels, weight=weight, ignore_index=IGNORED)
+    if whole is None:
+        return F.cross_entropy(logits, labels, weight=weight, ignore_index=IGNORED)
+    return F.cross_entropy(logits, labels, weight=weight, ignore_index=IGNORED, reduction="sum") / (counts > 0).sum()
 
 
 LOSSES: dict[str, Loss] = {

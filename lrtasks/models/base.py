@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils.checkpoint import checkpoint
 
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
@@ -115,6 +117,9 @@ class Backbone(nn.Module):
     pooled target the decoder makes all of them from one vector per sequence.
     """
 
+    recomputes = False
+    """Whether the backward pass computes the inside of each block again (:func:`recompute_blocks`)."""
+
     def __init__(self, input: Spec, target: Spec, d_model: int, blocks: list[nn.Module], *, causal: bool) -> None:
         super().__init__()
         self.input, self.target, self.causal = input, target, causal
@@ -131,7 +136,7 @@ class Backbone(nn.Module):
         # padding of any value, NaN included, must neither reach an output nor make a gradient NaN
         hidden = self.encoder(zero_padding(x, mask) if self.input.kind == "real" else x)
         for block in self.blocks:
-            hidden = block(hidden, mask)
+            hidden = recomputed(block, hidden, mask) if self.recomputes and self.training else block(hidden, mask)
         y: Tensor = self.decoder(self._read(self.final_norm(hidden), mask))
         return y.reshape(-1, self.target.length, self.target.width) if self.target.pooled else y
 
@@ -169,6 +174,46 @@ class Backbone(nn.Module):
             return hidden.mean(1, keepdim=True)
         count = mask.sum(1).clamp_min(1).view(-1, 1, 1)
         return zero_padding(hidden, mask).sum(1, keepdim=True) / count
+
+
+def recompute_blocks(model: nn.Module) -> None:
+    """Let a model in training keep the input of each block only, and compute the rest again in the backward pass.
+
+    Raises:
+        UsageError: if it is no stack of blocks.
+    """
+    if not isinstance(model, Backbone):
+        raise UsageError(
+            "checkpoint_blocks needs a stack of blocks: a registered model, or your own mixer;"
+            f" found {type(model).__name__}"
+        )
+    model.recomputes = True
+
+
+def recomputed(block: nn.Module, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """``block(hidden, mask)``, computed again in the backward pass, then with the buffers that it had at first.
+
+    What a block counts or averages in its buffers counts once.
+    """
+    buffers = list(block.buffers())
+    before = [buffer.clone() for buffer in buffers]
+
+    @contextmanager
+    def as_before() -> Iterator[None]:
+        after = [buffer.clone() for buffer in buffers]
+        _put(buffers, before)
+        try:
+            yield
+        finally:
+            _put(buffers, after)
+
+    y: Tensor = checkpoint(block, hidden, mask, use_reentrant=False, context_fn=lambda: (nullcontext(), as_before()))
+    return y
+
+
+def _put(buffers: list[Tensor], values: list[Tensor]) -> None:
+    for buffer, value in zip(buffers, values, strict=True):
+        buffer.data.copy_(value)
 
 
 @dataclasses.dataclass(frozen=True)

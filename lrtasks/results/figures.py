@@ -12,6 +12,8 @@ import numpy as np
 from lrtasks.errors import UsageError, printable
 from lrtasks.files import write_atomically
 from lrtasks.record import RunRecord, score_name
+from lrtasks.results.style import metric as metric_name
+from lrtasks.results.style import styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +25,7 @@ MAX_SAMPLES = 4
 MAX_COLUMNS = 3
 
 
+@styled
 def draw_curve(record: RunRecord) -> Figure:
     """Training loss and validation score over steps, with the baselines' scores."""
     metric = record.task["metric"]
@@ -36,10 +39,11 @@ def draw_curve(record: RunRecord) -> Figure:
         if scores.get(metric) is not None:
             score.axhline(scores[metric], linestyle="--", color="grey", linewidth=0.8)
             score.annotate(f"baseline: {name}", (steps[0], scores[metric]), fontsize=7, color="grey")
-    score.set(xlabel="step", ylabel=f"validation {metric}")
+    score.set(xlabel="step", ylabel=f"validation {metric_name(metric)}")
     return figure
 
 
+@styled
 def draw_slices(record: RunRecord) -> Figure:
     """The test score within each group, one panel per breakdown, of which there is at least one."""
     slices = record.filled_slices()
@@ -53,6 +57,7 @@ def draw_slices(record: RunRecord) -> Figure:
     return figure
 
 
+@styled
 def draw_diagnostics(numbers: Mapping[str, Mapping[str, tuple[float, float | None]]]) -> Figure:
     """One panel per number that modules report: its value in each module, with its spread where there is one.
 
@@ -65,7 +70,7 @@ def draw_diagnostics(numbers: Mapping[str, Mapping[str, tuple[float, float | Non
     for place, (name, modules) in enumerate(numbers.items(), 1):
         panel = figure.add_subplot(rows, columns, place)
         for bar, (value, spread) in enumerate(modules.values()):
-            panel.bar(bar, value, yerr=spread, capsize=4, color="tab:blue")
+            panel.bar(bar, value, yerr=spread, capsize=4)
         pattern, labels = _pattern(list(modules))
         _name_bars(panel, labels)
         panel.set(xlabel=pattern, ylabel=name.replace("_", " "))
@@ -74,6 +79,7 @@ def draw_diagnostics(numbers: Mapping[str, Mapping[str, tuple[float, float | Non
     return figure
 
 
+@styled
 def draw_module(states: Mapping[str, Portrait], pictures: np.ndarray | None = None) -> Figure:
     """What a module shows of itself at several moments (before and after training), side by side.
 

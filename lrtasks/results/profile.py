@@ -178,10 +178,9 @@ def make_profile(
         label: the model as tables name it.
         budgets: shared budget by instance (:attr:`Cell.budget`) that is preferred where there are several.
     """
-    rows = plain_rows(runs[runs["status"].isin(("done", "diverged"))])
     by_task: dict[str, list[Run]] = {}
-    for row in rows:
-        by_task.setdefault(row["task"], []).append(row)
+    for one in plain_rows(runs[runs["status"].isin(("done", "diverged"))]):
+        by_task.setdefault(one["task"], []).append(one)
     found: dict[str, list[Cell]] = {}
     counts = {group: set(names) for group, names in INSTANCES.items()}
     for name, task in tasks.items():

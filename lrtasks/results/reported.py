@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from lrtasks.errors import UsageError
+from lrtasks.generators import registry
 from lrtasks.record import RunRecord
 
 
@@ -51,8 +53,23 @@ def reported_figure(record: RunRecord) -> Figure | None:
         ("training samples", entry["samples"], samples),
     ]
     differs = [name for name, theirs, ours in pairs if theirs is not None and not _equal(theirs, ours)]
+    differs += _other_parameters(record, {"length", *entry.get("parameters", {})})
     value = entry["scores"][record.task["name"]]
     return Figure(value, entry["metric"], entry["source"], _where(entry), ", ".join(differs))
+
+
+def _other_parameters(record: RunRecord, known: Collection[str]) -> list[str]:
+    """Task parameters, those in ``known`` apart, in which a run differs from the task's preset ``paper``."""
+    name = record.task["name"]
+    if name not in registry.built_in():
+        return []
+    cls, ours = registry.get(name), record.task["parameters"]
+    shared = {key: value for key, value in ours.items() if key in known and key in cls.parameter_names()}
+    try:
+        paper = cls.make(**{**cls.preset_values("paper")[0], **shared}).parameters()
+    except UsageError:  # the record holds what is no value of the task
+        return []
+    return [key for key, value in paper.items() if key in ours and key not in known and ours[key] != value]
 
 
 def _agree(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:

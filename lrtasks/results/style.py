@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from lrtasks.errors import UsageError
 from lrtasks.files import write_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+P = ParamSpec("P")
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
 """Okabe and Ito's palette (jfly.uni-koeln.de/color), which colour-blind readers tell apart; without its yellow."""
@@ -60,6 +64,7 @@ TITLES = {
 METRICS = {"r2": "$R^2$", "macro_f1": "macro $F_1$"}
 """Names of scores, for LaTeX and for Matplotlib, which reads the same formulas."""
 SETTINGS: dict[str, Any] = {
+    "axes.prop_cycle": f"cycler('color', {COLOURS})",
     "font.size": 8,
     "axes.labelsize": 8,
     "axes.titlesize": 8,
@@ -80,6 +85,19 @@ SETTINGS: dict[str, Any] = {
 }
 """Matplotlib's settings of every figure."""
 FORMATS = (".pdf", ".png", ".svg")
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Decorator of a function that draws a figure: Matplotlib's settings are :data:`SETTINGS` while it does."""
+
+    @functools.wraps(draw)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        import matplotlib as mpl
+
+        with mpl.rc_context(SETTINGS):
+            return draw(*args, **kwargs)
+
+    return wrapped
 
 
 def title(label: str) -> str:

@@ -73,7 +73,7 @@ def run_suite(
     out = Path(out).absolute()
     progress = SuiteProgress(runs, out)
     for number, (run, folder) in enumerate(zip(runs, progress.folders, strict=True)):
-        status, record = _look(run, folder)
+        status, record = look(run, folder)
         if record is not None:
             progress.end(number, status, record)
             if status in FINISHED:
@@ -110,7 +110,7 @@ def _results_folder(out: Path) -> Iterator[None]:
                 out.rmdir()
 
 
-def _look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:
+def look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:
     """Status and record of a run that needs no work, or on which none can be done; ``None`` if it is to run."""
     try:
         record = read_record(folder) if (folder / FILE).exists() else None
@@ -129,7 +129,7 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with held(folder / LOCK, f"the run in {folder}"):
-            status, record = _look(run, folder)
+            status, record = look(run, folder)
             return (status, record) if record else ("failed", _record_failure(run, folder, reason))
     except UsageError:  # another process works there
         return REFUSED, run.record("failed", [reason])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from lrtasks import models
 from lrtasks.cli.display import change_line, grid, running_lines, summary
 from lrtasks.record import RunRecord
 from lrtasks.run_config import RunConfig
@@ -93,3 +94,20 @@ def test_without_a_terminal_there_is_a_line_per_change(tmp_path: Path) -> None:
     assert change_line(progress, 0).startswith("attention on shift seed 0: done, r2 0.250 after 0s (1 done, 2 waiting")
     progress.end(1, "failed", record_of(runs[1], None, status="failed", notes=["killed by\nSIGKILL"]))
     assert ": failed: killed by SIGKILL (" in change_line(progress, 1)
+
+
+def test_many_models_become_rows(tmp_path: Path) -> None:
+    """Nineteen models at three lengths on a terminal of eighty columns; settings of all runs are left out."""
+    names = sorted(models.registry.built_in())[:19]
+    runs = [run for length in (32, 64, 128) for run in configs(["shift"], names, length=length, steps=500)]
+    lines = drawn(SuiteProgress(runs, tmp_path), 80, 24)
+    assert all(len(line) <= 80 for line in lines)
+    assert [line.split() for line in lines[:2]] == [["shift"] * 3, ["length=32", "length=64", "length=128"]]
+    assert [line.split() for line in lines[2:21]] == [[name, ".", ".", "."] for name in names]
+    assert "no room" not in " ".join(lines)
+
+
+def test_long_names_are_broken_at_their_hyphens(tmp_path: Path) -> None:
+    runs = configs(["shift", "cumsum"], ["gated-deltaproduct", "dlr"])
+    lines = drawn(SuiteProgress(runs, tmp_path))
+    assert [line.split() for line in lines[:3]] == [["gated-"], ["deltaproduct", "dlr"], ["shift", ".", "."]]

@@ -60,7 +60,7 @@ def problems(command: str) -> Iterator[str]:
 def _is_name(text: str, names: list[str]) -> bool:
     return (
         text.partition("@")[0] in names
-        or text == "all"
+        or text in ("all", "fingerprint")
         or ":" in text
         or text.isupper()
         or "…" in text

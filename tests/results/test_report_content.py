@@ -35,10 +35,12 @@ def test_a_floor_that_leaves_no_room() -> None:
 
 
 def test_seeds_are_one_result() -> None:
-    (result,) = report_of(made(seed=0, score=0.4), made(seed=1, score=0.6)).results.values()
-    assert result.score == pytest.approx(0.5)
-    assert result.half_width is not None and result.half_width > 0.1
-    assert result.scaled == pytest.approx((0.5 - 0.2) / 0.8)
+    runs = [made(seed=seed, score=score) for seed, score in enumerate((0.4, 1.0, 0.97))]
+    (result,) = report_of(*runs).results.values()
+    assert (result.score, result.solved) == (0.97, "2/3")
+    assert result.scaled == pytest.approx((0.97 - 0.2) / 0.8)
+    (unscaled,) = report_of(*(made(seed=seed, baselines={}) for seed in range(2))).results.values()
+    assert (unscaled.solved, next(iter(report_of(made()).results.values())).solved) == ("×2", "")
 
 
 def test_a_run_without_floors_is_measured_by_those_of_its_row() -> None:

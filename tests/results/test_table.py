@@ -291,6 +291,12 @@ def test_the_papers_figure_stands_beside_a_score_only_if_length_size_and_budget_
     assert any(note.startswith("not comparable: DLR" if differs else "paper: DLR") for note in table.notes())
 
 
+def test_a_run_with_other_task_parameters_than_the_papers_does_not_compare() -> None:
+    record = made(length=4096, hyper={"d_model": 128}, budget={"steps": 43_200, "batch_size": 16})
+    record.task["parameters"]["shifts"] = 2
+    assert tabled([record]).rows()[0]["paper_differs"] == "shifts"
+
+
 @pytest.mark.parametrize(
     "length",
     [0, -256, math.inf, 10**400, "long", [256]],

@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "tables.md").read_text()
 
 def test_the_table_is_what_the_command_prints(command: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "results").symlink_to(ROOT / "results")
-    ((words, shown),) = re.findall(r"```bash\nlrtasks (.*)\n```\n\n```text\n(.*?)```", PAGE, flags=re.DOTALL)
+    ((words, shown),) = re.findall(r"```bash\nlrtasks ([^\n]*)\n```\n\n```text\n(.*?)```", PAGE, flags=re.DOTALL)
     assert command(*words.split()).out == shown
 
 

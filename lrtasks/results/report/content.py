@@ -75,22 +75,16 @@ class Result:
 
     @property
     def score(self) -> float | None:
-        """Mean of the headline score over the seeds that have one."""
-        return self.cell.score.mean if self.cell.score else None
+        """Median of the headline score over the seeds that have one."""
+        return self.cell.median
 
     @property
-    def half_width(self) -> float | None:
-        """Half the width of the score's interval over seeds; ``None`` with one seed."""
-        return self.cell.score.half_width if self.cell.score else None
-
-    @cached_property
-    def scaled_half_width(self) -> float | None:
-        """Half the width of the interval of the scaled score."""
-        return (
-            None
-            if self.half_width is None or self.floor is None
-            else scaled_score(self.half_width + self.floor[1], self.floor[1])
-        )
+    def solved(self) -> str:
+        """Of several seeds how many solved the task, ``2/3``; without a scaled score how many there are, ``×3``."""
+        seeds = len(set(self.cell.seeds))
+        if seeds == 1 or self.score is None:
+            return ""
+        return "{}/{}".format(*self.cell.solved) if self.cell.solved else f"×{seeds}"
 
     @cached_property
     def costs(self) -> dict[str, float]:
@@ -235,7 +229,7 @@ def make_report(
             tuple(folder for folder, _ in found),
             cell.floor or floors[row],
             above[row, column],
-            "scored" if cell.score else _state(found),
+            "scored" if cell.median is not None else _state(found),
         )
     tasks = [(table.row_labels[row], _some_run(table, 0, row), floors[row]) for row in rows]
     models = [(table.column_labels[column], _some_run(table, 1, column)) for column in columns]
@@ -252,7 +246,7 @@ def _some_run(table: Table, axis: int, place: int) -> Mapping[str, Any]:
 
 
 def _above(cell: Aggregate, floor: tuple[str, float] | None) -> float | None:
-    return scaled_score(cell.score.mean, floor[1]) if cell.score and floor else None
+    return scaled_score(cell.median, floor[1]) if cell.median is not None and floor else None
 
 
 def _best_first(count: int, above: Mapping[tuple[int, int], float | None], axis: int) -> list[int]:

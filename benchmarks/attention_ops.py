@@ -1,0 +1,99 @@
+"""Attention's parts against their plain forms: forward and backward, CPU time, one thread.
+
+    python benchmarks/attention_ops.py --repeats 9
+
+Both forms take turns in one process. Prints the shortest times, their ratio, and the largest difference of outputs and
+gradients over the largest value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lrtasks.models.ops.attention import attend_local
+from lrtasks.models.ops.positions import BASE, RelativeBias, rotate
+from lrtasks.models.ops.scoped_attention import Scope, attend
+
+Form = Callable[..., Tensor]
+
+
+def plain_attend(q: Tensor, k: Tensor, v: Tensor, bias: RelativeBias) -> Tensor:
+    """Causal attention with a learned bias on a table of length × length."""
+    distance = torch.arange(k.shape[1]) - torch.arange(q.shape[1])[:, None]
+    scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5 + bias(distance)
+    return torch.softmax(scores.masked_fill(distance > 0, -torch.inf), -1) @ v
+
+
+def plain_rotate(x: Tensor) -> Tensor:
+    """Rotary positions from cosines and sines."""
+    pair = torch.arange(0, x.shape[-1], 2, dtype=torch.float64)
+    angles = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * BASE ** (-pair / x.shape[-1])
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    a, b = x[..., 0::2], x[..., 1::2]
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+
+
+def plain_local(q: Tensor, k: Tensor, v: Tensor, chunk: int) -> Tensor:
+    """Causal attention to the own and the previous chunk on a table of length × length."""
+    chunks = torch.arange(q.shape[2]) // chunk
+    visible = ((chunks[:, None] - chunks) <= 1).tril()
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=1.0)
+
+
+def cases(length: int) -> dict[str, tuple[Form, Form, list[Tensor]]]:
+    """Form, plain form and the tensors that both take, by name."""
+    batch, bias = max(1, 4096 // length), RelativeBias(length)
+    q, k, v = (torch.randn(batch, length, width) for width in (24, 24, 96))
+    heads = torch.randn(3, batch, 4, length, 32)
+    return {
+        "all keys, learned bias": (
+            lambda q, k, v, _: attend(q, k, v, scope=Scope(True), function="softmax", bias=bias),
+            lambda q, k, v, _: plain_attend(q, k, v, bias),
+            [q, k, v, bias.table],
+        ),
+        "rotary positions": (rotate, plain_rotate, [heads[:2]]),
+        "own and previous chunk": (
+            lambda x: attend_local(*x, chunk=64, causal=True),
+            lambda x: plain_local(*x, chunk=64),
+            [heads],
+        ),
+    }
+
+
+def measured(form: Form, given: list[Tensor]) -> tuple[float, list[Tensor]]:
+    """Seconds of CPU time of forward and backward; output and gradients."""
+    tensors = [x.detach().requires_grad_() if not isinstance(x, torch.nn.Parameter) else x for x in given]
+    began = time.process_time()
+    y = form(*tensors)
+    gradients = torch.autograd.grad(y, tensors, y.detach())
+    return time.process_time() - began, [y.detach(), *gradients]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[256, 4096])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print(f"{'':24}{'length':>8}{'ours':>12}{'plain':>12}{'ratio':>8}  difference")
+    for length in options.lengths:
+        for name, (ours, plain, given) in cases(length).items():
+            times: dict[str, list[float]] = {"ours": [], "plain": []}
+            for _ in range(options.repeats):
+                found, wanted = measured(ours, given), measured(plain, given)
+                times["ours"].append(found[0])
+                times["plain"].append(wanted[0])
+            error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(found[1], wanted[1], strict=True))
+            best = {form: min(seconds) * 1e3 for form, seconds in times.items()}
+            ratio = best["plain"] / best["ours"]
+            print(f"{name:24}{length:8}{best['ours']:9.1f} ms{best['plain']:9.1f} ms{ratio:8.1f}  {error:.0e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Parts of a batch one after the other, and blocks computed again: the same run in less memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from quick_runs import run
+from toys import Labels, Net
+
+import lrtasks
+from lrtasks.budget import Budget
+from lrtasks.errors import UsageError
+from lrtasks.evaluation import checkpoint
+from lrtasks.evaluation.losses import LOSSES
+from lrtasks.models.base import recompute_blocks
+from lrtasks.models.factory import model_factory
+from lrtasks.run_config import RunConfig
+from lrtasks.spec import IGNORED, Spec
+
+SHORT: dict[str, Any] = {"steps": 3, "eval_every": 3, "batch_size": 6, "val_batches": 1, "test_batches": 1}
+
+
+def weights(model: str, out: Path, task: Any, hyper: dict[str, Any], **budget: Any) -> dict[str, torch.Tensor]:
+    """What a short run ends with."""
+    record = run(model, out, task, hyper=hyper, budget={**SHORT, **budget})
+    assert record.status == "done"
+    (path,) = out.rglob("weights.pt")
+    found: dict[str, torch.Tensor] = checkpoint.load(path)["model"]
+    return found
+
+
+@pytest.mark.parametrize("task", [lrtasks.make("shift", length=16), Labels()])
+def test_a_batch_in_parts_gives_the_same_weights(tmp_path: Path, task: Any) -> None:
+    hyper = {"d_model": 8}
+    whole = weights("attention", tmp_path / "whole", task, hyper)
+    for parts in (2, 3):
+        found = weights("attention", tmp_path / str(parts), task, hyper, accumulate=parts)
+        assert all(torch.allclose(found[name], value, rtol=0, atol=1e-5) for name, value in whole.items())
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_of_parts_add_up(name: str) -> None:
+    loss, real = LOSSES[name], name == "mse"
+    output = torch.randn(6, 5, 3)
+    target = torch.randn(6, 5, 3) if real else torch.randint(3, (6, 5))
+    if not real:
+        target[0, 2:] = IGNORED
+        target[4] = IGNORED
+    parts = zip(output.split([2, 3, 1]), target.split([2, 3, 1]), strict=True)
+    assert torch.allclose(sum(loss(x, y, target) for x, y in parts), loss(output, target))
+
+
+@pytest.mark.parametrize(
+    ("model", "hyper"),
+    [
+        ("dlr", {"d_model": 8}),
+        ("transformer", {"d_model": 8, "dropout": 0.2}),
+        ("longvq", {"d_model": 8, "window": 8}),
+        ("seqboat", {"d_model": 8, "window": 8, "router": "gumbel"}),
+        ("mega", {"d_model": 8, "norm": "batch", "allow_batch_norm": True}),
+    ],
+)
+def test_blocks_that_are_computed_again_give_the_same_weights(
+    tmp_path: Path, model: str, hyper: dict[str, Any]
+) -> None:
+    """Random numbers, running averages and counters of a block are those of one forward pass."""
+    task = lrtasks.make("shift", length=16)
+    plain = weights(model, tmp_path / "plain", task, {"layers": 2, **hyper})
+    again = weights(model, tmp_path / "again", task, {"layers": 2, **hyper}, checkpoint_blocks=True)
+    assert all(torch.equal(again[name], value) for name, value in plain.items())
+
+
+def test_blocks_that_are_computed_again_keep_less() -> None:
+    spec = Spec("real", 64, 1)
+    model = model_factory("transformer", {"d_model": 16, "layers": 4}).build(spec, spec, True)
+    kept = []
+    for _ in range(2):
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, to=sizes: to.append(x.numel()) or x, lambda x: x):
+            model(torch.randn(2, 64, 1))
+        kept.append(sum(sizes))
+        recompute_blocks(model)
+    assert kept[1] < kept[0] / 4
+
+
+def test_only_a_stack_of_blocks_can_be_computed_again(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"checkpoint_blocks needs a stack of blocks.*found Net"):
+        run(Net, tmp_path, budget={**SHORT, "checkpoint_blocks": True})
+
+
+def test_parts_divide_the_batch() -> None:
+    with pytest.raises(UsageError, match=r"accumulate must divide batch_size \(6\), found 4"):
+        Budget(batch_size=6, accumulate=4)
+
+
+def test_runs_from_before_these_fields_keep_their_names() -> None:
+    plain = RunConfig.make("shift", "dlr")
+    assert not {"accumulate", "checkpoint_blocks"} & plain.identity()["budget"].keys()
+    assert RunConfig.make("shift", "dlr", settings={"accumulate": 2}).digest != plain.digest

@@ -1,0 +1,135 @@
+"""Figures over many models: what their lines and points hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_records import COST, framed, made
+
+from lrtasks.errors import UsageError
+from lrtasks.results import RunRecord, plots
+from lrtasks.results.style import COLOURS, MARKERS, series
+from lrtasks.results.table import make_table
+
+
+def drawn(kind: str, records: list[RunRecord], **options: Any) -> Any:
+    return plots.KINDS[kind](make_table(framed(records)), records, **options)
+
+
+def lines(panel: Any) -> dict[str, list[tuple[float, float]]]:
+    """Points of the lines by name; dashed ones with a star."""
+    found = {}
+    for line in panel.get_lines():
+        name = str(line.get_label()) + ("*" if line.get_linestyle() == "--" else "")
+        found[name] = [(float(x), round(float(y), 6)) for x, y in line.get_xydata()]
+    return found
+
+
+def curve(*scores: float) -> list[dict[str, Any]]:
+    return [{"step": 10 * place, "loss": 1.0, "r2": score} for place, score in enumerate(scores, 1)]
+
+
+def test_a_curve_is_the_mean_over_seeds_and_its_band_their_range() -> None:
+    """A run that stopped early keeps its last score."""
+    records = [made(curve=curve(0.2, 0.6)), made(seed=1, curve=curve(0.4)), made(model="mamba2", curve=curve(0.1, 0.3))]
+    records.append(made(task="mips", curve=curve(0.5, 0.7)))
+    figure = drawn("curves", records)
+    mips, shift = figure.axes
+    assert (mips.get_title(), shift.get_title()) == ("mips", "shift")
+    found = lines(shift)
+    assert found["DLR"] == [(10, 0.3), (20, 0.5)]
+    assert found["Mamba-2"] == [(10, 0.1), (20, 0.3)]
+    assert {y for _, y in found["floor"]} == {0.2}
+    (band,) = shift.collections
+    edges = band.get_paths()[0].vertices
+    assert (edges[:, 1].min(), edges[:, 1].max()) == (0.2, 0.6)
+    assert (shift.get_xlabel(), shift.get_ylabel()) == ("training step", "validation $R^2$")
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["DLR", "Mamba-2", "floor"]
+
+
+def test_a_model_looks_the_same_in_every_panel() -> None:
+    records = [made(task=task, model=model, curve=curve(0.5)) for task in ("shift", "mips") for model in ("s4d", "dlr")]
+    looks = [
+        {str(line.get_label()): (line.get_color(), line.get_marker()) for line in panel.get_lines()}
+        for panel in drawn("curves", records).axes
+    ]
+    assert looks[0] == looks[1]
+    assert len({look for name, look in looks[0].items() if name != "floor"}) == 2
+
+
+def test_series_differ_in_colour_or_marker() -> None:
+    assert len({tuple(series(number).values()) for number in range(len(COLOURS) * len(MARKERS))}) == 84
+
+
+def test_length_joins_training_at_each_length_and_tests_of_one_model() -> None:
+    tests = {"test": {"r2": 0.9}, "512": {"r2": 0.6}, "4x": {"r2": 0.3}, "sparse": {"r2": 0.1}, "val": {"r2": 0.8}}
+    floors = {name: {"copy": {"r2": 0.2}} for name in ("512", "4x")}
+    records = [made(length=256, scores=tests, further_baselines=floors), made(length=512, score=0.7)]
+    records.append(made(task="mips", length=256))
+    (panel,) = drawn("length", records).axes
+    found = lines(panel)
+    assert panel.get_title() == "shift"
+    assert found["DLR"] == [(256, 0.9), (512, 0.7)]
+    assert found["DLR*"] == [(256, 0.9), (512, 0.6), (1024, 0.3)]
+    assert found["floor"] == [(256, 0.2), (512, 0.2), (1024, 0.2)]
+    with pytest.raises(UsageError, match="no task has scores at two lengths"):
+        drawn("length", [made()])
+
+
+def test_scatter_has_a_point_per_model_with_the_range_over_seeds() -> None:
+    cost = {**COST, "seconds_per_step": 0.03}
+    records = [made(score=0.5), made(seed=1, score=0.7, cost=cost), made(model="dss", score=0.3)]
+    (panel,) = drawn("scatter", records).axes
+    points = {bars.get_label(): bars.lines[0].get_xydata()[0].tolist() for bars in panel.containers}
+    assert points == {"DLR": pytest.approx([20.0, 0.6]), "DSS": pytest.approx([10.0, 0.3])}
+    (vertical,) = panel.containers[0].lines[2][0].get_segments()
+    assert np.allclose(vertical[:, 1], [0.5, 0.7])
+    assert drawn("scatter", records, cost="parameter_count").axes[0].get_xlabel() == "parameters"
+
+
+def test_the_heat_map_holds_scaled_scores() -> None:
+    records = [made(score=0.6, floor=0.2), made(model="dss", score=0.2, floor=0.2), made(task="mips", score=1.0)]
+    panel, _ = drawn("heatmap", records).axes
+    (image,) = panel.get_images()
+    shown = np.ma.filled(image.get_array(), np.nan)
+    assert np.allclose(shown, [[1.0, np.nan], [0.5, 0.0]], equal_nan=True)
+    assert [text.get_text() for text in panel.get_xticklabels()] == ["DLR", "DSS"]
+    assert sorted(text.get_text() for text in panel.texts) == ["0.00", "0.50", "1.00"]
+
+
+@pytest.fixture
+def results(command: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    for number, model in enumerate(("dlr", "dss")):
+        folder = tmp_path / "runs" / str(number)
+        folder.mkdir(parents=True)
+        made(model=model, curve=curve(0.1, 0.5)).write(folder)
+    return lambda *words: command("plot", *words)
+
+
+def test_the_command_writes_the_form_that_the_name_says(results: Callable[..., Any]) -> None:
+    for name, start in (("a.svg", b"<?xml"), ("a.pdf", b"%PDF")):
+        assert results("heatmap", "-o", name).out == f"wrote {name}\n"
+        assert Path(name).read_bytes().startswith(start)
+    results("heatmap", "-o", "again.pdf")
+    assert Path("again.pdf").read_bytes() == Path("a.pdf").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("curvs",), "unknown figure 'curvs'; did you mean 'curves'"),
+        (("curves", "-o", "a.jpg"), ".pdf, .png, .svg, found a.jpg"),
+        (("curves", "--cost", "state-bytes"), "--cost belongs to scatter"),
+        (("scatter", "--cost", "bytes"), "unknown cost 'bytes'"),
+        (("curves", "--models", "dls"), "unknown model 'dls'; did you mean"),
+        (("length",), "no task has scores at two lengths"),
+    ],
+)
+def test_mistakes_are_told(results: Callable[..., Any], words: tuple[str, ...], message: str) -> None:
+    said = results(*words)
+    assert said.code == 2 and message in said.err and len(said.err.splitlines()) == 1

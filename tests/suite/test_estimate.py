@@ -1,0 +1,76 @@
+"""What a dry run says: how many runs, and about how long they take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lrtasks.evaluation.environment import device_name, make_fabric
+from lrtasks.run_config import RunConfig
+from lrtasks.suite import estimate
+from lrtasks.suite.estimate import make_plan, planned, seconds_per_step
+from lrtasks.suite.expand import make_suite
+
+SETTINGS = {"length": 16, "d_model": 8, "layers": 1}
+
+
+def config(model: str = "attention", seed: int = 0, **settings: Any) -> RunConfig:
+    return RunConfig.make("cumsum", model, seed=seed, settings={**SETTINGS, **settings})
+
+
+def test_a_selection_runs_the_other_seeds_at_one_value() -> None:
+    content = {"models": ["attention", "dlr"], "tasks": ["cumsum"], "seeds": 3}
+    suite = make_suite(content, {**SETTINGS, "lr": "1e-3,3e-3"})
+    assert len(planned(suite, selected=False)) == 12
+    found = [(run.model.name, run.seed) for run in planned(suite, selected=True)]
+    assert sorted(found) == [(model, seed) for model in ("attention", "dlr") for seed in (0, 0, 1, 2)]
+
+
+def test_steps_of_earlier_runs_give_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "seconds_per_step", lambda *_: pytest.fail("nothing needs to be timed"))
+    monkeypatch.setattr(estimate.time, "process_time", lambda: 5.0)
+    done = config()
+    record = done.record("done")
+    record.cost = {"seconds_per_step": 0.5, "device": device_name(make_fabric("cpu", "32").device)}
+    done.folder(tmp_path).mkdir(parents=True)
+    record.write(done.folder(tmp_path))
+    left = config(seed=1, steps=100, eval_every=50, val_batches=3, test_batches=8, test_lengths=(32,))
+    plan = make_plan([done, left], tmp_path, device="cpu")
+    assert (plan.runs, plan.finished, plan.recorded, plan.timed, plan.guessed) == (2, 1, 1, 0, 0)
+    # 100 steps, two evaluations on 3 batches, 8 test batches and a quarter of them at the other length
+    assert plan.seconds == 5 + 0.5 * (100 + 2 * 3 + 8 + 2)
+    assert plan.lines()[0].startswith("2 runs, 1 finished earlier")
+
+
+def test_other_models_are_timed_until_the_patience_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(estimate, "seconds_per_step", lambda run, _: asked.append(run.model.name) or 0.1)
+    runs = [config(), config(seed=1), config("dlr"), config(lr=0.01)]
+    plan = make_plan(runs, tmp_path, device="cpu")
+    assert asked == ["attention", "dlr"]  # seed and learning rate do not change the time of a step
+    assert (plan.timed, plan.guessed) == (2, 0)
+    assert make_plan(runs, tmp_path, device="cpu", patience=-1).seconds is None
+
+
+def test_a_step_is_timed_without_leaving_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seconds = seconds_per_step(config(), "cpu")
+    assert seconds is not None and 0 < seconds < 5
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("suite", "--models", "attention", "--tasks", "cumsum"), ("eval", "--model", "attention", "--task", "cumsum")],
+)
+def test_the_command_runs_nothing(command: Callable[..., Any], tmp_path: Path, words: tuple[str, ...]) -> None:
+    small = ("--length", 16, "--d-model", 8, "--seeds", 2, "--dry-run", "--device", "cpu")
+    said = command(*words, *small, "--json")
+    assert said.code == 0 and json.loads(said.out)["runs"] == 2
+    assert json.loads(said.out)["seconds"] > 0
+    assert command(*words, *small).out.startswith("2 runs, 0 finished earlier; nothing was run\n")
+    assert not (tmp_path / "runs").exists()
