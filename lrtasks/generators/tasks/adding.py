@@ -39,7 +39,7 @@ class Adding(Task):
 
     group: ClassVar[str] = "latching"
 
-    presets: ClassVar[Presets] = {"small": {"length": 200}, "paper": {"length": 400}}
+    presets: ClassVar[Presets] = {"small": {"length": 200, "budget.batch_size": 64}, "paper": {"length": 400}}
 
     length: int = parameter(400, "sequence length L", at_least=2, at_most=MAX_LENGTH)
     law: Literal["halves", "anywhere"] = parameter("halves", "where the two marks are")

@@ -20,7 +20,7 @@ from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 XLSTM = ("parity-check", "even-pairs", "cycle-navigation", "modular-arithmetic", "modular-arithmetic-brackets")
 TEST_LENGTHS = (41, 64, 96, 128, 192, 256, 384, 500)
-SMALL = {"lengths": (1, 40), "labels": "every", "budget.lr": 3e-3}
+SMALL = {"lengths": (1, 40), "labels": "every", "budget.lr": 3e-3, "budget.batch_size": 64, "budget.steps": 3000}
 DEFAULT_MODULUS = 5
 
 

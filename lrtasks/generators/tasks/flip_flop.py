@@ -45,7 +45,13 @@ class FlipFlop(Task):
 
     presets: ClassVar[Presets] = {
         # What counts is the sparse test, on which good models err seldom: many test samples.
-        "small": {"instructions": 128, "clean": True, "budget.test_batches": 200},
+        "small": {
+            "instructions": 128,
+            "clean": True,
+            "budget.batch_size": 32,
+            "budget.steps": 1500,
+            "budget.test_batches": 100,
+        },
         # Liu et al.: 10,000 steps of 16 sequences of 512 tokens, AdamW; the dataset's 160,000 sparse sequences.
         "paper": {
             "budget.steps": 10_000,

@@ -39,7 +39,7 @@ class InductionHeads(Task):
     group: ClassVar[str] = "copying"
 
     presets: ClassVar[Presets] = {
-        "small": {"length": 64},
+        "small": {"length": 64, "budget.batch_size": 64, "budget.steps": 1500},
         # Mamba paper: trained at 256 in batches of 8 for at most 409,600 steps, tested at 2^6 to 2^20.
         "paper": {
             "length": 256,

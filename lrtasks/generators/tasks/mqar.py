@@ -42,7 +42,7 @@ class Mqar(Task):
     group: ClassVar[str] = "retrieval"
 
     presets: ClassVar[Presets] = {
-        "small": {"length": 64, "pairs": (4, 8), "vocab": 256},
+        "small": {"length": 64, "pairs": (4, 8), "vocab": 256, "budget.batch_size": 64, "budget.steps": 1500},
         "paper": {"length": 512, "pairs": 64},
     }
 

@@ -50,8 +50,8 @@ class Overwrite(UniformTask):
     group: ClassVar[str] = "retrieval"
 
     presets: ClassVar[Presets] = {
-        "small": {"keys": 8, "updates": 16, "vocab": 32},
-        "small-hard": {"keys": 16, "updates": 32, "vocab": 64},
+        "small": {"keys": 8, "updates": 16, "vocab": 32, "budget.batch_size": 64, "budget.steps": 1500},
+        "small-hard": {"keys": 16, "updates": 32, "vocab": 64, "budget.batch_size": 64, "budget.steps": 1500},
         # the sizes that Zoology's code proposes; it publishes no figures
         "paper": {"keys": 36, "updates": 18, "vocab": 8192, "law": "zoology", "length": 256},
     }

@@ -45,7 +45,7 @@ class Recall(Task):
 
     presets: ClassVar[Presets] = {
         # Fresh samples, unlike the papers' 2,000: at this size those are learned by heart.
-        "small": {"length": 64},
+        "small": {"length": 64, "budget.batch_size": 64, "budget.steps": 1500},
         # Focus and Hyena papers: 2,000 samples, 200 epochs of 62 batches of which 10 warm up, about 500 test sequences.
         "paper": {
             "length": 1024,

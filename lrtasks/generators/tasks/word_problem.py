@@ -23,6 +23,8 @@ WINDOW = 8
 MAX_ORDER = 2**16
 
 # DeltaProduct (arXiv:2502.10297) and its code: 100 epochs of 100,000 sequences in batches of 2,048.
+SMALL = {"budget.batch_size": 64}
+
 PAPER = {
     "length": 128,
     "budget.steps": 4883,
@@ -62,9 +64,11 @@ class WordProblem(Task):
     metric: ClassVar[str] = "accuracy"
 
     presets: ClassVar[Presets] = {
-        "small": {"group": "S3", "length": 64},
-        **{name.lower(): {"group": name, "length": 64} for name in ("Z2", "Z60", "S3", "A4", "S4", "A5", "S5")},
-        "a4xz5": {"group": "A4xZ5", "length": 64},
+        "small": {"group": "S3", "length": 64, **SMALL},
+        **{
+            name.lower(): {"group": name, "length": 64, **SMALL} for name in ("Z2", "Z60", "S3", "A4", "S4", "A5", "S5")
+        },
+        "a4xz5": {"group": "A4xZ5", "length": 64, **SMALL},
         "paper": {"group": "S3", **PAPER},
         **{f"paper-{name.lower()}": {"group": name, **PAPER} for name in ("S3", "S4", "A5", "S5")},
     }
