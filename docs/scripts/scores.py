@@ -16,15 +16,47 @@ from lrtasks.results.table import Aggregate, make_table, paper_notes
 
 RESULTS = Path(__file__).parents[2] / "results"
 SMALL = RESULTS / "small"
+CALIBRATION = RESULTS / "calibration"
 NONE_YET = "No runs are published yet."
 
 
 def of_task(words: Sequence[str]) -> str:
     """What each model scores on one task, the best first."""
     (name,) = words
+    return "\n\n".join(filter(None, [_solvers(name), _scores(name)])) or NONE_YET
+
+
+def _solvers(name: str) -> str:
+    """Who solves a task, from which step, and up to which length the trained model does."""
+    runs = runs_of(CALIBRATION)
+    if not (runs["task"] == name).any():
+        return ""
+    made = make_table(runs[runs["task"] == name], unequal_budgets=True)
+    header = ["task", "model", "score", "floor", "learning rate", "solved at step", "samples", "generalises to"]
+    rows = []
+    for (row, column), cell in made.cells.items():
+        length = cell.median_of("generalisation_length")
+        steps = cell.median_of("steps_to_solve")
+        samples = steps and steps * cell.first("budget.batch_size")
+        rows.append(
+            [
+                *(made.row_labels[row], made.column_labels[column], cell.shown(), _floor(cell)),
+                *(
+                    f"{cell.first('budget.lr'):g}",
+                    number(steps),
+                    number(samples),
+                ),
+                "" if length is None else number(length),
+            ]
+        )
+    return "Runs that solve it ([records](../../results/calibration/README.md)):\n\n" + table(header, rows)
+
+
+def _scores(name: str) -> str:
+    """What each model scored in the table of 2,000 steps at one learning rate."""
     found = _cells("task", [name])
     if not found:
-        return NONE_YET
+        return ""
     settings = {row for row, _, _ in found}
     has_paper = any(cell.paper is not None for _, _, cell in found)
     found.sort(key=lambda item: (item[0], -_median(item[2])))

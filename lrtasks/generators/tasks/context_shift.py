@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lrtasks.config import parameter
+from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import MAX_LENGTH, registry
 from lrtasks.generators.octaves import bin_starts
@@ -30,6 +30,13 @@ class ContextShift(SignalTask):
     """
 
     group: ClassVar[str] = "algorithms"
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 64, "budget.batch_size": 64, "budget.steps": 3000},
+        # no model of the package leaves its floor here in 2,000 steps of 16 samples
+        "small-hard": {"length": 256},
+        "paper": {"length": 4096},
+    }
 
     length: int = parameter(4096, "sequence length L", at_least=3, at_most=MAX_LENGTH)
     lags_of: int | None = parameter(

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.config import parameter
+from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, MAX_SEED, Task, registry
 from lrtasks.generators.signals import SignalTask, unit_vectors
 from lrtasks.spec import Spec
@@ -35,6 +35,13 @@ class Solve(SignalTask):
     """
 
     group: ClassVar[str] = "algorithms"
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 24, "budget.batch_size": 64, "budget.steps": 3000},
+        # no model of the package leaves its floor here in 2,000 steps of 16 samples
+        "small-hard": {"length": 256},
+        "paper": {"length": 4096},
+    }
 
     length: int = parameter(4096, "sequence length L", at_least=3, at_most=MAX_LENGTH)
 
@@ -79,6 +86,8 @@ class SolveFixed(Solve):
     >>> bool((matrix[0] == matrix[1]).all()), np.allclose(matrix[0] @ batch.y[1], batch.x[1, [2, 5], :1])
     (True, True)
     """
+
+    presets: ClassVar[Presets] = SignalTask.presets
 
     layout_seed: int = parameter(0, "seed of the matrix A", at_least=0, at_most=MAX_SEED)
 

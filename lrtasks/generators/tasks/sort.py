@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.config import parameter
+from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, registry
 from lrtasks.generators.baselines import Baseline, ScaledFirstValue
 from lrtasks.generators.signals import SignalTask
@@ -30,6 +30,13 @@ class Sort(SignalTask):
     """
 
     group: ClassVar[str] = "algorithms"
+
+    presets: ClassVar[Presets] = {
+        "small": {"length": 32, "budget.batch_size": 64, "budget.steps": 3000},
+        # no model of the package leaves its floor here in 2,000 steps of 16 samples
+        "small-hard": {"length": 256},
+        "paper": {"length": 4096},
+    }
 
     length: int = parameter(4096, "number of values L; the input has 2L positions", at_least=2, at_most=MAX_LENGTH)
 
