@@ -231,15 +231,15 @@ def serve(number: int) -> None:
                 if not words:
                     os._exit(0)  # the parent has ended
                 status, own = Connection(files[0]), files[1:]
-                pid = _fork()
-                if pid == 0:
+                child = _fork()
+                if child == 0:
                     break
                 for file in own:
                     os.close(file)
-                if pid is None:
+                if child is None:
                     status.close()
                 else:
-                    running[os.pidfd_open(pid)] = pid, status
+                    running[os.pidfd_open(child)] = child, status
     os.setsid()
     for ended, (_, other) in running.items():
         os.close(ended)
