@@ -13,6 +13,9 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+from pretend import Pretend
+
+from lrtasks.suite import backends
 
 DATA = Path(__file__).parent / "data"
 
@@ -42,6 +45,14 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     from lrtasks.check import task
 
     monkeypatch.setattr(task, "_STAGES", [stage for stage in task._STAGES if stage != (task._process,)])
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
+    """The backend that all commands of a test get."""
+    backend = Pretend()
+    monkeypatch.setattr(backends, "make_backend", lambda *_, **__: backend)
+    return backend
 
 
 class Said(NamedTuple):

@@ -1,6 +1,7 @@
 """Code blocks of Markdown pages, and how tests run them as a reader would: from top to bottom, in one folder.
 
-A block that takes minutes has the line ``<!-- slow -->`` above its fence; it runs with the end-to-end tests.
+A block that takes minutes has the line ``<!-- slow -->`` above its fence; it runs with the end-to-end tests, after the
+blocks that write a file by ``cat >``.
 
     python tests/snippets.py docs/data.md    # do here, in a process of its own, what a page shows
 """
@@ -79,9 +80,9 @@ def follow(page: Path, folder: Path, *, slow: bool = False) -> None:
     Args:
         page: Markdown file.
         folder: an empty folder.
-        slow: run slow blocks, too.
+        slow: run the slow blocks, and of the others only those that write a file.
     """
-    chosen = [block for block in blocks(page) if slow or not block.slow]
+    chosen = [block for block in blocks(page) if block.slow == slow or (slow and "cat > " in block.code)]
     for name in FOLDERS:
         if any(f"{name}/" in block.code for block in chosen):
             shutil.copytree(ROOT / name, folder / name)
@@ -162,6 +163,6 @@ def run_session(block: Block, page: Path, session: dict[str, Any]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Do in the current folder what a page shows.")
     parser.add_argument("page", type=Path)
-    parser.add_argument("--slow", action="store_true", help="its slow blocks, too")
+    parser.add_argument("--slow", action="store_true", help="its slow blocks in place of the others")
     arguments = parser.parse_args()
     follow(arguments.page, Path.cwd(), slow=arguments.slow)

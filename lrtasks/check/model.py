@@ -409,7 +409,8 @@ def _extras(probe: _Probe) -> Iterator[str]:
             for key, value in entries.items():
                 if problem := wrong(value, probe):
                     yield f"{label}: {key} {problem}"
-                if method == "parameter_options" and key not in probe.model.get_submodule(name)._parameters:
+                inside = dict(probe.model.get_submodule(name).named_parameters())
+                if method == "parameter_options" and key not in inside:
                     yield f"{label}: {key} is not a parameter of this module"
 
 

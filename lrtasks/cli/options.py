@@ -188,7 +188,11 @@ def _metavar(kind: str) -> str:
 
 
 def _read(name: str, value: Any) -> Any:
-    return tuple(value) if isinstance(value, (list, tuple)) else parse_assignment(f"{name}={value}")[1]
+    if isinstance(value, (list, tuple)):
+        return tuple(value)
+    if value.startswith("--"):
+        raise UsageError(f"option --{name.replace('_', '-')} needs a value, found the option {value}")
+    return parse_assignment(f"{name}={value}")[1]
 
 
 def _add(settings: dict[str, Any], assignment: str) -> None:

@@ -12,8 +12,8 @@ from lrtasks.errors import unknown
 from lrtasks.spec import IGNORED
 
 Loss = Callable[..., Tensor]
-"""Of ``(output, target)``; of ``(output, target, whole)`` it is what some samples add to the loss of a batch with targets
-``whole``."""
+"""Of ``(output, target)``; of ``(output, target, whole)`` it is what samples add to the loss of a batch whose targets
+are ``whole``."""
 
 
 def mse(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:

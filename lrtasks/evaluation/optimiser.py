@@ -25,7 +25,8 @@ def make_optimiser(model: nn.Module, budget: Budget) -> torch.optim.AdamW:
     for value in model.parameters():
         if value.requires_grad:
             options = declared.get(id(value), {})
-            key = (options.get("lr", budget.lr), options.get("weight_decay", budget.weight_decay))
+            lr = options.get("lr", budget.lr) * options.get("lr_factor", 1.0)
+            key = (lr, options.get("weight_decay", budget.weight_decay))
             groups.setdefault(key, []).append(value)
     parameters = [
         {"params": values, "lr": lr, "base_lr": lr, "weight_decay": decay} for (lr, decay), values in groups.items()
@@ -45,12 +46,12 @@ def _declared_options(model: nn.Module) -> dict[int, dict[str, Any]]:
     """Options by the parameter's id, since a parameter that two modules share has two names."""
     declared: dict[int, dict[str, Any]] = {}
     for prefix, parameter_options in offered(model, "parameter_options"):
-        own = dict(model.get_submodule(prefix).named_parameters(recurse=False))
+        own = dict(model.get_submodule(prefix).named_parameters())
         where = f"parameter_options of {prefix or 'the model'}"
         for name, options in parameter_options().items():
             if name not in own:
                 raise UsageError(f"{where} names {name!r}, which it does not have; it has: {', '.join(own) or 'none'}")
             if not options.keys() <= set(PARAMETER_OPTIONS):
-                raise UsageError(f"{where} may set {' and '.join(PARAMETER_OPTIONS)}, found {', '.join(options)}")
-            declared[id(own[name])] = options
+                raise UsageError(f"{where} may set {', '.join(PARAMETER_OPTIONS)}, found {', '.join(options)}")
+            declared[id(own[name])] = {**declared.get(id(own[name]), {}), **options}
     return declared

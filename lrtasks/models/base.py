@@ -28,8 +28,9 @@ from lrtasks.spec import Spec
 ModelLike = str | nn.Module | Callable[..., nn.Module]
 """What names a model: a registered name (or an address, where one is taken), a module, or what builds one."""
 
-PARAMETER_OPTIONS = ("lr", "weight_decay")
-"""What a module may declare of a parameter of its own (``parameter_options``)."""
+PARAMETER_OPTIONS = ("lr", "lr_factor", "weight_decay")
+"""What a module may declare of a parameter inside it (``parameter_options``): its learning rate, or a factor on the
+budget's, and its weight decay."""
 
 
 class Block(nn.Module):
@@ -38,7 +39,7 @@ class Block(nn.Module):
     ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``. What else a block may offer, all optional and
     found by name, on itself or on any module inside it:
 
-    * ``parameter_options() -> {parameter name: {"lr": ..., "weight_decay": ...}}`` for its own parameters
+    * ``parameter_options() -> {parameter name: {"lr": ..., "weight_decay": ...}}`` for parameters inside it
       (not those of modules inside it);
     * ``extra_losses() -> {name: scalar}``, valid after a forward pass, added to the training loss;
     * ``diagnostics() -> {name: value}``, valid after a forward pass: numbers or lists for the run record;

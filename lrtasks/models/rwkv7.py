@@ -132,7 +132,7 @@ class RWKV7Layer(nn.Module):
         nn.init.constant_(self.g_norm.weight, ((index + 1) / layers) ** 0.7)
 
     def parameter_options(self) -> dict[str, dict[str, float]]:
-        return {"r_k": {"weight_decay": 0.0}}
+        return {"r_k": {"weight_decay": 0.0}, "w_lora.up.bias": {"lr_factor": 2.0}}
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix without a first layer's v; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""

@@ -63,7 +63,7 @@ TITLES = {
 """How papers spell the names of the models."""
 METRICS = {"r2": "$R^2$", "macro_f1": "macro $F_1$"}
 """Names of scores, for LaTeX and for Matplotlib, which reads the same formulas."""
-SETTINGS: dict[str, Any] = {
+SETTINGS: Any = {
     "axes.prop_cycle": f"cycler('color', {COLOURS})",
     "font.size": 8,
     "axes.labelsize": 8,

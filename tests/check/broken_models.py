@@ -203,7 +203,7 @@ class NoDictionary(Conv):
 
 class OptionsOfOthers(Conv):
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"conv.weight": {"weight_decay": 0.0}}
+        return {"gone.weight": {"weight_decay": 0.0}}
 
 
 class UnknownOption(Conv):
@@ -343,7 +343,7 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (DiagnosticTensor, "diagnostics: rate must be finite numbers"),
     (DiagnosticNaN, "diagnostics: rate must be finite numbers"),
     (NoDictionary, "diagnostics must return a dictionary"),
-    (OptionsOfOthers, "parameter_options: conv.weight is not a parameter of this module"),
+    (OptionsOfOthers, "parameter_options: gone.weight is not a parameter of this module"),
     (UnknownOption, "parameter_options: gain must be a dictionary with lr or weight_decay"),
     (FailsWithMask, r"fails with a padding mask, bool of shape \(3, 20\): RuntimeError: "),
     (NaNWithMask, "output is not finite with a padding mask"),

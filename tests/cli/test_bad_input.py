@@ -24,6 +24,7 @@ MISTAKES = {
     (*EVAL, "--length", "many"): "shift: length must be a whole number, found 'many'",
     (*EVAL, "--length", str(10**15)): f"shift: length must be at least 2 and at most 16_777_216, found {10**15}",
     (*EVAL, "--length"): "option --length needs a value",
+    (*EVAL, "--stop-solved", "--json"): "option --stop-solved needs a value, found the option --json",
     ("preview", "shift", "--length", "0"): "shift: length must be at least 2",
     # names
     ("eval", "--model", "dlr", "--task", "shfit"): "unknown task 'shfit'; did you mean 'shift'? Allowed: ",

@@ -54,7 +54,7 @@ def test_page(page: Path, reader: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("page", [page for page in PAGES if any(block.slow for block in blocks(page))], ids=name)
-def test_page_with_its_slow_blocks(page: Path, reader: Path) -> None:
+def test_slow_blocks_of_a_page(page: Path, reader: Path) -> None:
     read(page, reader, "--slow")
 
 

@@ -77,10 +77,16 @@ def test_options_of_a_shared_parameter_hold_whatever_its_name() -> None:
     assert groups(model, make_optimiser(model, Budget(lr=0.1)))["first.weight"] == (1e-5, 0.0)
 
 
+def test_a_factor_on_the_budgets_rate_of_a_parameter_inside() -> None:
+    model = nn.Sequential(Declaring())
+    model.parameter_options = lambda: {"0.rest": {"lr_factor": 2.0}}  # type: ignore[assignment]
+    assert groups(model, make_optimiser(model, Budget(lr=0.1)))["0.rest"] == (0.2, 0.0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"slow": {"learning_rate": 1.0}}, "may set lr and weight_decay, found learning_rate"),
+        ({"slow": {"learning_rate": 1.0}}, "may set lr, lr_factor, weight_decay, found learning_rate"),
         ({"sloww": {"lr": 1.0}}, r"names 'sloww', which it does not have; it has: slow, bare, rest, frozen"),
     ],
 )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from plugin_packages import write_package
-from snippets import blocks
+from plugin_packages import importable, write_package
+from snippets import blocks, call
 
 from lrtasks.results import read_record
 
@@ -20,8 +22,6 @@ pytestmark = pytest.mark.e2e
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
 TINY = ("--steps", "3", "--batch-size", "2", "--val-batches", "1", "--test-batches", "1", "--device", "cpu")
 SMALL = ("--length", "16", "--d-model", "8")
-
-Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -47,45 +47,45 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("work")
 
 
+@contextmanager
+def working(folder: Path, *sites: Path) -> Iterator[None]:
+    """In this folder, with the packages of ``sites`` installed."""
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.chdir(folder)
+        for site in sites:
+            stack.enter_context(importable(site, patch))
+            patch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)  # for the runs of a suite
+        yield
+
+
+def said(*words: str, folder: Path) -> str:
+    """What ``lrtasks WORDS`` says."""
+    code, text = call(shlex.join(["lrtasks", *words]), folder)
+    assert code == 0, f"{words}\n{text}"
+    return text
+
+
+def test_its_own_tests_pass(site: Path, source: Path) -> None:
+    words = [sys.executable, "-m", "pytest", "--doctest-modules", str(source)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
+    ended = subprocess.run(words, cwd=source, env=environment, capture_output=True, text=True, check=True)
+    assert "test_example.py ...." in ended.stdout and "parity.py ." in ended.stdout
+
+
 @pytest.fixture(scope="module")
-def call(site: Path, folder: Path) -> Call:
-    """``call("list")`` as ``lrtasks list``, with the template installed or not."""
-
-    def run(*words: str, module: str = "lrtasks", installed: bool = True) -> subprocess.CompletedProcess[str]:
-        ended = subprocess.run(
-            [sys.executable, "-m", module, *words],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(site) if installed else ""},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == 0, f"{words}\n{ended.stderr}"
-        return ended
-
-    return run
-
-
-def test_its_own_tests_pass(call: Call, source: Path) -> None:
-    said = call("--doctest-modules", str(source), module="pytest").stdout
-    assert "test_example.py ...." in said and "parity.py ." in said
-
-
-@pytest.fixture(scope="module")
-def shown(call: Call) -> list[tuple[str, str]]:
+def shown(site: Path, folder: Path) -> list[tuple[str, str]]:
     """The commands of its README, those that train cut short, and what each printed."""
     lines = [line for block in blocks(PLUGIN / "README.md") for line in block.code.splitlines()]
-    commands = [line for line in lines if line.startswith("lrtasks ")]
-    said = []
-    for command in commands:
-        words = command.split()[1:]
-        trained = words[0] in ("eval", "suite")
-        said.append((command, call(*words, *(TINY if trained else ())).stdout))
-    return said
+    found = []
+    with working(folder, site):
+        for words in (line.split() for line in lines if line.startswith("lrtasks ")):
+            trained = words[1] in ("eval", "suite")
+            found.append((" ".join(words), said(*words[1:], *(TINY if trained else ()), folder=folder)))
+    return found
 
 
 def said_by(shown: list[tuple[str, str]], start: str) -> str:
-    return next(said for command, said in shown if command.startswith(start))
+    return next(text for command, text in shown if command.startswith(start))
 
 
 def test_what_it_brings_is_listed_described_drawn_and_checked(shown: list[tuple[str, str]], folder: Path) -> None:
@@ -113,27 +113,21 @@ def test_it_is_trained_tabled_and_reported(shown: list[tuple[str, str]], folder:
 
 
 @pytest.mark.usefixtures("shown")
-def test_its_records_are_readable_where_it_is_not_installed(call: Call, folder: Path) -> None:
-    for model in ("gated-recurrence", "dlr"):  # dlr itself is there, its task is not
-        run = next((folder / "runs" / "parity").glob(f"{model}-*"))
-        assert "ones" in call("analyze", str(run), installed=False).stdout
-    assert "gated-recurrence" in call("table", installed=False).stdout
-    call("report", "runs", "-o", "other.html", installed=False)
+def test_its_records_are_readable_where_it_is_not_installed(folder: Path) -> None:
+    with working(folder):
+        for model in ("gated-recurrence", "dlr"):  # dlr itself is there, its task is not
+            run = next((folder / "runs" / "parity").glob(f"{model}-*"))
+            assert "ones" in said("analyze", str(run), folder=folder)
+        assert "gated-recurrence" in said("table", folder=folder)
+        said("report", "runs", "-o", "other.html", folder=folder)
     assert "gated-recurrence" in (folder / "other.html").read_text()
 
 
 def test_a_suite_leaves_broken_models_out_and_says_why(site: Path, tmp_path: Path) -> None:
     write_package(tmp_path / "bad", "bad", {"broken.py": "import no_such_module\n"}, models={"lost": "broken:Model"})
     words = ("--models", "lost,attention", "--tasks", "cumsum,parity", *SMALL, *TINY)
-    ended = subprocess.run(
-        [sys.executable, "-m", "lrtasks", "suite", *words, "--json"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(tmp_path / "bad")])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert [record["model"]["name"] for record in json.loads(ended.stdout)] == ["attention", "attention"]
+    with working(tmp_path, site, tmp_path / "bad"):
+        text = said("suite", *words, folder=tmp_path)
     reason = "model 'lost' from broken:Model (package bad) cannot be imported: ModuleNotFoundError: "
-    assert f"skipped: lost on cumsum, parity: {reason}" in ended.stderr
+    assert f"skipped: lost on cumsum, parity: {reason}" in text
+    assert {path.parent.parent.name for path in tmp_path.rglob("record.json")} == {"cumsum", "parity"}

@@ -39,7 +39,11 @@ class Compression(UniformTask):
     group: ClassVar[str] = "capacity"
 
     presets: ClassVar[Presets] = {
-        "small": {"length": 32, "vocab": 16},
+        "small": {
+            **{"length": 16, "vocab": 8},
+            **{"budget.batch_size": 64, "budget.lr": 3e-3, "budget.steps": 3000},
+        },
+        "small-hard": {"length": 32, "vocab": 16, "budget.batch_size": 64},
         "paper": {"length": 32, "vocab": 16, **MAD_BUDGET},
     }
 

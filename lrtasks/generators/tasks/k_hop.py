@@ -43,7 +43,16 @@ class KHop(UniformTask):
     group: ClassVar[str] = "hops"
 
     presets: ClassVar[Presets] = {
-        "small": {"law": "clean", "length": 128, "letters": 8, "hops": (1, 4)},
+        "small": {
+            "law": "clean",
+            "length": 64,
+            "letters": 8,
+            "hops": (1, 2),
+            "budget.batch_size": 64,
+            "budget.lr": 3e-3,
+            "budget.steps": 1500,
+        },
+        "small-hard": {"law": "clean", "length": 128, "letters": 8, "hops": (1, 4), "budget.batch_size": 32},
         "paper": {
             "length": 99,
             "letters": 4,

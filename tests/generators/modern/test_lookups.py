@@ -237,10 +237,11 @@ def test_tasks_have_the_further_tests_of_their_axes() -> None:
     [
         ("overwrite", "small", 64, 32),
         ("overwrite", "small-hard", 128, 64),
-        ("noisy-recall", "small", 127, 32),
+        ("noisy-recall", "small", 127, 64),
         ("fuzzy-recall", "small", 125, 16),
         ("joint-recall", "small", 74, 35),
-        ("k-hop", "small", 128, 12),
+        ("k-hop", "small", 64, 10),
+        ("k-hop", "small-hard", 128, 12),
         ("depo", "small", 57, 69),
         ("depo", "small-hard", 89, 135),
         ("variable-tracking", "small", 96, 32),
@@ -248,7 +249,8 @@ def test_tasks_have_the_further_tests_of_their_axes() -> None:
         ("variable-tracking", "shuffled-hard", 60, 53),
         ("memorization", "small", 96, 129),
         ("memorization", "paper", 32, 256),
-        ("compression", "small", 32, 16),
+        ("compression", "small", 16, 8),
+        ("compression", "small-hard", 32, 16),
         ("adding", "small", 200, 2),
     ],
 )
