@@ -1,6 +1,7 @@
 """What MkDocs does while it builds the site: make the report and the tour, fill in scores, set formulas.
 
-A page asks for scores by a comment, ``<!-- scores: task shift -->`` or ``<!-- scores: models dlr dss -->``.
+A page asks for scores by a comment, ``<!-- scores: task shift -->`` or ``<!-- scores: models dlr dss -->``, and for a
+chart by ``<!-- chart: curves Learning curves -->``.
 """
 
 from __future__ import annotations
@@ -22,10 +23,17 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-REPORT = "results/report.html"
 TOUR = "tour.md"
 DOCS = Path(__file__).resolve().parents[1]
 NOTEBOOK = DOCS.parent / "examples" / "tour.ipynb"
+CHARTED = ["--tasks", "shift,recall,mqar,mips"]
+MADE = {
+    "results/report.html": ["report", str(scores.RESULTS)],
+    "results/curves.svg": ["plot", "curves", str(scores.SMALL), *CHARTED],
+    "results/scatter.svg": ["plot", "scatter", str(scores.SMALL), *CHARTED, "--cost", "state-bytes"],
+}
+"""What the site has beside the pages, and the command of lrtasks that makes it."""
+_CHART = re.compile(r"^<!-- chart: (\w+) (.+?) -->$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\[\]]+)\]\((\.\./[^)#\s]+)(?:#[^)]*)?\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 _SCORES = re.compile(r"^<!-- scores: (\w+) (.+?) -->$", re.MULTILINE)
@@ -36,18 +44,22 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for name, content in _tour():
         files.append(File.generated(config, name, content=content))
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "report.html"
-        words = ["report", str(scores.RESULTS), "--unequal-budgets", "--out", str(path)]
-        ended = subprocess.run([sys.executable, "-m", "lrtasks", *words], capture_output=True, text=True, check=False)
-        if ended.returncode != 0:
-            raise PluginError(f"lrtasks report failed: {ended.stderr.strip()}")
-        files.append(File.generated(config, REPORT, content=path.read_text()))
+        for name, command in MADE.items():
+            path = Path(folder) / Path(name).name
+            words = [*command, "--unequal-budgets", "--out", str(path)]
+            ended = subprocess.run(
+                [sys.executable, "-m", "lrtasks", *words], capture_output=True, text=True, check=False
+            )
+            if ended.returncode != 0:
+                raise PluginError(f"lrtasks {command[0]} failed: {ended.stderr.strip()}")
+            files.append(File.generated(config, name, content=path.read_text()))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Put scores where a page asks for them, and leave of links to files of the repository their words."""
-    with_scores = _SCORES.sub(lambda match: scores.KINDS[match[1]](match[2].split()), markdown)
+    """Put scores and charts where a page asks for them; links to files of the repository become plain words."""
+    with_charts = _CHART.sub(r"![\2](results/\1.svg)", markdown)
+    with_scores = _SCORES.sub(lambda match: scores.KINDS[match[1]](match[2].split()), with_charts)
     return _LINK.sub(lambda match: match[1] if _leaves_the_site(page, match[2]) else match[0], with_scores)
 
 
