@@ -82,10 +82,10 @@ def grid(progress: SuiteProgress, width: int, height: int) -> Table:
     cells: dict[tuple[str, str], list[int]] = {}
     for label, (number, run) in zip(task_labels(progress.runs), enumerate(progress.runs), strict=True):
         cells.setdefault((label, run.model.name), []).append(number)
-    names = [list(dict.fromkeys(place[side] for place in cells)) for side in (0, 1)]
-    fitting = [_fitting(*names, width, height), _fitting(*reversed(names), width, height)]
+    tasks, models = (list(dict.fromkeys(place[side] for place in cells)) for side in (0, 1))
+    fitting = [_fitting(tasks, models, width, height), _fitting(models, tasks, width, height)]
     turned = fitting[1][0] * fitting[1][1] > fitting[0][0] * fitting[0][1]
-    rows, columns = reversed(names) if turned else names
+    rows, columns = (models, tasks) if turned else (tasks, models)
     high, wide = fitting[turned]
     if turned:
         cells = {(model, task): numbers for (task, model), numbers in cells.items()}

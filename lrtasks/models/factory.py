@@ -81,11 +81,11 @@ def is_registered(model: ModelLike) -> bool:
     return isinstance(model, str) and ":" not in model
 
 
-def model_label(model: ModelLike, name: str = "") -> str:
+def model_label(model: ModelLike | type[ModelConfig], name: str = "") -> str:
     """The name of a model in tables, messages and settings (``LABEL.PARAMETER``): its class's or function's own."""
-    if is_registered(model):
-        return str(model)
     if isinstance(model, str):
+        if is_registered(model):
+            return model
         model = load_object(model, "model")
     if isinstance(model, type) and issubclass(model, ModelConfig):
         return getattr(model, "name", model.__name__)

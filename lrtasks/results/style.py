@@ -110,7 +110,7 @@ def title(label: str) -> str:
     return TITLES.get(name, name) + space + settings
 
 
-def series(number: int) -> dict[str, str]:
+def series(number: int) -> dict[str, Any]:
     """Colour and marker of a series; figures with the same models in the same order show them alike.
 
     >>> series(0), series(8)
