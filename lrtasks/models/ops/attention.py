@@ -128,7 +128,7 @@ def attend_local(
         used = (inner - 2) * chunk + span
 
         def seen(x: Tensor) -> Tensor:
-            chunks = x[:, :, :used].unflatten(2, (-1, chunk)).transpose(1, 2)
+            chunks = torch.unflatten(x[:, :, :used], 2, (-1, chunk)).transpose(1, 2)
             return torch.cat([chunks[:, shift : shift + inner - 1] for shift in range(2 + after)], 3).flatten(0, 1)
 
         queries = q[:, :, chunk : inner * chunk].reshape(batch, heads, inner - 1, chunk, width).transpose(1, 2)

@@ -36,7 +36,7 @@ def rotate(x: Tensor, positions: Tensor | None = None) -> Tensor:
         turns = _turns_from_start(*x.shape[-2:], x.device, working)
     else:
         turns = _turns(positions, x.shape[-1], working)
-    pairs = x.to(working).unflatten(-1, (-1, 2))
+    pairs = torch.unflatten(x.to(working), -1, (-1, 2))
     if any(stride % 2 for stride in pairs.stride()[:-1]) or pairs.stride(-1) != 1 or pairs.storage_offset() % 2:
         pairs = pairs.contiguous()
     return torch.view_as_real(torch.view_as_complex(pairs) * turns).flatten(-2).to(x.dtype)

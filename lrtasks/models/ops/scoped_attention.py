@@ -178,7 +178,8 @@ class Tiles:
         """``bias`` at :meth:`differences`, from one call for every difference that occurs."""
         lowest = 1 - self.block - self.back * self.block
         values = bias(torch.arange(lowest, lowest + self.block + self.span - 1, device=device))
-        return Toeplitz.apply(values, self.block, self.span)
+        matrix: Tensor = Toeplitz.apply(values, self.block, self.span)  # type: ignore[no-untyped-call]
+        return matrix
 
     def existing(self, valid: Tensor | None, device: torch.device) -> Tensor | None:
         """Keys that are not padding, ``(batch or 1, count, 1, span)``; None if all are keys."""
@@ -271,7 +272,7 @@ def _attend_tile(
         by_distance = scores.new_zeros(len(distances)) if bias is None else bias(distances)
         if visible is not None:
             by_distance = by_distance.masked_fill(~visible, -torch.inf)
-        scores = scores.add_(Toeplitz.apply(by_distance, *scores.shape[-2:]))
+        scores = scores.add_(Toeplitz.apply(by_distance, *scores.shape[-2:]))  # type: ignore[no-untyped-call]
     if existing is not None:
         scores = scores.masked_fill_(~existing, -torch.inf)
     return attention_weights(scores, function, padded=padded).to(value.dtype) @ value
@@ -288,7 +289,7 @@ class Toeplitz(torch.autograd.Function):
         return values.expand(rows, -1).flatten().as_strided((rows, columns), (len(values) - 1, 1), rows - 1)
 
     @staticmethod
-    def backward(_: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(_: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         rows, columns = grad.shape
         count = rows + columns - 1
         skewed = grad.new_zeros(rows, count)
