@@ -106,6 +106,8 @@ OTHERS: dict[str, Any] = {
     "stop_solved": True,
     "test_lengths": (5,),
     "test_data": ("stored",),
+    "accumulate": 2,
+    "checkpoint_blocks": True,
     "precision": "bf16",
     "lr": 0.5,
     "weight_decay": 0.5,
