@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest import mock
 
 import hypothesis
 import numpy as np
@@ -53,6 +55,24 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
     backend = Pretend()
     monkeypatch.setattr(backends, "make_backend", lambda *_, **__: backend)
     return backend
+
+
+@pytest.fixture(scope="module")
+def samples_drawn_once() -> Iterator[None]:
+    """Reports of a test file share the pictures of equal tasks."""
+    from lrtasks.results.report import page
+
+    drawn: dict[str, Any] = {}
+    draw = page.draw_sample
+
+    def shared(name: str, parameters: dict[str, Any]) -> Any:
+        key = json.dumps([name, parameters], default=repr, sort_keys=True)
+        if key not in drawn:
+            drawn[key] = draw(name, parameters)
+        return drawn[key]
+
+    with mock.patch.object(page, "draw_sample", shared):
+        yield
 
 
 class Said(NamedTuple):

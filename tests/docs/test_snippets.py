@@ -47,6 +47,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del registry._classes[added]
 
 
+@pytest.mark.usefixtures("samples_drawn_once")
 @pytest.mark.parametrize("page", [page for page in PAGES if not all(block.slow for block in blocks(page))], ids=name)
 def test_page(page: Path, reader: Path) -> None:
     read(page, reader)

@@ -22,6 +22,7 @@ from lrtasks.results import RunRecord
 from lrtasks.results.report import Report, heat_map_svg, make_report, read_report, render_page
 from lrtasks.results.report.charts import vega
 
+pytestmark = pytest.mark.usefixtures("samples_drawn_once")
 MAX_BYTES = 10_000_000
 
 
