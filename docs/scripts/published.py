@@ -35,8 +35,8 @@ def columns(_: Path, __: Sequence[str]) -> str:
 
 
 def runs(page: Path, words: Sequence[str]) -> str:
-    """What ``lrtasks table FOLDER --format markdown`` prints; ``transpose`` is its option."""
-    made = make_table(runs_of(page.parent))
+    """What ``lrtasks table FOLDER --format markdown`` prints; ``transpose`` and ``unequal`` are its options."""
+    made = make_table(runs_of(page.parent), unequal_budgets="unequal" in words)
     return render("markdown", made.tables(transpose="transpose" in words), made.notes())
 
 
