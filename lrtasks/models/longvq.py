@@ -144,6 +144,7 @@ class LongVQ(ModelConfig):
         # About as many parameters as dlr's small preset; a step takes longer. A codebook and a window to fit lengths of
         # some hundred positions.
         "small": {"d_model": 52, "layers": 2, "norm": "layer", "codebook": 128, "window": 32, "budget.lr": 0.001},
+        "small/compression": {"window": None},
         # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16, d_k and S as in most rows of the
         # LongVQ paper.
         "paper": {

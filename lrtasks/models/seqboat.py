@@ -111,6 +111,7 @@ TEXT: dict[str, Any] = {
 TASK_PRESETS: Presets = {
     # About as many parameters as dlr's small preset; a step takes longer.
     "small": {"d_model": 64, "layers": 2, "norm": "layer", "window": 32, "budget.lr": 0.001},
+    "small/compression": {"window": None},
     # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16, d_z and w = 256 as in most rows of the
     # SeqBoat paper's table.
     "paper": {

@@ -37,7 +37,7 @@ class Solve(SignalTask):
     group: ClassVar[str] = "algorithms"
 
     presets: ClassVar[Presets] = {
-        "small": {"length": 24, "budget.batch_size": 64, "budget.steps": 3000},
+        "small": {"length": 36, "budget.batch_size": 64, "budget.steps": 3000},
         # no model of the package leaves its floor here in 2,000 steps of 16 samples
         "small-hard": {"length": 256},
         "paper": {"length": 4096},
