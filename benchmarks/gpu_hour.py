@@ -155,9 +155,11 @@ def options(name: str, device: str, length: int) -> dict[str, float]:
 def commands(table: str, wanted: str, *, tiny: bool) -> list[list[str]]:
     """Commands of a table of the reproduction page, those of cheap models first."""
     section = REPRODUCE.read_text(encoding="utf-8").split(f"generated: reproduce {table} -->")[1].split("<!-- end")[0]
-    found = [
-        shlex.split(line)[1:] for line in re.findall(r"`(lrtasks eval [^`]*)`", section) if re.search(wanted, line)
-    ]
+    tasks = re.findall(r"^\| ([a-z-]+) \|", section, re.MULTILINE)[2:]  # below the header and its rule
+    by_column = [line for line in re.findall(r"^(lrtasks eval .*)$", section, re.MULTILINE) if "#" not in line]
+    lines = re.findall(r"`(lrtasks eval [^`]*)`", section)
+    lines += [line.replace("TASK", task) for line in by_column for task in tasks]
+    found = [shlex.split(line)[1:] for line in lines if re.search(wanted, line)]
 
     def cost(words: list[str]) -> tuple[int, int]:
         layers = words[words.index("--layers") + 1] if "--layers" in words else 1

@@ -21,7 +21,7 @@ import lrtasks
 from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line, is_shortage
 from lrtasks.evaluation import checkpoint, loop
-from lrtasks.evaluation.batches import Replay, Streams, make_streams
+from lrtasks.evaluation.batches import Replay, Streams, check_batch, make_streams
 from lrtasks.evaluation.environment import (
     describe_environment,
     device_name,
@@ -246,6 +246,7 @@ class _Run:
 
     def _validation_floor(self) -> float:
         """The best baseline's score on the validation stream."""
+        check_batch(self.streams.train[0], self.config.task)
         train = Replay(self.streams.train.whole(), BASELINE_BATCHES, self.streams.workers)
         val = Replay(*self.streams.val, self.streams.workers)
         scores = baseline_scores(self.config.task, train, val)

@@ -344,7 +344,7 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (DiagnosticNaN, "diagnostics: rate must be finite numbers"),
     (NoDictionary, "diagnostics must return a dictionary"),
     (OptionsOfOthers, "parameter_options: gone.weight is not a parameter of this module"),
-    (UnknownOption, "parameter_options: gain must be a dictionary with lr or weight_decay"),
+    (UnknownOption, "parameter_options: gain must be a dictionary with lr or lr_factor or weight_decay"),
     (FailsWithMask, r"fails with a padding mask, bool of shape \(3, 20\): RuntimeError: "),
     (NaNWithMask, "output is not finite with a padding mask"),
     (StreamsWrong, "step, one position after the other, gives other outputs than forward: by .* most at row"),

@@ -98,9 +98,14 @@ def test_too_little_memory_is_said_in_one_line(tmp_path: Path, error: Exception)
 def test_a_worker_that_dies_is_said_in_one_line(tmp_path: Path) -> None:
     class Deadly(Labels):
         def sample(self, rng: np.random.Generator) -> Any:
+            import multiprocessing
             import os
             import signal
+            import time
 
+            if multiprocessing.parent_process() is None:  # the first batch is made here, to see how long one takes
+                time.sleep(0.1)
+                return super().sample(rng)
             os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(UsageError, match=r"a background process that makes batches died .*; try --workers 0"):
