@@ -103,10 +103,10 @@ def test_a_worker_that_dies_is_said_in_one_line(tmp_path: Path) -> None:
             import signal
             import time
 
-            if multiprocessing.parent_process() is None:  # the first batch is made here, to see how long one takes
-                time.sleep(0.1)
-                return super().sample(rng)
-            os.kill(os.getpid(), signal.SIGKILL)
+            if multiprocessing.parent_process() is not None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.1)  # the first batch is made here, to see how long one takes
+            return super().sample(rng)
 
     with pytest.raises(UsageError, match=r"a background process that makes batches died .*; try --workers 0"):
         run(plain, tmp_path, Deadly(), workers=1)
