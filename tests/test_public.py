@@ -58,7 +58,7 @@ def test_bare_settings_are_keywords(tmp_path: Path) -> None:
 def test_a_budget_is_taken_whole(tmp_path: Path) -> None:
     budget = lrtasks.Budget(steps=3, lr=0.02, eval_every=3, val_batches=1, test_batches=1, batch_size=2)
     record = lrtasks.evaluate(Layer, TASK, preset="paper", budget=budget, out=tmp_path, workers=0, quiet=True)
-    assert record.budget == budget.parameters()
+    assert record.budget == budget.identifying()
 
 
 def test_a_trained_model_is_loaded_at_another_length(tmp_path: Path) -> None:
