@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,14 +127,14 @@ def _write(out: Path, drawn: Sequence[Profile], page: str) -> None:
     """Write the drawing, in an HTML page with the tables below it."""
     from lrtasks.files import write_output
     from lrtasks.results.profile import draw_profile
+    from lrtasks.results.style import encode, save
 
-    ending = out.suffix.lower().removeprefix(".")
-    buffer = io.BytesIO()
-    draw_profile(drawn).savefig(buffer, format="svg" if ending == "html" else ending, dpi=150)
-    content = buffer.getvalue()
-    if ending == "html":
-        picture = content.decode()
-        content = page.replace("<table>", picture[picture.index("<svg") :] + "<table>", 1).encode(errors="replace")
+    figure = draw_profile(drawn)
+    if out.suffix.lower() != ".html":
+        save(figure, out)
+        return
+    picture = encode(figure, ".svg").decode()
+    content = page.replace("<table>", picture[picture.index("<svg") :] + "<table>", 1).encode(errors="replace")
     try:
         write_output(out, content)
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +11,8 @@ import numpy as np
 from lrtasks.errors import UsageError, printable
 from lrtasks.files import write_atomically
 from lrtasks.record import RunRecord, score_name
+from lrtasks.results.style import encode, styled
 from lrtasks.results.style import metric as metric_name
-from lrtasks.results.style import styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,10 +98,8 @@ def draw_module(states: Mapping[str, Portrait], pictures: np.ndarray | None = No
 
 def save(figure: Figure, path: Path) -> Path:
     """Write ``figure`` as PNG and return its path; a link there is replaced, not followed."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
     try:
-        write_atomically(path, buffer.getbuffer())
+        write_atomically(path, encode(figure, ".png"))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
     return path

@@ -45,7 +45,7 @@ COSTS = {
 
 @styled
 def draw_curves(table: Table, records: Sequence[RunRecord]) -> Figure:
-    """Validation score against training step: one panel per task, one line per model, the floor dashed.
+    """Validation score against training step: one panel per task, one line per model, the floor dotted.
 
     Raises:
         UsageError: if no run was evaluated while it was trained.

@@ -23,6 +23,7 @@ from lrtasks.results.compare import by_column
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.frame import SOLVED
 from lrtasks.results.settings import key
+from lrtasks.results.style import COLOURS, styled, title
 from lrtasks.results.table import Run, plain_rows
 
 if TYPE_CHECKING:
@@ -266,6 +267,7 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
     return said
 
 
+@styled
 def draw_profile(profiles: Sequence[Profile]) -> Figure:
     """One panel per profile with a bar per group from 0 to 1, in one colour that prints in grey too.
 
@@ -286,14 +288,14 @@ def draw_profile(profiles: Sequence[Profile]) -> Figure:
             group = next((group for group in profile.groups if group.name == name), None)
             scaled = group.scaled if group else None
             panel.barh(place, 1, height=0.7, color="#f0f0f0")
-            panel.barh(place, scaled or 0, height=0.7, color="#0072b2")
+            panel.barh(place, scaled or 0, height=0.7, color=COLOURS[0])
             text = "not run" if scaled is None or group is None else _short(group)
             inside = (scaled or 0) > 0.6
             at, side, colour = (-0.03, "right", "white") if inside else (0.03, "left", "black")
             panel.text((scaled or 0) + at, place, text, ha=side, va="center", fontsize=7, color=colour)
         panel.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), xticks=[0, 0.5, 1])
         panel.set_yticklabels(names, fontsize=8)
-        panel.set_title(printable(profile.label), fontsize=8)
+        panel.set_title(printable(title(profile.label)), fontsize=8)
         panel.tick_params(length=0, labelsize=8, labelbottom=True)
         for side in ("top", "right", "left"):
             panel.spines[side].set_visible(False)

@@ -128,17 +128,22 @@ def save(figure: Figure, path: Path) -> Path:
     ending = path.suffix.lower()
     if ending not in FORMATS:
         raise UsageError(f"a figure is written as {', '.join(FORMATS)}, found {path}")
+    try:
+        write_output(path, encode(figure, ending))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    return path
+
+
+def encode(figure: Figure, ending: str) -> bytes:
+    """A figure as a file's content, of the ending ``.pdf``, ``.png`` or ``.svg``."""
     import matplotlib as mpl
 
     buffer = io.BytesIO()
     undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": None}[ending]
     with mpl.rc_context({**SETTINGS, "svg.hashsalt": "lrtasks"}):
         figure.savefig(buffer, format=ending[1:], metadata=undated)
-    try:
-        write_output(path, buffer.getvalue())
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
-    return path
+    return buffer.getvalue()
 
 
 def metric(name: str) -> str:

@@ -69,6 +69,14 @@ def test_vectors_decays_and_taps_have_no_weight_decay(name: str) -> None:
     assert all(id(module.weight) in decayed for module in built.modules() if type(module) is nn.Linear)
 
 
+def test_the_bias_of_rwkv7s_decay_learns_at_twice_the_rate() -> None:
+    built = model("rwkv7")
+    groups = make_optimiser(built, Budget(lr=0.1)).param_groups
+    faster = {id(value) for group in groups if group["lr"] == 0.2 for value in group["params"]}
+    names = {name for name, value in built.named_parameters() if id(value) in faster}
+    assert {name.partition("w_lora")[2] for name in names} == {".up.bias"} and len(names) == 2
+
+
 @pytest.mark.parametrize("preset", ["recall-16k", "recall-64k"])
 @pytest.mark.parametrize("name", RECURRENT)
 def test_recall_presets_have_equal_states(name: str, preset: str) -> None:
