@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import warnings
@@ -25,6 +26,9 @@ DATA = Path(__file__).parent / "data"
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("same")
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: more threads would wait for each other
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
