@@ -15,11 +15,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from lrtasks.data.columns import Column
-from lrtasks.data.store import Store
+from lrtasks.data.store import HIDDEN, Store
 from lrtasks.errors import UsageError
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
+PLAN = f"{HIDDEN}/plan.json"
+"""What was asked for, while the dataset is in the making."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from lrtasks.generators.base import SPLITS, Split, Task
 from lrtasks.generators.randomness import epoch_order
 from lrtasks.machine import cores
 from lrtasks.run_config import RunConfig
-from lrtasks.spec import IGNORED, Batch
+from lrtasks.spec import Batch, misfit
 
 HELD_OUT_SEED = 0
 """Validation and test streams are the same for every run, whatever its seed."""
@@ -184,18 +184,9 @@ def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Strea
 
 def check_batch(batch: Loaded, task: Task) -> None:
     """Raise :class:`UsageError` unless a batch has the types, shapes and labels that its task declares."""
-    for name, array, spec in (("x", batch.x, task.input), ("y", batch.y, task.target)):
-        wanted = (*spec.shape(len(batch.x)), torch.float32 if spec.kind == "real" else torch.int64)
-        if (*array.shape, array.dtype) != wanted:
-            raise UsageError(
-                f"{task.name}: sample gives {name} of shape {tuple(array.shape[1:])} and type {array.dtype};"
-                f" its spec declares {wanted[1:-1]} and {wanted[-1]}"
-            )
-        if spec.kind == "real" and not bool(array.isfinite().all()):
-            raise UsageError(f"{task.name}: sample gives values of {name} that are no finite numbers")
-        ignored = array == IGNORED if name == "y" else torch.zeros_like(array, dtype=torch.bool)
-        if spec.kind == "token" and bool(((array < 0) | (array >= spec.width))[~ignored].any()):
-            raise UsageError(f"{task.name}: sample gives {name} outside 0..{spec.width - 1}")
+    problem = misfit(batch.batch, task.input, task.target)
+    if problem:
+        raise UsageError(f"{task.name}: in its samples {problem}")
 
 
 def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Generator[Loaded, None, None]:
