@@ -103,15 +103,12 @@ class Config:
         Raises:
             UsageError: for a setting that is no parameter of the class and no budget field.
         """
-        own: dict[str, Any] = {}
-        budget: dict[str, Any] = {}
+        own, budget, known = dict[str, Any](), dict[str, Any](), cls.parameter_names()
         for setting, value in cls.presets.get(name, {}).items():
-            if setting.startswith("budget."):
-                budget[setting.removeprefix("budget.")] = value
-            elif setting in cls.parameter_names():
-                own[setting] = value
-            else:
-                raise unknown(f"parameter in preset {name} of {cls._title()}:", setting, cls.parameter_names())
+            of_budget = setting.startswith("budget.")
+            if not of_budget and setting not in known:
+                raise unknown(f"parameter in preset {name} of {cls._title()}:", setting, known)
+            (budget if of_budget else own)[setting.removeprefix("budget.")] = value
         return own, budget
 
     def parameters(self) -> dict[str, Any]:
@@ -281,7 +278,7 @@ def _converted(hint: Any, value: Any) -> Any:
             return value
     elif hint not in (int, float):
         raise TypeError(f"a parameter cannot be declared as {_type_name(hint)}")
-    elif isinstance(value, numbers.Real) and not isinstance(value, bool):
+    elif type(value) is not bool and isinstance(value, numbers.Real):
         if hint is int and isinstance(value, numbers.Integral):
             return int(value)
         with contextlib.suppress(OverflowError):

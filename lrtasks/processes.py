@@ -82,8 +82,8 @@ def run_command(
     tether, held = os.pipe()
     try:
         with tempfile.TemporaryFile() as errors:
-            process = template and template.start(arguments, tether, errors.fileno(), stop)
-            process = process or subprocess.Popen(
+            forked = template.start(arguments, tether, errors.fileno(), stop) if template else None
+            process = forked or subprocess.Popen(
                 [sys.executable, "-m", "lrtasks", *arguments],
                 env={**_environment(threads), **(environment or {}), TETHERED: "1"},
                 stdin=tether,

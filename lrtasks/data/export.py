@@ -190,7 +190,6 @@ def _arrays(plan: Manifest) -> list[Column]:
 
 
 def _plain(value: Any) -> Any:
-    """A piece of metadata as JSON and CSV can write it."""
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 

@@ -79,8 +79,7 @@ class StoredDataset:
         Raises:
             UsageError: naming what differs.
         """
-        found = {name: getattr(self.manifest, name) for name in ("task", "version", "parameters")}
-        unlike = differences(found, task.identity())
+        unlike = differences(self.manifest.fields("task", "version", "parameters"), task.identity())
         if not unlike:
             columns = {column.name: column for column in self.manifest.columns}
             wanted = {column.name: column for column in declared(task)}
@@ -146,9 +145,6 @@ def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
 
     A file whose SHA-256 this process knows is not read again while its size and time of change are the same.
 
-    Args:
-        path: folder or fsspec address.
-
     Raises:
         UsageError: if it is no finished dataset, is not in Parquet, or was changed.
     """
@@ -166,9 +162,6 @@ def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
 def verify(path: str | os.PathLike[str]) -> list[str]:
     """Name every problem of a dataset; an empty list if it is whole and unchanged.
 
-    Args:
-        path: folder or fsspec address.
-
     Raises:
         UsageError: if there is no such folder.
     """
@@ -183,9 +176,6 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
 def info(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a dataset is, JSON-ready: task, parameters, seed, counts, format, files, bytes, what was replaced, versions.
-
-    Args:
-        path: folder or fsspec address.
 
     Raises:
         UsageError: if it holds no finished dataset, or its manifest was changed.
@@ -239,7 +229,6 @@ def _opened(path: str | os.PathLike[str]) -> tuple[Store, Manifest]:
 
 
 def _visible(store: Store) -> list[str]:
-    """Names of all files but hidden ones."""
     return [name for name in store.names() if "/." not in f"/{name}"]
 
 
@@ -257,10 +246,7 @@ def _checked(check: Callable[[Any], str | None], things: Iterable[Any]) -> Itera
 def _changed(store: Store, files: Iterable[tuple[str, str]], *, known: bool = False) -> Iterator[str]:
     """Files that are missing or have another SHA-256 than the one given.
 
-    Args:
-        store: where they are.
-        files: pairs of name and SHA-256.
-        known: take what this process has read before for unchanged while size and time of change are the same.
+    With ``known``, what this process has read before counts as unchanged while size and time of change are the same.
     """
 
     def check(file: tuple[str, str]) -> str | None:

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -76,8 +76,10 @@ def generate(
 ) -> Manifest:
     """Write a dataset to a folder; go on where an earlier run of the same request stopped.
 
+    Sample i of a split is sample i of the task's stream, duplicates aside.
+
     Args:
-        task: what to draw; sample i of a split is sample i of the task's stream, duplicates aside.
+        task: what to draw.
         out: folder, or an address that fsspec knows, such as ``s3://bucket/name``. It must be empty, or hold this
             dataset, finished or not, and no other file.
         samples: number of samples over all splits, at most :data:`MAX_SAMPLES`.
@@ -294,17 +296,8 @@ def make_plan(
         raise UsageError(
             f"{samples:,} samples make {shards:,} shards of {per_shard:,}; at most {MAX_SHARDS:,} are allowed"
         )
-    return Manifest(
-        **task.identity(),
-        seed=int(seed),
-        counts=counts,
-        format=format,
-        shard_size=per_shard,
-        columns=columns,
-        shards=(),
-        replaced=(),
-        versions=_versions(),
-    )
+    made: dict[str, Any] = {"columns": columns, "shards": (), "replaced": (), "versions": _versions()}
+    return Manifest(**task.identity(), seed=int(seed), counts=counts, format=format, shard_size=per_shard, **made)
 
 
 def split_counts(samples: int, split: Sequence[float]) -> dict[str, int]:
@@ -353,22 +346,14 @@ def _check_folder(store: Store, plan: Manifest) -> None:
         unlike = differences(found, plan.request())
         if unlike:
             raise UsageError(f"{store.address} holds another dataset: {'; '.join(unlike)}; choose another folder")
-        own = _own_names(plan)
+        shards = [shard for split in plan.counts for shard in plan.planned(split)]
+        own = {MANIFEST, PLAN, LOCK, *(_record_name(plan, shard) for shard in shards)}
+        own.update(name for shard in shards for name in file_names(plan, shard))
+        own.update(TABLES[plan.format].format(split=split) for split in plan.counts if plan.format in TABLES)
     partial = {PLAN.rpartition("/")[2], *(name.rpartition("/")[2] for name in own)}
     for name in names:
         if name not in own and partial_of(name) not in partial:
             raise UsageError(f"{store.address} holds {name!r}, which is not of this dataset; choose another folder")
-
-
-def _own_names(plan: Manifest) -> set[str]:
-    """All names that the writing of a dataset gives to files."""
-    names = {MANIFEST, PLAN, LOCK}
-    for split in plan.counts:
-        if plan.format in TABLES:
-            names.add(TABLES[plan.format].format(split=split))
-        for shard in plan.planned(split):
-            names.update([*file_names(plan, shard), _record_name(plan, shard)])
-    return names
 
 
 def _finished(store: Store, *, quiet: bool) -> Manifest | None:
@@ -475,10 +460,8 @@ def _conclude(store: Store, task: Task, plan: Manifest, shards: list[Shard], rec
 
 
 def _sample(batch: Batch, row: int) -> Sample:
-    mask = None if batch.mask is None else batch.mask[row]
-    return Sample(
-        batch.x[row], batch.y[row], mask, {name: values[row] for name, values in (batch.meta or {}).items()} or None
-    )
+    meta = {name: values[row] for name, values in (batch.meta or {}).items()}
+    return Sample(batch.x[row], batch.y[row], None if batch.mask is None else batch.mask[row], meta or None)
 
 
 def _fingerprint(task: Task, batch: Batch, row: int) -> str | None:
@@ -494,10 +477,8 @@ def _versions() -> dict[str, str]:
     """Versions of what decides the bytes of a shard."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

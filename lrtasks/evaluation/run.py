@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,7 @@ def run(
     with _private_random_numbers(fabric.device), own_threads(fabric, config):
         further_tests(config)  # an impossible length is an error before the run
         streams = make_streams(config, workers, fabric)
-        config = config.with_data(streams.digest)
+        config = replace(config, data_digest=streams.digest)
         # those of the first process: an own object has another digest in every process
         digest, folder = fabric.broadcast((config.digest, config.folder(Path(out))))
         record = None if overwrite else _finished(fabric, folder, digest)
