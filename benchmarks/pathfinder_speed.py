@@ -21,7 +21,7 @@ import time
 
 import numpy as np
 
-from lrtasks.data import pixels
+from lrtasks.data.columns import encode_labels, encode_png
 from lrtasks.generators import make
 from lrtasks.generators.pathfinder import image
 from lrtasks.generators.pathfinder.settings import RESOLUTIONS, Variant
@@ -47,8 +47,8 @@ def seconds(res: int, variant: Variant, images: int) -> tuple[float, np.ndarray]
         times.append(time.process_time())
         picture = image.draw(layout)
         times.append(time.process_time())
-        pixels.encode_grey(picture.image)
-        pixels.encode_labels(picture.target.astype(np.int64), 3)
+        encode_png(picture.image)
+        encode_labels(picture.target.astype(np.int64), 3)
         times.append(time.process_time())
         row[:] = np.diff(times)
     return preparation, taken

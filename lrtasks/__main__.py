@@ -1,7 +1,7 @@
 """``python -m lrtasks``: the command line."""
 
 from lrtasks.cli import main
-from lrtasks.processes import watch_parent
+from lrtasks.processes import end_with_parent
 
-watch_parent()
+end_with_parent()
 main()

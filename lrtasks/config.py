@@ -8,10 +8,12 @@ A *setting* is a parameter as a user names it: ``length``, or ``task.length`` wi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import numbers
+import operator
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -101,15 +103,12 @@ class Config:
         Raises:
             UsageError: for a setting that is no parameter of the class and no budget field.
         """
-        own: dict[str, Any] = {}
-        budget: dict[str, Any] = {}
+        own, budget, known = dict[str, Any](), dict[str, Any](), cls.parameter_names()
         for setting, value in cls.presets.get(name, {}).items():
-            if setting.startswith("budget."):
-                budget[setting.removeprefix("budget.")] = value
-            elif setting in cls.parameter_names():
-                own[setting] = value
-            else:
-                raise unknown(f"parameter in preset {name} of {cls._title()}:", setting, cls.parameter_names())
+            of_budget = setting.startswith("budget.")
+            if not of_budget and setting not in known:
+                raise unknown(f"parameter in preset {name} of {cls._title()}:", setting, known)
+            (budget if of_budget else own)[setting.removeprefix("budget.")] = value
         return own, budget
 
     def parameters(self) -> dict[str, Any]:
@@ -250,51 +249,43 @@ def _type_name(hint: Any) -> str:
 
 def _convert(title: str, field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     """Return ``value`` as the field's type: int, float, bool, str, a tuple of those, or an optional of those."""
-    converted = _converted(hint, value)
-    if converted is _NO:
+    try:
+        return _converted(hint, value)
+    except ValueError:
         close = suggestion(value, _literals(hint)) if isinstance(value, str) else ""
-        raise UsageError(f"{title}: {field.name} must be {_type_phrase(hint)}, found {value!r}{close}")
-    return converted
-
-
-_NO = object()
+        raise UsageError(f"{title}: {field.name} must be {_type_phrase(hint)}, found {value!r}{close}") from None
 
 
 def _converted(hint: Any, value: Any) -> Any:
-    origin = get_origin(hint)
+    origin, options = get_origin(hint), get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        for option in get_args(hint):
-            converted = _converted(option, value)
-            if converted is not _NO:
-                return converted
-        return _NO
-    if hint is type(None):  # the text is what ``--set max_kernel=none`` gives; in ``str | None`` it stays a text
-        return None if value is None or (isinstance(value, str) and value.lower() == "none") else _NO
-    if hint is bool:
-        return value if isinstance(value, bool) else _NO
-    if isinstance(value, bool):
-        return _NO
-    if hint is int:
-        if isinstance(value, numbers.Integral):
-            return int(value)
-        number = _converted(float, value)
-        return int(number) if number is not _NO and number.is_integer() else _NO
-    if hint is float:
-        try:
-            number = float(value) if isinstance(value, numbers.Real) else math.nan
-        except OverflowError:
-            return _NO
-        return number if math.isfinite(number) else _NO
-    if hint is str:
-        return value if isinstance(value, str) else _NO
-    if origin is typing.Literal:
+        for option in options:
+            with contextlib.suppress(ValueError):
+                return _converted(option, value)
+    elif origin is typing.Literal:
         # a choice like "32" arrives from the command line as a number
         texts = (value, str(value)) if isinstance(value, numbers.Real) else (value,)
-        same = (choice for choice in get_args(hint) for text in texts if type(choice) is type(text) and choice == text)
-        return next(same, _NO)
-    if origin is tuple:
-        return _converted_tuple(get_args(hint), value)
-    raise TypeError(f"a parameter cannot be declared as {_type_name(hint)}")
+        for choice in options:
+            if any(type(choice) is type(text) and choice == text for text in texts):
+                return choice
+    elif origin is tuple:
+        return _converted_tuple(options, value)
+    elif hint is type(None):  # the text is what ``--set max_kernel=none`` gives; in ``str | None`` it stays a text
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            return None
+    elif hint in (bool, str):
+        if isinstance(value, hint):
+            return value
+    elif hint not in (int, float):
+        raise TypeError(f"a parameter cannot be declared as {_type_name(hint)}")
+    elif type(value) is not bool and isinstance(value, numbers.Real):
+        if hint is int and isinstance(value, numbers.Integral):
+            return int(value)
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+            if math.isfinite(number) and (hint is float or number.is_integer()):
+                return hint(number)
+    raise ValueError
 
 
 def _converted_tuple(items: tuple[Any, ...], value: Any) -> Any:
@@ -303,13 +294,10 @@ def _converted_tuple(items: tuple[Any, ...], value: Any) -> Any:
     elif isinstance(value, (int, float)) and not isinstance(value, bool) and items[-1] is Ellipsis:
         value = [value]
     if not isinstance(value, (list, tuple)):
-        return _NO
-    if len(items) == 2 and items[1] is Ellipsis:
+        raise ValueError
+    if items[-1] is Ellipsis:
         items = (items[0],) * len(value)
-    if len(items) != len(value):
-        return _NO
-    converted = tuple(_converted(item, entry) for item, entry in zip(items, value, strict=True))
-    return _NO if any(entry is _NO for entry in converted) else converted
+    return tuple(_converted(item, entry) for item, entry in zip(items, value, strict=True))
 
 
 def _literals(hint: Any) -> list[str]:
@@ -334,26 +322,18 @@ def _type_phrase(hint: Any) -> str:
     return phrases.get(hint, str(hint))
 
 
+_LIMITS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le}
+
+
 def _check_bounds(title: str, field: dataclasses.Field[Any], value: Any) -> None:
-    rules = field.metadata
-    allowed = []
-    if rules.get("at_least") is not None:
-        allowed.append(f"at least {rules['at_least']:_}")
-    if rules.get("above") is not None:
-        allowed.append(f"above {rules['above']:_}")
-    if rules.get("at_most") is not None:
-        allowed.append(f"at most {rules['at_most']:_}")
-    choices = rules.get("choices")
+    limits = {rule: field.metadata[rule] for rule in _LIMITS if field.metadata.get(rule) is not None}
+    choices = field.metadata.get("choices")
     for number in value if isinstance(value, tuple) else (value,):
         if choices is not None and number is not None and number not in choices:
-            listed = ", ".join(str(choice) for choice in choices)
-            raise UsageError(
-                f"{title}: {field.name} must be one of {listed}, found {number!r}"
-                f"{suggestion(str(number), [str(choice) for choice in choices])}"
-            )
-        if isinstance(number, (int, float)) and not isinstance(number, bool):
-            too_small = rules.get("at_least") is not None and number < rules["at_least"]
-            not_above = rules.get("above") is not None and number <= rules["above"]
-            too_large = rules.get("at_most") is not None and number > rules["at_most"]
-            if too_small or not_above or too_large:
-                raise UsageError(f"{title}: {field.name} must be {' and '.join(allowed)}, found {number!r}")
+            names = [str(choice) for choice in choices]
+            close = suggestion(str(number), names)
+            raise UsageError(f"{title}: {field.name} must be one of {', '.join(names)}, found {number!r}{close}")
+        is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+        if is_number and not all(_LIMITS[rule](number, limit) for rule, limit in limits.items()):
+            allowed = " and ".join(f"{rule.replace('_', ' ')} {limit:_}" for rule, limit in limits.items())
+            raise UsageError(f"{title}: {field.name} must be {allowed}, found {number!r}")

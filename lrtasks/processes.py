@@ -26,7 +26,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from typing import Protocol
 
 from lrtasks.errors import UsageError
 from lrtasks.machine import CORES, THREADS, set_thread_defaults
@@ -83,8 +82,8 @@ def run_command(
     tether, held = os.pipe()
     try:
         with tempfile.TemporaryFile() as errors:
-            process = template and template.start(arguments, tether, errors.fileno(), stop)
-            process = process or subprocess.Popen(
+            forked = template.start(arguments, tether, errors.fileno(), stop) if template else None
+            process = forked or subprocess.Popen(
                 [sys.executable, "-m", "lrtasks", *arguments],
                 env={**_environment(threads), **(environment or {}), TETHERED: "1"},
                 stdin=tether,
@@ -103,17 +102,6 @@ def run_command(
     finally:
         os.close(tether)
         os.close(held)
-
-
-class _Process(Protocol):
-    """What :func:`run_command` uses of :class:`subprocess.Popen`."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
 
 
 class Template:
@@ -142,7 +130,7 @@ class Template:
                 start_new_session=True,
             )
 
-    def start(self, arguments: Sequence[str], tether: int, errors: int, stop: threading.Event) -> _Process | None:
+    def start(self, arguments: Sequence[str], tether: int, errors: int, stop: threading.Event) -> _Forked | None:
         """Start a command; ``None`` if this process cannot.
 
         Args:
@@ -176,10 +164,10 @@ class Template:
 
 
 class _Forked:
-    """A process that a :class:`Template` has forked.
+    """A command that a :class:`Template` has forked.
 
     Args:
-        status: gives the exit code when the process ends.
+        status: gives the exit code when it ends.
         pid: its number.
     """
 
@@ -188,18 +176,13 @@ class _Forked:
         self._status = status
         self._code: int | None = None
 
-    def poll(self) -> int | None:
-        with suppress(subprocess.TimeoutExpired):
-            return self.wait(0)
-        return None
-
     def wait(self, timeout: float | None = None) -> int:
         if self._code is None:
             if not self._status.poll(timeout):
                 raise subprocess.TimeoutExpired("lrtasks", timeout or 0)
             try:
                 self._code = self._status.recv()
-            except (EOFError, OSError):  # the template was killed
+            except (EOFError, OSError):  # whoever waits for it was killed
                 self._code = -signal.SIGKILL
         return self._code
 
@@ -217,38 +200,31 @@ def serve(number: int) -> None:
         sys.modules["lrtasks.cli"].app(["eval", "--model", "", "--task", ""], standalone_mode=False)
     gc.collect()
     gc.freeze()  # a collection would otherwise write into all memory that the processes share
-    running: dict[int, tuple[int, Connection]] = {}
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for commands
     with socket.socket(fileno=number) as requests:
         while True:
-            ready = wait([number, *running])
-            for ended in running.keys() & ready:
-                pid, status = running.pop(ended)
-                os.close(ended)
-                with status, suppress(OSError):
-                    status.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-            if number in ready:
-                words, files, *_ = socket.recv_fds(requests, LARGEST_REQUEST, 3)
-                if not words:
-                    os._exit(0)  # the parent has ended
-                status, own = Connection(files[0]), files[1:]
-                child = _fork()
-                if child == 0:
-                    break
-                for file in own:
-                    os.close(file)
-                if child is None:
-                    status.close()
-                else:
-                    running[os.pidfd_open(child)] = child, status
+            words, files, *_ = socket.recv_fds(requests, LARGEST_REQUEST, 3)
+            if not words:
+                os._exit(0)  # the parent has ended
+            if _fork() == 0:
+                break
+            for file in files:
+                os.close(file)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child, status = _fork(), Connection(files[0])
+    if child != 0:
+        for file in files[1:]:
+            os.close(file)
+        with suppress(OSError):
+            if child is not None:
+                status.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        os._exit(0)
     os.setsid()
-    for ended, (_, other) in running.items():
-        os.close(ended)
-        other.close()
-    for file, place in zip(own, (sys.stdin, sys.stderr), strict=True):
-        os.dup2(file, place.fileno())
-        os.close(file)
     with status:
         status.send(os.getpid())
+    for file, place in zip(files[1:], (sys.stdin, sys.stderr), strict=True):
+        os.dup2(file, place.fileno())
+        os.close(file)
     os.environ[TETHERED] = "1"
     sys.argv[1:] = json.loads(words)
 
@@ -261,32 +237,31 @@ def _fork() -> int | None:
         return None
 
 
-def watch_parent() -> None:
-    """In a child of :func:`run_command`: end with the parent."""
-    if os.environ.pop(TETHERED, None) is None:
-        return
-    threading.Thread(target=_end_with_parent, args=(os.dup(sys.stdin.fileno()),), daemon=True).start()
-    # nothing else may wait for input that never comes
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, sys.stdin.fileno())
-    os.close(nothing)
-
-
 def end_with_parent() -> None:
-    """End this process of :mod:`multiprocessing` as soon as its parent has ended, even by a kill."""
+    """End this process as soon as the one that started it has ended, even by a kill.
+
+    This is for processes of :mod:`multiprocessing`, and for commands of :func:`run_command`, which take along the
+    processes that they have started. Nothing happens in others.
+    """
     parent = multiprocessing.parent_process()
-    assert parent is not None
+    if parent is None:
+        if os.environ.pop(TETHERED, None) is None:
+            return
+        tether = os.dup(sys.stdin.fileno())
+        # nothing else may wait for input that never comes
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, sys.stdin.fileno())
+        os.close(nothing)
 
     def watch() -> None:
-        parent.join()
-        os._exit(1)
+        if parent is None:
+            wait([tether])
+            os.killpg(os.getpgid(0), signal.SIGKILL)
+        else:
+            parent.join()
+            os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _end_with_parent(tether: int) -> None:
-    os.read(tether, 1)
-    os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def _environment(threads: int | None) -> dict[str, str]:
@@ -296,10 +271,12 @@ def _environment(threads: int | None) -> dict[str, str]:
     return {**os.environ, **dict.fromkeys((*THREADS, CORES), str(threads))}
 
 
-def _wait(process: _Process, time_limit: float | None, stop: threading.Event) -> int | None:
+def _wait(process: subprocess.Popen[bytes] | _Forked, time_limit: float | None, stop: threading.Event) -> int | None:
     """The exit code; ``None`` if the process still ran at its time limit, or when it was to stop."""
     last = math.inf if time_limit is None else time.monotonic() + time_limit
-    while time.monotonic() < last and not stop.is_set():
+    while True:
+        left = max(0.0, min(SECONDS_BETWEEN_LOOKS, last - time.monotonic()))
         with suppress(subprocess.TimeoutExpired):
-            return process.wait(min(SECONDS_BETWEEN_LOOKS, max(last - time.monotonic(), 0)))
-    return process.poll()
+            return process.wait(left)
+        if left == 0 or stop.is_set():
+            return None

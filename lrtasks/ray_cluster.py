@@ -45,8 +45,6 @@ def connected(address: str | None) -> Iterator[Any]:
         yield ray
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    if address != "local":
-        _require_answer(address)
     _join(ray, address)
     with redirect_stdout(sys.stderr):  # Ray's threads print reports of lost workers
         try:
@@ -65,36 +63,34 @@ def describe(error: Exception) -> str:
 
 def _join(ray: Any, address: str) -> None:
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    for times in range(1, _tries(address) + 1):
+    if address not in ("local", "auto"):
+        _require_port(address)
+    # a client's server is forked for it and now and then dies of that (Ray issue 63202); the next attempt gets one
+    for _ in range(TRIES if address.startswith("ray://") else 1):
         try:
+            if address != "local":
+                _require_answer(address)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
             return
+        except UsageError:
+            raise
         except Exception as error:
-            if times == _tries(address):
-                raise _refusal(address, " ".join(str(error).split())) from error
+            reason = " ".join(str(error).split())
+    raise _refusal(address, reason)
 
 
 def _require_answer(address: str) -> None:
     """Find out whether Ray answers, in a process of its own: an attempt goes on for minutes and cannot be stopped."""
-    if address != "auto":
-        _require_port(address)
     code = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
-    command = [sys.executable, "-c", code, address]
-    for _ in range(_tries(address)):
-        try:
-            asked = subprocess.run(command, capture_output=True, timeout=SECONDS_TO_ANSWER, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise _refusal(address, f"not within {SECONDS_TO_ANSWER:g} s. {_last_line(error.stderr)}") from None
-        if asked.returncode == 0:
-            return
-    raise _refusal(address, _last_line(asked.stderr))
-
-
-def _tries(address: str) -> int:
-    """A client's server is forked for it and now and then dies of that (Ray issue 63202); the next attempt gets one."""
-    return TRIES if address.startswith("ray://") else 1
+    try:
+        command = [sys.executable, "-c", code, address]
+        asked = subprocess.run(command, capture_output=True, timeout=SECONDS_TO_ANSWER, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise _refusal(address, f"not within {SECONDS_TO_ANSWER:g} s. {_last_line(error.stderr)}") from None
+    if asked.returncode:
+        raise ConnectionError(_last_line(asked.stderr))
 
 
 def _last_line(said: bytes | None) -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import os
 import re
 import stat
-import types
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -214,14 +211,28 @@ def score_name(rows: Sequence[Mapping[str, Any]]) -> str:
     return next(name for name in rows[0] if name not in ("label", "elements"))
 
 
-_NUMBER = int | float | None
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_ENTRIES: dict[str, dict[str, Any]] = {
+_NUMBER = int | float | None
+_NUMBERS = {None: _NUMBER}
+_FORMS: dict[str, Any] = {
+    **dict.fromkeys(("command", "preset", "digest", "status"), str),
+    **dict.fromkeys(("seed", "schema"), int),
+    **dict.fromkeys(("generalisation_length", "steps_to_solve"), int | None),
+    **dict.fromkeys(("environment", "selection", "diagnostics"), dict),
     "task": {"name": str, "version": int, "parameters": dict, "metric": str},
     "model": {"name": str, "parameters": dict, "count": int | None, "state_bytes": int | None},
-    "cost": {"seconds_per_step": _NUMBER, "device": str},
+    "budget": {"steps": _NUMBER},
+    "scores": {None: _NUMBERS},
+    "errors": _NUMBERS,
+    "baselines": {None: _NUMBERS},
+    "further_baselines": {None: {None: _NUMBERS}},
+    "scaled": _NUMBERS,
+    "curve": [{"step": int, **_NUMBERS}],
+    "slices": {None: [{"label": str | int | float, **_NUMBERS}]},
+    "cost": {"seconds_per_step": _NUMBER, "device": str, **_NUMBERS},
+    "notes": [str],
 }
-"""What the readers of records rely on inside a field, with its type; a run that was not timed has no cost."""
+"""What the readers of records rely on in each field: types of entries, that of all others under ``None``."""
 
 
 def _load(file: Path) -> Any:
@@ -267,68 +278,40 @@ def _writer(content: dict[str, Any]) -> str:
     return f"; it was written by lrtasks {version}" if version else ""
 
 
-@functools.cache
-def _fields() -> dict[str, tuple[Any, bool]]:
-    """Type of each field, and whether it may be missing."""
-    found = {}
-    for field in dataclasses.fields(RunRecord):
-        hint = typing.get_type_hints(RunRecord)[field.name]
-        kind = hint if isinstance(hint, types.UnionType) else typing.get_origin(hint) or hint
-        has_default = field.default_factory is not dataclasses.MISSING or field.default is not dataclasses.MISSING
-        found[field.name] = kind, has_default and field.name not in ("status", "schema")
-    return found
-
-
 def _problem(content: dict[str, Any]) -> str | None:
     """Why ``content`` is not a record that the readers of records can rely on; ``None`` if it is one."""
+    fields = {field.name: field for field in dataclasses.fields(RunRecord)}
     for name in content:
-        if name not in _fields():
+        if name not in fields:
             return f"{name!r} does not belong there"
-    for name, (kind, optional) in _fields().items():
-        if name not in content and not optional:
-            return f"{name!r} is missing"
-        if name in content and not isinstance(content[name], kind):
-            return f"{name!r} must be {getattr(kind, '__name__', kind)}, found {content[name]!r}"
-    for name, entries in _ENTRIES.items():
-        for entry, kind in entries.items() if content.get(name) or name != "cost" else ():
-            if entry not in content[name]:
-                return f"{name!r} lacks {entry!r}"
-            if not isinstance(content[name][entry], kind):
-                return f"{name!r} has a bad {entry!r}: {content[name][entry]!r}"
-    for name in ("scores", "baselines"):
-        for group, scores in content.get(name, {}).items():
-            if not _are_numbers(scores):
-                return f"{name!r} must hold numbers by name, found {scores!r} for {group!r}"
-    checks = {
-        "budget": isinstance(content["budget"].get("steps"), _NUMBER),
-        "curve": all(_are_numbers(point) and type(point.get("step")) is int for point in content.get("curve", [])),
-        "slices": all(
-            isinstance(rows, list) and all(map(_is_slice, rows)) for rows in content.get("slices", {}).values()
-        ),
-        "errors": _are_numbers(content.get("errors", {})),
-        "scaled": _are_numbers(content.get("scaled", {})),
-        "cost": _are_numbers({name: value for name, value in content.get("cost", {}).items() if name != "device"}),
-        "notes": all(isinstance(note, str) for note in content.get("notes", [])),
-    }
-    for name, holds in checks.items():
-        if not holds:
-            return f"{name!r} has entries of another form"
+    required = [name for name, field in fields.items() if field.default is field.default_factory or name == "status"]
+    form = {name: _FORMS[name] for name in [*required, *content]}
+    if not content.get("cost"):  # a run that was not timed
+        form["cost"] = dict
+    problem = _misfit({"cost": {}, **content}, form)
+    if problem:
+        return f"it{problem}" if problem[0] == " " else problem[1:]
+    if any(row.keys() <= {"label", "elements"} for rows in content.get("slices", {}).values() for row in rows):
+        return "slices has a row without a score"
     if content["status"] not in STATUSES:
         return f"'status' must be one of {', '.join(STATUSES)}, found {content['status']!r}"
     return None
 
 
-def _is_slice(row: Any) -> bool:
-    return (
-        isinstance(row, dict)
-        and isinstance(row.get("label"), str | int | float)
-        and any(name not in ("label", "elements") for name in row)
-        and _are_numbers({name: value for name, value in row.items() if name != "label"})
-    )
-
-
-def _are_numbers(values: Any) -> bool:
-    return isinstance(values, dict) and all(isinstance(value, _NUMBER) for value in values.values())
+def _misfit(value: Any, form: Any) -> str | None:
+    """Where and why a value is not of a form, ``None`` if it is."""
+    if not isinstance(form, dict | list):
+        return None if isinstance(value, form) else f" must be {getattr(form, '__name__', form)}, found {value!r}"
+    if not isinstance(value, type(form)):
+        return f" must be {type(form).__name__}, found {value!r}"
+    for name in form if isinstance(form, dict) else ():
+        if name not in value and name is not None:
+            return f" lacks {name!r}"
+    for name, entry in value.items() if isinstance(value, dict) else enumerate(value):
+        problem = _misfit(entry, form[0] if isinstance(form, list) else form.get(name, form.get(None, object)))
+        if problem:
+            return f".{name}{problem}"
+    return None
 
 
 def _finite(value: Any) -> Any:

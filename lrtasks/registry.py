@@ -73,10 +73,7 @@ class Registry(Generic[T]):
                     f"{name!r} cannot be the name of a {self.kind}: use letters, digits, '_', '-' and '.',"
                     " begin with a letter or digit, and do not use 'all'"
                 )
-            if not (isinstance(cls, type) and issubclass(cls, self._base_class())):
-                raise UsageError(
-                    f"{self.kind} {name!r} must be a subclass of {self._base.replace(':', '.')}, found {cls!r}"
-                )
+            self._require_kind(cls, f"{self.kind} {name!r}")
             address = f"{cls.__module__}:{cls.__qualname__}"
             owner = self._classes.get(name)
             taken = self._built_in.get(name) or (f"{owner.__module__}:{owner.__qualname__}" if owner else address)
@@ -125,8 +122,7 @@ class Registry(Generic[T]):
         """
         if ":" not in name:
             return name in self.names()
-        found = load_object(name, "task or model")
-        return isinstance(found, type) and issubclass(found, self._base_class())
+        return self._is_kind(load_object(name, "task or model"))
 
     def problems(self) -> dict[str, str]:
         """One line for each name of another package that cannot be used; unlike :meth:`names` this imports them."""
@@ -135,7 +131,7 @@ class Registry(Generic[T]):
             try:
                 self.get(name)
             except UsageError as error:
-                found[name] = " ".join(str(error).split())
+                found[name] = str(error)
         return found
 
     def usable(self) -> list[str]:
@@ -184,21 +180,22 @@ class Registry(Generic[T]):
 
     def _own(self, address: str) -> type[T]:
         """The class of the user's at ``FILE.py:NAME`` or ``package.module:NAME``."""
-        cls = load_object(address, self.kind)
-        if not (isinstance(cls, type) and issubclass(cls, self._base_class()) and issubclass(cls, Config)):
-            raise UsageError(
-                f"{self.kind} {address!r} must be a subclass of {self._base.replace(':', '.')}, found {cls!r}"
-            )
+        cls: type[T] = load_object(address, self.kind)
+        where = f"{self.kind} {address!r}"
+        self._require_kind(cls, where)
         if "name" not in vars(cls):
             cls.name = cls.__name__  # type: ignore[attr-defined]
         for problem in malformed(cls):
-            raise UsageError(f"{self.kind} {address!r}: {problem}")
-        return cls  # type: ignore[return-value]
+            raise UsageError(f"{where}: {problem}")
+        return cls
 
-    def _base_class(self) -> type:
+    def _is_kind(self, cls: object) -> bool:
         module, _, attribute = self._base.partition(":")
-        base: type = getattr(importlib.import_module(module), attribute)
-        return base
+        return isinstance(cls, type) and issubclass(cls, getattr(importlib.import_module(module), attribute))
+
+    def _require_kind(self, cls: object, where: str) -> None:
+        if not self._is_kind(cls):
+            raise UsageError(f"{where} must be a subclass of {self._base.replace(':', '.')}, found {cls!r}")
 
     @functools.cache  # noqa: B019 - a registry lives as long as the process
     def _entry_points(self) -> dict[str, list[metadata.EntryPoint]]:
@@ -208,22 +205,21 @@ class Registry(Generic[T]):
         return found
 
     def _load(self, name: str, point: metadata.EntryPoint) -> None:
+        where = f"{self.kind} {name!r} from {_origin(point)}"
         try:
             # standard output is for the command's own lines
             with contextlib.redirect_stdout(sys.stderr):
                 cls = point.load()
         except (Exception, SystemExit) as error:
-            problem = f"cannot be imported: {in_one_line(error)}"
-            raise UsageError(f"{self.kind} {name!r} from {_origin(point)} {problem}") from error
-        registered = [known for known, owner in self._classes.items() if owner is cls and known != name]
-        if registered:
-            raise UsageError(
-                f"entry point {name!r} = {point.value} names a class registered as the {self.kind} {registered[0]!r}"
-            )
-        if isinstance(cls, type) and issubclass(cls, self._base_class()) and issubclass(cls, Config):
-            cls.name = name  # type: ignore[attr-defined]
-            for problem in malformed(cls):
-                raise UsageError(f"{self.kind} {name!r} from {_origin(point)}: {problem}")
+            raise UsageError(f"{where} cannot be imported: {in_one_line(error)}") from error
+        for known, owner in self._classes.items():
+            if owner is cls and known != name:
+                named = f"entry point {name!r} = {point.value} names a class"
+                raise UsageError(f"{named} registered as the {self.kind} {known!r}")
+        self._require_kind(cls, where)
+        cls.name = name
+        for problem in malformed(cls):
+            raise UsageError(f"{where}: {problem}")
         self.register(name)(cls)
 
 
@@ -248,7 +244,7 @@ def load_object(address: str, kind: str) -> Any:
     if not place or not name:
         raise UsageError(f"{where}: write FILE.py:NAME or package.module:NAME")
     try:
-        with contextlib.redirect_stdout(sys.stderr), _importing_from_here():
+        with contextlib.redirect_stdout(sys.stderr), _importing_from(Path.cwd()):
             module = module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except FileNotFoundError as error:
         raise UsageError(f"{where}: there is no file {error.filename}") from None
@@ -269,17 +265,17 @@ def source_digest(target: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def _importing_from_here() -> Iterator[None]:
-    """Let imports find the modules of the current folder, as ``python script.py`` does."""
-    here = str(Path.cwd())
-    if here in sys.path:
+def _importing_from(folder: Path) -> Iterator[None]:
+    """Let imports find the modules of a folder, as ``python script.py`` does."""
+    place = str(folder)
+    if place in sys.path:
         yield
         return
-    sys.path.insert(0, here)
+    sys.path.insert(0, place)
     try:
         yield
     finally:
-        sys.path.remove(here)
+        sys.path.remove(place)
 
 
 def module_of_file(file: Path) -> ModuleType:
@@ -291,14 +287,12 @@ def module_of_file(file: Path) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, file)
         assert spec is not None and spec.loader is not None
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        sys.path.insert(0, str(file.parent))  # for imports of its neighbours
         try:
-            spec.loader.exec_module(module)
+            with _importing_from(file.parent):  # for imports of its neighbours
+                spec.loader.exec_module(module)
         except BaseException:
             del sys.modules[name]
             raise
-        finally:
-            sys.path.remove(str(file.parent))
     return sys.modules[name]
 
 

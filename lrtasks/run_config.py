@@ -173,10 +173,6 @@ class RunConfig:
         listed = ", ".join([f"preset={self.preset!r}", f"seed={self.seed}", *settings, *data])
         return f"lrtasks.evaluate({self.model.name}, {self.task_address or self.task!r}, {listed})"
 
-    def with_data(self, digest: str | None) -> RunConfig:
-        """The same with the digest of its opened dataset."""
-        return dataclasses.replace(self, data_digest=digest)
-
     def build(self) -> nn.Module:
         """The model, on the CPU, in training mode; parameters are drawn from torch's global generator."""
         return self.model.build(self.task.input, self.task.target, self.task.causal).train()

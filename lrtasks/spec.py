@@ -71,3 +71,24 @@ class Batch(NamedTuple):
     y: np.ndarray
     mask: np.ndarray | None = None
     meta: dict[str, Any] | None = None
+
+
+def misfit(batch: Batch, input: Spec, target: Spec) -> str | None:
+    """Why a batch does not fit the specs of its task; ``None`` if it does."""
+    count = len(batch.x)
+    for name, spec, values in (("x", input, batch.x), ("y", target, batch.y)):
+        dtype = np.dtype(np.float32 if spec.kind == "real" else np.int64)
+        if values.shape != spec.shape(count) or values.dtype != dtype:
+            wanted = f"{dtype} of shape {spec.shape(count)[1:]}"
+            return f"{name} must be {wanted}, found {values.dtype} of shape {values.shape[1:]}"
+        if spec.kind == "real":
+            if not np.isfinite(values).all():
+                return f"{name} holds values that are no finite numbers"
+            continue
+        outside = values[((values < 0) | (values >= spec.width)) & ((values != IGNORED) | (name == "x"))]
+        if outside.size:
+            ignored = f", and {IGNORED} where a label is ignored" if name == "y" else ""
+            return f"{name} holds {outside[0]}; allowed: 0..{spec.width - 1}{ignored}"
+    if batch.mask is not None and (batch.mask.shape != (count, input.length) or batch.mask.dtype != bool):
+        return f"mask must be bool of shape {(input.length,)}, found {batch.mask.dtype} of {batch.mask.shape[1:]}"
+    return None

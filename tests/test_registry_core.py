@@ -115,7 +115,7 @@ def test_a_package_cannot_take_a_built_in_name(install: Install) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("waves:number", "task 'it' must be a subclass of lrtasks.generators.Task, found 3"),
+        ("waves:number", "(package it) must be a subclass of lrtasks.generators.Task, found 3"),
         (
             "lrtasks.models.dlr:DLR",
             "must be a subclass of lrtasks.generators.Task, found <class 'lrtasks.models.dlr.DLR'>",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from lrtasks.run_config import RunConfig
-    from lrtasks.suite.progress import SuiteProgress
+    from lrtasks.suite.run import SuiteProgress
 
 SYMBOLS = {"waiting": ".", "running": ">", "failed": "x", "diverged": "!", "refused": "-"}
 STYLES = {"running": "cyan", "failed": "red", "diverged": "red", "refused": "dim", "waiting": "dim"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import io
 import json
 import operator
 from collections.abc import Sequence
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from lrtasks.data import pixels
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.generators.base import Split, Task
 from lrtasks.generators.pixels import from_bytes
-from lrtasks.spec import IGNORED, Batch, Sample, Spec
+from lrtasks.spec import IGNORED, Batch, Sample, Spec, misfit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
 INDEX = "index"
 PROBED = 8
 """Samples from which the types of the metadata are read."""
+IGNORED_BYTE = 255
+"""Pixel value that stands for the label -100."""
+_COLOURS = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0))
+"""One per class, repeated; a palette that colour-blind readers can tell apart (Okabe and Ito, 2008), on black."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,8 @@ class Column:
 
     def picture(self, values: np.ndarray) -> bytes:
         """PNG of one sample."""
-        if self.kind == "labels-png":
-            return pixels.encode_labels(values.reshape(self.shape), self.classes)
-        return pixels.encode_grey(pixels.to_bytes(values.reshape(self.shape)))
+        values = values.reshape(self.shape)
+        return encode_labels(values, self.classes) if self.kind == "labels-png" else encode_png(to_bytes(values))
 
 
 def layout(task: Task) -> tuple[Column, ...]:
@@ -99,16 +101,31 @@ def layout(task: Task) -> tuple[Column, ...]:
 def declared(task: Task) -> list[Column]:
     """The columns of input and target, which follow from the specs."""
     x, y, image = task.input, task.target, task.image_shape()
-    columns = []
+    columns = [_array("x", "input_ids", x), _array("y", "labels", y)]
     if image is not None and x.kind == "real" and x.width == 1:
-        columns.append(Column("image", "x", "png", "float32", image))
-    else:
-        columns.append(_array("x", "input_ids", x))
+        columns[0] = Column("image", "x", "png", "float32", image)
     if image is not None and y.kind == "token" and y.length == image[0] * image[1]:
-        columns.append(Column("mask", "y", "labels-png", "int64", image, y.width))
-    else:
-        columns.append(_array("y", "labels", y))
+        columns[1] = Column("mask", "y", "labels-png", "int64", image, y.width)
     return columns
+
+
+def _array(role: str, token: str, spec: Spec) -> Column:
+    """The column of an array; tokens have a name of their own."""
+    if spec.kind == "real":
+        return Column(role, role, "list", "float32", (spec.length, spec.width))
+    return Column(token, role, "list", "int64", (spec.length,))
+
+
+def _meta(task: Task, name: str, values: Any) -> Column:
+    entries = [np.asarray(value) for value in values]
+    filled = [entry for entry in entries if entry.size] or entries
+    dtype = np.result_type(*filled) if filled[0].dtype.kind in "biuf" else filled[0].dtype
+    if dtype.kind not in "biufU" or len({entry.ndim for entry in filled}) != 1:
+        raise UsageError(
+            f"{task.name}: metadata {name!r} must be numbers, truth values, texts or arrays of them, each with the same"
+            f" number of axes in every sample; found {values[0]!r}"
+        )
+    return Column(name, "meta", "value", "str" if dtype.kind == "U" else dtype.name, filled[0].shape)
 
 
 def draw(task: Task, indices: Sequence[int], seed: int, split: str, attempt: int = 0) -> Batch:
@@ -119,7 +136,7 @@ def draw(task: Task, indices: Sequence[int], seed: int, split: str, attempt: int
     """
     try:
         batch = task.batch(indices, seed, cast(Split, split), attempt=attempt)
-        problem = _misfit(task, batch, len(indices))
+        problem = misfit(batch, task.input, task.target)
     except UsageError:
         raise
     except (ValueError, TypeError, AttributeError) as error:  # as from stacking arrays of different shapes
@@ -133,21 +150,23 @@ def draw(task: Task, indices: Sequence[int], seed: int, split: str, attempt: int
     raise UsageError(f"{task.name}: {which} of {split} cannot be stored: {problem}")
 
 
-def _misfit(task: Task, batch: Batch, count: int) -> str | None:
-    for name, spec, values in (("x", task.input, batch.x), ("y", task.target, batch.y)):
-        dtype = np.dtype(np.float32 if spec.kind == "real" else np.int64)
-        if values.shape != spec.shape(count) or values.dtype != dtype:
-            wanted = f"{dtype} of shape {spec.shape(count)[1:]}"
-            return f"{name} must be {wanted}, found {values.dtype} of shape {values.shape[1:]}"
-        if spec.kind == "token":
-            outside = values[(values < 0) | (values >= spec.width)]
-            outside = outside[outside != IGNORED] if name == "y" else outside
-            if outside.size:
-                ignored = f", and {IGNORED} where a label is ignored" if name == "y" else ""
-                return f"{name} holds {outside[0]}; allowed: 0..{spec.width - 1}{ignored}"
-    if batch.mask is not None and (batch.mask.shape != (count, task.input.length) or batch.mask.dtype != bool):
-        return f"mask must be bool of shape {(task.input.length,)}, found {batch.mask.dtype} of {batch.mask.shape[1:]}"
-    return None
+def sample_bytes(columns: Sequence[Column]) -> int:
+    """Rough number of bytes of one sample in the table; a function of the layout alone, since it sizes shards."""
+    # pictures of thin lines on an empty ground compress tenfold
+    return max(1, sum(column.elements // 8 if column.is_picture else column.elements * 4 for column in columns))
+
+
+def row_group(columns: Sequence[Column]) -> int:
+    """Rows per Parquet row group: what is read to get one sample, about a quarter of a MiB."""
+    return max(1, min(64, 2**18 // sample_bytes(columns)))
+
+
+def array_bytes(columns: Sequence[Column]) -> int:
+    """Number of bytes of one sample as the generator's arrays."""
+    return sum(column.elements * 8 for column in columns) or 1
+
+
+# To and from Arrow
 
 
 def schema(columns: Sequence[Column], metadata: dict[str, str] | None = None) -> pa.Schema:
@@ -162,129 +181,134 @@ def schema(columns: Sequence[Column], metadata: dict[str, str] | None = None) ->
     return pa.schema(fields, metadata=metadata)
 
 
+def _arrow_type(column: Column) -> pa.DataType:
+    import pyarrow as pa
+
+    if column.is_picture:
+        return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    # tokens and labels are far below 2^31
+    dtype = "int32" if column.role != "meta" and column.dtype == "int64" else column.dtype
+    kind = pa.string() if dtype == "str" else pa.from_numpy_dtype(np.dtype(dtype))
+    for _ in column.shape:
+        kind = pa.list_(kind)
+    return kind
+
+
 def encode(columns: Sequence[Column], batch: Batch, indices: Sequence[int], table_schema: pa.Schema) -> pa.Table:
     """A batch as a table."""
     import pyarrow as pa
 
     arrays = [pa.array(np.asarray(indices, np.int64))]
     for column in columns:
-        arrays.append(_encode(column, column.values(batch), table_schema.field(column.name).type))
-    return pa.Table.from_arrays(arrays, schema=table_schema)
-
-
-def decode(columns: Sequence[Column], table: pa.Table) -> list[Sample]:
-    """The samples of which ``table`` holds the columns."""
-    rows: dict[str, Any] = {"mask": [None] * len(table)}
-    meta: dict[str, Any] = {}
-    for column in columns:
-        values = _decode(column, table.column(column.name).combine_chunks())
-        if column.role == "meta":
-            meta[column.name] = values
+        values, kind = column.values(batch), table_schema.field(column.name).type
+        if column.is_picture:
+            data = pa.array([column.picture(value) for value in values], pa.binary())
+            arrays.append(pa.StructArray.from_arrays([data, pa.nulls(len(data), pa.string())], fields=list(kind)))
+        elif isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+            arrays.append(_nested(values, kind))
         else:
-            rows[column.role] = values
-    return [
-        Sample(x, y, mask, {name: values[row] for name, values in meta.items()} or None)
-        for row, (x, y, mask) in enumerate(zip(rows["x"], rows["y"], rows["mask"], strict=True))
-    ]
-
-
-def sample_bytes(columns: Sequence[Column]) -> int:
-    """Rough number of bytes of one sample in the table; a function of the layout alone, since it sizes shards."""
-    # pictures of thin lines on an empty ground compress tenfold
-    return max(1, sum(column.elements // 8 if column.is_picture else column.elements * 4 for column in columns))
-
-
-def array_bytes(columns: Sequence[Column]) -> int:
-    """Number of bytes of one sample as the generator's arrays."""
-    return sum(column.elements * 8 for column in columns) or 1
-
-
-def _array(real: str, token: str, spec: Spec) -> Column:
-    """The column of an array, which is called ``real`` or ``token`` by its kind; its role is ``real``."""
-    if spec.kind == "real":
-        return Column(real, real, "list", "float32", (spec.length, spec.width))
-    return Column(token, real, "list", "int64", (spec.length,))
-
-
-def _meta(task: Task, name: str, values: Any) -> Column:
-    entries = [np.asarray(value) for value in values]
-    filled = [entry for entry in entries if entry.size] or entries
-    dtype = np.result_type(*filled) if filled[0].dtype.kind in "biuf" else filled[0].dtype
-    if dtype.kind not in "biufU" or len({entry.ndim for entry in filled}) != 1:
-        raise UsageError(
-            f"{task.name}: metadata {name!r} must be numbers, truth values, texts or arrays of them, each with the same"
-            f" number of axes in every sample; found {values[0]!r}"
-        )
-    kind = "str" if dtype.kind == "U" else dtype.name
-    return Column(name, "meta", "value", kind, filled[0].shape)
-
-
-def _arrow_type(column: Column) -> pa.DataType:
-    import pyarrow as pa
-
-    if column.is_picture:
-        return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    if column.role == "meta":
-        kind = pa.string() if column.dtype == "str" else pa.from_numpy_dtype(np.dtype(column.dtype))
-    else:
-        # tokens and labels are far below 2^31
-        kind = pa.int32() if column.dtype == "int64" else pa.from_numpy_dtype(np.dtype(column.dtype))
-    for _ in column.shape:
-        kind = pa.list_(kind)
-    return kind
-
-
-def _encode(column: Column, values: Any, kind: pa.DataType) -> pa.Array:
-    import pyarrow as pa
-
-    if column.is_picture:
-        data = pa.array([column.picture(value) for value in values], pa.binary())
-        return pa.StructArray.from_arrays([data, pa.nulls(len(data), pa.string())], fields=list(kind))
-    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
-        return _nested(values, kind)
-    return pa.array([value.tolist() if isinstance(value, np.ndarray) else value for value in values], kind)
+            plain = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
+            arrays.append(pa.array(plain, kind))
+    return pa.Table.from_arrays(arrays, schema=table_schema)
 
 
 def _nested(values: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Nested lists of a rectangular array, without a Python object per element."""
     import pyarrow as pa
 
-    innermost = kind
     for _ in values.shape[1:]:
-        innermost = innermost.value_type
-    array = pa.array(np.ascontiguousarray(values).ravel(), innermost)
+        kind = kind.value_type
+    array = pa.array(np.ascontiguousarray(values).ravel(), kind)
     for axis in range(values.ndim - 1, 0, -1):
         count = int(np.prod(values.shape[:axis], dtype=np.int64))
         array = pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * values.shape[axis]), array)
     return array
 
 
+def decode(columns: Sequence[Column], table: pa.Table) -> list[Sample]:
+    """The samples of which ``table`` holds the columns."""
+    arrays: dict[str, Any] = {"mask": [None] * len(table)}
+    meta: dict[str, Any] = {}
+    for column in columns:
+        group, name = (meta, column.name) if column.role == "meta" else (arrays, column.role)
+        group[name] = _decode(column, table.column(column.name).combine_chunks())
+    return [
+        Sample(x, y, mask, {name: values[row] for name, values in meta.items()} or None)
+        for row, (x, y, mask) in enumerate(zip(arrays["x"], arrays["y"], arrays["mask"], strict=True))
+    ]
+
+
 def _decode(column: Column, array: pa.Array) -> Any:
-    if column.kind == "png":
-        grey = np.stack([pixels.decode(data.as_py()) for data in array.field("bytes")])
-        return from_bytes(grey).reshape(len(array), column.elements, 1)
-    if column.kind == "labels-png":
-        labels = np.stack([pixels.decode_labels(data.as_py()) for data in array.field("bytes")])
-        return labels.reshape(len(array), column.elements)
+    if column.is_picture:
+        read, form = (decode_labels, ()) if column.kind == "labels-png" else (_pixels, (1,))
+        found = np.stack([read(data.as_py()) for data in array.field("bytes")]).reshape(-1, column.elements, *form)
+        return from_bytes(found) if column.kind == "png" else found
     if column.role != "meta":
         count = len(array)
         for _ in column.shape:
             array = array.flatten()
         return array.to_numpy(zero_copy_only=False).astype(column.dtype).reshape(count, *column.shape)
-    if column.dtype == "str":
-        return [np.asarray(value) if column.shape else value for value in array.to_pylist()]
-    return _numeric(column, array)
-
-
-def _numeric(column: Column, array: pa.Array) -> list[Any]:
-    """Metadata of numbers, one entry per sample."""
     dtype = np.dtype(column.dtype)
     if not column.shape:
-        return list(array.to_numpy(zero_copy_only=False).astype(dtype))
+        return array.to_pylist() if dtype.kind == "U" else list(array.to_numpy(zero_copy_only=False).astype(dtype))
     if len(column.shape) == 1:
-        offsets = array.offsets.to_numpy()
-        flat = array.values.to_numpy(zero_copy_only=False).astype(dtype)
-        return [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
-    # an empty array keeps its other axes
+        return [value.astype(dtype) for value in array.to_numpy(zero_copy_only=False)]
     entries = (np.asarray(value, dtype) for value in array.to_pylist())
+    # an empty array keeps its other axes
     return [entry if entry.size else entry.reshape(0, *column.shape[1:]) for entry in entries]
+
+
+# Pictures as PNG: greyscale for inputs, a small palette of colours for label maps
+
+
+def to_bytes(values: np.ndarray) -> np.ndarray:
+    """The 8-bit pixels of which ``values`` are the real values, uint8.
+
+    Raises:
+        UsageError: if some value is not one of the 256 that bytes have.
+    """
+    scaled = np.rint((values.astype(np.float64) * 0.5 + 0.5) * 255)
+    pixels = np.clip(scaled, 0, 255).astype(np.uint8)
+    if not np.array_equal(from_bytes(pixels), values):
+        raise UsageError("an image is stored as 8-bit pixels: each input value must be (byte / 255 - 0.5) / 0.5")
+    return pixels
+
+
+def encode_labels(labels: np.ndarray, classes: int) -> bytes:
+    """PNG of ``(rows, columns)`` labels below ``classes`` (-100 where ignored), whose pixel values are the labels.
+
+    Raises:
+        UsageError: for a label that is too large.
+    """
+    if labels.max(initial=0) >= min(classes, IGNORED_BYTE):
+        raise UsageError(f"a label map holds labels below {min(classes, IGNORED_BYTE)}, found {labels.max()}")
+    ignored = labels < 0
+    shown = 256 if ignored.any() else classes
+    palette = [level for label in range(shown) for level in _COLOURS[label % len(_COLOURS)]]
+    return encode_png(np.where(ignored, IGNORED_BYTE, labels).astype(np.uint8), palette)
+
+
+def decode_labels(data: bytes) -> np.ndarray:
+    """Labels of a PNG made by :func:`encode_labels`, ``(rows, columns)`` int64."""
+    labels = _pixels(data).astype(np.int64)
+    labels[labels == IGNORED_BYTE] = IGNORED
+    return labels
+
+
+def encode_png(pixels: np.ndarray, palette: list[int] | None = None) -> bytes:
+    """PNG of ``(rows, columns)`` uint8: grey values, or colours of the palette."""
+    from PIL import Image
+
+    buffer, image = io.BytesIO(), Image.fromarray(pixels)
+    if palette:
+        image.putpalette(palette)
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _pixels(data: bytes) -> np.ndarray:
+    """Pixel values of a PNG, ``(rows, columns)`` uint8: grey values, or labels of a palette image."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image)

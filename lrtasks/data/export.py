@@ -35,7 +35,6 @@ TABLES = {"png": "{split}/index.csv", "tsv": "basic_{split}.tsv"}
 """Table of a split by format, for those that have one; each shard makes a part of it."""
 
 _SHA256 = "-sha256"
-_ROW_GROUP_BYTES = 2**18
 
 
 def file_names(plan: Manifest, shard: Shard) -> list[str]:
@@ -68,11 +67,6 @@ def table_header(plan: Manifest, task: Task) -> bytes:
             names += [column.name, column.name + _SHA256] if column.is_picture else [column.name]
         csv.writer(line, lineterminator="\n").writerow(names)
     return line.getvalue().encode()
-
-
-def row_group(plan: Manifest) -> int:
-    """Rows per Parquet row group: what is read to get one sample, about a quarter of a MiB."""
-    return max(1, min(64, _ROW_GROUP_BYTES // table.sample_bytes(plan.columns)))
 
 
 def listed_pictures(index: bytes) -> list[tuple[str, str]]:
@@ -143,7 +137,7 @@ def _parquet(plan: Manifest, shard: Shard, chunks: Chunks) -> Iterator[bytes]:
     with pq.ParquetWriter(buffer, schema, **options) as writer:
         for indices, batch in chunks:
             rows = table.encode(plan.columns, batch, indices, schema)
-            writer.write_table(rows, row_group_size=row_group(plan))
+            writer.write_table(rows, row_group_size=table.row_group(plan.columns))
     yield buffer.getvalue()
 
 
@@ -196,7 +190,6 @@ def _arrays(plan: Manifest) -> list[Column]:
 
 
 def _plain(value: Any) -> Any:
-    """A piece of metadata as JSON and CSV can write it."""
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 

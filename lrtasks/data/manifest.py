@@ -9,17 +9,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 from lrtasks.data.columns import Column
-from lrtasks.data.store import Store
+from lrtasks.data.store import HIDDEN, Store
 from lrtasks.errors import UsageError
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
+PLAN = f"{HIDDEN}/plan.json"
+"""What was asked for, while the dataset is in the making."""
 
 
 @dataclass(frozen=True)
@@ -74,24 +76,26 @@ class Manifest:
         count, size = self.counts[split], self.shard_size
         return [Shard(split, first, min(size, count - first)) for first in range(0, count, size)]
 
-    def files(self) -> Iterator[tuple[str, str]]:
+    def files(self) -> list[tuple[str, str]]:
         """Name and SHA-256 of every file."""
-        for shard in self.shards:
-            yield from shard.files.items()
+        return [file for shard in self.shards for file in shard.files.items()]
 
     def of_split(self, split: str) -> list[Shard]:
         """Shards of one split, in order."""
         return [shard for shard in self.shards if shard.split == split]
 
+    def fields(self, *names: str) -> dict[str, Any]:
+        """Some fields by name."""
+        return {name: getattr(self, name) for name in names}
+
     def request(self) -> dict[str, Any]:
         """What was asked for: two datasets with equal requests have the same samples in the same files."""
-        names = ("task", "version", "parameters", "seed", "counts", "format", "shard_size")
-        return {name: getattr(self, name) for name in names}
+        return self.fields("task", "version", "parameters", "seed", "counts", "format", "shard_size")
 
     def origin(self, shard: Shard) -> dict[str, Any]:
         """What a Parquet shard says of itself."""
-        names = ("task", "version", "parameters", "seed")
-        return {**{name: getattr(self, name) for name in names}, "split": shard.split, "first": shard.first}
+        own = self.fields("task", "version", "parameters", "seed")
+        return {**own, "split": shard.split, "first": shard.first}
 
     def to_json(self) -> bytes:
         """The file's content, digest included; equal manifests give equal bytes."""
@@ -117,10 +121,9 @@ def read_manifest(store: Store) -> Manifest:
             raise UsageError(f"{where} has schema {schema!r}; this version of lrtasks reads schema {SCHEMA}")
         if digest != _digest(content):
             raise UsageError(f"{where} was changed after it was written: its content does not fit its sha256")
-        columns = tuple(Column.from_json(entry) for entry in content.pop("columns"))
-        shards = tuple(Shard(**entry) for entry in content.pop("shards"))
-        replaced = tuple(content.pop("replaced"))
-        manifest = Manifest(**content, columns=columns, shards=shards, replaced=replaced)
+        content["columns"] = tuple(Column.from_json(entry) for entry in content["columns"])
+        content["shards"] = tuple(Shard(**entry) for entry in content["shards"])
+        manifest = Manifest(**{**content, "replaced": tuple(content["replaced"])})
         problem = _inconsistency(manifest)
     except UsageError:
         raise
@@ -159,9 +162,7 @@ def differences(found: Mapping[str, Any], asked: Mapping[str, Any], prefix: str 
 
 
 def _inconsistency(manifest: Manifest) -> str | None:
-    numbers = [*manifest.counts.values()]
-    for shard in manifest.shards:
-        numbers += [shard.first, shard.samples]
+    numbers = [*manifest.counts.values(), *(n for shard in manifest.shards for n in (shard.first, shard.samples))]
     if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
         return "has numbers of samples that are not whole numbers in 0..2^63-1"
     for name, _ in manifest.files():

@@ -1,23 +1,24 @@
 """Read stored datasets: the generator's arrays, by index; and check and describe them.
 
 A sample is found in its shard by row group (about a quarter of a MiB), so shuffled access reads little more than what
-it gives. Row groups that were read are kept while there is room.
+it gives. The last row groups that were read are kept.
 """
 
 from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lrtasks.data.columns import INDEX, declared, decode, schema
+from lrtasks.data.columns import INDEX, declared, decode, row_group, sample_bytes, schema
 from lrtasks.data.export import listed_pictures
 from lrtasks.data.manifest import MANIFEST, Manifest, Shard, differences, is_inside, read_manifest
 from lrtasks.data.store import HIDDEN, Store
@@ -50,9 +51,9 @@ class StoredDataset:
         self._store = store
         self._process = os.getpid()
         self._shards = {split: manifest.of_split(split) for split in manifest.counts}
-        self._files: dict[str, tuple[pq.ParquetFile, np.ndarray]] = {}
-        self._groups: dict[tuple[str, int], pa.Table] = {}
-        self._held = 0
+        group_bytes = sample_bytes(manifest.columns) * row_group(manifest.columns)
+        self._file = functools.lru_cache(OPEN_SHARDS)(self._open)
+        self._group = functools.lru_cache(max(1, CACHE_BYTES // group_bytes))(self._read_group)
 
     def __len__(self) -> int:
         """Number of samples over all splits."""
@@ -78,8 +79,7 @@ class StoredDataset:
         Raises:
             UsageError: naming what differs.
         """
-        found = {name: getattr(self.manifest, name) for name in ("task", "version", "parameters")}
-        unlike = differences(found, task.identity())
+        unlike = differences(self.manifest.fields("task", "version", "parameters"), task.identity())
         if not unlike:
             columns = {column.name: column for column in self.manifest.columns}
             wanted = {column.name: column for column in declared(task)}
@@ -114,10 +114,9 @@ class StoredDataset:
         for position, index in enumerate(indices):
             shard = shards[bisect.bisect_right(shards, index, key=lambda shard: shard.first) - 1]
             (name,) = shard.files
-            _, starts = self._file(name)
-            row = int(index) - shard.first
-            group = int(np.searchsorted(starts, row, side="right")) - 1
-            wanted[name, group].append((position, row - int(starts[group])))
+            starts, row = self._file(name)[1], int(index) - shard.first
+            group = bisect.bisect_right(starts, row) - 1
+            wanted[name, group].append((position, row - starts[group]))
         samples: dict[int, Sample] = {}
         for (name, group), places in wanted.items():
             positions, rows = zip(*places, strict=True)
@@ -126,39 +125,25 @@ class StoredDataset:
                 # a slice copies nothing
                 consecutive = rows == (*range(rows[0], rows[0] + len(rows)),)
                 table = table.slice(rows[0], len(rows)) if consecutive else table.take(list(rows))
-                found = decode(self.manifest.columns, table)
+                samples |= zip(positions, decode(self.manifest.columns, table), strict=True)
             except (ValueError, OSError) as error:
                 raise UsageError(f"{name} in {self._store.address} cannot be read: {first_line(error)}") from error
-            samples |= zip(positions, found, strict=True)
         return stack([samples[position] for position in range(len(indices))])
 
-    def _file(self, name: str) -> tuple[pq.ParquetFile, np.ndarray]:
-        """An open shard, and the first row of each of its row groups."""
-        if name not in self._files:
-            if len(self._files) == OPEN_SHARDS:
-                del self._files[next(iter(self._files))]
-            file = _parquet(self._store, name)
-            rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
-            self._files[name] = file, np.cumsum([0, *rows[:-1]])
-        return self._files[name]
+    def _open(self, name: str) -> tuple[pq.ParquetFile, list[int]]:
+        """A shard, and the first row of each of its row groups."""
+        file = _parquet(self._store, name)
+        rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        return file, [0, *itertools.accumulate(rows[:-1])]
 
-    def _group(self, name: str, group: int) -> pa.Table:
-        key = name, group
-        if key not in self._groups:
-            self._groups[key] = self._file(name)[0].read_row_group(group, use_threads=False)
-            self._held += self._groups[key].nbytes
-            while self._held > CACHE_BYTES and len(self._groups) > 1:
-                self._held -= self._groups.pop(next(iter(self._groups))).nbytes
-        return self._groups[key]
+    def _read_group(self, name: str, group: int) -> pa.Table:
+        return self._file(name)[0].read_row_group(group, use_threads=False)
 
 
 def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
     """Open a stored dataset, and verify it: SHA-256, rows and columns of every file are compared with the manifest.
 
     A file whose SHA-256 this process knows is not read again while its size and time of change are the same.
-
-    Args:
-        path: folder or fsspec address.
 
     Raises:
         UsageError: if it is no finished dataset, is not in Parquet, or was changed.
@@ -177,9 +162,6 @@ def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
 def verify(path: str | os.PathLike[str]) -> list[str]:
     """Name every problem of a dataset; an empty list if it is whole and unchanged.
 
-    Args:
-        path: folder or fsspec address.
-
     Raises:
         UsageError: if there is no such folder.
     """
@@ -194,9 +176,6 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
 def info(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a dataset is, JSON-ready: task, parameters, seed, counts, format, files, bytes, what was replaced, versions.
-
-    Args:
-        path: folder or fsspec address.
 
     Raises:
         UsageError: if it holds no finished dataset, or its manifest was changed.
@@ -220,19 +199,17 @@ def find_problems(store: Store, manifest: Manifest) -> list[str]:
     files = dict(manifest.files())
     problems = [*_changed(store, files.items())]
     if not problems and manifest.format == "parquet":
-        problems += _foreign(store, manifest)
+        problems = [*_foreign(store, manifest)]
     if not problems and manifest.format == "png":
         try:
-            pictures = dict(picture for name in [*files] for picture in listed_pictures(store.read(name)))
+            pictures = dict(picture for name in files for picture in listed_pictures(store.read(name)))
         except ValueError as error:
             return [f"an index cannot be read: {first_line(error)}"]
-        problems += [f"an index names a file outside the dataset: {name!r}" for name in pictures if not is_inside(name)]
-        problems += [] if problems else _changed(store, pictures.items())
+        outside = [name for name in pictures if not is_inside(name)]
+        problems = [f"an index names a file outside the dataset: {name!r}" for name in outside]
+        problems = problems or [*_changed(store, pictures.items())]
         files |= pictures
-    return [
-        *problems,
-        *(f"{name} is not in the manifest" for name in _visible(store) if name not in {MANIFEST, *files}),
-    ]
+    return problems + [f"{name} is not in the manifest" for name in _visible(store) if name not in {MANIFEST, *files}]
 
 
 def _reachable(path: str | os.PathLike[str]) -> Store:
@@ -252,7 +229,6 @@ def _opened(path: str | os.PathLike[str]) -> tuple[Store, Manifest]:
 
 
 def _visible(store: Store) -> list[str]:
-    """Names of all files but hidden ones."""
     return [name for name in store.names() if "/." not in f"/{name}"]
 
 
@@ -261,13 +237,16 @@ def _known_sha256(address: str, name: str, _stamp: Any) -> str:
     return Store(address).sha256(name)
 
 
-def _changed(store: Store, files: Any, *, known: bool = False) -> Iterator[str]:
+def _checked(check: Callable[[Any], str | None], things: Iterable[Any]) -> Iterator[str]:
+    """The problems that ``check`` finds, some things at a time."""
+    with ThreadPoolExecutor(_THREADS) as threads:
+        yield from filter(None, threads.map(check, things))
+
+
+def _changed(store: Store, files: Iterable[tuple[str, str]], *, known: bool = False) -> Iterator[str]:
     """Files that are missing or have another SHA-256 than the one given.
 
-    Args:
-        store: where they are.
-        files: pairs of name and SHA-256.
-        known: take what this process has read before for unchanged while size and time of change are the same.
+    With ``known``, what this process has read before counts as unchanged while size and time of change are the same.
     """
 
     def check(file: tuple[str, str]) -> str | None:
@@ -278,13 +257,13 @@ def _changed(store: Store, files: Any, *, known: bool = False) -> Iterator[str]:
             return f"{name} is missing"
         return None if found == digest else f"{name} was changed: its SHA-256 is not the manifest's"
 
-    with ThreadPoolExecutor(_THREADS) as threads:
-        yield from filter(None, threads.map(check, files))
+    return _checked(check, files)
 
 
 def _foreign(store: Store, manifest: Manifest) -> Iterator[str]:
     """Parquet shards whose footers tell of other data, rows or columns than the manifest."""
     expected = schema(manifest.columns)
+    sizes = {column.name: column.elements for column in manifest.columns if column.kind == "list"}
 
     def check(shard: Shard) -> str | None:
         for name in shard.files:
@@ -293,29 +272,21 @@ def _foreign(store: Store, manifest: Manifest) -> Iterator[str]:
                 described = json.loads((file.schema_arrow.metadata or {}).get(b"lrtasks", b"null"))
             except (ValueError, OSError, RecursionError) as error:
                 return f"{name} is not a Parquet file of a dataset: {first_line(error)}"
+            footer = file.metadata
             if described != manifest.origin(shard):
                 return f"{name} says that it holds other data than the manifest: {str(described)[:300]}"
-            if file.metadata.num_rows != shard.samples:
-                return f"{name} has {file.metadata.num_rows} samples, the manifest says {shard.samples}"
+            if footer.num_rows != shard.samples:
+                return f"{name} has {footer.num_rows} samples, the manifest says {shard.samples}"
             if not file.schema_arrow.equals(expected):
                 return f"{name} has other columns than the manifest: {', '.join(file.schema_arrow.names)[:300]}"
-            if not _is_full(file.metadata, manifest):
-                return f"{name} holds arrays of other sizes than the manifest says"
+            for group in map(footer.row_group, range(footer.num_row_groups)):
+                for chunk in map(group.column, range(group.num_columns)):
+                    size = sizes.get(chunk.path_in_schema.split(".")[0])
+                    if size is not None and chunk.num_values != group.num_rows * size:
+                        return f"{name} holds arrays of other sizes than the manifest says"
         return None
 
-    with ThreadPoolExecutor(_THREADS) as threads:
-        yield from filter(None, threads.map(check, manifest.shards))
-
-
-def _is_full(footer: pq.FileMetaData, manifest: Manifest) -> bool:
-    """Whether each row group holds as many values of each array as its rows take."""
-    sizes = {column.name: column.elements for column in manifest.columns if column.kind == "list"}
-    for group in map(footer.row_group, range(footer.num_row_groups)):
-        for chunk in map(group.column, range(group.num_columns)):
-            size = sizes.get(chunk.path_in_schema.split(".")[0])
-            if size is not None and chunk.num_values != group.num_rows * size:
-                return False
-    return True
+    return _checked(check, manifest.shards)
 
 
 def _parquet(store: Store, name: str) -> pq.ParquetFile:

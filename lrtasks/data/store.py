@@ -1,7 +1,6 @@
 """Where a dataset lies: a local folder, or an address of fsspec's (``s3://``, ``gs://``, ``memory://``, ...).
 
-Every write is atomic: a local file gets its name after it was synced, an object appears when its upload is complete.
-So a name that exists holds the whole file.
+Every write is atomic, so a name that exists holds the whole file.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Store:
         return self if self.root is None else Store(self.root.absolute())
 
     def _remote(self, name: str) -> str:
-        return f"{self._prefix.rstrip('/')}/{name}" if name else self._prefix
+        return f"{self._prefix.rstrip('/')}/{name}"
 
     def names(self) -> list[str]:
         """Names of all files, hidden ones and symbolic links too, sorted."""
@@ -90,11 +89,9 @@ class Store:
         return sorted(found)
 
     def is_link(self, name: str) -> bool:
-        """Whether a name is a symbolic link."""
         return self.root is not None and (self.root / name).is_symlink()
 
     def exists(self, name: str) -> bool:
-        """Whether a file is there."""
         return bool(self._fs.isfile(self._remote(name))) if self.root is None else (self.root / name).exists()
 
     def open(self, name: str) -> BinaryIO:
@@ -107,12 +104,7 @@ class Store:
         return path.open("rb")
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file of text.
-
-        Raises:
-            FileNotFoundError: if there is none.
-            UsageError: if it has more than :data:`LARGEST_TEXT` bytes.
-        """
+        """Return the content of a file of at most :data:`LARGEST_TEXT` bytes."""
         with self.open(name) as file:
             if self.size(name) > LARGEST_TEXT:
                 found = f"{name} in {self.address} has {self.size(name):,} bytes"
@@ -120,12 +112,10 @@ class Store:
             return file.read()
 
     def sha256(self, name: str) -> str:
-        """SHA-256 of a file, in hexadecimal."""
         with self.open(name) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
         return int(self._fs.size(self._remote(name))) if self.root is None else (self.root / name).stat().st_size
 
     def stamp(self, name: str) -> Any:
@@ -138,10 +128,7 @@ class Store:
     def write(self, name: str, chunks: Iterable[bytes], *, sync: bool = True) -> str:
         """Write a file atomically, in pieces, and return its SHA-256.
 
-        Args:
-            name: the file.
-            chunks: its content.
-            sync: wait until the disk has it; without this a power failure can damage the file.
+        Without ``sync`` a power failure can damage the file.
         """
         digest = hashlib.sha256()
         folder = Path(tempfile.gettempdir()) if self.root is None else self.root / PARTIAL
@@ -178,27 +165,21 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder and hold it for writing.
+        """Make the folder and hold it for writing; :class:`UsageError` if another process holds it.
 
-        Raises:
-            UsageError: if another process holds it.
+        An object store has no locks: there an object names host and process, and is stale if that process of this host
+        is dead.
         """
-        if self.root is None:
-            with self._locked_object():
-                yield
+        if self.root is not None:
+            (self.root / PARTIAL).mkdir(parents=True, exist_ok=True)
+            try:
+                with held(self.root / LOCK, self.address):
+                    yield
+            finally:
+                for folder in (self.root / PARTIAL, self.root / HIDDEN, self.root):
+                    with suppress(OSError):  # it is not empty
+                        folder.rmdir()
             return
-        (self.root / PARTIAL).mkdir(parents=True, exist_ok=True)
-        try:
-            with held(self.root / LOCK, self.address):
-                yield
-        finally:
-            for folder in (self.root / PARTIAL, self.root / HIDDEN, self.root):
-                with suppress(OSError):  # it is not empty
-                    folder.rmdir()
-
-    @contextmanager
-    def _locked_object(self) -> Iterator[None]:
-        """Hold an object that names host and process; it is stale if it names a dead process of this host."""
         host, me = socket.gethostname(), f"{os.getpid()} {socket.gethostname()}"
         holder = self.read(LOCK).decode() if self.exists(LOCK) else ""
         if not holder or (holder.endswith(f" {host}") and not _is_alive(int(holder.split()[0]))):
@@ -218,12 +199,7 @@ class Store:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn errors of the disk or the object store into one line that names the address.
-
-        Raises:
-            GenerationError: for a full disk, or a folder that vanished while it was written.
-            UsageError: for an address that cannot be used.
-        """
+        """Turn errors of the disk into a :class:`GenerationError`, others into a :class:`UsageError`, of one line."""
         try:
             yield
         except OSError as error:

@@ -7,8 +7,8 @@ A run that was killed goes on from the records whose files still have their SHA-
 Duplicates: no two samples of a stored set share a fingerprint. Samples are settled in the order train, val, test, and
 by index. Each keeps its first attempt whose fingerprint differs from those of all samples settled before it: attempt 0
 if it can, else attempt 1, 2, ... of the same index. Workers return the fingerprints of attempt 0, in any order; the
-main process settles shards in order and has those with replacements written again. So the result depends on (task,
-seed, counts) alone. A task without fingerprints has nothing to settle.
+main process settles shards in order, and has those with replacements written again at the end. So the result depends
+on (task, seed, counts) alone.
 """
 
 from __future__ import annotations
@@ -18,34 +18,31 @@ import hashlib
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import platform
+import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from typing import Any
 
-from lrtasks.data.columns import array_bytes, draw, layout, sample_bytes
-from lrtasks.data.export import (
-    FORMATS,
-    TABLES,
-    contents,
-    file_names,
-    part_name,
-    require_format,
-    row_group,
-    table_header,
-)
-from lrtasks.data.manifest import MANIFEST, Manifest, Shard, differences, read_manifest
+from lrtasks.data.columns import array_bytes, draw, layout, row_group, sample_bytes
+from lrtasks.data.export import FORMATS, TABLES, contents, file_names, part_name, require_format, table_header
+from lrtasks.data.manifest import MANIFEST, PLAN, Manifest, Shard, differences, read_manifest
 from lrtasks.data.read import find_problems
 from lrtasks.data.store import HIDDEN, LOCK, GenerationError, Store, partial_of
-from lrtasks.data.workers import Workers, check_workers, start_workers
 from lrtasks.errors import UsageError, unknown
 from lrtasks.generators.base import SPLITS, Task, stack
+from lrtasks.machine import cores
+from lrtasks.processes import end_with_parent
 from lrtasks.progress import Progress
 from lrtasks.spec import Batch, Sample
 
@@ -54,7 +51,10 @@ LARGEST_SHARD = 1000
 MAX_SAMPLES = 10**8
 MAX_SHARDS = 10**5
 MAX_ATTEMPTS = 1000
-PLAN = f"{HIDDEN}/plan.json"
+MAX_WORKERS = 1024
+BACKENDS = ("local", "ray")
+RAY_RETRIES = 2
+"""How often a shard is begun again after a worker of a Ray cluster was lost."""
 _PACKAGES = ("lrtasks", "numpy", "scipy", "numba", "pillow", "pyarrow")
 _SHARD_BYTES = 2**26
 _CHUNK_BYTES = 2**25
@@ -76,8 +76,10 @@ def generate(
 ) -> Manifest:
     """Write a dataset to a folder; go on where an earlier run of the same request stopped.
 
+    Sample i of a split is sample i of the task's stream, duplicates aside.
+
     Args:
-        task: what to draw; sample i of a split is sample i of the task's stream, duplicates aside.
+        task: what to draw.
         out: folder, or an address that fsspec knows, such as ``s3://bucket/name``. It must be empty, or hold this
             dataset, finished or not, and no other file.
         samples: number of samples over all splits, at most :data:`MAX_SAMPLES`.
@@ -101,15 +103,15 @@ def generate(
             cluster that does not answer.
         GenerationError: for a full disk, a folder that vanishes, or a worker that dies; finished shards are kept.
     """
-    plan = make_plan(task, samples=samples, split=split, seed=seed, format=format, shard_size=shard_size)
-    check_workers(workers, backend, address)
-    job, store = Job(task, plan, Store(out)), Store(out)
-    if backend == "ray":
-        if store.in_process:
-            raise UsageError(
-                f"{store.address} exists in this process alone; the machines of a Ray cluster must share it"
-            )
-        job = Job(task, plan, store.absolute())
+    plan, store = make_plan(task, samples, split, seed, format, shard_size), Store(out)
+    if workers != "auto" and (type(workers) is not int or not 1 <= workers <= MAX_WORKERS):
+        raise UsageError(f"workers must be 'auto' or a whole number in 1..{MAX_WORKERS}, found {workers!r}")
+    if backend not in BACKENDS:
+        raise unknown("backend", backend, BACKENDS)
+    if backend == "local" and address is not None:
+        raise UsageError(f"an address has no meaning with the backend local, found {address!r}; it belongs to ray")
+    if backend == "ray" and store.in_process:
+        raise UsageError(f"{store.address} exists in this process alone; the machines of a Ray cluster must share it")
     with store.explained():
         _check_folder(store, plan)
         with store.locked():
@@ -119,16 +121,21 @@ def generate(
             if manifest is not None:
                 return manifest
             shards = [shard for split in plan.counts for shard in plan.planned(split)]
+            make = partial(make_shard, task, plan, store.absolute() if backend == "ray" else store)
             most = 1 if store.in_process else len(shards)
             try:
-                with start_workers(job.make, workers, most, backend, address) as pool:
+                with _workers(make, workers, most, backend, address) as run:
                     # only now: a cluster that does not answer leaves no folder
                     store.write(PLAN, [json.dumps(plan.request(), indent=1).encode()])
                     store.remove(MANIFEST)
-                    records = _make(task, plan, shards, _kept(store, plan, shards), pool, quiet=not progress)
+                    records = _make(task, plan, shards, _kept(store, plan, shards), run, quiet=not progress)
                 return _conclude(store, task, plan, shards, records)
             finally:
                 store.remove_partials()
+
+
+Attempts = Mapping[int, int]
+"""Attempt of each index of a shard that is drawn again."""
 
 
 @dataclass(frozen=True)
@@ -148,63 +155,124 @@ class Record:
     versions: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Job:
-    """What a worker needs to make any shard of a dataset."""
+Runner = Callable[[Iterable[tuple[Shard, Attempts]]], Iterator[tuple[Shard, Record]]]
+"""Makes shards, and gives their records in any order."""
 
-    task: Task
-    plan: Manifest
-    store: Store
 
-    def make(self, shard: Shard, attempts: Mapping[int, int]) -> Record:
-        """Draw a shard, write its files and then its record.
+def make_shard(task: Task, plan: Manifest, store: Store, shard: Shard, attempts: Attempts) -> tuple[Shard, Record]:
+    """Draw a shard, write its files and then its record.
 
-        Args:
-            shard: which samples.
-            attempts: attempt of each index that is a replacement.
+    Raises:
+        UsageError: if a sample does not fit the task's specs, or the address cannot be written.
+        GenerationError: for a full disk, or a folder that vanished.
+    """
+    digests: list[str | None] = []
+    with store.explained():
+        if not store.exists(PLAN):
+            where = f"{store.address} on {socket.gethostname()}"
+            raise GenerationError(f"{where} holds no plan: it was removed, or the machines share no folder")
+        made, files = contents(plan, task, shard, _draw(task, plan, shard, attempts, digests)), {}
+        for name, content in zip(file_names(plan, shard), made, strict=True):
+            # the record is synced after the pictures, and their digests are checked before they are kept
+            files[name] = store.write(name, [content], sync=not name.endswith(".png"))
+        record = Record(files, dict(attempts), digests, plan.versions)
+        store.write(_record_name(plan, shard), [json.dumps(dataclasses.asdict(record)).encode()])
+    return shard, record
 
-        Raises:
-            UsageError: if a sample does not fit the task's specs, or the address cannot be written.
-            GenerationError: for a full disk, or a folder that vanished.
-        """
-        digests: list[str | None] = []
-        with self.store.explained():
-            if not self.store.exists(PLAN):
-                where = f"{self.store.address} on {socket.gethostname()}"
-                raise GenerationError(f"{where} holds no plan: it was removed, or the machines share no folder")
-            made = contents(self.plan, self.task, shard, self._draw(shard, attempts, digests))
-            files = {}
-            for name, content in zip(file_names(self.plan, shard), made, strict=True):
-                # the record is synced after the pictures, and their digests are checked before they are kept
-                files[name] = self.store.write(name, [content], sync=not name.endswith(".png"))
-            record = Record(files, dict(attempts), digests, self.plan.versions)
-            self.store.write(_record_name(self.plan, shard), [json.dumps(dataclasses.asdict(record)).encode()])
-        return record
 
-    def _draw(
-        self, shard: Shard, attempts: Mapping[int, int], digests: list[str | None]
-    ) -> Iterator[tuple[range, Batch]]:
-        """The samples of a shard, a few at a time to bound memory; appends the digests of attempt 0 to ``digests``."""
-        plan, rows = self.plan, row_group(self.plan)
-        # a multiple of the row group, which makes the row groups of a file equal
-        step = rows * max(1, _CHUNK_BYTES // (array_bytes(plan.columns) * rows))
-        for start in shard.indices[::step]:
-            indices = range(start, min(start + step, shard.indices.stop))
-            batch = draw(self.task, indices, plan.seed, shard.split)
-            if batch.mask is not None and all(column.role != "mask" for column in plan.columns):
-                raise UsageError(f"{self.task.name}: samples {start} to {indices[-1]} have a mask, the first ones none")
-            digests += [_fingerprint(self.task, batch, row) for row in range(len(indices))]
-            again = {index: attempts[index] for index in indices if index in attempts}
-            if again:
-                drawn = [_sample(batch, row) for row in range(len(indices))]
-                for index, attempt in again.items():
-                    drawn[index - start] = _sample(draw(self.task, [index], plan.seed, shard.split, attempt), 0)
-                batch = stack(drawn)
-            yield indices, batch
+def _draw(
+    task: Task, plan: Manifest, shard: Shard, attempts: Attempts, digests: list[str | None]
+) -> Iterator[tuple[range, Batch]]:
+    """The samples of a shard, a few at a time to bound memory; appends the digests of attempt 0 to ``digests``."""
+    rows = row_group(plan.columns)
+    # a multiple of the row group, which makes the row groups of a file equal
+    step = rows * max(1, _CHUNK_BYTES // (array_bytes(plan.columns) * rows))
+    for start in shard.indices[::step]:
+        indices = range(start, min(start + step, shard.indices.stop))
+        batch = draw(task, indices, plan.seed, shard.split)
+        if batch.mask is not None and all(column.role != "mask" for column in plan.columns):
+            raise UsageError(f"{task.name}: samples {start} to {indices[-1]} have a mask, the first ones none")
+        digests += [_fingerprint(task, batch, row) for row in range(len(indices))]
+        again = [index for index in indices if index in attempts]
+        if again:
+            drawn = [_sample(batch, row) for row in range(len(indices))]
+            for index in again:
+                drawn[index - start] = _sample(draw(task, [index], plan.seed, shard.split, attempts[index]), 0)
+            batch = stack(drawn)
+        yield indices, batch
+
+
+def _workers(
+    make: Callable[..., tuple[Shard, Record]], workers: int | str, most: int, backend: str, address: str | None
+) -> AbstractContextManager[Runner]:
+    """Workers that call ``make``, at most ``most``; they end with the ``with`` block, or when this process dies."""
+    if backend == "ray":
+        return _ray(make, workers, most, address)
+    count = min(most, max(1, cores() - 1) if workers == "auto" else int(workers))
+    return _processes(make, count) if count > 1 else nullcontext(lambda jobs: (make(*job) for job in jobs))
+
+
+@contextmanager
+def _processes(make: Callable[..., tuple[Shard, Record]], count: int) -> Iterator[Runner]:
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin_worker) as pool:
+        try:
+            yield lambda jobs: (one.result() for one in as_completed([pool.submit(make, *job) for job in jobs]))
+        except BrokenProcessPool:
+            reason = "a worker process died (out of memory, or a script without `if __name__ == '__main__':`)"
+            raise GenerationError(f"{reason}; finished shards are kept") from None
+        finally:
+            for process in [*(pool._processes or {}).values()]:  # the pool itself would let them finish their shards
+                process.kill()
+
+
+def _begin_worker() -> None:
+    # Ctrl-C reaches every process of the terminal; the main one decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+
+
+@contextmanager
+def _ray(
+    make: Callable[..., tuple[Shard, Record]], workers: int | str, most: int, address: str | None
+) -> Iterator[Runner]:
+    from lrtasks.ray_cluster import connected, describe
+
+    with connected(address) as ray:
+        width = 2 * int(ray.cluster_resources().get("CPU", 0)) if workers == "auto" else int(workers)
+        shared, task = ray.put(make), ray.remote(num_cpus=1, max_retries=RAY_RETRIES)(_call_there)
+        begun: list[Any] = []
+
+        def run(jobs: Iterable[tuple[Shard, Attempts]]) -> Iterator[tuple[Shard, Record]]:
+            left = deque(jobs)
+            while left or begun:
+                while left and len(begun) < max(1, min(most, width)):
+                    begun.append(task.remote(shared, *left.popleft()))
+                (done,), begun[:] = ray.wait(begun)
+                yield ray.get(done)
+
+        try:
+            yield run
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, (UsageError, GenerationError)):
+                raise error.cause from None
+            if describe(error).startswith("ModuleNotFoundError"):
+                hint = "the machines of the Ray cluster need the packages that this one has"
+                raise UsageError(f"{describe(error)}; {hint}") from None
+            raise
+        except ray.exceptions.RayError as error:
+            lost = f"Ray lost the worker of a shard {RAY_RETRIES + 1} times, the last time so: {describe(error)}"
+            raise GenerationError(f"{lost}; finished shards are kept") from error
+        finally:
+            for reference in begun:
+                ray.cancel(reference, force=True)
+
+
+def _call_there(make: Callable[..., Any], *arguments: Any) -> Any:
+    return make(*arguments)
 
 
 def make_plan(
-    task: Task, *, samples: int, split: Sequence[float], seed: int, format: str, shard_size: int | None
+    task: Task, samples: int, split: Sequence[float], seed: int, format: str, shard_size: int | None
 ) -> Manifest:
     """The manifest of a dataset before any of it is made.
 
@@ -228,17 +296,8 @@ def make_plan(
         raise UsageError(
             f"{samples:,} samples make {shards:,} shards of {per_shard:,}; at most {MAX_SHARDS:,} are allowed"
         )
-    return Manifest(
-        **task.identity(),
-        seed=int(seed),
-        counts=counts,
-        format=format,
-        shard_size=per_shard,
-        columns=columns,
-        shards=(),
-        replaced=(),
-        versions=_versions(),
-    )
+    made: dict[str, Any] = {"columns": columns, "shards": (), "replaced": (), "versions": _versions()}
+    return Manifest(**task.identity(), seed=int(seed), counts=counts, format=format, shard_size=per_shard, **made)
 
 
 def split_counts(samples: int, split: Sequence[float]) -> dict[str, int]:
@@ -287,22 +346,14 @@ def _check_folder(store: Store, plan: Manifest) -> None:
         unlike = differences(found, plan.request())
         if unlike:
             raise UsageError(f"{store.address} holds another dataset: {'; '.join(unlike)}; choose another folder")
-        own = _own_names(plan)
+        shards = [shard for split in plan.counts for shard in plan.planned(split)]
+        own = {MANIFEST, PLAN, LOCK, *(_record_name(plan, shard) for shard in shards)}
+        own.update(name for shard in shards for name in file_names(plan, shard))
+        own.update(TABLES[plan.format].format(split=split) for split in plan.counts if plan.format in TABLES)
     partial = {PLAN.rpartition("/")[2], *(name.rpartition("/")[2] for name in own)}
     for name in names:
         if name not in own and partial_of(name) not in partial:
             raise UsageError(f"{store.address} holds {name!r}, which is not of this dataset; choose another folder")
-
-
-def _own_names(plan: Manifest) -> set[str]:
-    """All names that the writing of a dataset gives to files."""
-    names = {MANIFEST, PLAN, LOCK}
-    for split in plan.counts:
-        if plan.format in TABLES:
-            names.add(TABLES[plan.format].format(split=split))
-        for shard in plan.planned(split):
-            names.update([*file_names(plan, shard), _record_name(plan, shard)])
-    return names
 
 
 def _finished(store: Store, *, quiet: bool) -> Manifest | None:
@@ -320,35 +371,30 @@ def _finished(store: Store, *, quiet: bool) -> Manifest | None:
 
 
 def _make(
-    task: Task, plan: Manifest, shards: list[Shard], records: dict[Shard, Record], pool: Workers, *, quiet: bool
+    task: Task, plan: Manifest, shards: list[Shard], records: dict[Shard, Record], run: Runner, *, quiet: bool
 ) -> dict[Shard, Record]:
     """Make the shards that have no record yet, and settle duplicates; the records of all shards."""
     if records and not quiet:
         sys.stderr.write(f"{len(records)} of {len(shards)} shards are done and unchanged: kept\n")
+    todo: list[tuple[Shard, Attempts]] = [(shard, {}) for shard in shards if shard not in records]
     done = sum(shard.samples for shard in records)
-    todo = deque((shard, dict[int, int]()) for shard in shards if shard not in records)
-    running: dict[Future[Record], Shard] = {}
-    settled, taken = 0, set[str]()
+    again, unsettled, taken = [], deque(shards), set[str]()
+
+    def settle() -> None:
+        """Settle shards in order, as far as there is no gap."""
+        while unsettled and (shard := unsettled[0]) in records:
+            attempts = _settle(task, plan.seed, unsettled.popleft(), records[shard].digests, taken)
+            if attempts != records[shard].attempts:
+                again.append((shard, attempts))
+
+    settle()
     with Progress(task.name, "samples", sum(plan.counts.values()), done=done, quiet=quiet or not todo) as progress:
-        while True:
-            # shards are settled in order, as far as there is no gap; those with new replacements are made again
-            while settled < len(shards) and (shard := shards[settled]) in records:
-                attempts = _settle(task, plan.seed, shard, records[shard].digests, taken)
-                if attempts != records[shard].attempts:
-                    todo.appendleft((shard, attempts))
-                records[shard] = dataclasses.replace(records[shard], digests=[])
-                settled += 1
-            while todo and len(running) < pool.width:
-                shard, attempts = todo.popleft()
-                running[pool.submit(shard, attempts)] = shard
-            if not running:
-                break
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                shard = running.pop(future)
-                done += 0 if shard in records else shard.samples
-                records[shard] = future.result()
-                progress.update(done)
-    return records
+        for shard, record in run(todo):
+            records[shard] = record
+            done += shard.samples
+            progress.update(done)
+            settle()
+    return records | dict(run(again))
 
 
 def _kept(store: Store, plan: Manifest, shards: list[Shard]) -> dict[Shard, Record]:
@@ -414,10 +460,8 @@ def _conclude(store: Store, task: Task, plan: Manifest, shards: list[Shard], rec
 
 
 def _sample(batch: Batch, row: int) -> Sample:
-    mask = None if batch.mask is None else batch.mask[row]
-    return Sample(
-        batch.x[row], batch.y[row], mask, {name: values[row] for name, values in (batch.meta or {}).items()} or None
-    )
+    meta = {name: values[row] for name, values in (batch.meta or {}).items()}
+    return Sample(batch.x[row], batch.y[row], None if batch.mask is None else batch.mask[row], meta or None)
 
 
 def _fingerprint(task: Task, batch: Batch, row: int) -> str | None:
@@ -433,10 +477,8 @@ def _versions() -> dict[str, str]:
     """Versions of what decides the bytes of a shard."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

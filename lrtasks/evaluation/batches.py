@@ -5,6 +5,7 @@ Batch ``k`` of a stream is a function of task, seed, split and ``k``: workers de
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
 import time
@@ -23,16 +24,17 @@ from lrtasks.generators.base import SPLITS, Split, Task
 from lrtasks.generators.randomness import epoch_order
 from lrtasks.machine import cores
 from lrtasks.run_config import RunConfig
-from lrtasks.spec import IGNORED, Batch
+from lrtasks.spec import Batch, misfit
 
 HELD_OUT_SEED = 0
 """Validation and test streams are the same for every run, whatever its seed."""
 SECONDS_TO_CALM = 0.1
 """Far more than a thread needs to free a tensor, and far less than an evaluation takes."""
-
-
 SECONDS_TO_START = 0.5
 """About what processes take to start and end, and to hand over some dozens of batches."""
+
+
+_order = functools.lru_cache(2)(epoch_order)  # most batches ask for the order of the same epoch again
 
 
 class Source(Protocol):
@@ -89,7 +91,6 @@ class BatchStream(Dataset[Loaded]):
         self._batch_size, self._samples = batch_size, samples
         part = batch_size // world
         self._part = slice(rank * part, (rank + 1) * part)
-        self._order = (-1, np.empty(0, dtype=np.int64))
 
     def whole(self) -> BatchStream:
         """The same stream as one process alone sees it."""
@@ -104,7 +105,7 @@ class BatchStream(Dataset[Loaded]):
             return np.arange(first, min(first + self._batch_size, self._samples))
         # An epoch ends when no whole batch is left, so that no batch straddles two orders.
         epoch, position = divmod(number, self._samples // self._batch_size)
-        return self._epoch(epoch)[position * self._batch_size : (position + 1) * self._batch_size]
+        return _order(self._samples, self._seed, epoch)[position * self._batch_size : (position + 1) * self._batch_size]
 
     @property
     def is_drawn(self) -> bool:
@@ -117,13 +118,6 @@ class BatchStream(Dataset[Loaded]):
         batch = self._source.batch(self.indices(number)[self._part].tolist(), seed, self._split)
         mask = None if batch.mask is None else torch.from_numpy(batch.mask)
         return Loaded(torch.from_numpy(batch.x), torch.from_numpy(batch.y), mask, batch.meta)
-
-    def _epoch(self, epoch: int) -> np.ndarray:
-        """Order of a finite training set in one epoch; the last one is kept, as most batches ask for it again."""
-        if self._order[0] != epoch:
-            assert self._samples is not None
-            self._order = (epoch, epoch_order(self._samples, self._seed, epoch))
-        return self._order[1]
 
 
 @dataclass
@@ -150,10 +144,7 @@ class Streams:
 def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Streams:
     """Streams of fresh samples, or of the stored dataset that ``config.data`` names.
 
-    Args:
-        config: task, batch size and numbers of batches, seed of the training stream.
-        workers: background processes that make batches, or ``"auto"``.
-        fabric: its processes share each training batch.
+    The processes of ``fabric`` share each training batch.
 
     Raises:
         UsageError: if the dataset cannot be read or does not fit.
@@ -177,25 +168,18 @@ def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Strea
         if not samples.get(split):
             raise UsageError(f"{config.data} has no {split} samples; generate it with a --split that leaves some")
     train = BatchStream(dataset, seed, "train", size, samples=samples["train"], **share)
-    val = BatchStream(dataset, HELD_OUT_SEED, "val", size, samples=samples["val"]), -(-samples["val"] // size)
-    test = BatchStream(dataset, HELD_OUT_SEED, "test", size, samples=samples["test"]), -(-samples["test"] // size)
+    val, test = (
+        (BatchStream(dataset, HELD_OUT_SEED, split, size, samples=samples[split]), -(-samples[split] // size))
+        for split in SPLITS[1:]
+    )
     return Streams(train, val, test, count, True, hashlib.sha256(dataset.manifest.to_json()).hexdigest())
 
 
 def check_batch(batch: Loaded, task: Task) -> None:
     """Raise :class:`UsageError` unless a batch has the types, shapes and labels that its task declares."""
-    for name, array, spec in (("x", batch.x, task.input), ("y", batch.y, task.target)):
-        wanted = (*spec.shape(len(batch.x)), torch.float32 if spec.kind == "real" else torch.int64)
-        if (*array.shape, array.dtype) != wanted:
-            raise UsageError(
-                f"{task.name}: sample gives {name} of shape {tuple(array.shape[1:])} and type {array.dtype};"
-                f" its spec declares {wanted[1:-1]} and {wanted[-1]}"
-            )
-        if spec.kind == "real" and not bool(array.isfinite().all()):
-            raise UsageError(f"{task.name}: sample gives values of {name} that are no finite numbers")
-        ignored = array == IGNORED if name == "y" else torch.zeros_like(array, dtype=torch.bool)
-        if spec.kind == "token" and bool(((array < 0) | (array >= spec.width))[~ignored].any()):
-            raise UsageError(f"{task.name}: sample gives {name} outside 0..{spec.width - 1}")
+    problem = misfit(batch.batch, task.input, task.target)
+    if problem:
+        raise UsageError(f"{task.name}: in its samples {problem}")
 
 
 def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Generator[Loaded, None, None]:
@@ -218,8 +202,10 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
         yield first
         numbers = numbers[1:]
     workers = min(workers, len(numbers))
-    if workers:
-        _calm_threads()
+    if workers and sys.version_info < (3, 11, 10) and torch.distributed.is_initialized():
+        # Let threads of torch free tensors that they have just shared before a worker is forked: they hold a lock of
+        # the interpreter for a moment, and a process that is forked in it waits for it for ever (gh-112275).
+        time.sleep(SECONDS_TO_CALM)
     loader = DataLoader(
         _Carrying(stream),
         batch_size=None,
@@ -235,16 +221,6 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
         if isinstance(loaded, UsageError):
             raise loaded
         yield loaded
-
-
-def _calm_threads() -> None:
-    """Let threads of torch that have just shared tensors with other processes free them, before a worker is forked.
-
-    While they do, they hold a lock of the interpreter for a moment, and before Python 3.11.10 a process that is forked
-    in that moment waits for it for ever (gh-112275).
-    """
-    if sys.version_info < (3, 11, 10) and torch.distributed.is_initialized():
-        time.sleep(SECONDS_TO_CALM)
 
 
 @dataclass(frozen=True)

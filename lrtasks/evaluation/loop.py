@@ -110,8 +110,15 @@ def train(
     # the sum stays on the device: a look at every step would make it wait
     running = torch.tensor(state.loss_sum, dtype=torch.float64, device=fabric.device)
     model.train()
-    watch = _Watch(state)
-    last_saved = time.monotonic()
+    since = last_saved = time.monotonic()
+
+    def lap(*, training: bool) -> None:
+        """Add the time since the last call to what it was spent on."""
+        nonlocal since
+        before, since = since, time.monotonic()
+        state.seconds_with_evaluation += since - before
+        state.seconds += (since - before) * training
+
     show = Progress(config.title(), "steps", budget.steps, done=state.step, quiet=quiet or not fabric.is_global_zero)
     with closing(batches), show as progress:
         for batch in batches:
@@ -152,37 +159,21 @@ def train(
                 progress.update(state.step, _shown(state, task))
             if evaluating or saving:
                 state.loss_sum = running.item()
-                watch.lap(training=True)
+                lap(training=True)
                 if evaluating:
                     _evaluate_and_note(fabric, model, task, streams, state, folder)
                     running.zero_()
                     report(state)
-                watch.lap(training=False)
+                lap(training=False)
                 _save(folder / CHECKPOINT, model, optimiser, state, fabric, digest)
                 last_saved = time.monotonic()
-                watch.lap(training=False)
+                lap(training=False)
             if evaluating and _solved(state, config, floor):
                 break
     if streams.finite:
         fabric.barrier()
         model.load_state_dict(checkpoint.load(folder / WEIGHTS)["model"])
     return state
-
-
-class _Watch:
-    """Adds the time that passes to a state."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._since = time.monotonic()
-
-    def lap(self, *, training: bool) -> None:
-        """Add the time since the last call; ``training`` says what it was spent on."""
-        now = time.monotonic()
-        passed, self._since = now - self._since, now
-        self._state.seconds_with_evaluation += passed
-        if training:
-            self._state.seconds += passed
 
 
 def score(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def evaluate(
         UsageError: for anything that the user can correct.
     """
     if isinstance(budget, Budget):
-        budget = {entry.name: getattr(budget, entry.name) for entry in dataclasses.fields(budget)}
+        budget = vars(budget)
     owned = {"task": parameters, "model": hyper, "budget": budget}
     given = {f"{owner}.{key}": value for owner, values in owned.items() for key, value in (values or {}).items()}
     settings = {**given, **settings}
@@ -115,7 +115,7 @@ def run(
     with _private_random_numbers(fabric.device), own_threads(fabric, config):
         further_tests(config)  # an impossible length is an error before the run
         streams = make_streams(config, workers, fabric)
-        config = config.with_data(streams.digest)
+        config = replace(config, data_digest=streams.digest)
         # those of the first process: an own object has another digest in every process
         digest, folder = fabric.broadcast((config.digest, config.folder(Path(out))))
         record = None if overwrite else _finished(fabric, folder, digest)
@@ -128,7 +128,8 @@ def run(
         if fabric.is_global_zero:
             _tidy(folder)
             track_finished(tracked, folder, record)
-        _restore(config, folder)
+        if config.model.address is None and config.model.version is None and (folder / loop.WEIGHTS).exists():
+            _load_weights(config.build(), folder)  # into the caller's module
     if not quiet:
         fabric.print(f"finished earlier: {folder} (--overwrite runs it again)", file=sys.stderr)
     return record
@@ -168,23 +169,21 @@ def _load_weights(model: nn.Module, folder: Path) -> None:
         raise UsageError(f"{folder / loop.WEIGHTS} does not fit the model ({first_line(error)})") from None
 
 
+@dataclass
 class _Run:
     """A run that goes on: what its steps share."""
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        config: RunConfig,
-        digest: str,
-        streams: Streams,
-        folder: Path,
-        trackers: tuple[str, ...],
-        quiet: bool,
-    ) -> None:
-        self.fabric, self.config, self.digest, self.streams = fabric, config, digest, streams
-        self.folder, self.quiet = folder, quiet
-        self.writes = fabric.is_global_zero
-        self.tracker_names = trackers if self.writes else ()
+    fabric: Fabric
+    config: RunConfig
+    digest: str
+    streams: Streams
+    folder: Path
+    tracked: tuple[str, ...]
+    quiet: bool
+
+    @property
+    def writes(self) -> bool:
+        return self.fabric.is_global_zero
 
     def carry_out(self, overwrite: bool) -> RunRecord:
         """Train, test, and keep the record on disk true at every moment."""
@@ -201,7 +200,7 @@ class _Run:
             # a complex number is two
             self.record.model["count"] = sum(value.numel() * (1 + value.is_complex()) for value in trained)
             self.record.model["state_bytes"] = state_bytes(self.model) if isinstance(self.model, Backbone) else None
-            self.trackers = Trackers(self.tracker_names, self.folder, self.record)
+            self.trackers = Trackers(self.tracked if self.writes else (), self.folder, self.record)
             reset_peak_memory(self.fabric.device)
             try:
                 self._train_and_test()
@@ -226,17 +225,9 @@ class _Run:
         return self.record
 
     def _train_and_test(self) -> None:
-        state = loop.train(
-            self.fabric,
-            self.model,
-            self.config,
-            self.streams,
-            self.folder,
-            digest=self.digest,
-            floor=self._validation_floor() if self.config.budget.stop_solved else None,
-            quiet=self.quiet,
-            report=self._note,
-        )
+        floor = self._validation_floor() if self.config.budget.stop_solved else None
+        how: dict[str, Any] = {"digest": self.digest, "floor": floor, "quiet": self.quiet, "report": self._note}
+        state = loop.train(self.fabric, self.model, self.config, self.streams, self.folder, **how)
         self._note(state)
         if self.writes and not self.streams.finite:
             checkpoint.save(self.folder / loop.WEIGHTS, {"model": self.model.state_dict(), "step": state.step})
@@ -257,7 +248,10 @@ class _Run:
         record = self.record
         record.curve = state.curve
         if state.curve:
-            tested = _best(state.curve, self.config.task.metric) if self.streams.finite else state.curve[-1]
+            metric = self.config.task.metric
+            # of a finite set the weights of the first of the highest scores are kept
+            best = max(state.curve, key=lambda point: (point[metric], -point["step"]))
+            tested = best if self.streams.finite else state.curve[-1]
             record.scores["val"] = {key: value for key, value in tested.items() if key not in ("step", "loss")}
             record.cost = {
                 "seconds_per_step": state.seconds / state.step,
@@ -278,9 +272,12 @@ class _Run:
         record.scores["test"], record.slices = scorer.scores(), scorer.slices()
         record.errors["test"] = scorer.error()
         # now, since they describe the last batch that the model saw
-        record.diagnostics = {
-            name or "model": _report(name, report) for name, report in offered(self.model, "diagnostics")
-        }
+        for name, report in offered(self.model, "diagnostics"):
+            found = report()
+            if not isinstance(found, dict):
+                kind = type(found).__name__
+                raise UsageError(f"diagnostics of {name or 'the model'} must return a dictionary, found {kind}")
+            record.diagnostics[name or "model"] = found
         train = streams.train.whole()
         if task.input.kind == "token" and self.config.data is None:
             self._note_overlap()
@@ -327,13 +324,6 @@ class _Run:
                 self.record.write(self.folder)
 
 
-def _report(name: str, diagnostics: Any) -> dict[str, Any]:
-    found = diagnostics()
-    if not isinstance(found, dict):
-        raise UsageError(f"diagnostics of {name or 'the model'} must return a dictionary, found {type(found).__name__}")
-    return found
-
-
 def _finished(fabric: Fabric, folder: Path, digest: str) -> RunRecord | None:
     """The record of a run that needs no more work, as the first process finds it.
 
@@ -348,12 +338,6 @@ def _finished(fabric: Fabric, folder: Path, digest: str) -> RunRecord | None:
         )
     found: RunRecord | None = fabric.broadcast(record if record and record.status in FINISHED else None)
     return found
-
-
-def _restore(config: RunConfig, folder: Path) -> None:
-    """Load the weights of a finished run into the caller's module."""
-    if config.model.address is None and config.model.version is None and (folder / loop.WEIGHTS).exists():
-        _load_weights(config.build(), folder)
 
 
 @contextmanager
@@ -407,11 +391,6 @@ def _noting(record: RunRecord) -> Iterator[None]:
     with warnings.catch_warnings():  # which also lets a warning of an earlier run be given again
         warnings.showwarning = note
         yield
-
-
-def _best(curve: list[dict[str, Any]], metric: str) -> dict[str, Any]:
-    """The point of the curve whose weights were kept: the first of the highest score."""
-    return max(curve, key=lambda point: (point[metric], -point["step"]))
 
 
 def _shortage(error: Exception) -> str | None:

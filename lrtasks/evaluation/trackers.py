@@ -100,24 +100,19 @@ def track_finished(names: Iterable[str], folder: Path, record: RunRecord) -> Non
 
 
 def _logger(place: Path, record: RunRecord) -> Any:
-    """Lightning's logger that writes into ``place``."""
+    from lightning.pytorch import loggers
+
     if place.name == "csv":
-        from lightning.pytorch.loggers import CSVLogger
-
-        return CSVLogger(place.parent, name="", version="csv", flush_logs_every_n_steps=1)
+        return loggers.CSVLogger(place.parent, name="", version="csv", flush_logs_every_n_steps=1)
     if place.name == "tensorboard":
-        from lightning.pytorch.loggers import TensorBoardLogger
-
-        return TensorBoardLogger(place.parent, name="", version="tensorboard")
-    from lightning.pytorch.loggers import WandbLogger
-
+        return loggers.TensorBoardLogger(place.parent, name="", version="tensorboard")
     # offline unless the user says otherwise; its error reports would be sent even so
     online = os.environ.get("WANDB_MODE", "offline") == "online"
     if not online:
         os.environ["WANDB_ERROR_REPORTING"] = "false"
     place.mkdir(parents=True, exist_ok=True)
     try:
-        logger = WandbLogger(
+        logger = loggers.WandbLogger(
             name=place.parent.name,
             save_dir=place.parent,
             version=place.parent.name,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import loop
@@ -18,7 +17,7 @@ from lrtasks.evaluation.batches import make_streams
 from lrtasks.evaluation.environment import device_name, make_fabric
 from lrtasks.evaluation.further_tests import SHARE, further_tests
 from lrtasks.progress import clock
-from lrtasks.record import read_records
+from lrtasks.record import RunRecord, read_records
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.expand import Suite
 from lrtasks.suite.run import look
@@ -75,14 +74,13 @@ def planned(suite: Suite, *, selected: bool) -> list[RunConfig]:
     """The runs that a suite carries out: with a selection, one value alone for all seeds but the first."""
     if not selected:
         return suite.runs
-    first, seen = min(run.seed for run in suite.runs), set()
-    found = []
-    for run in suite.runs:
-        group = json.dumps([run.task.identity(), run.model.address, run.seed], sort_keys=True)
-        if run.seed == first or group not in seen:
-            seen.add(group)
-            found.append(run)
-    return found
+    first = min(run.seed for run in suite.runs)
+    others = {
+        json.dumps([run.task.identity(), run.model.address, run.seed], sort_keys=True): run
+        for run in suite.runs
+        if run.seed != first
+    }
+    return [run for run in suite.runs if run.seed == first] + list(others.values())
 
 
 def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", patience: float = PATIENCE) -> Plan:
@@ -91,30 +89,32 @@ def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", pat
     A step takes what it took in an earlier run of the same task, model, batch size and device below ``out``. Otherwise
     a few steps are timed here, until ``patience`` seconds are over.
     """
-    start = time.process_time()
+    start, began = time.process_time(), time.monotonic()
     name = device_name(make_fabric(device, "32").device)
     left = [run for run in runs if look(run, run.folder(out))[1] is None]
-    known = _recorded(out, name)
-    timed: dict[str, float | None] = {}
-    began = time.monotonic()
-    for run in left:
-        key = _key(run)
-        if key not in known and key not in timed:
-            timed[key] = seconds_per_step(run, device) if time.monotonic() - began < patience else None
-    measured = {key: value for key, value in timed.items() if value is not None}
-    needed = {_key(run) for run in left}
-    steps = {key: value for key, value in (known | measured).items() if key in needed}
-    seconds = None
+    keys = [_key(run.record()) for run in left]
+    recorded: dict[str, list[float]] = {}
+    for _, record in read_records(out)[0] if out.exists() else ():
+        seconds = record.cost.get("seconds_per_step")
+        if seconds is not None and record.cost.get("device") == name:
+            recorded.setdefault(_key(record), []).append(seconds)
+    steps = {key: mean(recorded[key]) for key in keys if key in recorded}
+    known = len(steps)
+    for key, run in dict(zip(keys, left, strict=True)).items():
+        if key not in recorded and time.monotonic() - began < patience:
+            found = seconds_per_step(run, device)
+            steps |= {} if found is None else {key: found}
+    total = None
     if steps:
         usual = mean(steps.values())
-        seconds = sum(start + _steps(run) * steps.get(_key(run), usual) for run in left)
+        total = sum(start + _steps(run) * steps.get(key, usual) for key, run in zip(keys, left, strict=True))
     return Plan(
         runs=len(runs),
         finished=len(runs) - len(left),
-        seconds=seconds,
-        recorded=len(needed & known.keys()),
-        timed=len(measured),
-        guessed=len(needed - steps.keys()),
+        seconds=total,
+        recorded=known,
+        timed=len(steps) - known,
+        guessed=len({*keys} - steps.keys()),
         start=start,
         device=name,
     )
@@ -127,51 +127,34 @@ def seconds_per_step(run: RunConfig, device: str) -> float | None:
     short = replace(run, budget=budget)
     states: list[tuple[int, float]] = []
     with suppress(Exception), tempfile.TemporaryDirectory() as folder:
-        streams = make_streams(short, 0, fabric)
         loop.train(
             fabric,
             short.build(),
             short,
-            streams,
+            make_streams(short, 0, fabric),
             Path(folder),
             digest="",
             floor=None,
             quiet=True,
             report=lambda state: states.append((state.step, state.seconds)),
         )
-    found = [second for second in states if second[0] >= WARM_UP]
-    if len(found) < 2:
+    states = [state for state in states if state[0] >= WARM_UP]
+    if len(states) < 2:
         return None
-    return (found[-1][1] - found[0][1]) / (found[-1][0] - found[0][0])
+    return (states[-1][1] - states[0][1]) / (states[-1][0] - states[0][0])
 
 
 def _steps(run: RunConfig) -> float:
     """Training steps, and as many again as batches are evaluated."""
-    budget = run.budget
-    tests: Iterable[Any] = ()
+    budget, further = run.budget, 0
     with suppress(UsageError):
-        tests = further_tests(run)
+        further = len(further_tests(run)) * max(1, budget.test_batches // SHARE)
     evaluations = -(-budget.steps // budget.eval_every)
-    further = len(list(tests)) * max(1, budget.test_batches // SHARE)
     return budget.steps + evaluations * budget.val_batches + budget.test_batches + further
 
 
-def _recorded(out: Path, device: str) -> dict[str, float]:
-    """Mean seconds per step of earlier runs by :func:`_key`."""
-    found: dict[str, list[float]] = {}
-    if out.exists():
-        for _, record in read_records(out)[0]:
-            seconds = record.cost.get("seconds_per_step")
-            if seconds is not None and record.cost.get("device") == device:
-                model = {name: record.model.get(name) for name in ("name", "parameters", "version", "source")}
-                parts = [record.task["name"], record.task["parameters"], model, record.budget.get("batch_size")]
-                found.setdefault(json.dumps([*parts, record.budget.get("precision")], sort_keys=True), []).append(
-                    seconds
-                )
-    return {key: mean(values) for key, values in found.items()}
-
-
-def _key(run: RunConfig) -> str:
+def _key(record: RunRecord) -> str:
     """What decides the time of a step."""
-    parts = [run.task.name, run.task.parameters(), run.model.identity, run.budget.batch_size, run.budget.precision]
-    return json.dumps(parts, sort_keys=True)
+    model = [record.model.get(name) for name in ("name", "parameters", "version", "source")]
+    budget = [record.budget.get(name) for name in ("batch_size", "precision")]
+    return json.dumps([record.task["name"], record.task["parameters"], model, budget], sort_keys=True)

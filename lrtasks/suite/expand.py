@@ -33,7 +33,7 @@ import torch
 
 from lrtasks import generators, models
 from lrtasks.budget import SHARED_BUDGET, Budget
-from lrtasks.config import Config, override, parameter, split_setting
+from lrtasks.config import Config, override, parameter, parse_assignment, split_setting
 from lrtasks.errors import UsageError, suggestion, unknown
 from lrtasks.models.factory import model_label, model_parameter_names, model_presets
 from lrtasks.registry import split_preset
@@ -113,7 +113,7 @@ def expand(
     seen: set[str] = set()
     for task, point, model in itertools.product(list(chosen_tasks), list(grid), chosen_models):
         given = {**(settings or {}), **point}
-        own = _without_others(given, model, chosen_models)
+        own = {name: value for name, value in given.items() if of_one_model(name, chosen_models) in (None, model)}
         this = repr((task, model, sorted(own.items())))
         if this in seen and own != given:  # the grid varies a setting of another model
             continue
@@ -130,19 +130,9 @@ def expand(
 
 def of_one_model(setting: str, chosen_models: Iterable[str]) -> str | None:
     """The model that ``LABEL.NAME`` belongs to; ``None`` for a setting of every run."""
-    prefix = setting.partition(".")[0].replace("-", "_")
-    found = (model for model in chosen_models if "." in setting and _prefix(model) == prefix)
+    prefix, dot, _ = setting.replace("-", "_").partition(".")
+    found = (model for model in chosen_models if dot and model_label(model).replace("-", "_") == prefix)
     return next(found, None)
-
-
-def _prefix(model: str) -> str:
-    """What stands before the dot in a setting of this model alone."""
-    return model_label(model).replace("-", "_")
-
-
-def _without_others(settings: Mapping[str, Any], model: str, chosen_models: Sequence[str]) -> dict[str, Any]:
-    """The settings but those of other models alone (``LABEL.NAME``)."""
-    return {name: value for name, value in settings.items() if of_one_model(name, chosen_models) in (None, model)}
 
 
 def read_suite(file: str | Path, settings: Mapping[str, Any] | None = None) -> Suite:
@@ -162,7 +152,6 @@ def read_suite(file: str | Path, settings: Mapping[str, Any] | None = None) -> S
         raise UsageError(f"cannot read the suite {file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"the suite {file} is not valid TOML: {error}") from None
-    _require_keys(f"key of suite {file}", content, [*Combinations.parameter_names(), "settings", "runs"])
     try:
         return make_suite(content, settings or {})
     except UsageError as error:
@@ -183,36 +172,31 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
         UsageError: for a value of a wrong type, an unknown model, task, preset or setting, or an impossible single run.
     """
     content = dict(content)
-    singles = content.pop("runs", [])
+    singles, shared = content.pop("runs", []), _take_settings(content)
     if not isinstance(singles, list) or not all(isinstance(single, dict) for single in singles):
         raise UsageError(f"runs must be tables, each under a heading [[runs]], found {singles!r}")
-    shared = _take_settings(content)
     whole = Combinations.make(**content)
     combined = bool({"models", "tasks"} & content.keys()) or not singles
     if "seeds" in content and not combined:
         raise UsageError("seeds belong to models and tasks, and the suite names neither; each run has its own seed")
-    suite = Suite()
-    varied: tuple[str, ...] = ()
+    suite, grid = Suite(), dict[str, list[Any]]()
     if combined:
-        chosen_models = models.registry.select(whole.models)
-        chosen_tasks = generators.registry.select(whole.tasks)
+        chosen_models, tasks = models.registry.select(whole.models), generators.registry.select(whole.tasks)
         both = override(shared, settings)
-        _require_known(both, whole.preset, chosen_models, chosen_tasks, options, own_names=bool(singles))
+        _require_known(both, whole.preset, chosen_models, tasks, options, own_names=bool(singles))
         grid, fixed = split_grid(both)
-        varied = tuple(grid)
         points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
-        count = len(points) * len(chosen_models) * len(chosen_tasks) * whole.seeds
+        count = len(points) * len(chosen_models) * len(tasks) * whole.seeds
         if count > MAX_RUNS:
             raise UsageError(f"the suite has {count:,} runs; at most {MAX_RUNS:,} are allowed")
-        suite = expand(
-            chosen_models, chosen_tasks, preset=whole.preset, seeds=range(whole.seeds), grid=points, settings=fixed
-        )
+        seeds = range(whole.seeds)
+        suite = expand(chosen_models, tasks, preset=whole.preset, seeds=seeds, grid=points, settings=fixed)
     for number, single in enumerate(singles, 1):
         try:
-            suite.runs.append(_single(single, whole.preset, shared, settings))
+            suite.runs.append(_single(dict(single), whole.preset, shared, settings))
         except UsageError as error:
             raise UsageError(f"run {number}: {error}") from None
-    return Suite(suite.runs, suite.skipped, whole.time_limit, whole.unequal_budgets, varied)
+    return Suite(suite.runs, suite.skipped, whole.time_limit, whole.unequal_budgets, tuple(grid))
 
 
 def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
@@ -226,8 +210,6 @@ def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[
     >>> split_grid({"layers": "gla:2,attention:1"})
     ({}, {'layers': 'gla:2,attention:1'})
     """
-    from lrtasks.config import parse_assignment
-
     grid = {
         name: [parse_assignment(f"{name}={part}")[1] for part in value.split(",")]
         for name, value in settings.items()
@@ -250,12 +232,9 @@ def require_distinct(runs: Sequence[RunConfig]) -> None:
 def require_equal_budgets(runs: Iterable[RunConfig], may_differ: Collection[str] = ()) -> None:
     """Check that runs on one task with the same parameters share :data:`lrtasks.budget.SHARED_BUDGET`.
 
-    Args:
-        runs: the runs.
-        may_differ: budget fields that need not be equal.
-
     Raises:
-        UsageError: if they do not; the message names two runs, the field and both values.
+        UsageError: if they differ in a field that is not in ``may_differ``; it names two runs, the field and both
+            values.
     """
     first: dict[str, RunConfig] = {}
     for run in runs:
@@ -271,16 +250,13 @@ def require_equal_budgets(runs: Iterable[RunConfig], may_differ: Collection[str]
 
 def _single(content: dict[str, Any], preset: str, shared: Mapping[str, Any], given: Mapping[str, Any]) -> RunConfig:
     """A single run; unlike a combination it must be possible."""
-    content = dict(content)
-    _require_keys("key", content, [*SingleRun.parameter_names(), "settings"])
     settings = override(override(shared, _take_settings(content)), given)
     single = SingleRun.make(**content)
     for key in ("model", "task"):
         if key not in content:
             raise UsageError(f"{key} is missing")
-    made = RunConfig.make(
-        single.task, single.model, preset=single.preset or preset, seed=single.seed, settings=settings
-    )
+    preset = single.preset or preset
+    made = RunConfig.make(single.task, single.model, preset=preset, seed=single.seed, settings=settings)
     _require_possible(made)
     return made
 
@@ -307,16 +283,16 @@ def _require_known(
     own_names: bool,
 ) -> None:
     """Check that each setting belongs to a chosen task or model or to the budget; else every run would be skipped."""
-    usable = {**generators.registry.problems(), **models.registry.problems()}
-    tasks = [generators.registry.get(split_preset(name)[0]) for name in chosen_tasks if name not in usable]
-    of_models = {name: model_parameter_names(name) for name in chosen_models if name not in usable}
+    broken = {**generators.registry.problems(), **models.registry.problems()}
+    tasks = [generators.registry.get(split_preset(name)[0]) for name in chosen_tasks if name not in broken]
+    of_models = {name: model_parameter_names(name) for name in chosen_models if name not in broken}
     if not tasks or not of_models:
         return  # every run is skipped for a reason of its own
     require_preset(preset, [*tasks, *filter(None, map(model_presets, of_models))])
     if own_names:
         return  # a setting may belong to one of the single runs
-    known = set(Budget.parameter_names()).union(*(task.parameter_names() for task in tasks))
-    known = known.union(*(names or () for names in of_models.values()))
+    listed = [*(task.parameter_names() for task in tasks), *(names or () for names in of_models.values())]
+    known = set(Budget.parameter_names()).union(*listed)
     for setting in settings:
         owner, bare = split_setting(setting)
         single = of_one_model(setting, chosen_models)
@@ -324,11 +300,9 @@ def _require_known(
             names, rest = of_models.get(single), setting.partition(".")[2]
             if names is not None and "." not in rest and rest not in names:
                 raise unknown(f"parameter of {model_label(single)}:", rest, names)
-            continue
-        if "." in bare and not any("hyper" in (names or ()) for names in of_models.values()):
-            raise unknown(f"model in {setting!r}:", bare.partition(".")[0], map(_prefix, chosen_models))
-        takes_any = owner == "model" and (None in of_models.values() or "." in bare)
-        if bare not in known and not takes_any:
+        elif "." in bare and "hyper" not in known:
+            raise unknown(f"model in {setting!r}:", bare.partition(".")[0], map(model_label, chosen_models))
+        elif bare not in known and not (owner == "model" and (None in of_models.values() or "." in bare)):
             close = suggestion(bare, sorted({*known, *options}))
             raise UsageError(
                 f"neither a chosen task nor a chosen model nor the budget has a parameter {setting!r}{close}"
@@ -349,9 +323,3 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
-
-
-def _require_keys(what: str, content: Mapping[str, Any], known: Sequence[str]) -> None:
-    for key in content:
-        if key not in known:
-            raise unknown(what, key, known)

@@ -12,7 +12,7 @@ from lrtasks import models
 from lrtasks.cli.display import change_line, grid, running_lines, summary
 from lrtasks.record import RunRecord
 from lrtasks.run_config import RunConfig
-from lrtasks.suite.progress import SuiteProgress
+from lrtasks.suite.run import SuiteProgress
 
 MODELS = ["attention", "dlr", "dss"]
 

@@ -23,7 +23,7 @@ from lrtasks import UsageError
 from lrtasks.config import parameter
 from lrtasks.data import generate, verify
 from lrtasks.data.store import GenerationError, Store
-from lrtasks.data.write import Job, make_plan
+from lrtasks.data.write import make_plan, make_shard
 from lrtasks.ray_cluster import connected
 from lrtasks.spec import Sample
 
@@ -114,7 +114,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_machine_that_sees_another_folder_says_so(tmp_path: Path) -> None:
-    plan = make_plan(Few(), samples=10, split=(0.8, 0.1, 0.1), seed=0, format="parquet", shard_size=None)
+    plan = make_plan(Few(), 10, (0.8, 0.1, 0.1), 0, "parquet", None)
     with pytest.raises(GenerationError, match=f"{tmp_path} on .* holds no plan: .* the machines share no folder"):
-        Job(Few(), plan, Store(tmp_path)).make(plan.planned("train")[0], {})
+        make_shard(Few(), plan, Store(tmp_path), plan.planned("train")[0], {})
     assert not list(tmp_path.iterdir())

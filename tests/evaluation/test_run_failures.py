@@ -123,13 +123,10 @@ def test_an_output_folder_that_cannot_be(tmp_path: Path, out: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda sample: sample._replace(x=sample.x.astype(np.int32)),
-            "sample gives x of shape .* and type torch.int32",
-        ),
-        (lambda sample: sample._replace(y=sample.y[:-1]), r"sample gives y of shape \(11,\)"),
-        (lambda sample: sample._replace(y=sample.y + 2), r"sample gives y outside 0\.\.3"),
-        (lambda sample: sample._replace(x=sample.x - 1), r"sample gives x outside 0\.\.3"),
+        (lambda sample: sample._replace(x=sample.x.astype(np.int32)), "x must be int64 .*, found int32"),
+        (lambda sample: sample._replace(y=sample.y[:-1]), r"y must be .*, found int64 of shape \(11,\)"),
+        (lambda sample: sample._replace(y=sample.y + 2), r"y holds -98; allowed: 0\.\.3, and -100"),
+        (lambda sample: sample._replace(x=sample.x - 1), r"x holds -1; allowed: 0\.\.3"),
     ],
 )
 def test_a_faulty_task_is_an_error_in_words(tmp_path: Path, change: Any, message: str) -> None:
@@ -137,7 +134,7 @@ def test_a_faulty_task_is_an_error_in_words(tmp_path: Path, change: Any, message
         def sample(self, rng: np.random.Generator) -> Any:
             return change(super().sample(rng))
 
-    with pytest.raises(UsageError, match=f"labels: {message}"):
+    with pytest.raises(UsageError, match=f"labels: in its samples {message}"):
         run(plain, tmp_path, Faulty())
     assert list(tmp_path.iterdir()) == []
 

@@ -21,8 +21,7 @@ from lrtasks.record import LOCK, RunRecord, read_record
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.backends import Began, Event, Failure, Job
 from lrtasks.suite.expand import expand
-from lrtasks.suite.progress import SuiteProgress
-from lrtasks.suite.run import run_suite
+from lrtasks.suite.run import SuiteProgress, run_suite
 
 TINY = {"steps": 4, "eval_every": 4, "val_batches": 1, "test_batches": 1, "d_model": 8, "length": 16}
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
 from lrtasks.ray_cluster import TRIES, connected, describe
-from lrtasks.suite.backends import Began, Event, Failure, Job
-from lrtasks.suite.backends.remote import PendingRecords, Report, run_there
+from lrtasks.suite.backends import Event, Failure, Job
+from lrtasks.suite.backends.remote import Remote, Report, run_there
 
 SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -47,70 +47,51 @@ class Ray(Config):
             )
 
 
-class _Tasks:
-    """The tasks of a suite, seen from the process that waits for them.
-
-    Lost tasks are repeated here: Ray would repeat them without a limit and without a word.
-    """
+class _Tasks(Remote):
+    """Lost tasks are repeated here: Ray would repeat them without a limit and without a word."""
 
     def __init__(self, ray: Any, backend: Ray, jobs: Sequence[Job]) -> None:
-        self._ray, self._backend, self._jobs = ray, backend, jobs
-        self._pending = PendingRecords(jobs)
+        super().__init__(jobs)
+        self._ray, self._backend = ray, backend
         self._task = ray.remote(num_cpus=backend.cpus, num_gpus=backend.gpus, max_retries=0)(_carry_out)
         self._board = ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
-        self._running: dict[Any, int] = {}
         self._tries: Counter[int] = Counter()
-        self._begun: Counter[int] = Counter()
 
-    def events(self) -> Iterator[tuple[int, Event]]:
-        try:
-            for number in range(len(self._jobs)):
-                self._begin(number)
-            while self._running or self._pending:
-                done: list[Any] = []
-                if self._running:
-                    done, _ = self._ray.wait(list(self._running), timeout=SECONDS_BETWEEN_LOOKS)
-                else:
-                    time.sleep(SECONDS_BETWEEN_LOOKS)
-                yield from self._newly_begun()
-                for task in done:
-                    yield from self._end(task, self._running.pop(task))
-                yield from self._pending.settled()
-        finally:
-            for task in self._running:
-                self._ray.cancel(task, force=True)
-            self._pending.close()
+    def begin(self) -> None:
+        for number in range(len(self.jobs)):
+            self._submit(number)
 
-    def _begin(self, number: int) -> None:
+    def _submit(self, number: int) -> None:
         self._tries[number] += 1
         backend, times = self._backend, self._tries[number]
-        task = self._task.remote(self._jobs[number], backend.cpus, bool(backend.gpus), self._board, number, times)
-        self._running[task] = number
+        task = self._task.remote(self.jobs[number], backend.cpus, bool(backend.gpus), self._board, number, times)
+        self.running[task] = number
 
-    def _newly_begun(self) -> Iterator[tuple[int, Event]]:
-        with suppress(self._ray.exceptions.RayError):  # the board's machine was lost, and it begins anew on another
-            begun: dict[int, int] = self._ray.get(self._board.read.remote(), timeout=SECONDS_BETWEEN_LOOKS)
-            for number, times in begun.items():
-                yield from self._note_begun(number, times)
-
-    def _note_begun(self, number: int, times: int) -> Iterator[tuple[int, Event]]:
-        if times > self._begun[number]:
-            self._begun[number] = times
-            yield number, Began()
-
-    def _end(self, task: Any, number: int) -> Iterator[tuple[int, Event]]:
+    def look(self) -> Iterator[tuple[int, int | Report]]:
+        done: list[Any] = []
+        if self.running:
+            done, _ = self._ray.wait(list(self.running), timeout=SECONDS_BETWEEN_LOOKS)
+        else:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
         errors = self._ray.exceptions
-        try:
-            report = self._ray.get(task)
-        except errors.RayTaskError as error:
-            report = Report("", Failure(describe(error)))
-        except errors.RayError as error:
-            if self._tries[number] < TRIES:
-                self._begin(number)
-                return
-            report = Report("", Failure(f"its Ray worker was lost {TRIES} times; the last error: {describe(error)}"))
-        yield from self._note_begun(number, self._tries[number])  # a short run can be quicker than the board
-        self._pending.expect(number, report)
+        with suppress(errors.RayError):  # the board's machine was lost, and it begins anew on another
+            yield from self._ray.get(self._board.read.remote(), timeout=SECONDS_BETWEEN_LOOKS).items()
+        for task in done:
+            number = self.running.pop(task)
+            yield number, self._tries[number]  # a short run can be quicker than the board
+            try:
+                yield number, self._ray.get(task)
+            except errors.RayTaskError as error:
+                yield number, Report("", Failure(describe(error)))
+            except errors.RayError as error:
+                if self._tries[number] < TRIES:
+                    self._submit(number)
+                else:
+                    reason = f"its Ray worker was lost {TRIES} times; the last error: {describe(error)}"
+                    yield number, Report("", Failure(reason))
+
+    def cancel(self, running: Any) -> None:
+        self._ray.cancel(running, force=True)
 
 
 class _Board:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 from lrtasks.errors import UsageError
 from lrtasks.files import held
 from lrtasks.record import FILE, LOCK
-from lrtasks.suite.backends import Failure, Job, run_job
+from lrtasks.suite.backends import Began, Event, Failure, Job, run_job
 
 SECONDS_TO_APPEAR = 90.0
 """How long a network file system may take to show here what was written there."""
@@ -49,30 +50,64 @@ def run_there(job: Job, **limits: Any) -> Report:
     return Report(host, run_job(job, **limits), _stamp(job.folder))
 
 
-class PendingRecords:
-    """Runs that have ended elsewhere, each until this machine sees its record as that machine does.
+class Remote:
+    """Jobs on other machines, seen from the process that waits for them; a subclass sends them there.
+
+    A job ends when this machine sees its record as the other one does.
 
     Args:
-        jobs: all runs; their folders are made.
+        jobs: all jobs; their folders are made.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self._jobs = jobs
+        self.jobs = jobs
+        self.running: dict[Any, int] = {}
+        """Number of each job that is queued or goes on, by what stands for it."""
+        self._begun: Counter[int] = Counter()
         self._due: dict[int, tuple[Report, float]] = {}
         for job in jobs:
             job.folder.mkdir(parents=True, exist_ok=True)
 
-    def __bool__(self) -> bool:
-        return bool(self._due)
+    def begin(self) -> None:
+        """Send all jobs."""
+        raise NotImplementedError
+
+    def look(self) -> Iterator[tuple[int, int | Report]]:
+        """Wait for a moment; tell how often a job has begun, or that it has ended and has left :attr:`running`."""
+        raise NotImplementedError
+
+    def cancel(self, running: Any) -> None:
+        """Stop a job."""
+        raise NotImplementedError
+
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """Carry out the jobs, as :meth:`lrtasks.suite.backends.Backend.run`."""
+        try:
+            self.begin()
+            while self.running or self._due:
+                for number, event in self.look():
+                    if isinstance(event, Report):
+                        self.expect(number, event)
+                    elif event > self._begun[number]:
+                        self._begun[number] = event
+                        yield number, Began()
+                yield from self.settled()
+        finally:
+            for running in self.running:
+                self.cancel(running)
+            for job in self.jobs:
+                with suppress(OSError):  # not empty
+                    job.folder.rmdir()
+                    job.folder.parent.rmdir()
 
     def expect(self, number: int, report: Report) -> None:
-        """Note that a run has ended."""
+        """Note that a job has ended elsewhere."""
         self._due[number] = report, time.monotonic() + SECONDS_TO_APPEAR
 
     def settled(self) -> Iterator[tuple[int, Failure | None]]:
-        """The runs whose records have appeared, or have not for too long."""
+        """The jobs whose records have appeared, or have not for too long."""
         for number, (report, last) in list(self._due.items()):
-            folder, failure = self._jobs[number].folder, report.failure
+            folder, failure = self.jobs[number].folder, report.failure
             if report.record not in (None, _stamp(folder)):
                 if time.monotonic() < last:
                     continue
@@ -81,13 +116,6 @@ class PendingRecords:
                 )
             del self._due[number]
             yield number, failure
-
-    def close(self) -> None:
-        """Remove the folders in which nothing was written."""
-        for job in self._jobs:
-            with suppress(OSError):
-                job.folder.rmdir()
-                job.folder.parent.rmdir()
 
 
 def _wait_until_free(lock: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from lrtasks.config import Config, parameter, parse_assignment
 from lrtasks.errors import UsageError, first_line
-from lrtasks.suite.backends import Began, Event, Failure, Job
-from lrtasks.suite.backends.remote import PendingRecords, Report, run_there
+from lrtasks.suite.backends import Event, Failure, Job
+from lrtasks.suite.backends.remote import Remote, Report, run_there
 
 LARGEST_ARRAY = 1000
 """Slurm's own limit is 1001 unless an administrator has changed it."""
@@ -59,8 +59,7 @@ class Slurm(Config):
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
         """See :class:`lrtasks.suite.backends.Backend`."""
         parameters = self._parameters()
-        elements = [_Element(job, parameters["cpus_per_task"]) for job in jobs]
-        yield from _Elements(_executor(jobs, parameters), elements).events()
+        yield from _Elements(_executor(jobs, parameters), jobs, parameters["cpus_per_task"]).events()
 
 
 def _executor(jobs: Sequence[Job], parameters: dict[str, Any]) -> Any:
@@ -107,47 +106,38 @@ class _Element:
         return DelayedSubmission(self)
 
 
-class _Elements:
-    """The elements of a suite's arrays, seen from the process that waits for them."""
+class _Elements(Remote):
+    """Jobs as the elements of arrays."""
 
-    def __init__(self, executor: Any, elements: Sequence[_Element]) -> None:
-        self._executor, self._elements = executor, elements
-        self._pending = PendingRecords([element.job for element in elements])
-        self._queued: dict[int, Any] = {}
-        self._running: dict[int, Any] = {}
+    def __init__(self, executor: Any, jobs: Sequence[Job], cpus: int) -> None:
+        super().__init__(jobs)
+        self._executor, self._cpus = executor, cpus
 
-    def events(self) -> Iterator[tuple[int, Event]]:
-        try:
-            for first in range(0, len(self._elements), LARGEST_ARRAY):
-                self._submit(range(first, min(first + LARGEST_ARRAY, len(self._elements))))
-            while self._queued or self._running or self._pending:
-                yield from self._look()
-                time.sleep(SECONDS_BETWEEN_LOOKS)
-        finally:
-            for submitted in (*self._queued.values(), *self._running.values()):
-                submitted.cancel(check=False)
-            self._pending.close()
+    def begin(self) -> None:
+        for first in range(0, len(self.jobs), LARGEST_ARRAY):
+            numbers = range(first, min(first + LARGEST_ARRAY, len(self.jobs)))
+            try:
+                with self._executor.batch():
+                    elements = [_Element(self.jobs[number], self._cpus) for number in numbers]
+                    submitted = [self._executor.submit(element) for element in elements]
+            except (OSError, RuntimeError) as error:
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+                raise UsageError(f"Slurm did not take the jobs: {reason}") from error
+            self.running.update(zip(submitted, numbers, strict=True))
 
-    def _submit(self, numbers: range) -> None:
-        try:
-            with self._executor.batch():
-                submitted = [self._executor.submit(self._elements[number]) for number in numbers]
-        except (OSError, RuntimeError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise UsageError(f"Slurm did not take the jobs: {reason}") from error
-        self._queued.update(zip(numbers, submitted, strict=True))
-
-    def _look(self) -> Iterator[tuple[int, Event]]:
-        for number, submitted in list(self._queued.items()):
+    def look(self) -> Iterator[tuple[int, int | Report]]:
+        for submitted, number in list(self.running.items()):
+            ended = submitted.done()
             # the log appears as soon as the element runs, long before Slurm's accounting reports it
-            if submitted.paths.stdout.exists() or submitted.done():
-                self._running[number] = self._queued.pop(number)
-                yield number, Began()
-        for number, submitted in list(self._running.items()):
-            if submitted.done():
-                del self._running[number]
-                self._pending.expect(number, _report(submitted))
-        yield from self._pending.settled()
+            if ended or submitted.paths.stdout.exists():
+                yield number, 1
+            if ended:
+                del self.running[submitted]
+                yield number, _report(submitted)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def cancel(self, running: Any) -> None:
+        running.cancel(check=False)
 
 
 def _report(submitted: Any) -> Report:
