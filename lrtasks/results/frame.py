@@ -127,10 +127,7 @@ def write_frame(runs: pd.DataFrame, file: Path) -> None:
         pq.write_table(table.cast(pa.schema([field.with_metadata(said[field.name]) for field in table.schema])), buffer)
     else:
         raise UsageError(f"a frame is written as .parquet or .csv, found {file}")
-    try:
-        write_output(file, buffer.getvalue())
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}") from None
+    write_output(file, buffer.getvalue())
 
 
 def _read_written(file: Path) -> pd.DataFrame:

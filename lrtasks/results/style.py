@@ -128,10 +128,7 @@ def save(figure: Figure, path: Path) -> Path:
     ending = path.suffix.lower()
     if ending not in FORMATS:
         raise UsageError(f"a figure is written as {', '.join(FORMATS)}, found {path}")
-    try:
-        write_output(path, encode(figure, ending))
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    write_output(path, encode(figure, ending))
     return path
 
 
