@@ -43,33 +43,31 @@ class Breakdown:
 
 
 def breakdowns(results: Sequence[Result]) -> list[Breakdown]:
-    """All breakdowns that any of the results has."""
-    names = dict.fromkeys(name for result in results for record in result.records for name in record.filled_slices())
-    return [_breakdown(name, results) for name in names]
-
-
-def _breakdown(name: str, results: Sequence[Result]) -> Breakdown:
-    score = ""
-    labels: dict[Any, None] = {}
-    values: dict[str, dict[Any, float]] = {}
-    elements: dict[Any, set[int | None]] = {}
-    for result in results:
-        found: dict[Any, list[float]] = {}
-        for row in (row for record in result.records for row in record.slices.get(name, [])):
-            score, labels[row["label"]] = score or score_name([row]), None
-            elements.setdefault(row["label"], set()).add(row.get("elements"))
+    """All breakdowns that any of the results has; labels that are numbers by size, words as the runs have them."""
+    rows = [
+        (name, result.id, row["label"], score_name(group), row)
+        for result in results
+        for record in result.records
+        for name, group in record.filled_slices().items()
+        for row in group
+    ]
+    made = []
+    for name in dict.fromkeys(row[0] for row in rows):
+        own = [row for row in rows if row[0] == name]
+        labels = list(dict.fromkeys(label for _, _, label, _, _ in own))
+        if all(isinstance(label, int | float) for label in labels):
+            labels.sort()
+        score = own[0][3]
+        elements = [{row.get("elements") for _, _, label, _, row in own if label == wanted} for wanted in labels]
+        scores: dict[tuple[str, Any], list[float]] = {}
+        for _, id_, label, _, row in own:
             if row.get(score) is not None:
-                found.setdefault(row["label"], []).append(row[score])
-        values[result.id] = {label: float(np.mean(scores)) for label, scores in found.items()}
-    # numbers by size; words as the runs have them
-    order = sorted(labels) if all(isinstance(label, int | float) for label in labels) else list(labels)
-    return Breakdown(
-        name,
-        score,
-        tuple(order),
-        tuple(next(iter(elements[label])) if len(elements[label]) == 1 else None for label in order),
-        {id_: tuple(found.get(label) for label in order) for id_, found in values.items()},
-    )
+                scores.setdefault((id_, label), []).append(row[score])
+        means = {place: float(np.mean(values)) for place, values in scores.items()}
+        values = {result.id: tuple(means.get((result.id, label)) for label in labels) for result in results}
+        counts = tuple(next(iter(found)) if len(found) == 1 else None for found in elements)
+        made.append(Breakdown(name, score, tuple(labels), counts, values))
+    return made
 
 
 def settings_of(result: Result) -> dict[str, Pairs]:
