@@ -156,7 +156,7 @@ def check(
 
     Exit code 1 if there is any problem. Example: lrtasks check mylayer.py:MyLayer
     """
-    from lrtasks.check.registered import check_registered
+    from lrtasks.check import check_registered
 
     found = check_registered(name, preset=preset, settings=given_settings(context, settings))
     problems = found["problems"]
