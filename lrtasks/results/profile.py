@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +38,7 @@ MAY_DIFFER = {"stop_at": None, "stop_solved": None}
 """Fields of the shared budget that two profiles need not share: a run that stops early is solved."""
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One model on one instance.
 
     Attributes:
@@ -70,52 +69,39 @@ class Cell:
         return min(max(self.scaled, 0.0), 1.0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Group:
     """One model on the instances of a group.
 
     Attributes:
         name: the group.
         cells: the instances that have a score.
-        count: how many instances the group has.
+        of: how many instances the group has.
+        scaled: mean over the instances; ``None`` without any.
+        solved: solved seeds of all instances.
+        seeds: all seeds.
+        generalisation_times: median over the instances of the generalisation length in lengths of training.
+        seconds: of training, one seed of each instance; ``None`` if none was timed.
     """
 
     name: str
-    cells: tuple[Cell, ...]
-    count: int
+    cells: Sequence[Cell]
+    of: int
 
-    @property
-    def scaled(self) -> float | None:
-        """Mean over the instances; ``None`` without any."""
-        return float(np.mean([cell.limited for cell in self.cells])) if self.cells else None
-
-    @property
-    def solved(self) -> tuple[int, int]:
-        """Solved seeds of all instances, and all seeds."""
-        return sum(cell.solved for cell in self.cells), sum(cell.seeds for cell in self.cells)
-
-    @property
-    def times(self) -> float | None:
-        """Median over the instances of the generalisation length in lengths of training."""
+    def __post_init__(self) -> None:
         reached = [(cell.generalisation_length, cell.length) for cell in self.cells]
-        found = [reach / length for reach, length in reached if reach is not None]
-        return float(np.median(found)) if found else None
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds of training, one seed of each instance; ``None`` if none was timed."""
-        found = [cell.seconds for cell in self.cells if cell.seconds is not None]
-        return math.fsum(found) if found else None
-
-    @property
-    def coverage(self) -> str:
-        """How many instances have a score: ``5 of 6``."""
-        return f"{len(self.cells)} of {self.count}"
+        times = [reach / length for reach, length in reached if reach is not None]
+        timed = [cell.seconds for cell in self.cells if cell.seconds is not None]
+        limited = [cell.limited for cell in self.cells]
+        self.scaled = float(np.mean(limited)) if limited else None
+        self.solved, self.seeds = sum(cell.solved for cell in self.cells), sum(cell.seeds for cell in self.cells)
+        self.generalisation_times = float(np.median(times)) if times else None
+        self.seconds = math.fsum(timed) if timed else None
 
     @property
     def short(self) -> str:
         """The score, with the number of instances where some are missing."""
-        missing = f" ({len(self.cells)})" if self.cells and len(self.cells) < self.count else ""
+        missing = f" ({len(self.cells)})" if self.cells and len(self.cells) < self.of else ""
         return number(self.scaled, 2) + missing
 
 
@@ -149,16 +135,18 @@ class Profile:
 
     def content(self) -> dict[str, Any]:
         """The profile as plain data, for JSON."""
+        names = ("scaled", "solved", "seeds", "generalisation_times", "seconds")
         groups = {
             group.name: {
-                "scaled": group.scaled,
-                **dict(zip(("solved", "seeds"), group.solved, strict=True)),
-                "generalisation_times": group.times,
-                "seconds": group.seconds,
+                **{name: getattr(group, name) for name in names},
                 "instances": len(group.cells),
-                "of": group.count,
+                "of": group.of,
                 "cells": [
-                    {**vars(cell), "selected": json.loads(cell.selected or "{}"), "budget": json.loads(cell.budget)}
+                    {
+                        **cell._asdict(),
+                        "selected": json.loads(cell.selected or "{}"),
+                        "budget": json.loads(cell.budget),
+                    }
                     for cell in group.cells
                 ],
             }
@@ -220,11 +208,12 @@ def tables(own: Profile, others: Sequence[Profile]) -> list[TextTable]:
     """One line per group, and one line per published model."""
     lines = []
     for group in own.groups:
-        full, (solved, seeds) = round(BAR * (group.scaled or 0.0)), group.solved
-        reach = "" if group.times is None else f"{number(group.times)}x" if group.times else "none"
-        cells = ["█" * full + "·" * (BAR - full), number(group.scaled, 2), f"{solved}/{seeds}", reach]
+        full, times = round(BAR * (group.scaled or 0.0)), group.generalisation_times
+        reach = "" if times is None else f"{number(times)}x" if times else "none"
+        cells = ["█" * full + "·" * (BAR - full), number(group.scaled, 2), f"{group.solved}/{group.seeds}", reach]
         cells.append(number(group.seconds, unit="s"))
-        lines.append([group.name, *(cells if group.cells else [""] * len(cells)), group.coverage])
+        coverage = f"{len(group.cells)} of {group.of}"
+        lines.append([group.name, *(cells if group.cells else [""] * len(cells)), coverage])
     header = ["group", own.label, "scaled score", "solved seeds", "generalises to", "training", "instances"]
     first = TextTable(header, lines)
     if not others:
