@@ -54,12 +54,24 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
         partial.unlink(missing_ok=True)
 
 
-def write_output(path: Path, data: bytes) -> None:
-    """Write what a user asked for by name: a file atomically, through links, and into a pipe or device as it comes."""
-    if path.exists() and not path.is_file():
-        path.write_bytes(data)
-    else:
-        write_atomically(path.resolve(), data)
+def write_output(path: Path, data: bytes, *, follow: bool = True) -> None:
+    """Write what a user asked for by name: a file atomically, and into a pipe or device as it comes.
+
+    Args:
+        path: the file.
+        data: its content.
+        follow: write through a symbolic link; without it the link is replaced.
+
+    Raises:
+        UsageError: if it cannot be written.
+    """
+    try:
+        if follow and path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            write_atomically(path.resolve() if follow else path, data)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def remove_partials(path: Path) -> None:

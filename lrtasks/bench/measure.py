@@ -6,14 +6,14 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
@@ -70,7 +70,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What names the model."""
+        """The model's name or address."""
         return BASELINE if self.model == UNFUSED else self.model
 
     @property
@@ -155,30 +155,23 @@ def _prepare(case: Case, phase: Phase) -> tuple[nn.Module, Callable[[], None]]:
     model = case.build().to(case.device).train(phase == "training")
     x = torch.randint(VOCABULARY, (case.settings.batch, case.length), device=case.device)
     labels = torch.randint(CLASSES, (case.settings.batch,), device=case.device)
-    run = _training_step(model, x, labels) if phase == "training" else torch.inference_mode()(lambda: model(x))
+    optimiser = make_optimiser(model, Budget()) if phase == "training" else None
 
     def timed() -> None:
-        if case.model == UNFUSED:
-            with sdpa_kernel(SDPBackend.MATH):
-                run()
-        else:
-            run()
+        with (
+            sdpa_kernel(SDPBackend.MATH) if case.model == UNFUSED else nullcontext(),
+            torch.inference_mode(optimiser is None),
+        ):
+            outputs = model(x)
+            if optimiser is not None:
+                loss = cross_entropy(outputs[:, 0], labels)
+                for _, losses in offered(model, "extra_losses"):
+                    loss = loss + sum(losses().values())
+                torch.autograd.backward(loss)
+                optimiser.step()
+                optimiser.zero_grad(set_to_none=True)
 
     return model, timed
-
-
-def _training_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], None]:
-    optimiser = make_optimiser(model, Budget())
-
-    def step() -> None:
-        loss = cross_entropy(model(x)[:, 0], labels)
-        for _, losses in offered(model, "extra_losses"):
-            loss = loss + sum(losses().values())
-        torch.autograd.backward(loss)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-
-    return step
 
 
 def _timed(run: Callable[[], None], device: torch.device) -> tuple[float, float]:

@@ -145,19 +145,28 @@ class Report:
 
     def __init__(self, measurements: Sequence[Mapping[str, Any]]) -> None:
         self._found = measurements
-        self._rows = [make_row(found) for found in measurements]
-        self._models = list(dict.fromkeys(row["model"] for row in self._rows))
-        self._lengths = sorted({row["length"] for row in self._rows})
+        self._rows = {(row["model"], row["length"]): row for row in map(make_row, measurements)}
+        self._models = list(dict.fromkeys(model for model, _ in self._rows))
+        self._lengths = sorted({length for _, length in self._rows})
 
     def rows(self) -> list[Row]:
         """One flat entry per measurement."""
         return [
             {
                 **{name: row[name] for name in ("model", "length", *COSTS)},
-                **{f"relative_{name}": value for name, value in self._ratios(row).items()},
+                **{f"relative_{name}": value for name, value in self._ratios(*place).items()},
                 "reasons": row["reasons"],
             }
-            for row in self._rows
+            for place, row in self._rows.items()
+        ]
+
+    def growths(self) -> list[dict[str, Any]]:
+        """One flat entry per model and cost: exponents of the length."""
+        return [
+            {"model": model, "cost": cost, **found._asdict()}
+            for model in self._models
+            for cost in COSTS
+            if (found := growth((row["length"], row[cost]) for row in self._rows.values() if row["model"] == model))
         ]
 
     def content(self) -> dict[str, Any]:
@@ -168,12 +177,7 @@ class Report:
             "device": first["identity"]["device_name"],
             "environment": first["environment"],
             "rows": self.rows(),
-            "growth": [
-                {"model": model, "cost": name, **found._asdict()}
-                for model in self._models
-                for name in COSTS
-                if (found := self._growth(model, name))
-            ],
+            "growth": self.growths(),
             "papers": self.papers(),
             "notes": self.notes(),
         }
@@ -188,38 +192,31 @@ class Report:
         for paper in papers:
             length = min(self._lengths, key=lambda each: abs(math.log(each / paper["length"])))
             near = abs(math.log(length / paper["length"])) <= math.log(NEAR)
-            for quantity, values in paper.items():
-                for model, value in values.items() if near and quantity in RATIOS else ():
-                    ours, unfused = (
-                        self._ratios({"model": model, "length": length}, other)[quantity]
-                        for other in (paper["against"], UNFUSED)
-                    )
-                    if ours is not None:
-                        found.append(
-                            {
-                                **{name: paper[name] for name in ("source", "where", "length", "against")},
-                                "model": model,
-                                "quantity": quantity,
-                                "value": value,
-                                "our_length": length,
-                                "ours": ours,
-                                "against_unfused": unfused if paper["against"] == BASELINE else None,
-                            }
-                        )
+            for quantity in (name for name in paper if near and name in RATIOS):
+                for model, value in paper[quantity].items():
+                    against = (paper["against"], UNFUSED)
+                    ours, unfused = (self._ratios(model, length, other)[quantity] for other in against)
+                    entry = {name: paper[name] for name in ("source", "where", "length", "against")}
+                    entry |= {"model": model, "quantity": quantity, "value": value, "our_length": length}
+                    entry |= {"ours": ours, "against_unfused": unfused if paper["against"] == BASELINE else None}
+                    found += [] if ours is None else [entry]
         return found
 
     def tables(self) -> list[TextTable]:
         """Costs, ratios to the Transformer, growth, and the papers' ratios, as far as there are any."""
-        costs, against, growths, papers = [], [], [], []
-        for row in sorted(self._rows, key=lambda row: self._models.index(row["model"])):
+        costs, against, papers = [], [], []
+        for place, row in sorted(self._rows.items(), key=lambda entry: self._models.index(entry[0][0])):
             name = [row["model"], f"{row['length']:,}"]
             costs.append([*name, *(_cell(row[cost], unit) for cost, (_, _, unit) in COSTS.items())])
-            against.append([*name, *map(_times, self._ratios(row).values())])
+            against.append([*name, *map(_times, self._ratios(*place).values())])
         growing = [name for name in COSTS if name != "parameters"]
-        for model in self._models:
-            cells = [self._exponents(self._growth(model, name)) for name in growing]
-            if any(cells):
-                growths.append([model, *cells])
+        exponents: dict[str, dict[str, str]] = {}
+        for entry in self.growths():
+            fewer = f" (of {entry['points']})" if entry["points"] < len(self._lengths) else ""
+            if entry["cost"] in growing:
+                shown = f"{entry['slope']:.2f}, {entry['last']:.2f}{fewer}"
+                exponents.setdefault(entry["model"], {})[entry["cost"]] = shown
+        growths = [[model, *(found.get(name, "") for name in growing)] for model, found in exponents.items()]
         for entry in self.papers():
             texts = [entry[name] for name in ("source", "where", "model", "against")]
             figures = [_times(entry[name]) for name in ("value", "ours", "against_unfused")]
@@ -259,7 +256,7 @@ class Report:
                 " attention of the other models runs in torch's fused kernel"
             )
         missing, settings, active = [], [], []
-        for entry, row in zip(self._found, self._rows, strict=True):
+        for entry, row in zip(self._found, self._rows.values(), strict=True):
             name, reasons = f"{row['model']} at {row['length']:,}", row["reasons"]
             for reason in dict.fromkeys(reasons.values()):
                 parts = [part for part in reasons if reasons[part] == reason]
@@ -267,42 +264,28 @@ class Report:
             for phase in PHASES:
                 if phase not in reasons and row[f"{phase}_speed"] is None:
                     missing.append(f"{name}: {phase} was timed without the Transformer, beside which it failed")
-            if row["length"] == self._lengths[0]:
-                settings.append(f"{row['model']}: {_settings(entry['identity']['hyper'])}")
+            if row["length"] == self._lengths[0]:  # without what all models share, and options that are off
+                hyper = {
+                    key: value for key, value in entry["identity"]["hyper"].items() if key not in SHARED_PARAMETERS
+                }
+                own = [
+                    f"{key} {'none' if value is None else value}" for key, value in hyper.items() if value is not False
+                ]
+                settings.append(f"{row['model']}: {', '.join(own)}")
             reports = entry["training"].get("diagnostics", {}).values()
             rates = [report["activation_rate"] for report in reports if report.get("activation_rate", 1) < 1]
             if rates:
                 active.append(f"{name}: {', '.join(f'{rate:.2f}' for rate in rates)} of the positions active")
         return [*notes, *missing, *settings, *active]
 
-    def _row(self, model: str, length: int) -> Row | None:
-        return next((row for row in self._rows if (row["model"], row["length"]) == (model, length)), None)
-
-    def _ratios(self, of: Row, other: str = BASELINE) -> dict[str, float | None]:
+    def _ratios(self, model: str, length: int, other: str = BASELINE) -> dict[str, float | None]:
         """Ratios of a model to another one at the same length; None for figures that were not measured."""
-        one, base = (self._row(model, of["length"]) for model in (of["model"], other))
+        one, base = (self._rows.get((name, length)) for name in (model, other))
         return ratios(one, base) if one and base else dict.fromkeys(RATIOS)
-
-    def _growth(self, model: str, cost: str) -> Growth | None:
-        return growth((row["length"], row[cost]) for row in self._rows if row["model"] == model)
-
-    def _exponents(self, found: Growth | None) -> str:
-        if found is None:
-            return ""
-        fewer = f" (of {found.points})" if found.points < len(self._lengths) else ""
-        return f"{found.slope:.2f}, {found.last:.2f}{fewer}"
-
-
-def _settings(hyper: Mapping[str, Any]) -> str:
-    """Hyper-parameters, without those that all models share and options that are off."""
-    shown = {name: value for name, value in hyper.items() if name not in SHARED_PARAMETERS and value is not False}
-    return ", ".join(f"{name} {'none' if value is None else value}" for name, value in shown.items())
 
 
 def _cell(value: float | None, unit: float) -> str:
-    if value is None:
-        return ""
-    return f"{value:,}" if unit == 1 else number(value / unit)
+    return "" if value is None else f"{value:,}" if unit == 1 else number(value / unit)
 
 
 def _times(value: float | None) -> str:

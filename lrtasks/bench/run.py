@@ -51,17 +51,16 @@ def make_cases(
     Raises:
         UsageError: for an unknown model or hyper-parameter, or a value or length out of range.
     """
-    ordered, lengths, hyper = list(dict.fromkeys([BASELINE, *names])), sorted(set(lengths)), hyper or {}
-    for name in ordered:
+    ordered, lengths, hyper = list(dict.fromkeys([BASELINE, *names])), sorted(set(lengths)), dict(hyper or {})
+    labels = list(map(model_label, ordered))
+    for name, label in zip(ordered, labels, strict=True):
         if is_registered(name) and name not in all_models():
             raise unknown("model", name, all_models())
-    own = {model_label(name): name for name in ordered if not is_registered(name)}
-    labels = list(map(model_label, ordered))
-    for label in labels:
         if labels.count(label) > 1:
             raise UsageError(f"two models are called {label!r}, found {', '.join(ordered)}; rename one of them")
+    own = {model_label(name): name for name in ordered if not is_registered(name)}
     if len(own) == 1 and "model" in hyper:
-        hyper = {next(iter(own)) if label == "model" else label: values for label, values in hyper.items()}
+        hyper[next(iter(own))] = hyper.pop("model")
     for model, values in hyper.items():
         if model not in {*models.names(), *own}:
             raise unknown("model", model, {*models.names(), *own})

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from lrtasks.errors import in_one_line
+from lrtasks.errors import UsageError, in_one_line, unknown
+from lrtasks.spec import Spec
+
+if TYPE_CHECKING:
+    from lrtasks.generators import Task
 
 S = TypeVar("S")
+
+LENGTH = 61
+"""Not a multiple of any chunk."""
+SPECS = {
+    "signals": (Spec("real", LENGTH, 3), Spec("real", LENGTH, 2)),
+    "tokens": (Spec("token", LENGTH, 7), Spec("token", LENGTH, 5)),
+    "signals, last positions": (Spec("real", LENGTH, 3), Spec("real", 9, 1)),
+    "tokens, whole sequence": (Spec("token", LENGTH, 7), Spec("token", 1, 5, pooled=True)),
+}
+"""Inputs and targets on which models are checked."""
 
 
 class ContractError(Exception):
@@ -22,10 +36,81 @@ def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[st
     found: list[str] = []
     for check in checks:
         try:
-            for problem in check(subject) or ():
-                found.append(" ".join(problem.split()))
+            found += (" ".join(problem.split()) for problem in check(subject) or ())
         except ContractError as problem:
             found.append(" ".join(str(problem).split()))
         except Exception as error:
             found.append(f"{check.__name__.removeprefix('_').replace('_', ' ')} raised {in_one_line(error)}")
+    return found
+
+
+def check_registered(name: str, *, preset: str = "small", settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Check the task or model called ``name``, and that all of its presets are valid: the work of ``lrtasks check``.
+
+    A model is checked causal and bidirectional on signals and tokens, with targets for every position, for the last
+    ones and for the whole sequence.
+
+    Args:
+        name: a registered name or an address; the task's, if there is also a model of that name.
+        preset: the preset that gives its parameters.
+        settings: parameters that override the preset's.
+
+    Returns:
+        ``kind`` (``"task"`` or ``"model"``), ``name``, ``problems``, one entry each, and ``refused``: the cases that
+        were not checked, by the reason that the model gives for not being built.
+
+    Raises:
+        UsageError: for an unknown name or preset, settings that are refused, or a package that cannot be used.
+    """
+    from lrtasks import generators, models
+
+    given, refused = dict(settings or {}), dict[str, list[str]]()
+    is_task = generators.registry.owns(name)
+    if not is_task and name not in models.names() and ":" not in name:
+        raise unknown("task or model", name, [*generators.names(), *models.names()])
+    from lrtasks.run_config import RunConfig, require_preset
+
+    class AnyTask(generators.Task):
+        """A task that has no presets of its own and none in any model."""
+
+        name = "any task"
+
+    if is_task:
+        from lrtasks.check.task import task_problems
+
+        cls = generators.registry.get(name)
+        require_preset(preset, [cls])
+        problems = task_problems(cls.make(**{**cls.preset_values(preset)[0], **given}))
+        pairs: list[tuple[str | Task, str, str]] = [(name, "dlr", each) for each in cls.presets]
+    else:
+        own = {f"model.{key}": value for key, value in given.items()}
+        hyper = RunConfig.make(AnyTask(), name, preset=preset, settings=own).model.parameters
+        problems = _check_model(name, hyper, refused)
+        presets = () if ":" in name else models.registry.get(name).presets
+        pairs = [(task or AnyTask(), name, each) for each, _, task in (key.partition("/") for key in presets)]
+    for task, model, each in pairs:
+        try:
+            RunConfig.make(task, model, preset=each)
+        except UsageError as error:
+            problems.append(f"preset {each}: {error}")
+    return {"kind": "task" if is_task else "model", "name": name, "problems": problems, "refused": refused}
+
+
+def _check_model(name: str, hyper: dict[str, Any], refused: dict[str, list[str]]) -> list[str]:
+    from lrtasks.check.model import model_problems  # loads torch
+
+    found: list[str] = []
+    for direction in ("causal", "bidirectional"):
+        for what, (input, target) in SPECS.items():
+            case = f"{direction} on {what}"
+            try:
+                problems = model_problems(name, input=input, target=target, causal=direction == "causal", **hyper)
+            except UsageError as error:
+                refused.setdefault(str(error), []).append(case)
+            except Exception as error:
+                found.append(f"{case}: it cannot be built: {in_one_line(error)}")
+            else:
+                found += [f"{case}: {problem}" for problem in problems]
+    if sum(map(len, refused.values())) == 2 * len(SPECS):
+        found.append("it can be built for none of the inputs and targets that were tried")
     return found

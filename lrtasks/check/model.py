@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -179,37 +180,29 @@ def _seeded(seed: int) -> Iterator[None]:
         np.random.set_state(numpy)
 
 
+@dataclass
 class _Probe:
     """A model, its specs, and one input of :data:`ROWS` rows."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        input: Spec,
-        target: Spec,
-        dtype: torch.dtype,
-        unused: Collection[str],
-        factory: Callable[[], nn.Module],
-    ) -> None:
-        self.model, self.input, self.target, self.dtype = model, input, target, dtype
-        self.unused, self.factory = unused, factory
-        self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    model: nn.Module
+    input: Spec
+    target: Spec
+    dtype: torch.dtype
+    unused: Collection[str]
+    factory: Callable[[], nn.Module]
+
+    def __post_init__(self) -> None:
+        self.device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
         self.x = self.draw(ROWS)
 
     def draw(self, rows: int) -> Tensor:
-        """Random inputs of ``rows`` rows."""
         shape = self.input.shape(rows)
         if self.input.kind == "token":
             return torch.randint(self.input.width, shape).to(self.device)
         return torch.randn(shape, dtype=self.dtype).to(self.device)
 
     def outputs(self, x: Tensor, when: str = "", *, training: bool = False, **arguments: Tensor) -> Tensor:
-        """Outputs of the model, in evaluation mode unless ``training``.
-
-        Raises:
-            ContractError: if it fails or changes its input, or if the output has a wrong type, shape, dtype or device
-                or is not finite.
-        """
+        """Outputs of the model, in evaluation mode unless ``training``, which must be of the right form and finite."""
         before = x.clone()
         try:
             with torch.set_grad_enabled(training):
@@ -223,11 +216,16 @@ class _Probe:
             )
         if not isinstance(y, Tensor):
             raise ContractError(f"must return a tensor{when}, found {type(y).__name__}")
-        wanted = (len(x), self.target.length, self.target.width)
+        rows, length, width = wanted = (len(x), self.target.length, self.target.width)
         if tuple(y.shape) != wanted:
+            hints = {
+                (rows, width, length): "; exchange the last two axes: y.transpose(1, 2)",
+                (rows, self.input.length, width): f"; the target is read at the last positions: y[:, -{length}:]",
+                (rows, width): "; one value for the sequence is a length of 1: y[:, None]",
+            }
             raise ContractError(
                 f"output{when} must have shape (batch, target length, target width) = {wanted}, found {tuple(y.shape)}"
-                f"{self._shape_hint(wanted, tuple(y.shape))}"
+                f"{hints.get(tuple(y.shape), '')}"
             )
         if y.dtype != self.dtype:
             raise ContractError(
@@ -241,16 +239,6 @@ class _Probe:
                 f"output is not finite{when}, first at {_place(~y.isfinite(), 'output position')}{hint}"
             )
         return y
-
-    def _shape_hint(self, wanted: tuple[int, int, int], found: tuple[int, ...]) -> str:
-        rows, length, width = wanted
-        if found == (rows, width, length):
-            return "; exchange the last two axes: y.transpose(1, 2)"
-        if found == (rows, self.input.length, width):
-            return f"; the target is read at the last positions: y[:, -{length}:]"
-        if found == (rows, width):
-            return "; one value for the sequence is a length of 1: y[:, None]"
-        return ""
 
     def compare(
         self,

@@ -14,24 +14,14 @@ from typing import Annotated, Any
 import typer
 
 from lrtasks import __version__
-from lrtasks.cli.analyze import analyze
 from lrtasks.cli.bench import bench
-from lrtasks.cli.check import check
-from lrtasks.cli.compare import compare
 from lrtasks.cli.data import app as data
-from lrtasks.cli.evaluate import evaluate
-from lrtasks.cli.generate import generate
-from lrtasks.cli.inspect import describe, list_names, preview
-from lrtasks.cli.plot import plot
-from lrtasks.cli.profile import profile
-from lrtasks.cli.report import report
-from lrtasks.cli.suite import suite, sweep
-from lrtasks.cli.table import table
+from lrtasks.cli.data import generate
+from lrtasks.cli.look import check, describe, list_names, preview
+from lrtasks.cli.results import analyze, compare, plot, report, table
+from lrtasks.cli.runs import evaluate, profile, suite, sweep
 from lrtasks.errors import UsageError, in_one_line, suggestion
 from lrtasks.machine import set_thread_defaults
-
-EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""Of commands that take parameters as options."""
 
 # typer's own errors have this base; newer versions of typer carry their own click, older ones import it
 _CommandLineError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
@@ -50,23 +40,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-TRAIN, DATA, RESULTS, LOOK = "Train and score", "Data", "Results", "Look around"
-app.command("list", rich_help_panel=LOOK)(list_names)
-app.command("describe", rich_help_panel=LOOK)(describe)
-app.command("preview", rich_help_panel=LOOK, context_settings=EXTRA)(preview)
-app.command("check", rich_help_panel=LOOK, context_settings=EXTRA)(check)
-app.command("eval", rich_help_panel=TRAIN, context_settings=EXTRA)(evaluate)
-app.command("suite", rich_help_panel=TRAIN, context_settings=EXTRA)(suite)
-app.command("sweep", rich_help_panel=TRAIN, context_settings=EXTRA)(sweep)
-app.command("profile", rich_help_panel=TRAIN, context_settings=EXTRA)(profile)
-app.command("bench", rich_help_panel=TRAIN)(bench)
-app.command("table", rich_help_panel=RESULTS)(table)
-app.command("compare", rich_help_panel=RESULTS)(compare)
-app.command("plot", rich_help_panel=RESULTS)(plot)
-app.command("analyze", rich_help_panel=RESULTS)(analyze)
-app.command("report", rich_help_panel=RESULTS)(report)
-app.command("generate", rich_help_panel=DATA, context_settings=EXTRA)(generate)
-app.add_typer(data, name="data", rich_help_panel=DATA)
+COMMANDS: dict[str, dict[str, Any]] = {
+    "Look around": {"list": list_names, "describe": describe, "preview": preview, "check": check},
+    "Train and score": {"eval": evaluate, "suite": suite, "sweep": sweep, "profile": profile, "bench": bench},
+    "Results": {"table": table, "compare": compare, "plot": plot, "analyze": analyze, "report": report},
+    "Data": {"generate": generate},
+}
+TAKE_PARAMETERS = ("preview", "check", "eval", "suite", "sweep", "profile", "generate")
+"""Commands that take parameters as options."""
+for panel, commands in COMMANDS.items():
+    for name, command in commands.items():
+        extra = name in TAKE_PARAMETERS
+        context = {"allow_extra_args": extra, "ignore_unknown_options": extra}
+        app.command(name, rich_help_panel=panel, context_settings=context)(command)
+app.add_typer(data, name="data", rich_help_panel="Data")
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from lrtasks.bench import BASELINE, UNFUSED
-from lrtasks.cli.options import Device, Out, complete_models
-from lrtasks.cli.output import FORMATS, JsonFormat, chosen_format, format_option, print_tables
+from lrtasks.cli.options import (
+    Device,
+    JsonFormat,
+    Out,
+    add_once,
+    chosen_format,
+    complete_models,
+    format_option,
+    print_tables,
+)
 from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
 from lrtasks.progress import Progress
-
-if TYPE_CHECKING:
-    from lrtasks.bench.report import Report
 
 WITH_SHOW = ("show", "out", "form", "as_json")
 """Options that ``--show`` allows."""
@@ -47,7 +52,7 @@ def bench(
     time_limit: Annotated[float, typer.Option(help="Seconds after which a measurement is stopped.")] = 600.0,
     out: Out = Path("runs/bench"),
     show: Annotated[bool, typer.Option("--show", help="Measure nothing; print what the results folder holds.")] = False,
-    form: Annotated[str, format_option(FORMATS)] = "text",
+    form: Annotated[str, format_option()] = "text",
     as_json: JsonFormat = False,
 ) -> None:
     """Measure training step, inference, peak memory and streaming state, against a Transformer in the same run.
@@ -57,48 +62,46 @@ def bench(
     Finished measurements, failed ones too, are kept until their files are removed: repeat the command to go on after a
     kill, or to print the tables again.
     """
-    form = chosen_format(form, as_json, FORMATS)
+    form = chosen_format(form, as_json)
     if show:
-        _refuse_options(context)
+        for option in context.command.params:
+            source = context.get_parameter_source(option.name or "")
+            if option.name not in WITH_SHOW and source is not None and source.name == "COMMANDLINE":
+                raise UsageError(f"{option.opts[0]} has no meaning with --show, which prints all that the folder holds")
         from lrtasks.bench.report import Report, read_measurements
 
-        _print(Report(read_measurements(out)), form)
-        return
-    shared: dict[str, Any] = {"d_model": d_model, "layers": layers, "batch": batch, "bidirectional": bidirectional}
-    shared |= {"repeats": repeats, "patience": patience, "threads": threads}
-    from lrtasks.models import registry
+        found = read_measurements(out)
+    else:
+        from lrtasks.models import registry
 
-    lengths = [_length(text) for text in length.split(",")]
-    hyper = _by_model(settings or [])
-    chosen = models if models == "all" else [name for name in models.split(",") if name != UNFUSED]
-    registry.select(chosen or BASELINE)  # an unknown name is told before torch is loaded
+        lengths = [_length(text) for text in length.split(",")]
+        hyper = _by_model(settings or [])
+        chosen = models if models == "all" else [name for name in models.split(",") if name != UNFUSED]
+        registry.select(chosen or BASELINE)  # an unknown name is told before torch is loaded
 
-    from lrtasks.bench.measure import Settings
-    from lrtasks.bench.report import Report
-    from lrtasks.bench.run import all_models, make_cases, run_bench
-    from lrtasks.evaluation.environment import make_fabric
+        from lrtasks.bench.measure import Settings
+        from lrtasks.bench.report import Report
+        from lrtasks.bench.run import all_models, make_cases, run_bench
+        from lrtasks.evaluation.environment import make_fabric
 
-    wanted = all_models() if models == "all" else models.split(",")
-    cases = make_cases(wanted, lengths, Settings.make(**shared), make_fabric(device, "32").device.type, hyper)
-    found = []
-    with Progress("bench", "measurements", len(cases)) as progress:
-        for measurement in run_bench(cases, out, time_limit=time_limit):
-            found.append(measurement)
-            progress.update(len(found))
-    _print(Report(found), form)
-
-
-def _print(report: Report, form: str) -> None:
-    content = report.rows if form == "csv" else report.content
-    print_tables(form, lambda: (report.tables(), report.notes()), content)
-
-
-def _refuse_options(context: typer.Context) -> None:
-    """Refuse options that choose what to measure beside ``--show``, which prints all that the folder holds."""
-    for option in context.command.params:
-        source = context.get_parameter_source(option.name or "")
-        if option.name not in WITH_SHOW and source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"{option.opts[0]} has no meaning with --show, which prints all that the folder holds")
+        shared = Settings.make(
+            d_model=d_model,
+            layers=layers,
+            batch=batch,
+            bidirectional=bidirectional,
+            repeats=repeats,
+            patience=patience,
+            threads=threads,
+        )
+        wanted = all_models() if models == "all" else models.split(",")
+        cases = make_cases(wanted, lengths, shared, make_fabric(device, "32").device.type, hyper)
+        found = []
+        with Progress("bench", "measurements", len(cases)) as progress:
+            for measurement in run_bench(cases, out, time_limit=time_limit):
+                found.append(measurement)
+                progress.update(len(found))
+    made = Report(found)
+    print_tables(form, lambda: (made.tables(), made.notes()), made.rows if form == "csv" else made.content)
 
 
 def _length(text: str) -> int:
@@ -114,7 +117,5 @@ def _by_model(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
         model, dot, setting = assignment.partition(".")
         if not dot or "=" in model:
             raise UsageError(f"--set takes MODEL.NAME=VALUE, found {assignment!r}")
-        name, value = parse_assignment(setting)
-        if found.setdefault(model, {}).setdefault(name, value) != value:
-            raise UsageError(f"{model}.{name} is given twice: {found[model][name]!r} and {value!r}")
+        add_once(found.setdefault(model, {}), *parse_assignment(setting), owner=f"{model}.")
     return found

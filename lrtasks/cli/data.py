@@ -1,16 +1,98 @@
-"""``lrtasks data``: check and describe stored datasets."""
+"""``lrtasks generate`` and ``lrtasks data``: write, check and describe stored datasets."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lrtasks.cli.options import AsJson, print_json
+from lrtasks.cli.options import AsJson, TaskName, TaskSettings, print_json, task_parameters, worker_number
+from lrtasks.errors import UsageError
+
+if TYPE_CHECKING:
+    from lrtasks.generators import Task
 
 app = typer.Typer(help="Check and describe stored datasets.", no_args_is_help=True)
 
 Address = Annotated[str, typer.Argument(metavar="DIR", help="Folder or fsspec address of a dataset.")]
+
+
+def generate(
+    context: typer.Context,
+    task: TaskName,
+    samples: Annotated[int, typer.Option(help="Number of samples over all splits.")] = 100_000,
+    split: Annotated[str, typer.Option(help="Fractions of train, validation and test samples.")] = "0.96,0.02,0.02",
+    seed: Annotated[int, typer.Option(help="Seed of the task's streams.")] = 0,
+    workers: Annotated[str, typer.Option(help="Number of processes, or auto for one per core but one.")] = "auto",
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", help="Folder or fsspec address (s3://bucket/name); by default under ./data."),
+    ] = None,
+    file_format: Annotated[str, typer.Option("--format", help="parquet, png, npy or tsv.")] = "parquet",
+    backend: Annotated[str, typer.Option(help="Where shards are made: local or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster.")] = None,
+    settings: TaskSettings = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+) -> int:
+    """Write a dataset; run the same command again to finish one that was interrupted.
+
+    Any parameter of the task is also an option. Example: lrtasks generate pathfinder --res 64 --samples 1000
+    """
+    from lrtasks.data import generate as write
+    from lrtasks.data import info
+    from lrtasks.data.store import GenerationError
+    from lrtasks.generators import make
+    from lrtasks.results.formats import number
+
+    chosen = make(task, **task_parameters(context, task, settings))
+    target = out if out is not None else default_folder(chosen, samples, seed)
+    try:
+        write(
+            chosen,
+            target,
+            samples=samples,
+            split=_fractions(split),
+            seed=seed,
+            workers=worker_number(workers),
+            format=file_format,
+            backend=backend,
+            address=address,
+            progress=True,
+        )
+    except (KeyboardInterrupt, GenerationError) as error:
+        interrupted = f"interrupted; finished shards are kept in {target}, the same command continues"
+        sys.stderr.write(f"lrtasks: {error if isinstance(error, GenerationError) else interrupted}\n")
+        return 1
+    summary = info(target)
+    if as_json:
+        print_json(summary)
+        return 0
+    counts = ", ".join(f"{count:,} {name}" for name, count in summary["counts"].items())
+    size, replaced = number(summary["bytes"], unit="B"), summary["replaced"]
+    print(f"{target}: {counts} samples, {size}, {replaced} duplicates replaced")
+    return 0
+
+
+def default_folder(task: Task, samples: int, seed: int) -> str:
+    """``data/TASK-PARAMETERS-SAMPLES-seedSEED``, with the parameters that are not the defaults.
+
+    >>> from lrtasks.generators import make
+    >>> default_folder(make("shift", length=256), 1000, 0)
+    'data/shift-length256-1000-seed0'
+    """
+    defaults = type(task)().parameters()
+    chosen = [f"{name}{value}" for name, value in task.parameters().items() if value != defaults[name]]
+    name = "-".join([task.name, *chosen, str(samples), f"seed{seed}"])
+    return "data/" + re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+
+
+def _fractions(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--split takes three fractions like 0.96,0.02,0.02, found {text!r}") from None
 
 
 @app.command()

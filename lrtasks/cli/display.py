@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,28 +81,23 @@ def grid(progress: SuiteProgress, width: int, height: int) -> Table:
     from rich.table import Table
 
     cells: dict[tuple[str, str], list[int]] = {}
-    for label, (number, run) in zip(task_labels(progress.runs), enumerate(progress.runs), strict=True):
+    for number, (label, run) in enumerate(zip(task_labels(progress.runs), progress.runs, strict=True)):
         cells.setdefault((label, run.model.name), []).append(number)
-    tasks, models = (list(dict.fromkeys(place[side] for place in cells)) for side in (0, 1))
-    fitting = [_fitting(tasks, models, width, height), _fitting(models, tasks, width, height)]
-    turned = fitting[1][0] * fitting[1][1] > fitting[0][0] * fitting[0][1]
-    rows, columns = (models, tasks) if turned else (tasks, models)
+    names = {what: list(dict.fromkeys(place[side] for place in cells)) for side, what in enumerate(("tasks", "models"))}
+    fitting = [_fitting(*names.values(), width, height), _fitting(*reversed(names.values()), width, height)]
+    turned = math.prod(fitting[1]) > math.prod(fitting[0])
     high, wide = fitting[turned]
-    if turned:
-        cells = {(model, task): numbers for (task, model), numbers in cells.items()}
-    going = {row for (row, _), numbers in cells.items() if not _ended(progress, numbers)}
+    (what, rows), (across, columns) = sorted(names.items(), reverse=not turned)
+    numbers = [[cells.get((column, row) if turned else (row, column), []) for column in columns] for row in rows]
+    going = [any(progress.statuses[run] in ("waiting", "running") for cell in row for run in cell) for row in numbers]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
     for column in columns[:wide]:
         table.add_column("\n".join(_pieces(column)), justify="right", overflow="fold")
-    for row in sorted(rows, key=lambda row: row not in going)[:high]:
-        table.add_row(row, *(_cell(progress, cells.get((row, column), [])) for column in columns[:wide]))
-    hidden = dict(
-        zip(
-            ("models", "tasks") if turned else ("tasks", "models"), (len(rows) - high, len(columns) - wide), strict=True
-        )
-    )
-    said = [f"{hidden[what]} {what}" for what in ("tasks", "models") if hidden[what] > 0]
+    for row in sorted(range(len(rows)), key=lambda row: not going[row])[:high]:
+        table.add_row(rows[row], *(_cell(progress, cell) for cell in numbers[row][:wide]))
+    hidden = {what: len(rows) - high, across: len(columns) - wide}
+    said = [f"{hidden[name]} {name}" for name in names if hidden[name] > 0]
     symbols = "  ".join(f"{symbol} {name}" for name, symbol in SYMBOLS.items())
     table.caption = "; ".join([symbols, *(["no room for " + " and ".join(said)] if said else [])])
     table.caption_justify = "left"
@@ -185,10 +181,6 @@ def _cell(progress: SuiteProgress, numbers: Sequence[int]) -> str:
         return f"[green]{mean(known):z.3f}[/]" if known else "?"
     mark = f"[{STYLES[worst]}]{SYMBOLS[worst]}[/]"
     return f"{mean(known):z.2f} {mark}" if known else mark
-
-
-def _ended(progress: SuiteProgress, numbers: Sequence[int]) -> bool:
-    return all(progress.statuses[number] not in ("waiting", "running") for number in numbers)
 
 
 def _reached(folder: Path) -> list[str]:

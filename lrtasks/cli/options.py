@@ -1,35 +1,24 @@
-"""Options of several commands, and parameters as options: ``--res 256`` and ``--set NAME=VALUE``."""
+"""Options of several commands, parameters as options (``--res 256``, ``--set NAME=VALUE``), and what commands print."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import json
+import shutil
+import sys
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lrtasks.config import Config, parse_assignment
 from lrtasks.errors import UsageError, suggestion, unknown
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Results folder.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="NAME=VALUE: any parameter of task, model or budget; model.NAME=VALUE for your own model,"
-        " LABEL.NAME=VALUE for one model of several.",
-    ),
-]
-Trackers = Annotated[
-    list[str] | None,
-    typer.Option("--tracker", help="csv, tensorboard or wandb, with commas or repeated: written in the run's folder."),
-]
+if TYPE_CHECKING:
+    from lrtasks.results.formats import TextTable
 
 Command = Callable[..., Any]
 
@@ -58,6 +47,29 @@ def _completed(incomplete: str, names: Iterable[str]) -> list[str]:
     return [before + comma + name for name in names if name.startswith(last)]
 
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+JsonFormat = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Results folder.")]
+OutFile = Annotated[Path | None, typer.Option("--out", "-o", help="File to write, instead of standard output.")]
+Folders = Annotated[list[Path] | None, typer.Argument(help="Results folders (default: runs).")]
+Chosen = Annotated[str, typer.Option(help="Names with commas, or all.")]
+TaskName = Annotated[str, typer.Argument(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=complete_tasks)]
+TaskSettings = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE: a task parameter.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="NAME=VALUE: any parameter of task, model or budget; model.NAME=VALUE for your own model,"
+        " LABEL.NAME=VALUE for one model of several.",
+    ),
+]
+Unequal = Annotated[bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task.")]
+UnequalRows = Annotated[
+    bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task, in rows of their own.")
+]
+
+
 def config_options(argument: str, panel: str, *classes: type[Config]) -> Callable[[Command], Command]:
     """Add an option to a command for each parameter of ``classes``; the help shows them in a panel of their own.
 
@@ -74,23 +86,45 @@ def config_options(argument: str, panel: str, *classes: type[Config]) -> Callabl
             given = {name: values.pop(name) for name in entries}
             return command(**values, **{argument: {key: _read(key, v) for key, v in given.items() if v is not None}})
 
-        signature = inspect.signature(command)
+        signature, only = inspect.signature(command), inspect.Parameter.KEYWORD_ONLY
         hints = typing.get_type_hints(command, include_extras=True)
-        own = [
-            parameter.replace(annotation=hints[name])
-            for name, parameter in signature.parameters.items()
-            if name != argument
+        parameters = [
+            *(
+                parameter.replace(annotation=hints[name], kind=only)
+                for name, parameter in signature.parameters.items()
+                if name != argument
+            ),
+            *(
+                inspect.Parameter(name, only, default=None, annotation=_option(entry, panel))
+                for name, entry in entries.items()
+            ),
         ]
-        added = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(entry, panel))
-            for name, entry in entries.items()
-        ]
-        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-        wrapper.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return wrapper
 
     return decorate
+
+
+def _option(entry: dict[str, Any], panel: str) -> Any:
+    several = entry["type"].startswith("tuple[str, ...")
+    default = "" if entry["default"] in (None, []) else f" [default: {entry['default']}]"
+    kinds = {"int": "INTEGER", "float": "NUMBER", "bool": "true|false"}
+    option = typer.Option(
+        f"--{entry['name'].replace('_', '-')}",
+        help=f"{entry['doc'][0].upper()}{entry['doc'][1:]}.{default}",
+        metavar=None if several else kinds.get(entry["type"].split(" ")[0], "TEXT"),
+        rich_help_panel=panel,
+    )
+    return Annotated[(list[str] if several else str) | None, option]
+
+
+def _read(name: str, value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(value)
+    if value.startswith("--"):
+        raise UsageError(f"option --{name.replace('_', '-')} needs a value, found the option {value}")
+    return parse_assignment(f"{name}={value}")[1]
 
 
 def option_names(context: typer.Context) -> list[str]:
@@ -114,8 +148,7 @@ def parse_settings(
     >>> parse_settings(["--res", "256", "--variant=clean"], ["shifts=4"])
     {'res': 256, 'variant': 'clean', 'shifts': 4}
     """
-    settings: dict[str, Any] = {}
-    remaining = iter(arguments)
+    found, remaining = list[str](), iter(arguments)
     for argument in remaining:
         if not argument.startswith("--") or argument == "--":
             raise UsageError(f"found {argument!r} where an option --NAME VALUE was expected")
@@ -124,25 +157,40 @@ def parse_settings(
             value = next(remaining, "--")
             if value.startswith("--"):
                 raise UsageError(f"option --{name} needs a value{suggestion(name, options) or f': --{name} VALUE'}")
-        _add(settings, f"{name}={value}")
-    for assignment in assignments:
-        _add(settings, assignment)
+        found.append(f"{name}={value}")
+    settings: dict[str, Any] = {}
+    for assignment in (*found, *assignments):
+        add_once(settings, *parse_assignment(assignment))
     return settings
 
 
-def task_parameters(context: typer.Context, task: str, assignments: Iterable[str] = ()) -> dict[str, Any]:
-    """The parameters of ``task`` among the words that a command has no option for, and those given by ``--set``.
+def add_once(settings: dict[str, Any], name: str, value: Any, owner: str = "") -> None:
+    """Add a setting; raise :class:`UsageError` if it has another value already."""
+    if settings.setdefault(name, value) != value:
+        raise UsageError(f"{owner}{name} is given twice: {settings[name]!r} and {value!r}")
+
+
+def given_settings(
+    context: typer.Context, settings: Iterable[str] | None, budget: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Fields of the budget, then the words that a command has no option for and those of ``--set``, by name."""
+    given = {f"budget.{name}": value for name, value in (budget or {}).items()}
+    return given | parse_settings(context.args, settings or (), options=option_names(context))
+
+
+def task_parameters(context: typer.Context, task: str, settings: Iterable[str] | None) -> dict[str, Any]:
+    """The parameters of ``task`` among :func:`given_settings`.
 
     Raises:
-        UsageError: as :func:`parse_settings`, for an unknown task, or a name that is no parameter of it.
+        UsageError: for an unknown task, or a name that is no parameter of it.
     """
     from lrtasks import generators
 
-    options, names = option_names(context), generators.registry.get(task).parameter_names()
-    given = parse_settings(context.args, assignments, options=options)
+    names = generators.registry.get(task).parameter_names()
+    given = given_settings(context, settings)
     for name in given:
         if name not in names:
-            raise unknown(f"option or parameter of {task}", name, [*options, *names])
+            raise unknown(f"option or parameter of {task}", name, [*option_names(context), *names])
     return given
 
 
@@ -164,39 +212,53 @@ def worker_number(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
+FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
+
+
+def format_option(formats: Sequence[str] = FORMATS) -> Any:
+    """The option ``--format`` of a command that offers ``formats``."""
+    return typer.Option("--format", help=f"{', '.join(formats[:-1])} or {formats[-1]}.")
+
+
+def chosen_format(form: str, as_json: bool, formats: Sequence[str] = FORMATS) -> str:
+    """What ``--format`` says, one of ``formats``, unless ``--json`` was given."""
+    if not as_json and form not in formats:
+        raise unknown("format", form, formats)
+    return "json" if as_json else form
+
+
+def print_tables(
+    form: str,
+    tables: Callable[[], tuple[Sequence[TextTable], Sequence[str]]],
+    content: Callable[[], Any],
+    out: Path | None = None,
+) -> None:
+    """Print tables and notes, or ``content`` where ``form`` is ``csv`` or ``json``; into ``out`` if it is given."""
+    from lrtasks.results.formats import render
+
+    if form in ("csv", "json"):
+        text = render(form, content=content())
+    else:
+        text = render(form, *tables(), width=None if out else terminal_width())
+    if out is None:
+        print(text)
+    else:
+        write_file(out, f"{text}\n".encode())
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal; ``None`` where standard output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def print_json(content: Any) -> None:
     """Print ``content`` as JSON on standard output."""
     print(json.dumps(content, indent=1, allow_nan=False))
 
 
-def _option(entry: dict[str, Any], panel: str) -> Any:
-    several = entry["type"].startswith("tuple[str, ...")
-    default = "" if entry["default"] in (None, []) else f" [default: {entry['default']}]"
-    option = typer.Option(
-        f"--{entry['name'].replace('_', '-')}",
-        help=f"{entry['doc'][0].upper()}{entry['doc'][1:]}.{default}",
-        metavar=None if several else _metavar(entry["type"]),
-        rich_help_panel=panel,
-    )
-    return Annotated[(list[str] if several else str) | None, option]
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file that the user named, and say so."""
+    from lrtasks.files import write_output
 
-
-def _metavar(kind: str) -> str:
-    """A parameter's type as the help shows it."""
-    names = {"int": "INTEGER", "float": "NUMBER", "bool": "true|false"}
-    return names.get(kind.split(" ")[0], "TEXT")
-
-
-def _read(name: str, value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return tuple(value)
-    if value.startswith("--"):
-        raise UsageError(f"option --{name.replace('_', '-')} needs a value, found the option {value}")
-    return parse_assignment(f"{name}={value}")[1]
-
-
-def _add(settings: dict[str, Any], assignment: str) -> None:
-    name, value = parse_assignment(assignment)
-    if name in settings and settings[name] != value:
-        raise UsageError(f"{name} is given twice: {settings[name]!r} and {value!r}")
-    settings[name] = value
+    write_output(path, content)
+    print(f"wrote {path}")

@@ -16,7 +16,7 @@ from lrtasks.evaluation import loop
 from lrtasks.evaluation.batches import HELD_OUT_SEED, BatchStream, Replay, Streams
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.generators.base import SPLITS, Task
-from lrtasks.metrics import SOLVED, scaled_score
+from lrtasks.metrics import VAL_SOLVED, scaled_score
 from lrtasks.models.base import Backbone
 from lrtasks.record import RunRecord
 from lrtasks.run_config import RunConfig
@@ -119,10 +119,10 @@ def note_summary(config: RunConfig, record: RunRecord) -> None:
 
 
 def steps_to_solve(record: RunRecord) -> int | None:
-    """The step from which validation held :data:`SOLVED` at two evaluations in a row; ``None`` if it never did."""
+    """The step from which validation held :data:`VAL_SOLVED` at two evaluations in a row; ``None`` if it never did."""
     floor, metric = record.floor("test"), record.task["metric"]
     for first, second in pairwise(record.curve):
-        if floor is not None and min(scaled_score(point[metric], floor) for point in (first, second)) >= SOLVED:
+        if floor is not None and min(scaled_score(point[metric], floor) for point in (first, second)) >= VAL_SOLVED:
             return int(first["step"])
     return None
 

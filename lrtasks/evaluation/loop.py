@@ -26,7 +26,7 @@ from lrtasks.evaluation.losses import loss_named
 from lrtasks.evaluation.optimiser import make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
-from lrtasks.metrics import SOLVED, scaled_score
+from lrtasks.metrics import VAL_SOLVED, scaled_score
 from lrtasks.models.base import offered, recompute_blocks, takes_mask
 from lrtasks.progress import Progress
 from lrtasks.run_config import RunConfig
@@ -283,11 +283,11 @@ def _evaluate_and_note(
 
 
 def _solved(state: State, config: RunConfig, floor: float | None) -> bool:
-    """Whether validation has reached ``stop_at``, or held a scaled score of :data:`SOLVED` twice in a row."""
+    """Whether validation has reached ``stop_at``, or held a scaled score of :data:`VAL_SOLVED` twice in a row."""
     if config.budget.stop_at is not None and state.best >= config.budget.stop_at:
         return True
     last = [point[config.task.metric] for point in state.curve[-2:]]
-    return floor is not None and len(last) == 2 and all(scaled_score(value, floor) >= SOLVED for value in last)
+    return floor is not None and len(last) == 2 and all(scaled_score(value, floor) >= VAL_SOLVED for value in last)
 
 
 def _extra_losses(model: nn.Module) -> Tensor | float:

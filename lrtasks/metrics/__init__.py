@@ -19,7 +19,7 @@ from lrtasks.metrics.macro_f1 import MacroF1
 from lrtasks.metrics.r2 import R2
 from lrtasks.spec import Batch
 
-__all__ = ["METRICS", "SOLVED", "Metric", "make_metric", "scaled_score"]
+__all__ = ["METRICS", "TEST_SOLVED", "VAL_SOLVED", "Metric", "make_metric", "scaled_score"]
 
 
 class Metric(Protocol):
@@ -46,8 +46,10 @@ class Metric(Protocol):
         """As :meth:`value`, for one batch as the papers' code computes it."""
 
 
-SOLVED = 0.99
-"""Scaled validation score that counts as solved, at two evaluations in a row."""
+VAL_SOLVED = 0.99
+"""Scaled validation score that counts as solved while training, at two evaluations in a row."""
+TEST_SOLVED = 0.95
+"""Scaled test score from which a finished run counts as solved."""
 
 
 def scaled_score(score: float, floor: float) -> float:

@@ -1,25 +1,34 @@
-"""What a finished run says beyond its score: breakdowns, diagnostics, learning curve, and what the model holds."""
+"""What a finished run says beyond its score: breakdowns, diagnostics, learning curve, and what the model holds.
+
+Figures are drawn by matplotlib, which is imported when first used and needs no display.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrtasks.errors import UsageError
+import numpy as np
+
+from lrtasks.errors import UsageError, printable
 from lrtasks.files import make_folder
 from lrtasks.record import FILE, RunRecord, read_record, score_name
-from lrtasks.results import figures
+from lrtasks.results import style
 from lrtasks.results.formats import TextTable, number
 
 if TYPE_CHECKING:
-    from torch import nn
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from lrtasks.generators import Batch, Task
     from lrtasks.models.portraits import Portrait
 
 SAMPLES = 4
 """Test samples that a model sees before its modules are asked what they hold."""
+PANEL = 4.5, 3.5
+"""Width and height of a panel, in inches."""
 
 
 def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
@@ -37,21 +46,20 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
     if out.is_symlink():  # it may lead out of a results folder that someone else made
         raise UsageError(f"the folder of the plots {out} is a link; give --out the folder that is meant")
     make_folder(out, "the folder of the plots")
-    drawn = {"curve": figures.draw_curve(record)}
+    drawn = {"curve": draw_curve(record)}
     if record.filled_slices():
-        drawn["slices"] = figures.draw_slices(record)
-    numbers = module_numbers(record)
-    if numbers:
-        drawn["diagnostics"] = figures.draw_diagnostics(numbers)
+        drawn["slices"] = draw_slices(record)
+    if numbers := module_numbers(record):
+        drawn["diagnostics"] = draw_diagnostics(numbers)
     task = _task_of(run, record)
     if task is not None:
         batch = task.batch(range(SAMPLES), 0, "test")
         shape = task.image_shape()
         pictures = None if shape is None else batch.x.reshape(-1, *shape)
         for name, states in module_states(run, batch).items():
-            stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-            drawn[stem] = figures.draw_module(states, pictures)
-    return record, [figures.save(figure, out / f"{stem}.png") for stem, figure in drawn.items()]
+            drawn[re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")] = draw_module(states, pictures)
+    # a link in the folder is replaced, not followed
+    return record, [style.save(figure, out / f"{stem}.png", follow=False) for stem, figure in drawn.items()]
 
 
 def slice_tables(record: RunRecord) -> list[TextTable]:
@@ -72,14 +80,28 @@ def diagnostics_table(record: RunRecord) -> TextTable:
     return TextTable(["module", "diagnostic", "value"], lines)
 
 
+def _shown(value: Any) -> str:
+    """A diagnostic in a line.
+
+    >>> _shown(0.123456), _shown(7), _shown([0.5, None]), _shown([[[1.0] * 9] * 4] * 2)
+    ('0.1235', '7', '[0.5, None]', '2 × 4 × 9 numbers, in record.json')
+    """
+    shape, inner = list[str](), value
+    while isinstance(inner, list) and inner:
+        shape.append(str(len(inner)))
+        inner = inner[0]
+    if len(shape) > 1:
+        return f"{' × '.join(shape)} numbers, in {FILE}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def module_numbers(record: RunRecord) -> dict[str, dict[str, tuple[float, float | None]]]:
     """Diagnostics that are numbers: by name, for each module that has it, the value and its spread (``NAME_std``)."""
     found: dict[str, dict[str, tuple[float, float | None]]] = {}
     for module, values in record.diagnostics.items():
         numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
-        spreads = {f"{name}_std" for name in numbers}
         for name, value in numbers.items():
-            if name not in spreads:
+            if name.removesuffix("_std") not in numbers.keys() - {name}:
                 found.setdefault(name, {})[module] = (value, numbers.get(f"{name}_std"))
     return found
 
@@ -90,13 +112,20 @@ def module_states(run: Path, batch: Batch) -> dict[str, dict[str, Portrait]]:
     Raises:
         UsageError: if the run's weights cannot be read, or are not those of its model.
     """
+    import torch
+
     from lrtasks.evaluation import load_model
+    from lrtasks.models.base import offered
 
     found: dict[str, dict[str, Portrait]] = {}
+    mask = None if batch.mask is None else torch.from_numpy(batch.mask)
     for moment in ("before training", "after training"):
-        model = load_model(run, trained=moment == "after training")
-        for title, portrait in _portraits(model, batch):
-            found.setdefault(title, {})[moment] = portrait
+        model = load_model(run, trained=moment == "after training").eval()
+        with torch.no_grad():
+            model(torch.from_numpy(batch.x), mask)
+            for name, portraits in offered(model, "portraits"):
+                for portrait in portraits():
+                    found.setdefault(f"{name} {portrait.title}", {})[moment] = portrait
     return found
 
 
@@ -113,32 +142,148 @@ def _task_of(run: Path, record: RunRecord) -> Task | None:
     return generators.make(record.task["name"], **record.task["parameters"])
 
 
-def _portraits(model: nn.Module, batch: Batch) -> list[tuple[str, Portrait]]:
-    import torch
+@style.styled
+def draw_curve(record: RunRecord) -> Figure:
+    """Training loss and validation score over steps, with the baselines' scores."""
+    metric = record.task["metric"]
+    steps = [point["step"] for point in record.curve]
+    figure, (loss, score) = style.panels(2, 2, *PANEL)
+    loss.plot(steps, [point.get("loss") for point in record.curve], "o-")
+    loss.set(xlabel="step", ylabel=f"training loss ({printable(record.task['name'])})", yscale="log")
+    score.plot(steps, [point.get(metric) for point in record.curve], "o-")
+    for name, scores in record.baselines.items():
+        if scores.get(metric) is not None:
+            score.axhline(scores[metric], linestyle="--", color="grey", linewidth=0.8)
+            score.annotate(f"baseline: {name}", (steps[0], scores[metric]), fontsize=7, color="grey")
+    score.set(xlabel="step", ylabel=f"validation {style.metric(metric)}")
+    return figure
 
-    from lrtasks.models.base import offered
 
-    mask = None if batch.mask is None else torch.from_numpy(batch.mask)
-    with torch.no_grad():
-        model.eval()(torch.from_numpy(batch.x), mask)
-        return [
-            (f"{name} {portrait.title}", portrait)
-            for name, portraits in offered(model, "portraits")
-            for portrait in portraits()
-        ]
+@style.styled
+def draw_slices(record: RunRecord) -> Figure:
+    """The test score within each group, one panel per breakdown, of which there is at least one."""
+    slices = record.filled_slices()
+    figure, panels = style.panels(len(slices), len(slices), *PANEL)
+    for panel, (name, rows) in zip(panels, slices.items(), strict=True):
+        score = score_name(rows)
+        values = [np.nan if row[score] is None else row[score] for row in rows]
+        _name_bars(panel, [str(row["label"]) for row in rows])
+        panel.bar(range(len(rows)), values)
+        panel.set(xlabel=name, ylabel=score, ylim=(min(0, np.nanmin(values, initial=0)), 1.02))
+    return figure
 
 
-def _shown(value: Any) -> str:
-    """A diagnostic in a line.
+@style.styled
+def draw_diagnostics(numbers: Mapping[str, Mapping[str, tuple[float, float | None]]]) -> Figure:
+    """One panel per number that modules report: its value in each module, with its spread where there is one.
 
-    >>> _shown(0.123456), _shown(7), _shown([0.5, None]), _shown([[[1.0] * 9] * 4] * 2)
-    ('0.1235', '7', '[0.5, None]', '2 × 4 × 9 numbers, in record.json')
+    Args:
+        numbers: by name, value and spread (or None) by the module's name.
     """
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    shape = []
-    inner = value
-    while isinstance(inner, list) and inner:
-        shape.append(len(inner))
-        inner = inner[0]
-    return f"{' × '.join(map(str, shape))} numbers, in {FILE}" if len(shape) > 1 else str(value)
+    figure, panels = style.panels(len(numbers), 3, *PANEL)
+    for panel, (name, modules) in zip(panels, numbers.items(), strict=True):
+        for bar, (value, spread) in enumerate(modules.values()):
+            panel.bar(bar, value, yerr=spread, capsize=4)
+        pattern, labels = _pattern(list(modules))
+        _name_bars(panel, labels)
+        panel.set(xlabel=pattern, ylabel=name.replace("_", " "))
+        if panel.get_ylim()[0] < 0 <= min(value for value, _ in modules.values()):
+            panel.set_ylim(bottom=0)
+    return figure
+
+
+@style.styled
+def draw_module(states: Mapping[str, Portrait], pictures: np.ndarray | None = None) -> Figure:
+    """What a module shows of itself at several moments (before and after training), side by side.
+
+    Args:
+        states: what it shows by moment.
+        pictures: where positions are pixels, the samples seen, ``(samples, rows, columns)``.
+    """
+    if pictures is not None and next(iter(states.values())).kind == "positions":
+        return _draw_pictures(states, pictures)
+    figure, panels = style.panels(len(states), len(states), *PANEL)
+    for panel, (moment, shown) in zip(panels, states.items(), strict=True):
+        {"lines": _lines, "plane": _plane, "bars": _bars}.get(shown.kind, _image)(panel, shown)
+        panel.set_title(f"{shown.title}, {moment}", fontsize=8)
+        panel.set(xlabel=shown.x_label, ylabel=shown.y_label)
+    return figure
+
+
+def _draw_pictures(states: Mapping[str, Portrait], pictures: np.ndarray) -> Figure:
+    """Each sample as the model saw it, and beside it what the module says of its pixels at each moment."""
+    found = {
+        f"{shown.title}, {moment}": next(iter(shown.series.values())).reshape(pictures.shape)
+        for moment, shown in states.items()
+    }
+    lowest, highest = min(map(np.min, found.values())), max(map(np.max, found.values()))
+    wide = 1 + len(found)
+    figure, panels = style.panels(wide * len(pictures), wide, *PANEL)
+    for place, panel in enumerate(panels):
+        row, column = divmod(place, wide)
+        panel.set_axis_off()
+        if not column:
+            panel.imshow(pictures[row], cmap="gray")
+            panel.set_title(f"sample {row}", fontsize=8)
+            continue
+        title, values = list(found.items())[column - 1]
+        drawn = panel.imshow(values[row], vmin=lowest, vmax=highest, interpolation="nearest")
+        panel.set_title(title, fontsize=8)
+    figure.colorbar(drawn, ax=[panel for place, panel in enumerate(panels) if place % wide])
+    return figure
+
+
+def _lines(panel: Axes, shown: Portrait) -> None:
+    first = 1 if shown.log_x else 0
+    for name, values in shown.series.items():
+        panel.plot(np.arange(first, len(values)), values[first:], linewidth=0.7, label=name)
+    panel.set(xscale="log" if shown.log_x else "linear", yscale="log" if shown.log_y else "linear")
+    if len(shown.series) > 1:
+        panel.legend(fontsize=6)
+
+
+def _plane(panel: Axes, shown: Portrait) -> None:
+    angle = np.linspace(0, 2 * np.pi, 361)
+    panel.plot(np.cos(angle), np.sin(angle), color="grey", linewidth=0.6)
+    for name, values in shown.series.items():
+        panel.plot(values.real, values.imag, ".", markersize=2, label=name)
+    panel.set_aspect("equal")
+
+
+def _image(panel: Axes, shown: Portrait) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    (matrix,) = shown.series.values()
+    square = matrix.shape[0] == matrix.shape[1]
+    drawn = panel.imshow(matrix, aspect="equal" if square else "auto", interpolation="nearest")
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(MaxNLocator("auto", integer=True))
+    panel.figure.colorbar(drawn, ax=panel)
+
+
+def _bars(panel: Axes, shown: Portrait) -> None:
+    width = 0.8 / len(shown.series)
+    for place, (name, heights) in enumerate(shown.series.items()):
+        panel.bar(np.arange(len(heights)) + place * width, heights, width, label=name)
+    panel.set_xticks(range(len(shown.labels)), shown.labels, fontsize=7)
+    if len(shown.series) > 1:
+        panel.legend(fontsize=6)
+
+
+def _name_bars(panel: Axes, labels: Sequence[str]) -> None:
+    """Names below the bars, turned where long ones would overlap."""
+    panel.set_xticks(range(len(labels)), labels, rotation=60 if max(map(len, labels)) > 4 else 0, fontsize=7)
+
+
+def _pattern(names: Sequence[str]) -> tuple[str, list[str]]:
+    """Dotted names as a pattern with stars, and what stands in its place in each.
+
+    >>> _pattern(["blocks.0.attention", "blocks.2.attention"])
+    ('blocks.*.attention', ['0', '2'])
+    """
+    parts = [name.split(".") for name in names]
+    if len({len(part) for part in parts}) > 1 or len(names) == 1:
+        return "module", list(names)
+    same = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
+    pattern = ".".join(part if equal else "*" for part, equal in zip(parts[0], same, strict=True))
+    return pattern, [".".join(part for part, equal in zip(name, same, strict=True) if not equal) for name in parts]

@@ -7,6 +7,7 @@ from a bootstrap over seeds and test samples. Runs of unequal budgets never matc
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -88,20 +89,17 @@ class Comparison:
         return {**found, "overall": self.overall(), "left_out": list(self.left_out)}
 
     def table(self) -> TextTable:
-        """One line per difference."""
-        header = ["task", "metric", "A", "B", "A - B", "95 % interval", "pairs", "p", "p (Holm)"]
+        """One line per difference; with the model where runs of the same model are matched."""
+        header = ["task", "model", "metric", "A", "B", "A - B", "95 % interval", "pairs", "p", "p (Holm)"]
         lines = [_line(entry) for entry in self.differences]
-        if any(entry["model"] for entry in self.differences):
-            header.insert(1, "model")
-            for line, entry in zip(lines, self.differences, strict=True):
-                line.insert(1, entry["model"])
+        if not any(entry["model"] for entry in self.differences):
+            header, *lines = ([row[0], *row[2:]] for row in (header, *lines))
         return TextTable(header, lines)
 
     def notes(self) -> list[str]:
         """Who is compared, the outcome over the tasks, and what a reader must know."""
-        notes = [f"A: {self.a}; B: {self.b}", *self.verdicts()]
-        if len({(entry["model"], entry["label"]) for entry in self.differences}) == len(self.by_task()):
-            notes.insert(1, self._over_tasks())
+        single = len({(entry["model"], entry["label"]) for entry in self.differences}) == len(self.by_task())
+        notes = [f"A: {self.a}; B: {self.b}", *([self._over_tasks()] if single else []), *self.verdicts()]
         notes.append("95 % interval: bootstrap over seeds and test samples; too narrow for few seeds")
         if any(entry["p"] is not None for entry in self.differences):
             notes.append("p: Student's paired test over seeds, two-sided; Holm: corrected for several tests")
@@ -112,34 +110,34 @@ class Comparison:
 
         One line for each model where runs of the same model, or with each of several models, are compared.
         """
-        found: dict[str, tuple[list[str], list[str], list[str]]] = {}
+        found: dict[str, dict[str, list[str]]] = {}
         for entry in self.differences:
             sure = entry["p_holm"] is not None and entry["p_holm"] < AHEAD
-            side = (0 if entry["difference"] > 0 else 1) if sure else 2
-            found.setdefault(entry["model"] or "", ([], [], []))[side].append(entry["label"])
-        lines = []
-        for model, (a, b, neither) in found.items():
-            said = [f"{side} is ahead on {', '.join(tasks)}" for side, tasks in (("A", a), ("B", b)) if tasks]
-            said += [f"no verdict on {len(neither)} task{'s' * (len(neither) > 1)}"] if neither and said else []
+            side = ("A" if entry["difference"] > 0 else "B") if sure else ""
+            found.setdefault(entry["model"] or "", {}).setdefault(side, []).append(entry["label"])
+        lines, open_ = [], []
+        for model, sides in found.items():
+            neither = len(sides.pop("", []))
+            said = [f"{side} is ahead on {', '.join(tasks)}" for side, tasks in sorted(sides.items())]
             if said:
+                said += [f"no verdict on {neither} task{'s' * (neither > 1)}"] if neither else []
                 lines.append((f"{model}: " if model else "") + f"{'; '.join(said)} (p (Holm) < {AHEAD:g})")
-        open_ = [model for model, (a, b, _) in found.items() if not a and not b]
+            else:
+                open_.append(model)
         against = f" on any task against {', '.join(open_)}" if any(open_) else ""
         return [*lines, *([f"no verdict{against}: no p (Holm) is below {AHEAD:g}"] if open_ else [])]
 
     def _over_tasks(self) -> str:
         overall = self.overall()
-        count = overall["tasks"]
-        tasks = "task" if count == 1 else "tasks"
-        parts = [f"over {count} {tasks} A is better on {overall['a_better']}, B on {overall['b_better']}"]
+        count, a, b = (overall[name] for name in ("tasks", "a_better", "b_better"))
+        parts = [f"over {count} task{'s' * (count != 1)} A is better on {a}, B on {b}"]
         if overall["p_sign"] is None:
             return f"{parts[0]}; too few tasks for a test"
         if overall["p_signed_rank"] is not None:
             parts.append(f"Wilcoxon's signed-rank test p = {overall['p_signed_rank']:.2g}")
         parts.append(f"sign test p = {overall['p_sign']:.2g}")
-        differ = overall["a_better"] + overall["b_better"]
-        if differ < ENOUGH_TASKS:
-            parts.append(f"with {differ} tasks that differ no p is below {2 / 2**differ:.2g}")
+        if a + b < ENOUGH_TASKS:
+            parts.append(f"with {a + b} tasks that differ no p is below {2 / 2 ** (a + b):.2g}")
         return "; ".join(parts)
 
 
@@ -269,11 +267,11 @@ def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[
 
 
 def _line(entry: Mapping[str, Any]) -> list[str]:
-    """An entry as texts."""
     count, interval = len(entry["seeds"]), (entry["difference_low"], entry["difference_high"])
     no_test = "too few pairs" if count < 2 else "equal differences"
     return [
         entry["label"],
+        entry["model"] or "",
         entry["metric"],
         *(number(sum(entry[side]) / count, 3) for side in "ab"),
         number(entry["difference"], 3, signed=True),
@@ -285,7 +283,7 @@ def _line(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
-    """The runs by what they share with their partner: model, setup and seed; ordered."""
+    """The runs by what they share with their partner: model, setup, seed and what was selected; ordered."""
     found: Matches = {}
     for run in plain_rows(runs):
         match = (run["model"] if by_model else "", run["setup"], run["seed"], _selected(run))
@@ -297,7 +295,7 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
                 f"{name} holds two runs of {run_name(run)} on {run['task']}, which {differ}; "
                 "one run can have one partner only"
             )
-    return {match: found[match] for match in sorted(found)}
+    return dict(sorted(found.items(), key=lambda entry: entry[0]))
 
 
 def _selected(run: Run) -> str:
@@ -312,21 +310,16 @@ def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
     if not shared:
         return f"{message}: they share no task"
     some = [[run for run in side.values() if run["task"] in shared][:NEAREST] for side in sides]
-    candidates = [
-        (distinguishing(settings), settings, one, other)
-        for one in some[0]
-        for other in some[1]
-        if one["task"] == other["task"]
-        for settings in [
-            [
-                {**json.loads(run["setup"]), "seed": run["seed"], "selected": _selected(run) or None}
-                for run in (one, other)
+    candidates = []
+    for pair in itertools.product(*some):
+        if pair[0]["task"] == pair[1]["task"]:
+            settings = [
+                {**json.loads(run["setup"]), "seed": run["seed"], "selected": _selected(run) or None} for run in pair
             ]
-        ]
-    ]
+            candidates.append((distinguishing(settings), settings, pair))
     if not candidates:
         return message
-    differ, settings, one, other = min(candidates, key=lambda candidate: len(candidate[0]))
+    differ, settings, (one, other) = min(candidates, key=lambda candidate: len(candidate[0]))
     if not differ:
         return f"{message}: they share no model"
     values = [f"{bare(name)} ({settings[0].get(name)} and {settings[1].get(name)})" for name in differ]

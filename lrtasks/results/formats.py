@@ -104,8 +104,7 @@ def render(
         return _csv(content)
     notes = [printable(note) for note in notes]
     if form == "text":
-        parts = [_aligned(part) for table in tables for part in _folded(table, width)]
-        return _joined(["\n\n".join(parts), "\n".join(notes)], "\n")
+        return _text(tables, notes, width)
     return {"markdown": _markdown, "latex": _latex, "html": _html}[form](tables, notes)
 
 
@@ -121,8 +120,8 @@ def markdown_text(text: str) -> str:
 def _markdown(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
     parts = []
     for table in tables:
-        rows = [list(map(markdown_text, table.header)), ["---"] * len(table.header)]
-        rows += [list(map(markdown_text, line)) for line in table.lines]
+        rows = [map(markdown_text, table.header), ["---"] * len(table.header)]
+        rows += [map(markdown_text, line) for line in table.lines]
         parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
     listed = [markdown_text(note) for note in notes]
     return _joined([*parts, "\n".join(f"- {note}" for note in listed) if len(listed) > 1 else "".join(listed)], "\n\n")
@@ -138,24 +137,19 @@ def _latex(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
 
 def _latex_table(table: TextTable) -> str:
     """A column of numbers is two, aligned at the decimal points: the whole part, and what follows it."""
-    numeric = [
-        column > 0 and any(_NUMBER.match(line[column]) for line in table.lines) for column in range(len(table.header))
-    ]
-    header = [
-        rf"\multicolumn{{2}}{{c}}{{{_latex_name(name)}}}" if split else _latex_name(name)
-        for name, split in zip(table.header, numeric, strict=True)
-    ]
-    rows = [
-        [
-            _latex_number(cell, (place, column) in table.best)
-            if numeric[column]
-            else (_latex_text if column else _latex_name)(cell)
-            for column, cell in enumerate(line)
+    columns = list(zip(*table.lines, strict=True)) or [()] * len(table.header)
+    split = [place > 0 and any(map(_NUMBER.match, column)) for place, column in enumerate(columns)]
+    names = [_latex_text(title(name)) for name in table.header]
+    rows = [[rf"\multicolumn{{2}}{{c}}{{{name}}}" if two else name for name, two in zip(names, split, strict=True)]]
+    for place, line in enumerate(table.lines):
+        first, *others = line
+        cells = [
+            _latex_number(cell, (place, column) in table.best) if split[column] else _latex_text(cell)
+            for column, cell in enumerate(others, 1)
         ]
-        for place, line in enumerate(table.lines)
-    ]
-    head, *body = (" & ".join(row) + r" \\" for row in (header, *rows))
-    form = "".join("r@{}l" if split else "l" for split in numeric)
+        rows.append([_latex_text(title(first)), *cells])
+    head, *body = (" & ".join(row) + r" \\" for row in rows)
+    form = "".join("r@{}l" if two else "l" for two in split)
     top = [rf"\begin{{tabular}}{{{form}}}", r"\toprule", head, r"\midrule"]
     return "\n".join([*top, *body, r"\bottomrule", r"\end{tabular}"])
 
@@ -168,30 +162,39 @@ def _latex_number(cell: str, bold: bool) -> str:
     found = _NUMBER.fullmatch(cell)
     if found is None:
         return rf"\multicolumn{{2}}{{c}}{{{_latex_text(cell)}}}" if cell else " & "
-    sign, whole, decimals, rest = found[1], found[2], found[3] or "", _latex_text(found[4])
-    whole, decimals = (rf"\textbf{{{part}}}" if bold and part else part for part in (whole, decimals))
-    return f"{f'${sign}$' if sign else ''}{whole} & {decimals}{rest}"
+    sign, *parts, rest = found.groups(default="")
+    whole, decimals = (rf"\textbf{{{part}}}" if bold and part else part for part in parts)
+    return f"{f'${sign}$' if sign else ''}{whole} & {decimals}{_latex_text(rest)}"
 
 
-def _latex_name(text: str) -> str:
-    return _latex_text(title(text))
+_LATEX = {
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "–": "--",
+}
+
+
+def _latex_text(text: str) -> str:
+    return METRICS.get(text) or "".join(_LATEX.get(mark, mark) for mark in text)
 
 
 def _html(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
     """A page of its own."""
-    head = (
+    parts = [
         '<!doctype html>\n<meta charset="utf-8">\n<title>lrtasks</title>\n'
         "<style>body{font-family:sans-serif}th,td{text-align:left;padding:.1em .7em}</style>"
-    )
-    parts = []
+    ]
     for table in tables:
-        rows = [_html_row("th", table.header), *(_html_row("td", line) for line in table.lines)]
-        parts.append("\n".join(["<table>", *rows, "</table>"]))
-    return _joined([head, *parts, *(f"<p>{html.escape(note)}</p>" for note in notes)], "\n")
-
-
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        rows = [("th", table.header), *(("td", line) for line in table.lines)]
+        cells = ("".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) for tag, row in rows)
+        parts.append("\n".join(["<table>", *(f"<tr>{row}</tr>" for row in cells), "</table>"]))
+    return _joined([*parts, *(f"<p>{html.escape(note)}</p>" for note in notes)], "\n")
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -207,26 +210,20 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
     return str(frame.to_csv(index=False, lineterminator="\n")).rstrip("\n")
 
 
-def _joined(parts: Sequence[str], between: str) -> str:
-    return between.join(part for part in parts if part)
+def _text(tables: Sequence[TextTable], notes: Sequence[str], width: int | None) -> str:
+    parts = []
+    for table in tables:
+        widths = [max(map(len, column)) for column in zip(table.header, *table.lines, strict=True)]
+        for part in _folded(table, widths, width):
+            rows = [[row[i].ljust(widths[i]) for i in part] for row in (table.header, *table.lines)]
+            parts.append("\n".join("  ".join(row).rstrip() for row in rows))
+    return _joined(["\n\n".join(parts), "\n".join(notes)], "\n")
 
 
-def _aligned(table: TextTable) -> str:
-    rows, widths = [table.header, *table.lines], _widths(table)
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
-def _widths(table: TextTable) -> list[int]:
-    return [max(map(len, column)) for column in zip(table.header, *table.lines, strict=True)]
-
-
-def _folded(table: TextTable, width: int | None) -> list[TextTable]:
-    """The table in parts that fit, as far as single columns do."""
+def _folded(table: TextTable, widths: Sequence[int], width: int | None) -> list[list[int]]:
+    """The numbers of the columns of each part that fits, as far as single columns do; each part has the first one."""
     if width is None:
-        return [table]
-    widths = _widths(table)
+        return [list(range(len(widths)))]
     groups: list[list[int]] = []
     for column in range(1, len(widths)):
         if column in table.joined:
@@ -238,25 +235,8 @@ def _folded(table: TextTable, width: int | None) -> list[TextTable]:
         if len(parts[-1]) > 1 and sum(widths[i] + 2 for i in [*parts[-1], *group]) - 2 > width:
             parts.append([0])
         parts[-1] += group
-    return [
-        TextTable([table.header[i] for i in part], [[line[i] for i in part] for line in table.lines]) for part in parts
-    ]
+    return parts
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "±": r"$\pm$",
-    "–": "--",
-}
-
-
-def _latex_text(text: str) -> str:
-    if text in METRICS:
-        return METRICS[text]
-    return "".join(_LATEX.get(mark, mark) for mark in text)
+def _joined(parts: Sequence[str], between: str) -> str:
+    return between.join(filter(None, parts))

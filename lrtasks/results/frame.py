@@ -6,7 +6,7 @@ import io
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import pandas as pd
 import lrtasks
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.files import write_output
-from lrtasks.metrics import scaled_score
+from lrtasks.metrics import TEST_SOLVED, scaled_score
 from lrtasks.record import RunRecord, read_records
 from lrtasks.results.reported import reported_figure
-from lrtasks.results.settings import key, model_settings, shared_budget, task_settings
+from lrtasks.results.settings import key, setup_of, variant_of
 
 COLUMNS = {
     "folder": "the run's folder",
@@ -63,11 +63,8 @@ COLUMNS = {
 }
 """The columns of :func:`frame`. What a run lacks is NaN or ``None``."""
 
-SOLVED = 0.95
-"""Scaled score on the test stream from which a run counts as solved."""
 SPLITS = ("train", "val", "test")
 PACKAGE = Path(lrtasks.__file__).parent
-
 OUTCOME = ["setup", "variant", "seed", "status", "score", "val_score", "steps", "seconds", "seconds_per_step"]
 """Records that agree in these columns are copies of one run."""
 
@@ -90,16 +87,47 @@ def frame(*folders: str | Path) -> pd.DataFrame:
 def read_frame(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     """The frame of :func:`frame`, and a line for each file that cannot be read as a record."""
     written = [folder for folder in folders if folder.suffix == ".parquet"]
-    if not written:
-        runs, problems = read_runs(folders)
-        return make_frame(runs), problems
-    frames, problems = [_read_written(file) for file in written], list[str]()
     others = [folder for folder in folders if folder not in written]
-    if others:
+    frames, problems = [_read_written(file) for file in written], list[str]()
+    if others or not written:
         runs, problems = read_runs(others)
         frames.append(make_frame(runs))
+    if not written:
+        return frames[0], problems
     joined = pd.concat(frames, ignore_index=True)
     return joined[~joined.duplicated(OUTCOME)], problems
+
+
+def read_runs(folders: Sequence[Path]) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
+    """Folders and records of all runs, each folder once, and a line for each file that cannot be read.
+
+    Raises:
+        UsageError: for a folder that is missing, or if there is no record.
+    """
+    runs: dict[Path, tuple[Path, RunRecord]] = {}
+    problems: dict[str, None] = {}
+    for folder in folders:
+        found, unreadable = read_records(folder)
+        problems.update(dict.fromkeys(unreadable))
+        for path, record in found:
+            runs.setdefault(path.resolve(), (path, record))
+    if not runs:
+        unread = f" that can be read; {len(problems)} cannot: {next(iter(problems))}" if problems else ""
+        raise UsageError(f"no run records below {', '.join(map(str, folders))}{unread}")
+    return list(runs.values()), list(problems)
+
+
+def published() -> Path:
+    """The published runs: the folder ``results`` of a checkout, or their frame, which an installed package brings.
+
+    Raises:
+        UsageError: if there are none.
+    """
+    places = (PACKAGE / "published.parquet", PACKAGE.parent / "results")
+    found = [place for place in places if place.is_file() or (place / "small").is_dir()]
+    if not found:
+        raise UsageError("this installation brings no published runs; name a folder of runs with --published")
+    return found[0]
 
 
 def write_frame(runs: pd.DataFrame, file: Path) -> None:
@@ -110,10 +138,12 @@ def write_frame(runs: pd.DataFrame, file: Path) -> None:
     Raises:
         UsageError: for another ending, or if the file cannot be written.
     """
-    columns = {name: runs[name].tolist() for name in runs}
-    texts = {name for name, values in columns.items() if runs[name].dtype == object and not _plain(values)}
-    columns |= {name: [None if value is None else json.dumps(value) for value in columns[name]] for name in texts}
-    buffer = io.BytesIO()
+    columns, texts, buffer = {name: runs[name].tolist() for name in runs}, set[str](), io.BytesIO()
+    for name, values in columns.items():
+        kinds = {type(value) for value in values if value is not None}
+        if runs[name].dtype == object and (len(kinds) > 1 or kinds & {tuple, dict, list}):
+            columns[name] = [None if value is None else json.dumps(value) for value in values]
+            texts.add(name)
     if file.suffix == ".csv":
         pd.DataFrame(columns, dtype=object).to_csv(buffer, index=False)
     elif file.suffix == ".parquet":
@@ -122,15 +152,14 @@ def write_frame(runs: pd.DataFrame, file: Path) -> None:
 
         table = pa.table(columns)
         said = {
-            name: {"description": _description(name)} | ({"json": "true"} if name in texts else {}) for name in columns
+            name: {"description": COLUMNS.get(name) or ": ".join(name.split(".", 1))}
+            | ({"json": "true"} if name in texts else {})
+            for name in columns
         }
         pq.write_table(table.cast(pa.schema([field.with_metadata(said[field.name]) for field in table.schema])), buffer)
     else:
         raise UsageError(f"a frame is written as .parquet or .csv, found {file}")
-    try:
-        write_output(file, buffer.getvalue())
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}") from None
+    write_output(file, buffer.getvalue())
 
 
 def _read_written(file: Path) -> pd.DataFrame:
@@ -155,53 +184,6 @@ def _read_written(file: Path) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _plain(values: list[Any]) -> bool:
-    """Whether values are texts, or of one other type without parts; ``None`` aside."""
-    kinds = {type(value) for value in values if value is not None}
-    return len(kinds) < 2 and not kinds & {tuple, dict, list}
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _description(name: str) -> str:
-    owner, _, rest = name.partition(".")
-    return COLUMNS.get(name) or f"{owner}: {rest}"
-
-
-def published() -> Path:
-    """The published runs: the folder ``results`` of a checkout, or their frame, which an installed package brings.
-
-    Raises:
-        UsageError: if there are none.
-    """
-    places = (PACKAGE / "published.parquet", PACKAGE.parent / "results")
-    found = [place for place in places if place.exists() and (place.is_file() or (place / "small").is_dir())]
-    if not found:
-        raise UsageError("this installation brings no published runs; name a folder of runs with --published")
-    return found[0]
-
-
-def read_runs(folders: Sequence[Path]) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
-    """Folders and records of all runs, each folder once, and a line for each file that cannot be read.
-
-    Raises:
-        UsageError: for a folder that is missing, or if there is no record.
-    """
-    runs: dict[Path, tuple[Path, RunRecord]] = {}
-    problems: dict[str, None] = {}
-    for folder in folders:
-        found, unreadable = read_records(folder)
-        problems.update(dict.fromkeys(unreadable))
-        for path, record in found:
-            runs.setdefault(path.resolve(), (path, record))
-    if not runs:
-        unread = f" that can be read; {len(problems)} cannot: {next(iter(problems))}" if problems else ""
-        raise UsageError(f"no run records below {', '.join(map(str, folders))}{unread}")
-    return list(runs.values()), list(problems)
-
-
 def make_frame(runs: Sequence[tuple[Path | None, RunRecord]]) -> pd.DataFrame:
     """The data frame of :func:`frame` from folders and records; a row's index is the place of its run in ``runs``."""
     rows = [_row(folder, record) for folder, record in runs]
@@ -218,33 +200,36 @@ def _column(values: list[Any]) -> pd.Series:
     return pd.Series(values, dtype=None if kinds <= {int, float} or kinds == {bool} else object)
 
 
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
-    task, model, cost = record.task, record.model, record.cost
+    task, model, cost, metric = record.task, record.model, record.cost, record.task["metric"]
     score, baseline, figure = record.headline(), record.best_baseline(), reported_figure(record)
-    floor = baseline[1] if baseline else None
-    scaled = None if score is None or floor is None else scaled_score(score, floor)
+    scaled = None if score is None or baseline is None else scaled_score(score, baseline[1])
     tests = [name for name in record.scores if name not in SPLITS] if record.status == "done" else []
-    further = {f"test.{name}": record.score_of(name) for name in tests}
-    further |= {f"scaled.{name}": record.scaled.get(name) for name in tests}
+    settings = {**record.budget, **model["parameters"]}
+    selected = {name: settings.get(name) for name in record.selection.get("values", {})}
     numbers = {
         "score": score,
         "val_score": record.headline("val"),
-        "batch_mean": record.score(f"{task['metric']}_batch_mean"),
-        "batch_std": record.score(f"{task['metric']}_batch_std"),
-        "floor": floor,
+        "batch_mean": record.score(f"{metric}_batch_mean"),
+        "batch_std": record.score(f"{metric}_batch_std"),
+        "floor": baseline[1] if baseline else None,
         "score_error": record.errors.get("test"),
         "scaled_score": scaled,
-        "solved": None if scaled is None else scaled >= SOLVED,
-        "seconds": cost.get("seconds"),
-        "seconds_per_step": cost.get("seconds_per_step"),
-        "peak_memory_bytes": cost.get("peak_memory_bytes"),
+        "solved": None if scaled is None else scaled >= TEST_SOLVED,
+        **{name: cost.get(name) for name in ("seconds", "seconds_per_step", "peak_memory_bytes")},
         "parameter_count": model["count"],
         "generalisation_length": record.generalisation_length,
         "steps_to_solve": record.steps_to_solve,
         "state_bytes": model["state_bytes"],
         "paper": figure.value if figure else None,
-        **further,
+        **{f"test.{name}": record.score_of(name) for name in tests},
+        **{f"scaled.{name}": record.scaled.get(name) for name in tests},
     }
+    owned = {"task": task["parameters"], "model": model["parameters"], "budget": record.budget}
     return {
         "folder": None if folder is None else str(folder),
         "command": record.command,
@@ -257,7 +242,7 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "model": model["name"],
         "preset": record.preset,
         "seed": record.seed,
-        "metric": task["metric"],
+        "metric": metric,
         "steps": record.steps(),
         "baseline": baseline[0] if baseline else None,
         "device": cost.get("device"),
@@ -265,24 +250,10 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "paper_where": figure.where if figure else None,
         "paper_differs": figure.differs if figure else None,
         "version": record.environment.get("lrtasks"),
-        "selected": key({name: _setting(record, name) for name in record.selection.get("values", {})})
-        if record.selection
-        else "",
+        "selected": key(selected) if record.selection else "",
         "not_possible": ",".join(name for name in tests if not record.scores[name]),
-        "setup": key({**task_settings(record), **shared_budget(record)}),
-        "variant": key(model_settings(record)),
+        "setup": key(setup_of(record)),
+        "variant": key(variant_of(record)),
         **{name: math.nan if value is None else float(value) for name, value in numbers.items()},
-        **_flat("task", task["parameters"]),
-        **_flat("model", model["parameters"]),
-        **_flat("budget", record.budget),
+        **{f"{owner}.{name}": _hashable(value) for owner, found in owned.items() for name, value in found.items()},
     }
-
-
-def _setting(record: RunRecord, name: str) -> Any:
-    parameters = record.model["parameters"]
-    return parameters[name] if name in parameters else record.budget.get(name)
-
-
-def _flat(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as values that can be compared and grouped by."""
-    return {f"{owner}.{name}": tuple(value) if isinstance(value, list) else value for name, value in settings.items()}

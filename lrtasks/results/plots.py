@@ -8,7 +8,8 @@ same colour and marker in all panels, and in all figures of the same runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,24 +17,19 @@ import numpy as np
 from lrtasks.errors import UsageError
 from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord
-from lrtasks.results.settings import labels
-from lrtasks.results.style import metric, series, styled, title
-from lrtasks.results.table import Aggregate, Table
+from lrtasks.results.settings import key, labels
+from lrtasks.results.style import metric, panels, series, styled, title
+from lrtasks.results.table import Aggregate, Table, length_of_test
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_COLUMNS = 4
-PANEL = 2.2, 1.8
-"""Width and height of a panel, in inches."""
 LOWEST = -0.25
 """No panel reaches below this score: one that failed would flatten the others."""
-
 NARROWEST = 0.1
 """Scores that a panel shows at least: differences of a thousandth are noise."""
 FLOOR: Mapping[str, Any] = {"linestyle": ":", "color": "grey", "linewidth": 0.9, "zorder": 1}
-
 COSTS = {
     "seconds_per_step": ("ms per training step", 1e3),
     "parameter_count": ("parameters", 1.0),
@@ -52,19 +48,19 @@ def draw_curves(table: Table, records: Sequence[RunRecord]) -> Figure:
     """
     found: dict[int, dict[int, list[RunRecord]]] = {}
     for (row, column), cell in table.cells.items():
-        runs = [records[run["index"]] for run in cell.runs]
-        if any(record.curve for record in runs):
-            found.setdefault(row, {})[column] = [record for record in runs if record.curve]
+        runs = [record for run in cell.runs if (record := records[run["index"]]).curve]
+        if runs:
+            found.setdefault(row, {})[column] = runs
     if not found:
         raise UsageError("no run has a learning curve yet")
-    figure, panels = _panels(len(found))
-    for panel, (row, models) in zip(panels, found.items(), strict=True):
+    figure, drawn = _panels(len(found))
+    for panel, (row, models) in zip(drawn, found.items(), strict=True):
         for column, runs in models.items():
             name = runs[0].task["metric"]
             steps = sorted({point["step"] for record in runs for point in record.curve})
             _line(panel, table, column, steps, [_carried(record, name, steps) for record in runs])
         _finish(panel, table, row, "training step", "validation ")
-    return _with_legend(figure, panels)
+    return _with_legend(figure, drawn)
 
 
 @styled
@@ -77,20 +73,20 @@ def draw_length(table: Table, records: Sequence[RunRecord]) -> Figure:
     Raises:
         UsageError: if no task has scores at two lengths.
     """
-    found: dict[str, dict[int, dict[int, Aggregate]]] = {}
+    # by the task's settings but the length: by model, the row, the length of training and the runs of each
+    found: dict[str, dict[int, list[tuple[int, int, Aggregate]]]] = {}
     for (row, column), cell in table.cells.items():
-        group = _without_length(cell)
-        if group is not None:
-            found.setdefault(group, {}).setdefault(column, {})[row] = cell
+        setup = json.loads(cell.runs[0]["setup"])
+        length = setup.pop("task length", None)
+        if isinstance(length, int):
+            found.setdefault(key(setup), {}).setdefault(column, []).append((row, length, cell))
+    further = {run["index"]: _further(records[run["index"]]) for cell in table.cells.values() for run in cell.runs}
     drawn = {
         group: models
         for group, models in found.items()
-        if any(len(cells) > 1 for cells in models.values())
-        or any(
-            len(_further(records[run["index"]])) > 1
+        if any(
+            len(cells) > 1 or any(len(further[run["index"]]) > 1 for _, _, cell in cells for run in cell.runs)
             for cells in models.values()
-            for c in cells.values()
-            for run in c.runs
         )
     }
     if not drawn:
@@ -99,40 +95,36 @@ def draw_length(table: Table, records: Sequence[RunRecord]) -> Figure:
             " (--test-lengths 512,1024)"
         )
     names = [text for text, _ in labels([json.loads(group) for group in drawn])]
-    figure, panels = _panels(len(drawn))
-    for panel, name, models in zip(panels, names, drawn.values(), strict=True):
+    figure, axes = _panels(len(drawn))
+    for panel, name, models in zip(axes, names, drawn.values(), strict=True):
         floors: dict[int, float] = {}
         for column, cells in models.items():
-            trained = sorted((_length(cell), cell) for cell in cells.values())
-            scored = [(length, cell.values("score")) for length, cell in trained if cell.values("score")]
+            trained = sorted(cells, key=lambda entry: entry[1])
+            scored = {length: scores for _, length, cell in trained if (scores := cell.values("score"))}
             if len(scored) > 1:
-                _line(panel, table, column, [length for length, _ in scored], [*_padded([v for _, v in scored])])
-            floors |= {length: cell.floor[1] for length, cell in trained if cell.floor}
-            for _, cell in trained:
-                tests = [_further(records[run["index"]]) for run in cell.runs if run["score"] is not None]
+                _line(panel, table, column, list(scored), list(zip_longest(*scored.values(), fillvalue=np.nan)))
+            floors |= {length: cell.floor[1] for _, length, cell in trained if cell.floor}
+            for _, _, cell in trained:
+                tests = [further[run["index"]] for run in cell.runs if run["score"] is not None]
                 at = sorted({length for test in tests for length in test})
                 if len(at) > 1:
                     rows = [[test.get(length, (np.nan, np.nan))[0] for length in at] for test in tests]
                     _line(panel, table, column, at, rows, linestyle="--")
                 floors |= {length: floor for test in tests for length, (_, floor) in test.items()}
-        row = min(row for cells in models.values() for row in cells)
         lengths = sorted(floors)
         panel.plot(lengths, [floors[length] for length in lengths], label="floor", **FLOOR)
+        row = min(row for cells in models.values() for row, _, _ in cells)
         _finish(panel, table, row, "length", "test ", floor=False)
         panel.set_title(name)
         panel.set_xscale("log", base=2)
         panel.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=45, ha="right")
         panel.minorticks_off()
-    return _with_legend(figure, panels)
+    return _with_legend(figure, axes)
 
 
 @styled
 def draw_scatter(table: Table, _: Sequence[RunRecord], cost: str = "seconds_per_step") -> Figure:
-    """Test score against a cost: one panel per task, one point per model, with the range over seeds.
-
-    Args:
-        table: the runs.
-        cost: one of :data:`COSTS`.
+    """Test score against a cost, one of :data:`COSTS`: a panel per task, a point per model, with the range over seeds.
 
     Raises:
         UsageError: if no run has both.
@@ -147,8 +139,8 @@ def draw_scatter(table: Table, _: Sequence[RunRecord], cost: str = "seconds_per_
             points.setdefault(row, {})[column] = float(np.mean(values)) * factor, cell.values("score")
     if not points:
         raise UsageError(f"no run has a score and {name}")
-    figure, panels = _panels(len(points))
-    for panel, (row, models) in zip(panels, points.items(), strict=True):
+    figure, drawn = _panels(len(points))
+    for panel, (row, models) in zip(drawn, points.items(), strict=True):
         for column, (x, scores) in models.items():
             mean = float(np.mean(scores))
             spread = [[mean - min(scores)], [max(scores) - mean]]
@@ -159,7 +151,7 @@ def draw_scatter(table: Table, _: Sequence[RunRecord], cost: str = "seconds_per_
         panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         panel.minorticks_off()
-    return _with_legend(figure, panels)
+    return _with_legend(figure, drawn)
 
 
 @styled
@@ -170,16 +162,14 @@ def draw_heatmap(table: Table, _: Sequence[RunRecord]) -> Figure:
         UsageError: if no run has a score and a floor below 1.
     """
     scaled = np.full((len(table.row_labels), len(table.column_labels)), np.nan)
-    floors = {row: cell.floor for (row, _), cell in table.cells.items() if cell.floor}
+    floors = {row: cell.floor[1] for (row, _), cell in table.cells.items() if cell.floor}
     for (row, column), cell in table.cells.items():
         if cell.score and row in floors:
-            value = scaled_score(cell.score.mean, floors[row][1])
-            scaled[row, column] = np.nan if value is None else value
+            scaled[row, column] = scaled_score(cell.score.mean, floors[row])
     if np.isnan(scaled).all():
         raise UsageError("no run has a scaled score: a test score and a floor below 1")
     rows, columns = scaled.shape
-    figure = _figure(1.6 + 0.42 * columns, 1.2 + 0.22 * rows)
-    panel = figure.subplots()
+    figure, (panel,) = panels(1, 1, 1.6 + 0.42 * columns, 1.2 + 0.22 * rows)
     panel.grid(visible=False)
     image = panel.imshow(scaled, cmap="cividis", vmin=0, vmax=1, aspect="auto")
     names = [title(name) for name in table.column_labels]
@@ -202,20 +192,8 @@ KINDS: Mapping[str, Callable[..., Figure]] = {
 """The figures by name."""
 
 
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    columns = min(MAX_COLUMNS, count)
-    rows = -(-count // columns)
-    figure = _figure(max(3.4, PANEL[0] * columns), PANEL[1] * rows)
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for panel in grid[count:]:
-        panel.set_axis_off()
-    return figure, list(grid[:count])
+    return panels(count, 4, 2.2 if count > 1 else 3.4, 1.8)
 
 
 def _line(
@@ -242,14 +220,14 @@ def _finish(panel: Axes, table: Table, row: int, x: str, of: str, *, floor: bool
     panel.set_ylim(max(low, LOWEST), max(high, low + NARROWEST))
 
 
-def _with_legend(figure: Figure, panels: Sequence[Axes]) -> Figure:
-    """One legend below all panels, each name once."""
+def _with_legend(figure: Figure, drawn: Sequence[Axes]) -> Figure:
+    """One legend below all panels, each name once, the floor last."""
     entries: dict[str, Any] = {}
-    for panel in panels:
+    for panel in drawn:
         for handle, name in zip(*panel.get_legend_handles_labels(), strict=True):
             entries.setdefault(name, handle)
-    floor = entries.pop("floor", None)
-    entries |= {"floor": floor} if floor is not None else {}
+    if "floor" in entries:
+        entries["floor"] = entries.pop("floor")
     widest = 0.55 + 0.055 * max(map(len, entries))  # inches, at the size of the legend's letters
     columns = max(1, int(figure.get_figwidth() // widest))
     figure.set_figheight(figure.get_figheight() + 0.15 * (1 - -len(entries) // columns))
@@ -267,40 +245,13 @@ def _carried(record: RunRecord, name: str, steps: Sequence[int]) -> list[float]:
     return found
 
 
-def _padded(values: Sequence[Sequence[float]]) -> Iterator[list[float]]:
-    """Lists of each length's seeds as one row per seed."""
-    for seed in range(max(map(len, values))):
-        yield [column[seed] if seed < len(column) else np.nan for column in values]
-
-
-def _length(cell: Aggregate) -> int:
-    return int(json.loads(cell.runs[0]["setup"])["task length"])
-
-
-def _without_length(cell: Aggregate) -> str | None:
-    """JSON of the task's settings but the length; ``None`` for a task that has none."""
-    setup = json.loads(cell.runs[0]["setup"])
-    if not isinstance(setup.pop("task length", None), int):
-        return None
-    return json.dumps(setup, sort_keys=True)
-
-
 def _further(record: RunRecord) -> dict[int, tuple[float, float]]:
     """Score of one trained model, and the floor, by the length of the test."""
     trained = record.task["parameters"].get("length")
     found: dict[int, tuple[float, float]] = {}
-    for name in record.scores:
-        length = trained if name == "test" else _tested(name, trained)
-        score = record.score_of(name)
+    for name in record.scores if isinstance(trained, int) else ():
+        length, score = trained if name == "test" else length_of_test(name, trained), record.score_of(name)
         if length is not None and score is not None:
             floor = record.floor(name)
             found[length] = score, np.nan if floor is None else floor
     return found
-
-
-def _tested(name: str, trained: Any) -> int | None:
-    """Length of a further test: ``512``, or ``4x`` the length of training."""
-    number = name.removesuffix("x")
-    if not number.isdecimal() or not isinstance(trained, int):
-        return None
-    return int(number) * trained if name.endswith("x") else int(number)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import printable
 from lrtasks.generators.base import GROUPS, Task
 from lrtasks.generators.fingerprint import INSTANCES, SCORED_ON
+from lrtasks.metrics import TEST_SOLVED
 from lrtasks.results.compare import by_column
 from lrtasks.results.formats import TextTable, number
-from lrtasks.results.frame import SOLVED
-from lrtasks.results.settings import key
-from lrtasks.results.style import COLOURS, styled, title
+from lrtasks.results.settings import key, owned, without_none
+from lrtasks.results.style import COLOURS, panels, styled, title
 from lrtasks.results.table import Run, plain_rows
 
 if TYPE_CHECKING:
@@ -34,12 +34,11 @@ BAR = 20
 """Characters of a full bar."""
 ENOUGH_SHARED = 3
 """A published model is compared with a profile from so many shared instances on."""
-MAY_DIFFER = ("stop_at", "stop_solved")
+MAY_DIFFER = {"stop_at": None, "stop_solved": None}
 """Fields of the shared budget that two profiles need not share: a run that stops early is solved."""
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One model on one instance.
 
     Attributes:
@@ -69,52 +68,41 @@ class Cell:
         """The scaled score within 0 to 1."""
         return min(max(self.scaled, 0.0), 1.0)
 
-    @property
-    def times(self) -> float | None:
-        """Generalisation length in lengths of training."""
-        return None if self.generalisation_length is None else self.generalisation_length / self.length
 
-
-@dataclass(frozen=True)
+@dataclass
 class Group:
     """One model on the instances of a group.
 
     Attributes:
         name: the group.
         cells: the instances that have a score.
-        count: how many instances the group has.
+        of: how many instances the group has.
+        scaled: mean over the instances; ``None`` without any.
+        solved: solved seeds of all instances.
+        seeds: all seeds.
+        generalisation_times: median over the instances of the generalisation length in lengths of training.
+        seconds: of training, one seed of each instance; ``None`` if none was timed.
     """
 
     name: str
-    cells: tuple[Cell, ...]
-    count: int
+    cells: Sequence[Cell]
+    of: int
+
+    def __post_init__(self) -> None:
+        reached = [(cell.generalisation_length, cell.length) for cell in self.cells]
+        times = [reach / length for reach, length in reached if reach is not None]
+        timed = [cell.seconds for cell in self.cells if cell.seconds is not None]
+        limited = [cell.limited for cell in self.cells]
+        self.scaled = float(np.mean(limited)) if limited else None
+        self.solved, self.seeds = sum(cell.solved for cell in self.cells), sum(cell.seeds for cell in self.cells)
+        self.generalisation_times = float(np.median(times)) if times else None
+        self.seconds = math.fsum(timed) if timed else None
 
     @property
-    def scaled(self) -> float | None:
-        """Mean over the instances; ``None`` without any."""
-        return float(np.mean([cell.limited for cell in self.cells])) if self.cells else None
-
-    @property
-    def solved(self) -> tuple[int, int]:
-        """Solved seeds of all instances, and all seeds."""
-        return sum(cell.solved for cell in self.cells), sum(cell.seeds for cell in self.cells)
-
-    @property
-    def times(self) -> float | None:
-        """Median over the instances of the generalisation length in lengths of training."""
-        found = [cell.times for cell in self.cells if cell.times is not None]
-        return float(np.median(found)) if found else None
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds of training, one seed of each instance; ``None`` if none was timed."""
-        found = [cell.seconds for cell in self.cells if cell.seconds is not None]
-        return math.fsum(found) if found else None
-
-    @property
-    def coverage(self) -> str:
-        """How many instances have a score: ``5 of 6``."""
-        return f"{len(self.cells)} of {self.count}"
+    def short(self) -> str:
+        """The score, with the number of instances where some are missing."""
+        missing = f" ({len(self.cells)})" if self.cells and len(self.cells) < self.of else ""
+        return number(self.scaled, 2) + missing
 
 
 @dataclass(frozen=True)
@@ -142,29 +130,28 @@ class Profile:
 
     def distance(self, other: Profile) -> float | None:
         """Root of the mean squared difference of scaled scores; ``None`` below :data:`ENOUGH_SHARED` instances."""
-        pairs = self.shared(other)
-        if len(pairs) < ENOUGH_SHARED:
-            return None
-        return float(np.sqrt(np.mean([(one.limited - two.limited) ** 2 for one, two in pairs])))
+        apart = [one.limited - two.limited for one, two in self.shared(other)]
+        return float(np.sqrt(np.mean(np.square(apart)))) if len(apart) >= ENOUGH_SHARED else None
 
     def content(self) -> dict[str, Any]:
         """The profile as plain data, for JSON."""
-        groups = {}
-        for group in self.groups:
-            solved, seeds = group.solved
-            groups[group.name] = {
-                "scaled": group.scaled,
-                "solved": solved,
-                "seeds": seeds,
-                "generalisation_times": group.times,
-                "seconds": group.seconds,
+        names = ("scaled", "solved", "seeds", "generalisation_times", "seconds")
+        groups = {
+            group.name: {
+                **{name: getattr(group, name) for name in names},
                 "instances": len(group.cells),
-                "of": group.count,
+                "of": group.of,
                 "cells": [
-                    {**vars(cell), "selected": json.loads(cell.selected or "{}"), "budget": json.loads(cell.budget)}
+                    {
+                        **cell._asdict(),
+                        "selected": json.loads(cell.selected or "{}"),
+                        "budget": json.loads(cell.budget),
+                    }
                     for cell in group.cells
                 ],
             }
+            for group in self.groups
+        }
         return {"model": self.label, "groups": groups}
 
 
@@ -179,24 +166,21 @@ def make_profile(
         label: the model as tables name it.
         budgets: shared budget by instance (:attr:`Cell.budget`) that is preferred where there are several.
     """
-    by_task: dict[str, list[Run]] = {}
-    for one in plain_rows(runs[runs["status"].isin(("done", "diverged"))]):
-        by_task.setdefault(one["task"], []).append(one)
+    rows = plain_rows(runs[runs["status"].isin(("done", "diverged"))])
     found: dict[str, list[Cell]] = {}
     counts = {group: set(names) for group, names in INSTANCES.items()}
     for name, task in tasks.items():
         group = next((group for group, names in INSTANCES.items() if name in names), task.group)
         counts.setdefault(group, set()).add(name)
         by_budget: dict[str, list[Run]] = {}
-        for row in by_task.get(task.name, ()):
-            budget = _budget_on(row, task)
-            if budget is not None:
+        for row in rows:
+            if row["task"] == task.name and (budget := _budget_on(row, task)) is not None:
                 by_budget.setdefault(budget, []).append(row)
-        if by_budget:
-            wanted = (budgets or {}).get(name, "")
-            budget = wanted if wanted in by_budget else max(by_budget, key=lambda one: len(by_budget[one]))
-            cell = _cell(name, task, by_budget[budget], budget)
-            found.setdefault(group, []).extend([cell] if cell else [])
+        most = max(by_budget, key=lambda one: len(by_budget[one]), default="")
+        wanted = (budgets or {}).get(name, most)
+        chosen = wanted if wanted in by_budget else most
+        if cell := _cell(name, task, by_budget.get(chosen, ()), chosen):
+            found.setdefault(group, []).append(cell)
     groups = tuple(Group(name, tuple(found.get(name, ())), len(counts[name])) for name in GROUPS if name in counts)
     return Profile(label, str(runs["model"].iloc[0]), groups)
 
@@ -209,8 +193,7 @@ def published_profiles(own: Profile, runs: pd.DataFrame, tasks: Mapping[str, Tas
     budgets = {name: cell.budget for name, cell in own.cells.items()}
     made = [make_profile(rows, tasks, label, budgets) for label, rows in by_column(runs).items()]
     found = [profile for profile in made if own.shared(profile)]
-    far = math.inf
-    return sorted(found, key=lambda one: (far if (away := own.distance(one)) is None else away, one.label))
+    return sorted(found, key=lambda one: (math.inf if (away := own.distance(one)) is None else away, one.label))
 
 
 def nearest(own: Profile, others: Sequence[Profile]) -> Profile | None:
@@ -225,17 +208,18 @@ def tables(own: Profile, others: Sequence[Profile]) -> list[TextTable]:
     """One line per group, and one line per published model."""
     lines = []
     for group in own.groups:
-        scaled, (solved, seeds) = group.scaled, group.solved
-        bar = "" if scaled is None else "█" * round(BAR * scaled) + "·" * (BAR - round(BAR * scaled))
-        reach = "" if group.times is None else f"{number(group.times)}x" if group.times else "none"
-        cells = [bar, number(scaled, 2), f"{solved}/{seeds}", reach, number(group.seconds, unit="s"), group.coverage]
-        lines.append([group.name, *(cells if group.cells else ["", "", "", "", "", group.coverage])])
+        full, times = round(BAR * (group.scaled or 0.0)), group.generalisation_times
+        reach = "" if times is None else f"{number(times)}x" if times else "none"
+        cells = ["█" * full + "·" * (BAR - full), number(group.scaled, 2), f"{group.solved}/{group.seeds}", reach]
+        cells.append(number(group.seconds, unit="s"))
+        coverage = f"{len(group.cells)} of {group.of}"
+        lines.append([group.name, *(cells if group.cells else [""] * len(cells)), coverage])
     header = ["group", own.label, "scaled score", "solved seeds", "generalises to", "training", "instances"]
     first = TextTable(header, lines)
     if not others:
         return [first]
     rows = [
-        [one.label, *map(_short, one.groups), number(own.distance(one), 2) if one is not own else ""]
+        [one.label, *(group.short for group in one.groups), number(own.distance(one), 2) if one is not own else ""]
         for one in (own, *others)
     ]
     return [first, TextTable(["model", *(group.name for group in own.groups), "distance"], rows)]
@@ -245,7 +229,7 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
     """What the figures mean, the nearest published model, and what does not compare."""
     said = [
         "scaled score: 0 is the best trivial baseline, 1 is perfect; mean over instances of the median over seeds",
-        f"solved: a scaled score of at least {SOLVED:g}; training: one seed of each instance",
+        f"solved: a scaled score of at least {TEST_SOLVED:g}; training: one seed of each instance",
         "generalises to: the generalisation length in lengths of training, median over instances",
     ]
     if not others:
@@ -258,7 +242,8 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
         shared, away = len(own.shared(near)), own.distance(near)
         said.append(f"nearest published model: {near.label}, distance {number(away, 2)} over {shared} instances")
     pairs = [pair for other in others for pair in own.shared(other)]
-    unequal = sum(_comparable(one.budget) != _comparable(two.budget) for one, two in pairs)
+    budgets = [[{**json.loads(cell.budget), **MAY_DIFFER} for cell in pair] for pair in pairs]
+    unequal = sum(one != two for one, two in budgets)
     selected = sum(bool(one.selected) != bool(two.selected) for one, two in pairs)
     if unequal:
         said.append(f"{unequal} of {len(pairs)} published cells had another budget: they do not compare strictly")
@@ -274,25 +259,18 @@ def draw_profile(profiles: Sequence[Profile]) -> Figure:
     Args:
         profiles: at least one; a group that a profile lacks is "not run".
     """
-    from matplotlib.figure import Figure
-
-    columns = min(4, len(profiles))
-    rows = -(-len(profiles) // columns)
     names = list(dict.fromkeys(group.name for profile in profiles for group in profile.groups))
-    figure = Figure(figsize=(1.2 + 2.3 * columns, rows * (0.9 + 0.28 * len(names))), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
-    for panel in panels[len(profiles) :]:
-        panel.set_axis_off()
-    for panel, profile in zip(panels, profiles, strict=False):
+    height = 0.9 + 0.28 * len(names)
+    figure, drawn = panels(len(profiles), 4, 2.3, height, margin=(1.2, 0), sharex=True, sharey=True)
+    for panel, profile in zip(drawn, profiles, strict=True):
+        by_name = {group.name: group for group in profile.groups if group.cells}
         for place, name in enumerate(names):
-            group = next((group for group in profile.groups if group.name == name), None)
-            scaled = group.scaled if group else None
+            scaled = by_name[name].scaled or 0 if name in by_name else 0
             panel.barh(place, 1, height=0.7, color="#f0f0f0")
-            panel.barh(place, scaled or 0, height=0.7, color=COLOURS[0])
-            text = "not run" if scaled is None or group is None else _short(group)
-            inside = (scaled or 0) > 0.6
-            at, side, colour = (-0.03, "right", "white") if inside else (0.03, "left", "black")
-            panel.text((scaled or 0) + at, place, text, ha=side, va="center", fontsize=7, color=colour)
+            panel.barh(place, scaled, height=0.7, color=COLOURS[0])
+            text = by_name[name].short if name in by_name else "not run"
+            at, side, colour = (-0.03, "right", "white") if scaled > 0.6 else (0.03, "left", "black")
+            panel.text(scaled + at, place, text, ha=side, va="center", fontsize=7, color=colour)
         panel.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), xticks=[0, 0.5, 1])
         panel.set_yticklabels(names, fontsize=8)
         panel.set_title(printable(title(profile.label)), fontsize=8)
@@ -305,11 +283,10 @@ def draw_profile(profiles: Sequence[Profile]) -> Figure:
 
 def _cell(name: str, task: Task, rows: Sequence[Run], budget: str) -> Cell | None:
     """The cell of runs that differ in their seeds; ``None`` without a score."""
-    column = f"scaled.{SCORED_ON[name]}" if name in SCORED_ON else "scaled_score"
+    column = f"scaled.{SCORED_ON.get(name)}"
     scored: dict[int, tuple[float, Run]] = {}
     for row in rows:
-        value = row.get(column)
-        value = row["scaled_score"] if value is None else value
+        value = row["scaled_score"] if row.get(column) is None else row[column]
         value = 0.0 if row["status"] == "diverged" else value
         if value is not None:
             scored[row["seed"]] = (value, row)
@@ -322,7 +299,7 @@ def _cell(name: str, task: Task, rows: Sequence[Run], budget: str) -> Cell | Non
     return Cell(
         name,
         float(np.median(values)),
-        sum(value >= SOLVED for value in values),
+        sum(value >= TEST_SOLVED for value in values),
         len(values),
         task.input.length,
         float(np.median(reached)) if by_length and any("scaled.2x" in row for row in runs) else None,
@@ -336,23 +313,7 @@ def _budget_on(row: Run, task: Task) -> str | None:
     """JSON of the shared budget of a run, if it is one on ``task``, with fresh samples."""
     setup = json.loads(row["setup"])
     budget = {name: setup.pop(name) for name in SHARED_BUDGET if name in setup}
-    defaults = {entry["name"]: entry["default"] for entry in task.describe_parameters()}
     # a record from before a parameter existed does not have it
-    found = {**defaults, **{name.removeprefix("task "): value for name, value in setup.items() if name[:5] == "task "}}
-    same = key(_without_none(found)) == key(_without_none(task.parameters()))
+    defaults = {entry["name"]: entry["default"] for entry in task.describe_parameters()}
+    same = key(without_none({**defaults, **owned("task ", setup)})) == key(without_none(task.parameters()))
     return key(budget) if same and setup["version"] == task.version and "data" not in setup else None
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _comparable(budget: str) -> dict[str, Any]:
-    return {name: value for name, value in json.loads(budget).items() if name not in MAY_DIFFER}
-
-
-def _short(group: Group) -> str:
-    """A group's score, with the number of instances where some are missing."""
-    if group.scaled is None:
-        return ""
-    return number(group.scaled, 2) + ("" if len(group.cells) == group.count else f" ({len(group.cells)})")

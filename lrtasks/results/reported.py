@@ -6,17 +6,15 @@ import functools
 import math
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from lrtasks.errors import UsageError
 from lrtasks.generators import registry
 from lrtasks.record import RunRecord
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """One figure of a paper, for one run.
 
     Attributes:
@@ -47,15 +45,24 @@ def reported_figure(record: RunRecord) -> Figure | None:
     entry = min(matching, key=lambda entry: _octaves(entry.get("length"), task.get("length")))
     steps, batch = (record.budget.get(name) for name in ("steps", "batch_size"))
     samples = steps * batch if isinstance(steps, int) and isinstance(batch, int) else None
-    pairs = [
-        ("length", entry.get("length"), task.get("length")),
-        ("d_model", entry["d_model"], model.get("d_model")),
-        ("training samples", entry["samples"], samples),
+    sizes = {
+        "length": (entry.get("length"), task.get("length")),
+        "d_model": (entry["d_model"], model.get("d_model")),
+        "training samples": (entry["samples"], samples),
+    }
+    # sizes are the same up to the rounding of epochs to steps
+    differs = [
+        name
+        for name, (theirs, ours) in sizes.items()
+        if theirs is not None and not (isinstance(ours, int) and abs(theirs - ours) <= 0.005 * theirs)
     ]
-    differs = [name for name, theirs, ours in pairs if theirs is not None and not _equal(theirs, ours)]
     differs += _other_parameters(record, {"length", *entry.get("parameters", {})})
+    settings = {"length": entry["length"]} if "length" in entry else entry["parameters"]
+    where = [f"{name} {value}" for name, value in {**settings, "d_model": entry["d_model"]}.items()]
+    where.append(f"{entry['samples']:,} training samples")
+    where += ["averaged over batches"] if entry["metric"].endswith("_batch_mean") else []
     value = entry["scores"][record.task["name"]]
-    return Figure(value, entry["metric"], entry["source"], _where(entry), ", ".join(differs))
+    return Figure(value, entry["metric"], entry["source"], ", ".join(where), ", ".join(differs))
 
 
 def _other_parameters(record: RunRecord, known: Collection[str]) -> list[str]:
@@ -76,23 +83,11 @@ def _agree(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     return all(found.get(name) == value for name, value in wanted.items())
 
 
-def _equal(theirs: int, ours: Any) -> bool:
-    """Whether two sizes are the same, up to the rounding of epochs to steps."""
-    return isinstance(ours, int) and abs(theirs - ours) <= 0.005 * theirs
-
-
 def _octaves(reported: int | None, ours: Any) -> float:
     """How far apart two lengths are; 0 where there is none, or what a record holds is not a length."""
     if reported is None or not isinstance(ours, int | float) or not ours > 0:
         return 0.0
     return abs(math.log2(reported) - math.log2(ours))
-
-
-def _where(entry: Mapping[str, Any]) -> str:
-    settings = {"length": entry["length"]} if "length" in entry else entry["parameters"]
-    words = [f"{name} {value}" for name, value in settings.items()]
-    words += [f"d_model {entry['d_model']}", f"{entry['samples']:,} training samples"]
-    return ", ".join([*words, "averaged over batches"] if entry["metric"].endswith("_batch_mean") else words)
 
 
 @functools.cache
@@ -101,11 +96,9 @@ def _figures() -> dict[tuple[str, str], list[dict[str, Any]]]:
     content = tomllib.loads((resources.files("lrtasks.results") / "reported.toml").read_text(encoding="utf-8"))
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for figure in content["figures"]:
-        protocol = next(
-            entry
-            for entry in content["protocols"]
-            if entry["source"] == figure["source"] and _agree(entry.get("parameters", {}), figure.get("parameters", {}))
-        )
+        own = figure.get("parameters", {})
+        protocols = (entry for entry in content["protocols"] if entry["source"] == figure["source"])
+        protocol = next(entry for entry in protocols if _agree(entry.get("parameters", {}), own))
         for task in figure["scores"]:
             found.setdefault((figure["model"], task), []).append({**protocol, **figure})
     return found

@@ -19,19 +19,16 @@ _OTHERWISE = re.compile(r"none|null|true|false|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)
 """Texts that would be read as a value of another type."""
 
 
-def task_settings(record: RunRecord) -> Settings:
-    """The task with its parameters, version and data."""
+def setup_of(record: RunRecord) -> Settings:
+    """What compared runs share: the task with its parameters, version and data, and the shared part of the budget."""
     task = record.task
     parameters = {f"task {name}": value for name, value in task["parameters"].items()}
-    return _given({"name": task["name"], **parameters, "version": task["version"], "data": task.get("data")})
+    shared = {name: record.budget.get(name) for name in SHARED_BUDGET}
+    identity = {"name": task["name"], "version": task["version"], "data": task.get("data")}
+    return without_none({**identity, **parameters, **shared})
 
 
-def shared_budget(record: RunRecord) -> Settings:
-    """The part of the budget in which compared models must agree."""
-    return _given({name: record.budget.get(name) for name in SHARED_BUDGET})
-
-
-def model_settings(record: RunRecord) -> Settings:
+def variant_of(record: RunRecord) -> Settings:
     """The model with its hyper-parameters, its version or digest, and its part of the budget.
 
     Settings that were selected are left out: their values belong to the result. That they were selected stays.
@@ -44,15 +41,19 @@ def model_settings(record: RunRecord) -> Settings:
     if selected:
         tuning["selected"] = " ".join(sorted(selected))
     identity = {name: value for name, value in record.model.items() if name not in _NO_SETTINGS}
-    settings = _given({**identity, **parameters, **tuning})
-    if is_own(settings):  # the defaults of a user's own model are unknown: ``None`` differs from "not given"
-        return {**settings, **parameters}
-    return settings
+    settings = without_none({**identity, **parameters, **tuning})
+    # the defaults of a user's own model are unknown: ``None`` differs from "not given"
+    return {**settings, **parameters} if _is_own(settings) else settings
 
 
-def is_own(settings: Settings) -> bool:
+def _is_own(settings: Settings) -> bool:
     """Whether these are the settings of a user's own model."""
     return any(name in settings for name in _DIGESTS)
+
+
+def without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that have a value: a record from before a setting existed is one that does not use it."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def key(settings: Settings) -> str:
@@ -76,7 +77,7 @@ def label(entry: Settings, names: Iterable[str]) -> str:
     >>> label({"name": "longvq", "model window": None, "model quantise": True}, ["model window", "model quantise"])
     'longvq (window=none, quantise=true)'
     """
-    missing = "default" if is_own(entry) else as_given(None)
+    missing = "default" if _is_own(entry) else as_given(None)
     shown = ", ".join(f"{bare(name)}={as_given(entry[name]) if name in entry else missing}" for name in names)
     return f"{entry['name']} ({shown})" if shown else str(entry["name"])
 
@@ -94,14 +95,14 @@ def labels(settings: Sequence[Settings]) -> list[tuple[str, Any]]:
 
 
 def place(entry: Settings, names: Iterable[str]) -> Any:
-    """Sort key: the name, then the values of ``names``, numbers by their size."""
-    return entry["name"], [_place(entry.get(name)) for name in names]
+    """Sort key: the name, then the values of ``names``: missing ones, numbers by their size, texts."""
 
+    def order(value: Any) -> tuple[int, float, str]:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return 1, float(value), ""
+        return (0, 0.0, "") if value is None else (2, 0.0, as_given(value))
 
-def _place(value: Any) -> tuple[int, float, str]:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return 1, float(value), ""
-    return (0, 0.0, "") if value is None else (2, 0.0, as_given(value))
+    return entry["name"], [order(entry.get(name)) for name in names]
 
 
 def owned(owner: str, settings: Settings) -> dict[str, Any]:
@@ -123,8 +124,3 @@ def as_given(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value) if _OTHERWISE.fullmatch(value.lower()) else value
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-
-def _given(settings: dict[str, Any]) -> Settings:
-    """Without what is ``None``: a record from before a setting existed is one that does not use it."""
-    return {name: value for name, value in settings.items() if value is not None}

@@ -5,9 +5,8 @@ The tests import scipy.stats when first used, since that takes a second.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -17,8 +16,7 @@ RESAMPLES = 2000
 """Times that seeds are drawn again."""
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A mean with its interval.
 
     Attributes:
@@ -49,7 +47,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     if count == 1:
         return Estimate(mean, None, 1)
     deviation = float(np.std(values, ddof=1)) / count**0.5
-    return Estimate(mean, _student(count - 1) * deviation, count)
+    return Estimate(mean, float(special.stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * deviation, count)
 
 
 def bootstrap(
@@ -81,19 +79,11 @@ def bootstrap(
     return float(low), float(high)
 
 
-@functools.cache
-def _student(freedom: int) -> float:
-    """Half the width of the central interval of Student's t, in standard errors."""
-    return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
-
-
 def paired_t(differences: Sequence[float]) -> float | None:
     """Two-sided p-value of Student's paired test; ``None`` for fewer than two differences, or where all are equal."""
-    if len(set(differences)) < 2:
-        return None
     from scipy import stats
 
-    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+    return float(stats.ttest_1samp(differences, 0.0).pvalue) if len(set(differences)) > 1 else None
 
 
 def signed_rank(differences: Sequence[float]) -> float | None:

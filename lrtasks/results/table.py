@@ -46,6 +46,23 @@ class Aggregate:
         """Seeds of the runs; one that is there twice has two different outcomes (on two machines, say)."""
         return [run["seed"] for run in self.runs]
 
+    def values(self, column: str) -> list[float]:
+        """The value of each seed that has one; a seed that is there twice counts once, with the mean of both."""
+        by_seed: dict[int, list[float]] = {}
+        for run in self.runs:
+            if run[column] is not None:
+                by_seed.setdefault(run["seed"], []).append(run[column])
+        return [float(np.mean(values)) for values in by_seed.values()]
+
+    def median_of(self, column: str) -> float | None:
+        """Median over the seeds of a column; ``None`` if no seed has a value."""
+        values = self.values(column)
+        return float(np.median(values)) if values else None
+
+    def first(self, column: str) -> Any:
+        """The first value of a column that all runs share; ``None`` if no run came as far."""
+        return next((run[column] for run in self.runs if run[column] is not None), None)
+
     @cached_property
     def score(self) -> Estimate | None:
         """The mean of the headline score with its interval over seeds."""
@@ -66,35 +83,19 @@ class Aggregate:
         """Whether the mean is shown: if wanted, of a single seed, or without a scaled score."""
         return wanted or self.solved is None or len(set(self.seeds)) == 1
 
-    def centre(self, *, mean: bool = False) -> float:
-        """The score that is shown, where there is one: the median over seeds or the mean."""
+    def centre(self, *, mean: bool = False) -> tuple[float, float]:
+        """The score that is shown, the median over seeds or the mean, and the lower end of its interval."""
         assert self.score is not None and self.median is not None
-        return self.score.mean if self.shows_mean(mean) else self.median
-
-    def least(self, *, mean: bool = False) -> float:
-        """The lower end of the interval of :meth:`centre`; the score itself without one."""
-        assert self.score is not None
-        interval = self.score.interval if self.shows_mean(mean) else self.median_interval
-        return interval[0] if interval else self.centre(mean=mean)
-
-    def median_of(self, column: str) -> float | None:
-        """Median over the seeds of a column; ``None`` if no seed has a value."""
-        values = self.values(column)
-        return float(np.median(values)) if values else None
+        shown, interval = (
+            (self.score.mean, self.score.interval) if self.shows_mean(mean) else (self.median, self.median_interval)
+        )
+        return shown, interval[0] if interval else shown
 
     @cached_property
     def solved(self) -> tuple[int, int] | None:
-        """How many seeds have a scaled score of at least 0.95, of how many; ``None`` without a scaled score."""
+        """How many seeds have solved the task on the test stream, of how many; ``None`` without a scaled score."""
         values = self.values("solved")
         return (sum(value == 1 for value in values), len(set(self.seeds))) if values else None
-
-    def values(self, column: str) -> list[float]:
-        """The value of each seed that has one; a seed that is there twice counts once, with the mean of both."""
-        by_seed: dict[int, list[float]] = {}
-        for run in self.runs:
-            if run[column] is not None:
-                by_seed.setdefault(run["seed"], []).append(run[column])
-        return [float(np.mean(values)) for values in by_seed.values()]
 
     @cached_property
     def floor(self) -> tuple[str, float] | None:
@@ -107,10 +108,6 @@ class Aggregate:
         first = self.runs[0]
         return None if first["paper_differs"] else first["paper"]
 
-    def first(self, column: str) -> Any:
-        """The first value of a column that all runs share; ``None`` if no run came as far."""
-        return next((run[column] for run in self.runs if run[column] is not None), None)
-
     @property
     def devices(self) -> list[str]:
         """The devices on which the runs were timed."""
@@ -120,19 +117,21 @@ class Aggregate:
         """Mean over the seeds; ``None`` over different machines: it would be the cost of none of them."""
         return _mean([run[column] for run in self.runs if run[column] is not None]) if len(self.devices) < 2 else None
 
+    @property
+    def unscored(self) -> list[Run]:
+        """The runs that have no part in the score."""
+        return [run for run in self.runs if run["score"] is None]
+
     def row(self) -> dict[str, Any]:
         """The aggregate as one flat entry, for CSV and JSON."""
-        first, score, floor = self.runs[0], self.score, self.floor
-        setup, variant = json.loads(first["setup"]), json.loads(first["variant"])
-        values, counts = self.values("score"), {name: self.first(name) for name in ("parameter_count", "state_bytes")}
-        low, high = score.interval or (None, None) if score else (None, None)
+        first, score, floor, values = self.runs[0], self.score, self.floor, self.values("score")
+        low, high = (score and score.interval) or (None, None)
         median_low, median_high = self.median_interval or (None, None)
         return {
-            "task": first["task"],
-            "task_version": first["task_version"],
-            "task_parameters": owned("task ", setup),
+            **{name: first[name] for name in ("task", "task_version")},
+            "task_parameters": owned("task ", json.loads(first["setup"])),
             "model": first["model"],
-            "model_parameters": owned("model ", variant),
+            "model_parameters": owned("model ", json.loads(first["variant"])),
             "preset": first["preset"],
             "budget": owned("budget.", first),
             "metric": self.metric,
@@ -146,17 +145,13 @@ class Aggregate:
             "solved": self.solved[0] if self.solved else None,
             "scaled_score": _mean(self.values("scaled_score")),
             "generalisation_length": self.median_of("generalisation_length"),
-            "batch_mean": _mean(self.values("batch_mean")),
-            "batch_std": _mean(self.values("batch_std")),
+            **{name: _mean(self.values(name)) for name in ("batch_mean", "batch_std")},
             "seeds": self.seeds,
             "statuses": [run["status"] for run in self.runs],
             "floor": floor[1] if floor else None,
             "floor_name": floor[0] if floor else None,
-            "paper": first["paper"],
-            "paper_source": first["paper_source"],
-            "paper_where": first["paper_where"],
-            "paper_differs": first["paper_differs"],
-            **{name: None if count is None else int(count) for name, count in counts.items()},
+            **{name: first[name] for name in ("paper", "paper_source", "paper_where", "paper_differs")},
+            **{name: None if (count := self.first(name)) is None else int(count) for name in COUNTS},
             "seconds_per_step": self.cost("seconds_per_step"),
             "devices": self.devices,
         }
@@ -166,31 +161,24 @@ class Aggregate:
 
         Runs that have no part in it are named, and settings that were selected.
         """
-        score = self.score
-        if score is None:
+        if self.score is None:
             return "/".join(sorted({run["outcome"] for run in self.runs}))
-        mean = self.shows_mean(mean)
-        spread = "" if score.half_width is None or not mean else f" ±{number(score.half_width, 3)}"
-        others = Counter("no score" if run["status"] == "done" else run["status"] for run in self.unscored())
-        selected = json.loads(self.runs[0]["selected"] or "{}")
-        remarks = [] if mean or self.solved is None else ["{}/{}".format(*self.solved)]
-        remarks += [f"{name} {as_given(value)}" for name, value in selected.items()]
+        means = self.shows_mean(mean)
+        width = self.score.half_width if means else None
+        others = Counter("no score" if run["status"] == "done" else run["status"] for run in self.unscored)
+        remarks = [] if means or self.solved is None else ["{}/{}".format(*self.solved)]
+        remarks += [f"{name} {as_given(value)}" for name, value in json.loads(self.runs[0]["selected"] or "{}").items()]
         remarks += [f"{count} {outcome}" for outcome, count in sorted(others.items())]
         remarks += [f"seed {seed} {count} times" for seed, count in Counter(self.seeds).items() if count > 1]
-        shown = number(self.centre(mean=mean), 3)
-        return f"{shown}{spread}" + (f" ({', '.join(remarks)})" if remarks else "")
+        shown = number(self.centre(mean=mean)[0], 3) + ("" if width is None else f" ±{number(width, 3)}")
+        return shown + (f" ({', '.join(remarks)})" if remarks else "")
 
     def refuses(self, test: str) -> bool:
         """Whether the model could not run on a further test."""
         return any(test in (run["not_possible"] or "").split(",") for run in self.runs)
 
-    def takes(self, test: str) -> bool:
-        """Whether a further test is part of these runs."""
-        return self.refuses(test) or bool(self.values(f"test.{test}"))
 
-    def unscored(self) -> list[Run]:
-        """The runs that have no part in the score."""
-        return [run for run in self.runs if run["score"] is None]
+COUNTS = ("parameter_count", "state_bytes")
 
 
 @dataclass(frozen=True)
@@ -220,15 +208,11 @@ class Table:
     def scores(self) -> TextTable:
         """Task, metric, floor, then for each model our score and the paper's."""
         has_paper = [any(cell.paper is not None for cell in column) for column in self.columns]
-        header = ["task", "metric", "floor"]
-        joined = set()
+        header, joined, best = ["task", "metric", "floor"], set[int](), set[tuple[int, int]]()
         for name, paper in zip(self.column_labels, has_paper, strict=True):
-            header.append(name)
-            if paper:
-                joined.add(len(header))
-                header.append("paper")
+            header += [name, "paper"] if paper else [name]
+            joined |= {len(header) - 1} if paper else set()
         lines: list[list[str]] = []
-        best: set[tuple[int, int]] = set()
         for row, name in enumerate(self.row_labels):
             cells = [self.cells.get((row, column)) for column in range(len(self.column_labels))]
             present = [cell for cell in cells if cell]
@@ -236,11 +220,9 @@ class Table:
             leading = _best(cells, floor[1] if floor else -math.inf, mean=self.mean)
             line = [name, present[0].metric, f"{number(floor[1], 3)} {floor[0]}" if floor else ""]
             for column, (cell, paper) in enumerate(zip(cells, has_paper, strict=True)):
-                if column in leading:
-                    best.add((row, len(line)))
+                best |= {(row, len(line))} if column in leading else set()
                 line.append(cell.shown(mean=self.mean) if cell else "")
-                if paper:
-                    line.append(number(cell.paper) if cell else "")
+                line += [number(cell.paper) if cell else ""] if paper else []
             lines.append(line)
         return TextTable(header, lines, frozenset(joined), frozenset(best))
 
@@ -248,17 +230,11 @@ class Table:
         """For each model the range of its costs over the rows."""
         lines = []
         for name, cells in zip(self.column_labels, self.columns, strict=True):
-            counts, states = ([cell.first(column) for cell in cells] for column in ("parameter_count", "state_bytes"))
+            counts, states = (_range(cell.first(column) for cell in cells) for column in COUNTS)
             times = [run["seconds_per_step"] for cell in cells for run in cell.runs]
-            lines.append(
-                [
-                    name,
-                    _range(counts),
-                    _range(states) or ("none" if _range(counts) else ""),
-                    _range([None if seconds is None else 1e3 * seconds for seconds in times]),
-                    "; ".join(sorted({device for cell in cells for device in cell.devices})),
-                ]
-            )
+            speeds = _range(None if seconds is None else 1e3 * seconds for seconds in times)
+            devices = "; ".join(sorted({device for cell in cells for device in cell.devices}))
+            lines.append([name, counts, states or ("none" if counts else ""), speeds, devices])
         return TextTable(["model", "parameters", "state bytes", "ms per step", "device"], lines)
 
     def by_length(self) -> TextTable | None:
@@ -266,19 +242,23 @@ class Table:
 
         The last column has the generalisation length.
         """
-        names = [name[5:] for cell in self.cells.values() for run in cell.runs for name in run if name[:5] == "test."]
-        found = [cell for cell in self.cells.values() if any(cell.takes(name) for name in dict.fromkeys(names))]
-        tests = sorted({name for cell in found for name in names if cell.takes(name)}, key=test_order)
-        label = {id(cell): place for place, cell in self.cells.items()}
+        first = next(iter(self.cells.values())).runs[0]
+        names = [name.removeprefix("test.") for name in first if name.startswith("test.")]
+        takes = {
+            place: [name for name in names if cell.refuses(name) or cell.values(f"test.{name}")]
+            for place, cell in self.cells.items()
+        }
+        tests = sorted({name for taken in takes.values() for name in taken}, key=test_order)
         lines = []
-        for cell in found:
-            row, column = label[id(cell)]
-            reached = cell.median_of("generalisation_length")
-            scores = [
-                "not possible" if cell.refuses(name) else number(cell.median_of(f"test.{name}"), 3) for name in tests
-            ]
-            words = [self.row_labels[row], self.column_labels[column], number(cell.median, 3), *scores]
-            lines.append([*words, "none" if reached is None else f"{reached:,.0f}"])
+        for (row, column), cell in self.cells.items():
+            if takes[row, column]:
+                medians = [
+                    "not possible" if cell.refuses(name) else number(cell.median_of(f"test.{name}"), 3)
+                    for name in tests
+                ]
+                reached = cell.median_of("generalisation_length")
+                words = [self.row_labels[row], self.column_labels[column], number(cell.median, 3), *medians]
+                lines.append([*words, "none" if reached is None else f"{reached:,.0f}"])
         header = ["task", "model", "test", *tests, "generalisation length"]
         return TextTable(header, lines) if lines else None
 
@@ -296,20 +276,13 @@ class Table:
             notes.append(f"±: half the 95 % interval of the mean over {seeds} seeds (Student t)")
         if 1 in counts and means:
             notes.append("without ±: a single seed, which has no interval")
-        return [
-            *notes,
-            *versions_note(run for cell in self.cells.values() for run in cell.runs),
-            *paper_notes(self.cells.values()),
-        ]
+        versions = versions_note(run for cell in self.cells.values() for run in cell.runs)
+        return [*notes, *versions, *paper_notes(self.cells.values())]
 
     def tables(self, *, transpose: bool = False, by_length: bool = False) -> list[TextTable]:
         """Scores, with the models as rows if asked for, costs, and if asked for the scores on further tests."""
-        further = self.by_length() if by_length else None
-        return [
-            self.scores().transposed() if transpose else self.scores(),
-            self.costs(),
-            *([further] if further else []),
-        ]
+        scores, further = self.scores(), self.by_length() if by_length else None
+        return [scores.transposed() if transpose else scores, self.costs(), *([further] if further else [])]
 
 
 def _best(cells: Sequence[Aggregate | None], floor: float, *, mean: bool) -> set[int]:
@@ -318,23 +291,27 @@ def _best(cells: Sequence[Aggregate | None], floor: float, *, mean: bool) -> set
     None if there is nothing to choose from, or nothing above the floor.
     """
     centres = {place: cell.centre(mean=mean) for place, cell in enumerate(cells) if cell and cell.score}
-    if len(centres) < 2 or max(centres.values()) <= floor:
+    if len(centres) < 2 or max(centres.values())[0] <= floor:
         return set()
-    top = max(centres, key=lambda place: centres[place])
-    leader = cells[top]
-    assert leader is not None
-    least = min(round(centres[top], 3), leader.least(mean=mean))
-    return {place for place, centre in centres.items() if round(centre, 3) >= least or centre >= least}
+    top, least = max(centres.values(), key=lambda centre: centre[0])
+    least = min(round(top, 3), least)
+    return {place for place, (centre, _) in centres.items() if round(centre, 3) >= least or centre >= least}
 
 
-def test_order(name: str) -> tuple[bool, float, str]:
+def length_of_test(name: str, trained: int) -> int | None:
+    """Length of a further test: ``512``, or ``4x`` the length of training; ``None`` if it is none of lengths."""
+    number = name.removesuffix("x")
+    return int(number) * (trained if name.endswith("x") else 1) if number.isdecimal() else None
+
+
+def test_order(name: str) -> tuple[bool, int, str]:
     """Sort key of further tests: those at other lengths by their length, then the others by name.
 
     >>> sorted(["sparse", "16x", "2x"], key=test_order)
     ['2x', '16x', 'sparse']
     """
-    length = name.removesuffix("x")
-    return (False, float(length), "") if length.isdecimal() else (True, 0.0, name)
+    length = length_of_test(name, 1)
+    return (True, 0, name) if length is None else (False, length, "")
 
 
 def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False, mean: bool = False) -> Table:
@@ -354,18 +331,37 @@ def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False, mean: bool 
     if not unequal_budgets:
         require_equal_budgets(runs)
     grouped: dict[tuple[str, str], list[Run]] = {}
-    for run in plain_rows(runs):
+    for run in plain_rows(runs.sort_values("seed", kind="stable")):
         grouped.setdefault((run["setup"], run["variant"]), []).append(run)
-    setups = list(dict.fromkeys(setup for setup, _ in grouped))
+    setups = list(dict.fromkeys(runs["setup"]))
     row_of = dict(zip(setups, labels([json.loads(setup) for setup in setups]), strict=True))
-    column_of = _merge_columns(grouped)
-    row_labels, column_labels = (sorted(dict(found.values()).items(), key=_order) for found in (row_of, column_of))
-    rows, columns = ({text: i for i, (text, _) in enumerate(found)} for found in (row_labels, column_labels))
+    column_of = _merge_columns(runs[["setup", "variant"]].drop_duplicates().itertuples(index=False))
+    rows, columns = (
+        {text: i for i, (text, _) in enumerate(sorted(dict(found.values()).items(), key=lambda entry: entry[1]))}
+        for found in (row_of, column_of)
+    )
     cells = {
-        (rows[row_of[setup][0]], columns[column_of[variant][0]]): Aggregate(tuple(sorted(members, key=_seed)))
+        (rows[row_of[setup][0]], columns[column_of[variant][0]]): Aggregate(tuple(members))
         for (setup, variant), members in grouped.items()
     }
     return Table(tuple(rows), tuple(columns), dict(sorted(cells.items())), mean)
+
+
+def _merge_columns(grouped: Iterable[tuple[str, str]]) -> dict[str, tuple[str, Any]]:
+    """Label and order of each variant; variants that never meet in one row (a preset's own for one task) share them."""
+    settings: dict[str, Settings] = {}
+    together: dict[tuple[str, str], list[Settings]] = {}
+    for setup, variant in grouped:
+        entry = settings.setdefault(variant, json.loads(variant))
+        together.setdefault((entry["name"], setup), []).append(entry)
+    names: dict[str, set[str]] = {}
+    for (name, _), entries in together.items():
+        names.setdefault(name, set()).update(distinguishing(entries))
+    return {
+        variant: (label(entry, shown), place(entry, shown))
+        for variant, entry in settings.items()
+        for shown in [sorted(names[entry["name"]])]
+    }
 
 
 def plain_rows(runs: pd.DataFrame) -> list[dict[str, Any]]:
@@ -374,12 +370,9 @@ def plain_rows(runs: pd.DataFrame) -> list[dict[str, Any]]:
     ``index`` is the row's index in the frame.
     """
     runs = runs.reset_index()
-    wanted = [name for name in runs.columns if not name.startswith(("task.", "model."))]
-    columns = []
-    for name in wanted:
-        missing = runs[name].isna()
-        columns.append([None if no else value for value, no in zip(runs[name].tolist(), missing, strict=True)])
-    return [dict(zip(wanted, values, strict=True)) for values in zip(*columns, strict=True)]
+    plain = runs[[name for name in runs if not name.startswith(("task.", "model."))]].astype(object)
+    found: list[dict[str, Any]] = plain.where(plain.notna(), None).to_dict("records")
+    return found
 
 
 def require_equal_budgets(runs: pd.DataFrame) -> None:
@@ -418,16 +411,13 @@ def paper_notes(cells: Iterable[Aggregate]) -> list[str]:
     """Sources of the papers' figures that stand beside scores; and figures of other lengths, sizes or budgets."""
     beside: set[str] = set()
     elsewhere: dict[str, dict[str, dict[str, None]]] = {}
-    for cell in cells:
-        first = cell.runs[0]
-        if first["paper"] is None:
-            continue
+    for first in (cell.runs[0] for cell in cells):
         source = f"{first['paper_source']} ({first['paper_where']})"
-        if not first["paper_differs"]:
+        if first["paper_differs"]:
+            tasks = elsewhere.setdefault(source, {})
+            tasks.setdefault(first["task"], {})[f"{first['model']} {number(first['paper'])}"] = None
+        elif first["paper"] is not None:
             beside.add(source)
-            continue
-        tasks = elsewhere.setdefault(source, {})
-        tasks.setdefault(first["task"], {})[f"{first['model']} {number(first['paper'])}"] = None
     notes = [f"paper: {'; '.join(sorted(beside))}"] if beside else []
     return notes + [
         f"not comparable: {source}: {'; '.join(f'{task}: ' + ', '.join(figures) for task, figures in tasks.items())}"
@@ -435,43 +425,11 @@ def paper_notes(cells: Iterable[Aggregate]) -> list[str]:
     ]
 
 
-def _merge_columns(grouped: Iterable[tuple[str, str]]) -> dict[str, tuple[str, Any]]:
-    """Label and order of each variant; variants that never meet in one row (a preset's own for one task) share them."""
-    by_row: dict[str, list[str]] = {}
-    settings: dict[str, Settings] = {}
-    for setup, variant in grouped:
-        by_row.setdefault(setup, []).append(variant)
-        if variant not in settings:
-            settings[variant] = json.loads(variant)
-    conflicts: dict[str, set[str]] = {}
-    for variants in by_row.values():
-        alike: dict[str, list[Settings]] = {}
-        for variant in variants:
-            alike.setdefault(settings[variant]["name"], []).append(settings[variant])
-        for name, entries in alike.items():
-            conflicts.setdefault(name, set()).update(distinguishing(entries))
-    names = {name: sorted(found) for name, found in conflicts.items()}
-    return {
-        variant: (label(entry, names[entry["name"]]), place(entry, names[entry["name"]]))
-        for variant, entry in settings.items()
-    }
-
-
-def _order(labelled: tuple[str, Any]) -> Any:
-    return labelled[1]
-
-
-def _seed(run: Run) -> int:
-    return int(run["seed"])
-
-
 def _range(values: Iterable[float | None]) -> str:
     """One value, or the least and the greatest."""
     found = [value for value in values if value is not None]
-    if not found:
-        return ""
-    least, greatest = number(min(found)), number(max(found))
-    return least if least == greatest else f"{least} – {greatest}"
+    ends = dict.fromkeys([number(min(found)), number(max(found))] if found else [])
+    return " – ".join(ends)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -124,7 +124,7 @@ def test_a_second_run_says_so_and_stops(tmp_path: Path) -> None:
 def test_interrupt_ends_workers_and_keeps_shards(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     code = (
-        "import signal, sys, typer; from lrtasks.cli.generate import generate\n"
+        "import signal, sys, typer; from lrtasks.cli.data import generate\n"
         "from lrtasks.generators.base import registry\n"
         # a shell starts what it puts into the background with Ctrl-C switched off
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"

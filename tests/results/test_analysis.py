@@ -20,7 +20,7 @@ from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.loop import WEIGHTS
 from lrtasks.models.portraits import Portrait
 from lrtasks.record import read_record
-from lrtasks.results import analysis, figures
+from lrtasks.results import analysis, style
 
 BUDGET = {"steps": 30, "eval_every": 10, "val_batches": 1, "test_batches": 2, "batch_size": 4}
 
@@ -121,7 +121,7 @@ def test_a_run_without_a_curve_is_refused(run: Path, tmp_path: Path) -> None:
     ids=lambda portrait: portrait.kind,
 )
 def test_every_kind_of_portrait_is_drawn(portrait: Portrait, tmp_path: Path) -> None:
-    path = figures.save(figures.draw_module({"before": portrait, "after": portrait}), tmp_path / "p.png")
+    path = style.save(analysis.draw_module({"before": portrait, "after": portrait}), tmp_path / "p.png")
     assert np.asarray(Image.open(path).convert("L")).std() > 2
 
 
@@ -142,11 +142,11 @@ def test_confidence_on_images_is_drawn_as_images(tmp_path: Path) -> None:
         assert portrait.kind == "positions" and portrait.series["confidence"].shape == (2, 1024)
     before, after = (portrait.series["confidence"].reshape(2, 32, 32) for portrait in states.values())
     pictures = task.batch(range(2), 0, "test").x.reshape(2, 32, 32)
-    found = panels(figures.draw_module(states, pictures))
+    found = panels(analysis.draw_module(states, pictures))
     wanted = [panel for sample in zip(pictures, before, after, strict=True) for panel in sample]
     assert len(found) == 6 and all(np.array_equal(*pair) for pair in zip(found, wanted, strict=True))
     # elsewhere positions are no pixels
-    assert [panel.shape for panel in panels(figures.draw_module(states))] == [(2, 1024), (2, 1024)]
+    assert [panel.shape for panel in panels(analysis.draw_module(states))] == [(2, 1024), (2, 1024)]
 
 
 def test_padding_is_never_active(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_module_figures_are_drawn_with_their_spread(run: Path) -> None:
         "attention_span": {"blocks.0.sparse.0": (3.0, None), "blocks.1.sparse.0": (4.0, None)},
         "depth_std": {"blocks.1": (7, None)},
     }
-    rate, span, _ = figures.draw_diagnostics(numbers).axes
+    rate, span, _ = analysis.draw_diagnostics(numbers).axes
     assert [bar.get_height() for bar in rate.patches] == [0.25, 0.5]
     (lower, upper) = (np.array(line.get_segments())[0, :, 1] for line in rate.collections)
     assert lower == pytest.approx([0.15, 0.35]) and upper == pytest.approx([0.3, 0.7])

@@ -39,7 +39,7 @@ def test_a_group_is_the_mean_over_instances_of_the_median_over_seeds() -> None:
     found = profile(*runs, record("cummax", -7.0, generalisation_length=None))
     group = {group.name: group for group in found.groups}["latching"]
     assert group.scaled == pytest.approx((0.97 + 0.0) / 2)
-    assert (group.solved, group.coverage, group.seconds) == ((2, 4), "2 of 3", 4.0)
+    assert (group.solved, group.seeds, len(group.cells), group.of, group.seconds) == (2, 4, 2, 3, 4.0)
     assert found.cells["cummax"].scaled == -7.0
 
 
@@ -49,7 +49,7 @@ def test_lengths_count_where_a_further_test_is_a_length() -> None:
         record("shift", 0.0),
         record("compression", 1.0, generalisation_length=31),
     )
-    times = {group.name: group.times for group in found.groups}
+    times = {group.name: group.generalisation_times for group in found.groups}
     assert (times["latching"], times["copying"], times["capacity"], times["state"]) == (4, 0, None, None)
 
 

@@ -16,7 +16,7 @@ from report_pages import HOSTILE, report_of, trained
 from lrtasks.errors import UsageError
 from lrtasks.record import PANEL
 from lrtasks.results import RunRecord
-from lrtasks.results.report import details, heatmap
+from lrtasks.results.report import details, page
 from lrtasks.results.report.charts import chart_data, further_scores, length_groups
 from lrtasks.results.report.details import breakdowns
 from lrtasks.results.report.page import Sample, draw_sample
@@ -203,18 +203,18 @@ def test_a_panel_that_is_no_picture_is_left_out(tmp_path: Path, content: bytes |
     assert details.predictions_of(tmp_path) is None
 
 
-@pytest.mark.parametrize(("stops", "direction"), [(heatmap.LIGHT, -1), (heatmap.DARK, 1)])
+@pytest.mark.parametrize(("stops", "direction"), [(page.LIGHT, -1), (page.DARK, 1)])
 def test_colours_are_legible_and_steady(stops: tuple[str, ...], direction: int) -> None:
-    ramp = heatmap.ramp(stops)
-    assert len(ramp) == heatmap.STEPS
-    assert min(heatmap.contrast(ink, colour) for colour, ink in ramp) >= 4.5
-    assert (direction * np.diff([heatmap.luminance(colour) for colour, _ in ramp]) > 0).all()
+    ramp = page.ramp(stops)
+    assert len(ramp) == page.STEPS
+    assert min(page.contrast(ink, colour) for colour, ink in ramp) >= 4.5
+    assert (direction * np.diff([page.luminance(colour) for colour, _ in ramp]) > 0).all()
     assert (ramp[0][0], ramp[-1][0]) == (stops[0], stops[-1])
 
 
 def test_contrast_is_that_of_the_standard() -> None:
-    assert heatmap.contrast("#ffffff", "#000000") == pytest.approx(21)
-    assert heatmap.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+    assert page.contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert page.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
 
 
 def sample(name: str, **parameters: object) -> Sample:

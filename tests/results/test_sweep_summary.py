@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_records import made
 
-from lrtasks.cli.suite import print_solved
+from lrtasks.cli.runs import print_solved
 from lrtasks.run_config import RunConfig
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from lrtasks.errors import UsageError
 from lrtasks.results.report.content import COSTS, Report, Result
+from lrtasks.results.table import length_of_test
 
 LOWEST = -0.25
 """Scores below this lie on the lower edge of a chart."""
@@ -79,9 +80,9 @@ def further_scores(report: Report, result: Result) -> list[tuple[int, float]]:
     own, cell = _length(report, result.row) or 1, result.cell
     found = {own: cell.median}
     for column in cell.runs[0]:
-        name = column.removeprefix("test.")
-        if name != column and name.removesuffix("x").isdecimal():
-            found[int(name.removesuffix("x")) * (own if name[-1] == "x" else 1)] = cell.median_of(column)
+        length = length_of_test(column.removeprefix("test."), own) if column.startswith("test.") else None
+        if length is not None:
+            found[length] = cell.median_of(column)
     scored = sorted((length, score) for length, score in found.items() if score is not None)
     return [(length, float(f"{score:.{DIGITS}g}")) for length, score in scored] if len(scored) > 1 else []
 

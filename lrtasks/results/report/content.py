@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lrtasks.metrics import scaled_score
 from lrtasks.record import STATUSES, RunRecord
 from lrtasks.results.formats import number
 from lrtasks.results.frame import make_frame, read_runs
-from lrtasks.results.table import Aggregate, Table, make_table
-
-SOLVED = 0.95
-"""Score from which a task counts as solved, as in ``lrtasks sweep``."""
+from lrtasks.results.table import COUNTS, Aggregate, make_table
 
 COSTS = {
     "seconds_per_step": ("time per step", "s"),
@@ -30,7 +27,7 @@ COSTS = {
 
 
 class State(NamedTuple):
-    """What stands in a cell that has no scaled score: a short word, and what it means."""
+    """What stands in a cell that has no scaled score."""
 
     word: str
     meaning: str
@@ -90,20 +87,19 @@ class Result:
     def costs(self) -> dict[str, float]:
         """Mean over the seeds of each of :data:`COSTS` that is known."""
         on_cpu = any(device.startswith("cpu") for device in self.cell.devices)
-        found = {
-            "seconds_per_step": self.cell.cost("seconds_per_step"),
-            "state_bytes": self.cell.first("state_bytes"),
-            "parameter_count": self.cell.first("parameter_count"),
-            "peak_memory_bytes": None if on_cpu else self.cell.cost("peak_memory_bytes"),
+        found = {name: self.cell.first(name) if name in COUNTS else self.cell.cost(name) for name in COSTS}
+        return {
+            name: value
+            for name, value in found.items()
+            if value is not None and not (on_cpu and name == "peak_memory_bytes")
         }
-        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def remarks(self) -> list[str]:
         """What the score hides: runs of the cell that ended otherwise."""
         if self.score is None:
             return []
-        statuses = [run["status"] for run in self.cell.unscored()]
+        statuses = [run["status"] for run in self.cell.unscored]
         others = Counter("without a score" if status == "done" else status for status in statuses)
         return [f"{count} of {len(self.records)} runs {outcome}" for outcome, count in sorted(others.items())]
 
@@ -172,14 +168,8 @@ class Report:
 
     def in_row(self, row: int) -> list[Result]:
         """The results on one task, best score first, those without a score last."""
-        return self._by_row[row]
-
-    @cached_property
-    def _by_row(self) -> list[list[Result]]:
-        found: list[list[Result]] = [[] for _ in self.rows]
-        for (row, _), result in self.results.items():
-            found[row].append(result)
-        return [sorted(row, key=lambda result: (result.score is None, -(result.score or 0.0))) for row in found]
+        found = [result for (place, _), result in self.results.items() if place == row]
+        return sorted(found, key=lambda result: (result.score is None, -(result.score or 0.0)))
 
     def tasks(self) -> dict[str, list[int]]:
         """Numbers of the rows of each task, by its name."""
@@ -212,76 +202,69 @@ def make_report(
     floors: dict[int, tuple[str, float] | None] = {}
     for (row, _), cell in table.cells.items():
         floors[row] = floors.get(row) or cell.floor
-    above = {place: _above(cell, cell.floor or floors[place[0]]) for place, cell in table.cells.items()}
-    rows = _best_first(len(table.row_labels), above, 0)
-    columns = _best_first(len(table.column_labels), above, 1)
-    new_row, new_column = ({old: new for new, old in enumerate(order)} for order in (rows, columns))
-    name = _Names()
+    scaled: dict[tuple[int, int], float | None] = {}
+    for place, cell in table.cells.items():
+        floor = cell.floor or floors[place[0]]
+        scaled[place] = scaled_score(cell.median, floor[1]) if cell.median is not None and floor else None
+    rows, columns = _best_first(len(table.row_labels), scaled, 0), _best_first(len(table.column_labels), scaled, 1)
+    name = _namer()
     results = {}
-    for row, column in sorted(table.cells, key=lambda place: (new_row[place[0]], new_column[place[1]])):
-        cell, place = table.cells[row, column], (new_row[row], new_column[column])
+    for place in ((row, column) for row in rows for column in columns if (row, column) in table.cells):
+        row, column = place
+        cell, new = table.cells[place], (rows.index(row), columns.index(column))
         found = [runs[run["index"]] for run in cell.runs]
-        results[place] = Result(
+        results[new] = Result(
             name(table.row_labels[row], table.column_labels[column]),
-            *place,
+            *new,
             cell,
             tuple(record for _, record in found),
             tuple(folder for folder, _ in found),
             cell.floor or floors[row],
-            above[row, column],
-            "scored" if cell.median is not None else _state(found),
+            scaled[place],
+            "scored" if cell.median is not None else _state([record for _, record in found]),
         )
-    tasks = [(table.row_labels[row], _some_run(table, 0, row), floors[row]) for row in rows]
-    models = [(table.column_labels[column], _some_run(table, 1, column)) for column in columns]
-    return Report(
-        tuple(Axis(name("task", label), label, run["task"], run["metric"], floor) for label, run, floor in tasks),
-        tuple(Axis(name("model", label), label, run["model"]) for label, run in models),
-        results,
-        tuple(left_out),
-    )
+    tasks, models = [], []
+    for row in rows:
+        run, text = (
+            next(cell for (place, _), cell in table.cells.items() if place == row).runs[0],
+            table.row_labels[row],
+        )
+        tasks.append(Axis(name("task", text), text, run["task"], run["metric"], floors[row]))
+    for column in columns:
+        text = table.column_labels[column]
+        models.append(Axis(name("model", text), text, table.columns[column][0].runs[0]["model"]))
+    return Report(tuple(tasks), tuple(models), results, tuple(left_out))
 
 
-def _some_run(table: Table, axis: int, place: int) -> Mapping[str, Any]:
-    return next(cell.runs[0] for key, cell in table.cells.items() if key[axis] == place)
-
-
-def _above(cell: Aggregate, floor: tuple[str, float] | None) -> float | None:
-    return scaled_score(cell.median, floor[1]) if cell.median is not None and floor else None
-
-
-def _best_first(count: int, above: Mapping[tuple[int, int], float | None], axis: int) -> list[int]:
+def _best_first(count: int, scaled: Mapping[tuple[int, int], float | None], axis: int) -> list[int]:
     """Places by the sum of their scaled scores, each limited to 0..1: what was not run adds nothing."""
     parts: list[list[float]] = [[] for _ in range(count)]
-    for place, value in above.items():
+    for place, value in scaled.items():
         if value is not None:
             parts[place[axis]].append(min(max(value, 0.0), 1.0))
-    sums = [math.fsum(part) for part in parts]  # the same whatever the order of the records
-    return sorted(range(count), key=lambda place: (-sums[place], place))
+    # an exact sum is the same whatever the order of the records
+    return sorted(range(count), key=lambda place: (-math.fsum(parts[place]), place))
 
 
-def _state(runs: Sequence[tuple[Path, RunRecord]]) -> str:
+def _state(records: Sequence[RunRecord]) -> str:
     """Why a cell has no score."""
-    statuses = {record.status for _, record in runs}
-    for status in ("diverged", "failed", "running", "interrupted"):
-        if status in statuses:
-            return status
-    return "nan" if any(record.task["metric"] in record.scores.get("test", {}) for _, record in runs) else "unscored"
+    statuses = {record.status for record in records}
+    found = [status for status in ("diverged", "failed", "running", "interrupted") if status in statuses]
+    has_one = any(record.task["metric"] in record.scores.get("test", {}) for record in records)
+    return found[0] if found else "nan" if has_one else "unscored"
 
 
-class _Names:
-    """Names within the page: letters, digits and dashes of what they stand for, each given once."""
+def _namer() -> Callable[..., str]:
+    """Makes names within the page: letters, digits and dashes of what they stand for, each given once."""
+    taken = set[str]()
 
-    def __init__(self) -> None:
-        self._taken: dict[str, int] = {}
+    def name(*parts: str) -> str:
+        stem = "--".join(re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") or "x" for part in parts)
+        free = (text for text in (stem, *(f"{stem}-{n}" for n in range(2, len(taken) + 3))) if text not in taken)
+        taken.add(found := next(free))
+        return found
 
-    def __call__(self, *parts: str) -> str:
-        words = [re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts]
-        stem = name = "--".join(word or "x" for word in words)
-        while name in self._taken:
-            self._taken[stem] += 1
-            name = f"{stem}-{self._taken[stem]}"
-        self._taken[name] = 1
-        return name
+    return name
 
 
 def two_digits(value: float | None) -> str:

@@ -43,33 +43,31 @@ class Breakdown:
 
 
 def breakdowns(results: Sequence[Result]) -> list[Breakdown]:
-    """All breakdowns that any of the results has."""
-    names = dict.fromkeys(name for result in results for record in result.records for name in record.filled_slices())
-    return [_breakdown(name, results) for name in names]
-
-
-def _breakdown(name: str, results: Sequence[Result]) -> Breakdown:
-    score = ""
-    labels: dict[Any, None] = {}
-    values: dict[str, dict[Any, float]] = {}
-    elements: dict[Any, set[int | None]] = {}
-    for result in results:
-        found: dict[Any, list[float]] = {}
-        for row in (row for record in result.records for row in record.slices.get(name, [])):
-            score, labels[row["label"]] = score or score_name([row]), None
-            elements.setdefault(row["label"], set()).add(row.get("elements"))
+    """All breakdowns that any of the results has; labels that are numbers by size, words as the runs have them."""
+    rows = [
+        (name, result.id, row["label"], score_name(group), row)
+        for result in results
+        for record in result.records
+        for name, group in record.filled_slices().items()
+        for row in group
+    ]
+    made = []
+    for name in dict.fromkeys(row[0] for row in rows):
+        own = [row for row in rows if row[0] == name]
+        labels = list(dict.fromkeys(label for _, _, label, _, _ in own))
+        if all(isinstance(label, int | float) for label in labels):
+            labels.sort()
+        score = own[0][3]
+        elements = [{row.get("elements") for _, _, label, _, row in own if label == wanted} for wanted in labels]
+        scores: dict[tuple[str, Any], list[float]] = {}
+        for _, id_, label, _, row in own:
             if row.get(score) is not None:
-                found.setdefault(row["label"], []).append(row[score])
-        values[result.id] = {label: float(np.mean(scores)) for label, scores in found.items()}
-    # numbers by size; words as the runs have them
-    order = sorted(labels) if all(isinstance(label, int | float) for label in labels) else list(labels)
-    return Breakdown(
-        name,
-        score,
-        tuple(order),
-        tuple(next(iter(elements[label])) if len(elements[label]) == 1 else None for label in order),
-        {id_: tuple(found.get(label) for label in order) for id_, found in values.items()},
-    )
+                scores.setdefault((id_, label), []).append(row[score])
+        means = {place: float(np.mean(values)) for place, values in scores.items()}
+        values = {result.id: tuple(means.get((result.id, label)) for label in labels) for result in results}
+        counts = tuple(next(iter(found)) if len(found) == 1 else None for found in elements)
+        made.append(Breakdown(name, score, tuple(labels), counts, values))
+    return made
 
 
 def settings_of(result: Result) -> dict[str, Pairs]:
@@ -77,30 +75,23 @@ def settings_of(result: Result) -> dict[str, Pairs]:
     first = result.records[0]
     task = {"version": first.task["version"], "data": first.task.get("data"), **first.task["parameters"]}
     budget = {"preset": first.preset, **first.budget}
-    return {"Task": _pairs(task), "Model": _pairs(first.model["parameters"]), "Budget": _pairs(budget)}
+    return {"Task": pairs_of(task), "Model": pairs_of(first.model["parameters"]), "Budget": pairs_of(budget)}
 
 
 def costs_of(record: RunRecord) -> Pairs:
     """The costs of one run that are known."""
-    cost, model = record.cost, record.model
-    device = cost.get("device", "")
-    found = {
-        "time per step": number(cost.get("seconds_per_step"), unit="s"),
-        "training": number(cost.get("seconds"), unit="s"),
-        "with evaluation": number(cost.get("seconds_with_evaluation"), unit="s"),
-        "parameters": number(model["count"]),
-        "streaming state": number(model["state_bytes"], unit="B"),
-        f"peak memory{' of the process' if device.startswith('cpu') else ''}": number(
-            cost.get("peak_memory_bytes"), unit="B"
-        ),
-        "device": device,
+    found = {**record.cost, **record.model}
+    device = found.get("device", "")
+    units = {
+        "time per step": ("seconds_per_step", "s"),
+        "training": ("seconds", "s"),
+        "with evaluation": ("seconds_with_evaluation", "s"),
+        "parameters": ("count", ""),
+        "streaming state": ("state_bytes", "B"),
+        f"peak memory{' of the process' if device.startswith('cpu') else ''}": ("peak_memory_bytes", "B"),
     }
-    return [(name, value) for name, value in found.items() if value]
-
-
-def environment_of(record: RunRecord) -> Pairs:
-    """Versions and machine of one run."""
-    return _pairs(record.environment)
+    costs = {name: number(found.get(cost), unit=unit) for name, (cost, unit) in units.items()}
+    return [(name, value) for name, value in {**costs, "device": device}.items() if value]
 
 
 def scores_of(record: RunRecord) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
@@ -143,7 +134,8 @@ def data_uri(picture: Image.Image) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _pairs(settings: Mapping[str, Any]) -> Pairs:
+def pairs_of(settings: Mapping[str, Any]) -> Pairs:
+    """Names and texts of the settings that have a value."""
     return [(name, as_text(value)) for name, value in settings.items() if value is not None]
 
 
@@ -153,15 +145,13 @@ def as_text(value: Any) -> str:
 
 
 def _diagnostic(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else as_text(value)
+    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else as_text(value)
 
 
 def _rows(array: list[Any]) -> Iterator[list[Any]]:
     """The innermost lists of nested ones."""
-    if any(isinstance(item, list) for item in array):
-        for item in array:
-            yield from _rows(item if isinstance(item, list) else [item])
-    else:
+    nested = any(isinstance(item, list) for item in array)
+    for item in array if nested else ():
+        yield from _rows(item if isinstance(item, list) else [item])
+    if not nested:
         yield array

@@ -1,4 +1,8 @@
-"""The page: templates filled in, style and scripts put inside, and nothing allowed in but these."""
+"""The page: templates filled in, style and scripts put inside, and nothing allowed in but these; the heat map as SVG.
+
+Both ramps of colours get steadily darker or steadily lighter, so that they are read in grey and by colour-blind readers
+as well. The heat map alone follows the reader's dark or light setting.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,20 @@ from PIL import Image
 
 from lrtasks import __version__
 from lrtasks.errors import UsageError, printable
+from lrtasks.metrics import TEST_SOLVED
 from lrtasks.results.formats import number
-from lrtasks.results.report import details, heatmap
+from lrtasks.results.report import details
 from lrtasks.results.report.charts import chart_data, further_scores, length_groups, vega
-from lrtasks.results.report.content import COSTS, SOLVED, STATES, Report, two_digits
+from lrtasks.results.report.content import COSTS, STATES, Report, two_digits
 
+LIGHT = ("#eef1f4", "#cbe4e1", "#86c5c9", "#3f93b8", "#1f5e9c", "#12306b")
+DARK = ("#222b3a", "#23466e", "#22708f", "#2f9f97", "#83d18c", "#f6ec85")
+STEPS = 21
+"""Number of colours of a ramp: one for every 0.05 between 0 and 1."""
+
+CELL_WIDTH, CELL_HEIGHT, GAP, EDGE = 52, 30, 2, 16
+LETTER = 6.6
+"""Width of a letter at 12 pixels, a little above the average."""
 STYLES = ("base.css", "scores.css", "details.css")
 SCRIPTS = ("theme.js", "sort.js", "charts.js", "details.js", "filter.js")
 MAX_POSITIONS = 1024
@@ -42,7 +55,7 @@ def render_page(report: Report) -> str:
     scripts = [vega(), *map(_asset, SCRIPTS)]
     ramps = [
         f".h{place}{{--heat:light-dark({light[0]},{dark[0]});--ink:light-dark({light[1]},{dark[1]})}}"
-        for place, (light, dark) in enumerate(zip(heatmap.ramp(heatmap.LIGHT), heatmap.ramp(heatmap.DARK), strict=True))
+        for place, (light, dark) in enumerate(zip(ramp(LIGHT), ramp(DARK), strict=True))
     ]
     style = "\n".join([f":root{{--models:{len(report.columns)}}}", *ramps, *map(_asset, STYLES)])
     tasks = [
@@ -80,17 +93,12 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
-        "number": number,
-        "scaled": two_digits,
-        "step": heatmap.step,
-        "lines": _lines,
-    }
+    made.filters |= {"number": number, "scaled": two_digits, "step": step, "lines": _lines}
     made.globals |= {
         "details": details,
         "costs": COSTS,
         "states": STATES,
-        "solved": SOLVED,
+        "solved": TEST_SOLVED,
         "version": __version__,
         "breakdowns": details.breakdowns,
     }
@@ -137,6 +145,57 @@ def draw_sample(name: str, parameters: dict[str, Any]) -> Sample | str:
         return str(error)
     except Exception as error:  # a plug-in's own code may raise anything, and the report goes on without it
         return f"{type(error).__name__}: {error}"
+
+
+def step(value: float) -> int:
+    """Number of the colour for a value, 0 to ``STEPS - 1``; what lies outside 0..1 gets the nearest colour.
+
+    >>> step(-3.0), step(0.5), step(1.0)
+    (0, 10, 20)
+    """
+    return round(min(max(value, 0.0), 1.0) * (STEPS - 1))
+
+
+@functools.cache
+def ramp(stops: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """The colours of a ramp through ``stops``, each with the colour of legible text on it, as ``#rrggbb``."""
+    colours = []
+    for place in range(STEPS):
+        at = place / (STEPS - 1) * (len(stops) - 1)
+        left = min(int(at), len(stops) - 2)
+        mixed = (a + (b - a) * (at - left) for a, b in zip(_parse(stops[left]), _parse(stops[left + 1]), strict=True))
+        colour = "#" + "".join(f"{round(255 * part):02x}" for part in mixed)
+        colours.append((colour, max(("#000000", "#ffffff"), key=lambda ink: contrast(ink, colour))))
+    return tuple(colours)
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours, 1 to 21, as WCAG 2 defines it."""
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour ``#rrggbb``, 0 to 1, as WCAG 2 defines it."""
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in _parse(colour))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def heat_map_svg(report: Report) -> str:
+    """The heat map as a picture of its own: scaled score of each model (columns) on each task (rows)."""
+    left = EDGE + max(len(row.label) for row in report.rows) * LETTER + 8
+    top = EDGE + max(len(column.label) for column in report.columns) * LETTER * 0.72 + 14
+    sizes = {"cell": CELL_WIDTH, "high": CELL_HEIGHT, "wide": CELL_WIDTH + GAP, "down": CELL_HEIGHT + GAP}
+    return (
+        environment()
+        .get_template("heatmap.svg")
+        .render(report=report, left=round(left), top=round(top), edge=EDGE, light=ramp(LIGHT), dark=ramp(DARK), **sizes)
+    )
+
+
+def _parse(colour: str) -> tuple[float, float, float]:
+    red, green, blue = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    return red, green, blue
 
 
 def _lines(text: str) -> Markup:

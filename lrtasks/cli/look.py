@@ -1,8 +1,9 @@
-"""``lrtasks list``, ``describe`` and ``preview``: what there is, and what it looks like."""
+"""``lrtasks list``, ``describe``, ``preview`` and ``check``: what there is, what it looks like, whether it is sound."""
 
 from __future__ import annotations
 
 import inspect
+import math
 import shutil
 import sys
 from dataclasses import asdict
@@ -11,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import AsJson, complete_names, complete_tasks, print_json, task_parameters
+from lrtasks.cli.options import (
+    AsJson,
+    TaskName,
+    TaskSettings,
+    complete_names,
+    given_settings,
+    print_json,
+    task_parameters,
+)
 from lrtasks.config import Config
 from lrtasks.errors import unknown
 from lrtasks.registry import load_object
@@ -49,19 +58,15 @@ def list_names(
     if as_json:
         print_json(usable)
         return
+    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     for title, names in usable.items():
         width = max(map(len, names), default=0) + 2
         for heading in dict.fromkeys(sorted((groups.get(name, title) for name in names), key=[*GROUPS, title].index)):
             print(heading if heading == title else f"{title}: {heading}")
             for name in names:
                 if groups.get(name, title) == heading:
-                    print(_line(f"  {name.ljust(width)}{registries[title].summary(name)}"))
-
-
-def _line(text: str) -> str:
-    """``text`` cut to the terminal."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(text)
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+                    line = f"  {name.ljust(width)}{registries[title].summary(name)}"
+                    print(line if len(line) <= limit else f"{line[: int(limit) - 1]}…")
 
 
 def describe(
@@ -104,14 +109,14 @@ def describe(
 
 def preview(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=complete_tasks)],
+    task: TaskName,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Picture to write, .png, .svg or .pdf (default: TASK.png).")
     ] = None,
     samples: Annotated[int, typer.Option(help="Number of samples to draw.")] = 2,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
     preset: Annotated[str, typer.Option(help="Preset that fills in parameters: small or paper.")] = "small",
-    settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE: a task parameter.")] = None,
+    settings: TaskSettings = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw inputs and targets of a task. Task parameters are options.
@@ -125,7 +130,7 @@ def preview(
     presets = generators.registry.get(task).presets or {"small": {}}
     if preset not in presets:
         raise unknown("preset", preset, presets)
-    given = task_parameters(context, task, settings or [])
+    given = task_parameters(context, task, settings)
     made = generators.make(task, **{**generators.registry.get(task).preset_values(preset)[0], **given})
     path = out or Path(f"{made.name}.png")
     save_preview(made, path, samples=samples, seed=seed)
@@ -136,6 +141,34 @@ def preview(
     if text:
         print(text)
     print(f"wrote {path}")
+
+
+def check(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(help="A task or a model, of this package or of another.", autocompletion=complete_names)
+    ],
+    preset: Annotated[str, typer.Option(help="Preset that gives its parameters, such as small or paper.")] = "small",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter of it.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check that a task or a model keeps its contract; print each problem on a line. Parameters are options.
+
+    Exit code 1 if there is any problem. Example: lrtasks check mylayer.py:MyLayer
+    """
+    from lrtasks.check import check_registered
+
+    found = check_registered(name, preset=preset, settings=given_settings(context, settings))
+    problems = found["problems"]
+    if as_json:
+        print_json(found)
+    else:
+        for reason, cases in found["refused"].items():
+            print(f"not checked {'; '.join(cases)}: {reason}")
+        print(f"{found['kind']} {name}: {len(problems) or 'no'} problem{'s' * (len(problems) != 1)} found")
+        for problem in problems:
+            print(f"- {problem}")
+    return 1 if problems else 0
 
 
 def _describe(kind: str, name: str, cls: Any) -> dict[str, Any]:

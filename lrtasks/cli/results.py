@@ -1,0 +1,267 @@
+"""``lrtasks table``, ``compare``, ``plot``, ``analyze`` and ``report``: what is made of run records."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lrtasks.cli.options import (
+    AsJson,
+    Chosen,
+    Folders,
+    JsonFormat,
+    OutFile,
+    Unequal,
+    UnequalRows,
+    chosen_format,
+    format_option,
+    print_json,
+    print_tables,
+    write_file,
+)
+from lrtasks.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RUNS = [Path("runs")]
+WITHOUT_CSV = ("text", "markdown", "latex", "html", "json")
+Published = Annotated[
+    Path | None, typer.Option("--published", help="Folder of the published runs (default: this project's own).")
+]
+
+
+def table(
+    folders: Folders = None,
+    form: Annotated[str, format_option()] = "text",
+    models: Chosen = "all",
+    tasks: Chosen = "all",
+    transpose: Annotated[bool, typer.Option("--transpose", help="Show models as rows and tasks as columns.")] = False,
+    unequal_budgets: UnequalRows = False,
+    by_length: Annotated[
+        bool, typer.Option("--by-length", help="Also show the scores on further tests, such as other lengths.")
+    ] = False,
+    mean: Annotated[
+        bool,
+        typer.Option("--mean", help="Show the mean over seeds with its 95 % interval, not median and solved seeds."),
+    ] = False,
+    frame: Annotated[
+        Path | None, typer.Option(help="Instead write the frame, one row per run, to this .parquet or .csv file.")
+    ] = None,
+    out: OutFile = None,
+    as_json: JsonFormat = False,
+) -> None:
+    """Print scores, floors, the papers' figures and costs of all runs; several seeds as median and how many solved.
+
+    Example: lrtasks table runs --format latex -o table.tex
+    """
+    form = chosen_format(form, as_json)
+    if transpose and form in ("csv", "json"):
+        raise UsageError(f"--transpose has no meaning with {form}, which lists single cells")
+    from lrtasks.results.frame import write_frame
+    from lrtasks.results.table import make_table
+
+    runs = _chosen(read_frame(folders or RUNS), models, tasks)
+    if frame is not None:
+        write_frame(runs, frame)
+        print(f"wrote {frame}")
+        return
+    made = make_table(runs, unequal_budgets=unequal_budgets, mean=mean)
+    print_tables(form, lambda: (made.tables(transpose=transpose, by_length=by_length), made.notes()), made.rows, out)
+
+
+def compare(
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="A model's name as tables show it, its address, or a results folder.")
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="The same, or the word published.")],
+    folders: Annotated[
+        list[Path] | None, typer.Option("--folder", help="Results folder of models given by name (default: runs).")
+    ] = None,
+    published: Published = None,
+    form: Annotated[str, format_option(WITHOUT_CSV)] = "text",
+    out: OutFile = None,
+    as_json: JsonFormat = False,
+) -> None:
+    """Compare the test scores of two models, or of two folders, with paired tests.
+
+    A pair has the same task, parameters, budget and seed; between two folders of several models the same model too.
+    Example: lrtasks compare mylayer.py:MyLayer published
+    """
+    form = chosen_format(form, as_json, WITHOUT_CSV)
+    from lrtasks.results import compare as comparing
+
+    if b == "published":
+        name, own = comparing.model_runs(a, read_frame(folders or RUNS))
+        found = comparing.compare_with_each(own, read_published(published), (name, b))
+    elif published:
+        raise UsageError(f"--published stands beside the word published in place of B, found {b!r}")
+    else:
+        are_folders = [not folders and ":" not in word and ("/" in word or _exists(word)) for word in (a, b)]
+        if all(are_folders):
+            sides = [(word, read_frame([Path(word)])) for word in (a, b)]
+        elif any(are_folders):
+            folder, name = (a, b) if are_folders[0] else (b, a)
+            raise UsageError(
+                f"compare takes two models or two folders, found the folder {folder} and the name {name!r}"
+            )
+        else:
+            runs = read_frame(folders or RUNS)
+            sides = [comparing.model_runs(word, runs) for word in (a, b)]
+        (name_a, runs_a), (name_b, runs_b) = sides
+        found = comparing.compare(runs_a, runs_b, (name_a, name_b))
+    print_tables(form, lambda: ([found.table()], found.notes()), found.content, out)
+
+
+def plot(
+    kind: Annotated[str, typer.Argument(help="curves, length, scatter or heatmap.")],
+    folders: Folders = None,
+    out: OutFile = None,
+    models: Chosen = "all",
+    tasks: Chosen = "all",
+    cost: Annotated[
+        str | None, typer.Option(help="scatter: seconds-per-step, parameter-count, state-bytes or peak-memory-bytes.")
+    ] = None,
+    unequal_budgets: Unequal = False,
+) -> None:
+    """Draw a figure of all runs as PDF, PNG or SVG: a line or point per model, seeds as bands.
+
+    curves: validation score against step; length: test score against length; scatter: score against cost; heatmap:
+    scaled score of tasks × models. Example: lrtasks plot curves runs --tasks shift -o curves.pdf
+    """
+    from lrtasks.results import plots
+    from lrtasks.results.frame import make_frame, read_runs
+    from lrtasks.results.style import save
+    from lrtasks.results.table import make_table
+
+    if kind not in plots.KINDS:
+        raise unknown("figure", kind, plots.KINDS)
+    against = (cost or "seconds-per-step").replace("-", "_")
+    if cost is not None and kind != "scatter":
+        raise UsageError(f"--cost belongs to scatter, found {kind}")
+    if against not in plots.COSTS:
+        raise unknown("cost", cost or "", [name.replace("_", "-") for name in plots.COSTS])
+    runs, problems = read_runs(folders or RUNS)
+    _left_out(problems)
+    made = make_table(_chosen(make_frame(runs), models, tasks), unequal_budgets=unequal_budgets)
+    more = {"cost": against} if kind == "scatter" else {}
+    figure = plots.KINDS[kind](made, [record for _, record in runs], **more)
+    print(f"wrote {save(figure, out or Path(f'{kind}.pdf'))}")
+
+
+def analyze(
+    run: Annotated[Path, typer.Argument(help="A run's folder (the one with record.json).")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the plots (default: RUN/analysis).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a run's breakdowns and diagnostics, and draw them with the learning curve and what the model holds.
+
+    Example: lrtasks analyze runs/shift/dlr-1a2b3c4d-seed0
+    """
+    from lrtasks.results import analysis
+    from lrtasks.results.formats import render
+
+    record, written = analysis.analyze(run, out or run / "analysis")
+    if as_json:
+        content = json.loads(record.to_json())
+        print_json({**{key: content[key] for key in ("slices", "diagnostics")}, "plots": list(map(str, written))})
+        return
+    tables = [*analysis.slice_tables(record), analysis.diagnostics_table(record)]
+    print(render("text", [table for table in tables if table.lines], [record.command]))
+    for path in written:
+        print(f"wrote {path}")
+
+
+def report(
+    folders: Folders = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Page to write.")] = Path("report.html"),
+    unequal_budgets: UnequalRows = False,
+    heat_map: Annotated[Path | None, typer.Option(help="Also write the heat map alone, as SVG.")] = None,
+) -> None:
+    """Write one HTML page: scores of tasks × models, learning curves, breakdowns, costs, and each run's settings.
+
+    Example: lrtasks report runs -o report.html
+    """
+    targets = [path for path in (out, heat_map) if path is not None]
+    for path in targets:
+        require_writable(path)
+    if heat_map is not None and heat_map.suffix.lower() != ".svg":
+        raise UsageError(f"--heat-map writes SVG; its name must end in .svg, found {heat_map}")
+    if heat_map is not None and heat_map.resolve() == out.resolve():
+        raise UsageError(f"--out and --heat-map are both {out}")
+    from lrtasks.results.report import heat_map_svg, read_report, render_page
+
+    for path in targets:
+        inside = any(path.parent.resolve().is_relative_to(folder.resolve()) for folder in folders or RUNS)
+        if path.is_symlink() and inside:
+            raise UsageError(f"cannot write {path}: it is a link in a results folder")
+    made = read_report(folders or RUNS, unequal_budgets=unequal_budgets)
+    _left_out(made.left_out)
+    contents = [render_page(made), *([heat_map_svg(made)] if heat_map is not None else [])]
+    for path, content in zip(targets, contents, strict=True):
+        write_file(path, content.encode(errors="replace"))
+
+
+def read_frame(folders: Sequence[Path]) -> pd.DataFrame:
+    """The frame of all runs below ``folders``; what cannot be read is named on standard error.
+
+    Raises:
+        UsageError: if there is no run.
+    """
+    from lrtasks.results.frame import read_frame as read
+
+    runs, problems = read(folders)
+    _left_out(problems)
+    return runs
+
+
+def read_published(folder: Path | None) -> pd.DataFrame:
+    """The frame of the published runs, or of another folder."""
+    from lrtasks.results.frame import published
+
+    return read_frame([folder or published()])
+
+
+def _left_out(problems: Sequence[str]) -> None:
+    for problem in problems:
+        sys.stderr.write(f"lrtasks: left out: {problem}\n")
+
+
+def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
+    """The runs whose model and task were chosen: names with commas, or ``all``."""
+    for column, chosen in (("model", models), ("task", tasks)):
+        for name in chosen.split(",") if chosen != "all" else ():
+            if name not in set(runs[column]):
+                raise unknown(column, name, set(runs[column]))
+        if chosen != "all":
+            runs = runs[runs[column].isin(chosen.split(","))]
+    return runs
+
+
+def _exists(name: str) -> bool:
+    with suppress(OSError):  # a model's name with its settings may be too long for a file
+        return Path(name).exists()
+    return False
+
+
+def require_writable(path: Path) -> None:
+    """Raise :class:`UsageError` if a file cannot be written."""
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder")
+    if not folder.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {folder}")
+    # a file is replaced, a pipe or a device is written into
+    replaced = path.is_file() or not path.exists()
+    places = [*([path.resolve().parent] if replaced else []), *([path] if path.exists() else [])]
+    if not all(os.access(place, os.W_OK) for place in places):
+        raise UsageError(f"cannot write {path}: it is not writable")

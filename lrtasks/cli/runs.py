@@ -1,0 +1,471 @@
+"""``lrtasks eval``, ``suite``, ``sweep`` and ``profile``: the commands that train and score."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lrtasks.budget import SHARED_BUDGET, Budget
+from lrtasks.cli.options import (
+    AsJson,
+    Device,
+    Out,
+    Settings,
+    Unequal,
+    complete_models,
+    complete_tasks,
+    config_options,
+    given_settings,
+    option_names,
+    print_json,
+    print_tables,
+    require_names,
+    terminal_width,
+    worker_number,
+)
+from lrtasks.cli.results import Published, read_published, require_writable
+from lrtasks.errors import UsageError
+from lrtasks.suite import backends
+
+if TYPE_CHECKING:
+    from lrtasks.record import RunRecord
+    from lrtasks.run_config import RunConfig
+    from lrtasks.suite.expand import Suite
+
+Trackers = Annotated[
+    list[str] | None,
+    typer.Option("--tracker", help="csv, tensorboard or wandb, with commas or repeated: written in the run's folder."),
+]
+BackendName = Annotated[
+    str, typer.Option("--backend", help=f"{', '.join(backends.BACKENDS)}.", rich_help_panel="Where the runs go")
+]
+TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which a run is stopped and recorded as failed.")]
+Select = Annotated[
+    str | None,
+    typer.Option(help="val: of the values of an option with commas, choose the best on validation with seed 0."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
+]
+
+RATES = "3e-4,1e-3,3e-3"
+"""Learning rates among which validation chooses in a profile."""
+ENDINGS = (".html", ".svg", ".pdf", ".png")
+"""What a profile is written as."""
+DRAWN = 3
+"""So many published profiles, the nearest ones, are drawn beside the model's."""
+
+budget_options = config_options("budget", "Training budget", Budget)
+backend_options = config_options("options", "Where the runs go", *map(backends.backend_class, backends.BACKENDS))
+
+
+@budget_options
+def evaluate(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A model (lrtasks list), FILE.py:NAME or package.module:NAME.", autocompletion=complete_models
+        ),
+    ],
+    task: Annotated[str, typer.Option(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=complete_tasks)],
+    preset: Annotated[str, typer.Option(help="small (minutes on two CPU cores), paper, or another preset.")] = "small",
+    settings: Settings = None,
+    seed: Annotated[int, typer.Option(help="First seed.")] = 0,
+    seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 1,
+    data: Annotated[str | None, typer.Option(help="Train and test on this stored dataset.")] = None,
+    device: Device = "auto",
+    workers: Annotated[str, typer.Option(help="Background processes that make batches, or auto.")] = "auto",
+    out: Out = Path("runs"),
+    trackers: Trackers = None,
+    select: Select = None,
+    dry_run: DryRun = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Run again even if the run is finished.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of run records, one per seed.")] = False,
+    budget: dict[str, Any] | None = None,
+) -> int:
+    """Train a model on a task, score it, and print the score beside baselines and the paper's figure.
+
+    Every parameter of the task and the model is an option as well, such as --length 512 or --d-state 64; lrtasks
+    describe NAME lists them. Example: lrtasks eval --model dlr --task shift --length 512 --steps 1000
+    """
+    if seeds < 1:
+        raise UsageError(f"--seeds must be at least 1, found {seeds}")
+    require_names(model, task)
+    given = given_settings(context, settings, budget)
+    how: dict[str, Any] = {"device": device, "trackers": trackers or ()}
+    if select:
+        chosen = {"models": model, "tasks": task, "preset": preset, "seeds": seeds}
+        wanted = suite_from_options(context, chosen, given)
+        return carry_out(wanted, out, select=select, as_json=as_json, dry_run=dry_run, **how)
+
+    from lrtasks.evaluation.run import run
+    from lrtasks.run_config import RunConfig
+
+    options = option_names(context)
+    configs = [
+        RunConfig.make(task, model, preset=preset, seed=number, settings=given, data=data, options=options)
+        for number in range(seed, seed + seeds)
+    ]
+    if dry_run:
+        return print_plan(configs, out, device=device, as_json=as_json)
+    records = [run(config, workers=worker_number(workers), out=out, overwrite=overwrite, **how) for config in configs]
+    if os.environ.get("RANK", "0") != "0":
+        pass  # of several processes that torchrun started, the first one prints
+    elif as_json:
+        print_records(records)
+    else:
+        print_runs(records, costs=False)
+        for record in records:
+            if record.status == "done":
+                cost, count = record.cost, record.model["count"]
+                time = f"{cost['seconds_per_step'] * 1e3:.1f} ms per step, {cost['seconds']:.0f} s training"
+                for line in (*record.notes, f"{time}, {count:,} parameters, {cost['device']}"):
+                    print(f"seed {record.seed}: {line}")
+    return say_unfinished([record.command for record in records], records)
+
+
+@budget_options
+@backend_options
+def suite(
+    context: typer.Context,
+    file: Annotated[Path | None, typer.Option(help="A suite as TOML, instead of the four options below.")] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Models with commas, or all (default).", autocompletion=complete_models)
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="Tasks with commas, or all (default).", autocompletion=complete_tasks)
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="Preset of every run (default: small).")] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds, counted from 0 (default: 1).")] = None,
+    backend: BackendName = "local",
+    time_limit: TimeLimit = None,
+    device: Device = "auto",
+    unequal_budgets: Unequal = False,
+    select: Select = None,
+    dry_run: DryRun = False,
+    out: Out = Path("runs"),
+    settings: Settings = None,
+    trackers: Trackers = None,
+    as_json: AsJson = False,
+    options: dict[str, Any] | None = None,
+    budget: dict[str, Any] | None = None,
+) -> int:
+    """Run every task × every model; finished runs are not repeated, and one that fails does not stop the rest.
+
+    Models and tasks of your own are named FILE.py:NAME or package.module:NAME. Any parameter of a task or a model is
+    also an option, for every run. An option with commas varies. Example: lrtasks suite --models dlr,attention --tasks
+    shift --lr 1e-3,3e-3 --seeds 3
+    """
+    chosen = {"models": models, "tasks": tasks, "preset": preset, "seeds": seeds}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    given = given_settings(context, settings, budget)
+    place = backends.make_backend(backend, options)
+    if file:
+        from lrtasks.suite.expand import read_suite
+
+        if chosen:
+            named = " and ".join(f"--{name}" for name in chosen)
+            raise UsageError(f"{named} cannot stand beside --file, which lists the runs; edit the file")
+        wanted = read_suite(file, given)
+    else:
+        wanted = suite_from_options(context, chosen, given)
+    return carry_out(
+        wanted,
+        out,
+        backend=place,
+        time_limit=wanted.time_limit if time_limit is None else time_limit,
+        device=device,
+        trackers=trackers or (),
+        unequal_budgets=unequal_budgets,
+        select=select,
+        dry_run=dry_run,
+        as_json=as_json,
+    )
+
+
+@budget_options
+@backend_options
+def sweep(
+    context: typer.Context,
+    task: Annotated[str, typer.Option(help="A task.", autocompletion=complete_tasks)],
+    models: Annotated[str, typer.Option(help="Models with commas, or all.", autocompletion=complete_models)],
+    preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
+    seeds: Annotated[int, typer.Option(help="How many seeds, counted from 0.")] = 1,
+    backend: BackendName = "local",
+    time_limit: TimeLimit = None,
+    device: Device = "auto",
+    unequal_budgets: Unequal = False,
+    select: Select = None,
+    dry_run: DryRun = False,
+    out: Out = Path("runs"),
+    settings: Settings = None,
+    trackers: Trackers = None,
+    solved: Annotated[float, typer.Option(help="Score from which a point counts as solved.")] = 0.95,
+    as_json: AsJson = False,
+    options: dict[str, Any] | None = None,
+    budget: dict[str, Any] | None = None,
+) -> int:
+    """Run models on one task over a grid, and print the largest value of each varied option that a model solves.
+
+    Of lengths that is the trainable length; scores at the lengths of further tests stand beside the generalisation
+    length, that of a model trained once.
+
+    An option with commas varies. Example: lrtasks sweep --task shift --models dlr,attention --length 1024,4096,16384
+    """
+    place = backends.make_backend(backend, options)
+    chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
+    wanted = suite_from_options(context, chosen, given_settings(context, settings, budget))
+
+    def summary(records: Sequence[RunRecord]) -> None:
+        for name in () if select else wanted.varied:
+            print_solved(name, wanted.runs, records, solved)
+
+    return carry_out(
+        wanted,
+        out,
+        backend=place,
+        time_limit=time_limit,
+        device=device,
+        trackers=trackers or (),
+        unequal_budgets=unequal_budgets,
+        select=select,
+        dry_run=dry_run,
+        as_json=as_json,
+        summary=summary,
+    )
+
+
+@budget_options
+@backend_options
+def profile(
+    context: typer.Context,
+    model: Annotated[str, typer.Option(help="Models with commas: names, FILE.py:NAME or package.module:NAME.")],
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Two instances per group, one seed, the preset's learning rate, stop when solved."
+        ),
+    ] = False,
+    tasks: Annotated[str, typer.Option(help="Instances with commas, such as word-problem@a5.")] = "fingerprint",
+    preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
+    seeds: Annotated[int | None, typer.Option(help="How many seeds, counted from 0 (default: 3; quick: 1).")] = None,
+    folder: Annotated[Path, typer.Option(help="Results folder of the runs.")] = Path("runs"),
+    published: Published = None,
+    backend: BackendName = "local",
+    time_limit: TimeLimit = None,
+    device: Device = "auto",
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a .html, .svg, .pdf or .png file.")] = None,
+    as_json: AsJson = False,
+    options: dict[str, Any] | None = None,
+    budget: dict[str, Any] | None = None,
+) -> int:
+    """Say what a model can do: scaled score, solved seeds, generalisation length and cost of each capability group.
+
+    The model runs on every instance of the fingerprint; of three learning rates validation chooses one. Finished runs
+    are not repeated. On this machine two runs go on at a time unless --jobs says otherwise. Example: lrtasks profile
+    --model mylayer.py:MyLayer --quick
+    """
+    if out is not None:
+        if out.suffix.lower() not in ENDINGS:
+            raise UsageError(f"--out writes {', '.join(ENDINGS)}, found {out}")
+        require_writable(out)
+    from lrtasks.generators.fingerprint import instances
+    from lrtasks.machine import cores
+
+    options = {**({"jobs": 2} if backend == "local" and cores() > 1 else {}), **(options or {})}
+    budget = {**({"stop_solved": True} if quick else {"lr": RATES}), **(budget or {})}
+    names = ",".join(instances(quick=True)) if quick and tasks == "fingerprint" else tasks
+    chosen = {"models": model, "tasks": names, "preset": preset, "seeds": seeds or (1 if quick else 3)}
+    wanted = suite_from_options(context, chosen, given_settings(context, settings, budget))
+    others = read_published(published)
+    place = backends.make_backend(backend, options)
+    select = "val" if wanted.varied else None
+    runs, records = run_wanted(
+        wanted, folder, _selected(wanted, select), backend=place, time_limit=time_limit, device=device
+    )
+    from lrtasks.files import write_output
+    from lrtasks.results import profile as made
+    from lrtasks.results import style
+    from lrtasks.results.compare import by_column
+    from lrtasks.results.formats import render
+    from lrtasks.results.frame import make_frame
+
+    on = {run.task_address or run.task.name: run.task for run in runs}
+    contents, pages, drawn = [], [], list[made.Profile]()
+    for label, rows in by_column(make_frame([(None, record) for record in records])).items():
+        own = made.make_profile(rows, on, label)
+        beside = made.published_profiles(own, others, on)
+        pages.append((made.tables(own, beside), made.notes(own, beside)))
+        near = made.nearest(own, beside)
+        contents.append(
+            {
+                **own.content(),
+                "nearest": near.label if near else None,
+                "published": [{**other.content(), "distance": own.distance(other)} for other in beside],
+            }
+        )
+        drawn += [own, *[other for other in beside if other.model != own.model][:DRAWN]]
+    if as_json:
+        print_json(contents)
+    else:
+        print("\n\n".join(render("text", *page, width=terminal_width()) for page in pages))
+    if out is not None:
+        figure = made.draw_profile(drawn)
+        if out.suffix.lower() == ".html":  # the drawing, with the tables below it
+            picture = style.encode(figure, ".svg").decode()
+            page = "\n".join(render("html", *page) for page in pages)
+            page = page.replace("<table>", picture[picture.index("<svg") :] + "<table>", 1)
+            write_output(out, page.encode(errors="replace"))
+        else:
+            style.save(figure, out)
+        sys.stderr.write(f"wrote {out}\n")
+    return say_unfinished([run.title() for run in runs], records)
+
+
+def suite_from_options(context: typer.Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
+    """The suite of the models and tasks that were chosen, whose names are checked before torch is loaded."""
+    require_names(chosen.get("models", "all"), chosen.get("tasks", "all"))
+    from lrtasks.suite.expand import make_suite
+
+    return make_suite(chosen, given, options=option_names(context))
+
+
+def carry_out(
+    wanted: Suite,
+    out: Path,
+    *,
+    select: str | None,
+    as_json: bool,
+    dry_run: bool,
+    unequal_budgets: bool = False,
+    summary: Callable[[Sequence[RunRecord]], None] | None = None,
+    **how: Any,
+) -> int:
+    """Run a suite with a display, print records, and give the exit code.
+
+    A sweep's ``summary`` follows the table, which then has the scores by length.
+    """
+    selected = _selected(wanted, select)
+    if dry_run:
+        from lrtasks.suite.estimate import planned
+
+        return print_plan(planned(wanted, selected=bool(selected)), out, device=how["device"], as_json=as_json)
+    varied = [name.removeprefix("budget.") for name in wanted.varied]
+    may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
+    runs, records = run_wanted(wanted, out, selected, may_differ=may_differ, **how)
+    if as_json:
+        print_records(records)
+    else:
+        # unequal budgets were refused before anything ran, or asked for
+        print_runs(records, unequal_budgets=True, by_length=summary is not None)
+        if summary:
+            summary(records)
+    return say_unfinished([run.title() for run in runs], records)
+
+
+def run_wanted(
+    wanted: Suite, out: Path, selected: Sequence[str], **how: Any
+) -> tuple[Sequence[RunConfig], Sequence[RunRecord]]:
+    """Run a suite with a display; the runs and their records, of a selection the chosen ones."""
+    from lrtasks.cli.display import Display
+    from lrtasks.suite.run import run_suite
+    from lrtasks.suite.select import run_selected
+
+    def run_all(runs: Sequence[RunConfig]) -> list[RunRecord]:
+        with Display() as display:
+            return run_suite(runs, out, on_change=display, **how)
+
+    return run_selected(wanted, selected, run_all, out) if selected else (wanted.runs, run_all(wanted.runs))
+
+
+def _selected(wanted: Suite, select: str | None) -> Sequence[str]:
+    """The settings that are selected, after naming skipped runs on standard error: a line for each reason.
+
+    Raises:
+        UsageError: if nothing is left to run, or a setting cannot be selected.
+    """
+    from lrtasks.suite.expand import of_one_model
+    from lrtasks.suite.select import require_selectable
+
+    tasks: dict[tuple[str, str], dict[str, None]] = {}
+    for model, task, reason in wanted.skipped:
+        tasks.setdefault((reason, model), {})[task] = None
+    models: dict[tuple[str, str], list[str]] = {}
+    for (reason, model), names in tasks.items():
+        models.setdefault((reason, ", ".join(names)), []).append(model)
+    for (reason, where), skipped in models.items():
+        sys.stderr.write(f"skipped: {', '.join(skipped)} on {where}: {reason}\n")
+    if not wanted.runs:
+        raise UsageError("nothing is left to run: every run was skipped")
+    selected = require_selectable(wanted, select) if select else ()
+    for name in selected:
+        if of_one_model(name, {run.model.address or run.model.name for run in wanted.runs}):
+            raise UsageError(f"{name} belongs to one model and cannot be selected beside others; select it in eval")
+    return selected
+
+
+def say_unfinished(titles: Sequence[str], records: Sequence[RunRecord]) -> int:
+    """Name the runs that are not done on standard error; the exit code."""
+    for title, record in zip(titles, records, strict=True):
+        if record.status != "done":
+            sys.stderr.write(f"lrtasks: {title}: {record.status}: {' '.join('; '.join(record.notes).split())}\n")
+    return 0 if all(record.status == "done" for record in records) else 1
+
+
+def print_records(records: Sequence[RunRecord]) -> None:
+    """Print records as a list in JSON."""
+    print_json([json.loads(record.to_json()) for record in records])
+
+
+def print_runs(
+    records: Sequence[RunRecord], *, costs: bool = True, unequal_budgets: bool = False, by_length: bool = False
+) -> None:
+    """Print the table of some runs."""
+    from lrtasks.results.frame import make_frame
+    from lrtasks.results.table import make_table
+
+    made = make_table(make_frame([(None, record) for record in records]), unequal_budgets=unequal_budgets)
+    tables = made.tables(by_length=by_length)
+    print_tables("text", lambda: (tables if costs else tables[:1], made.notes()), made.rows)
+
+
+def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, as_json: bool) -> int:
+    """Print how many runs there are, and about how long they take; nothing is run."""
+    from lrtasks.suite.estimate import make_plan
+
+    plan = make_plan(runs, out, device=device)
+    if as_json:
+        print_json(dataclasses.asdict(plan))
+    else:
+        print("\n".join(plan.lines()))
+    return 0
+
+
+def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunRecord], solved: float) -> None:
+    """For each model, print the largest value of a varied setting at which all its runs reach the score ``solved``.
+
+    If the values are not numbers, all such values are listed.
+    """
+    bare = name.split(".")[-1]
+    title = "trainable length: largest length" if bare == "length" else f"largest {bare}"
+    print(f"\n{title} with a test score of at least {solved:g}:")
+    reached: dict[str, dict[Any, bool]] = {run.model.name: {} for run in runs}
+    for run, record in zip(runs, records, strict=True):
+        score, own = record.headline(), reached[run.model.name]
+        for key, value in run.settings.items():
+            if key.split(".")[-1] == bare:  # another model's setting has none here
+                own[value] = own.get(value, True) and score is not None and score >= solved
+    for model, values in reached.items():
+        found = [value for value, ok in values.items() if ok]
+        if found and all(type(value) in (int, float) for value in values):
+            found = [max(found)]
+        print(f"  {model}: {', '.join(map(str, found)) or 'none'}")
