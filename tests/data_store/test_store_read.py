@@ -26,7 +26,7 @@ from lrtasks.data.pixels import decode_labels, encode_labels, to_bytes
 from lrtasks.data.store import Store
 from lrtasks.generators.base import Task
 from lrtasks.generators.pixels import from_bytes
-from lrtasks.generators.tasks.shift import Shift
+from lrtasks.generators.tasks.signals import Shift
 from lrtasks.spec import Batch
 
 THIRDS = (0.6, 0.2, 0.2)
