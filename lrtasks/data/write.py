@@ -22,6 +22,7 @@ import os
 import platform
 import socket
 import sys
+import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -431,7 +432,7 @@ def _record_name(plan: Manifest, shard: Shard) -> str:
 
 def _versions() -> dict[str, str]:
     """Versions of what decides the bytes of a shard."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION}
     for package in _PACKAGES:
         try:
             found[package] = metadata.version(package)

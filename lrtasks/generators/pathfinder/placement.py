@@ -10,9 +10,9 @@ patches. A path's latest dash is pasted only when the next one has found its pla
 The pictures are flat and have ``pad`` more pixels on each side of the image, so that no look-up needs a bounds check:
 steps are offsets into the flat picture, and outside the image nothing is taken but nothing can be placed either.
 
-All compiled code that calls another, and the types it works on, are in this one file: numba keeps machine code as long as
-the file of the outermost function stays the same, and does not notice changes elsewhere. ``NUMBA_DISABLE_JIT=1`` runs it
-as plain Python, some hundred times slower.
+All compiled code that calls another, and the types it works on, are in this one file: numba keeps machine code as long
+as the file of the outermost function stays the same, and does not notice changes elsewhere. ``NUMBA_DISABLE_JIT=1``
+runs it as plain Python, some hundred times slower.
 """
 
 from __future__ import annotations
