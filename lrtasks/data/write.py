@@ -24,6 +24,7 @@ import platform
 import signal
 import socket
 import sys
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -475,7 +476,7 @@ def _record_name(plan: Manifest, shard: Shard) -> str:
 
 def _versions() -> dict[str, str]:
     """Versions of what decides the bytes of a shard."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION}
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 
@@ -18,9 +18,8 @@ from lrtasks.config import Config
 from lrtasks.errors import UsageError, unknown
 from lrtasks.generators import randomness as random
 from lrtasks.generators import tables
-from lrtasks.generators.baselines import Baseline, MajorityClass, PositionMean
+from lrtasks.generators.baselines import Baseline, MajorityClass, PositionMean, bin_starts
 from lrtasks.generators.fingerprint import instances
-from lrtasks.generators.octaves import bin_starts
 from lrtasks.registry import Registry
 from lrtasks.spec import Batch, Sample, Spec
 
@@ -58,42 +57,42 @@ registry: Registry[Task] = Registry(
     base="lrtasks.generators:Task",
     package="lrtasks.generators.tasks",
     built_in={
-        "adding": "adding:Adding",
+        "adding": "signals:Adding",
         "chomsky": "chomsky:Chomsky",
-        "compression": "compression:Compression",
-        "context-shift": "context_shift:ContextShift",
+        "compression": "mad:Compression",
+        "context-shift": "signals:ContextShift",
         "copying": "copying:Copying",
-        "cummax": "cummax:Cummax",
-        "cumsum": "cumsum:Cumsum",
-        "depo": "depo:Depo",
-        "dyck": "dyck:Dyck",
-        "flip-flop": "flip_flop:FlipFlop",
-        "fuzzy-recall": "fuzzy_recall:FuzzyRecall",
-        "in-context-language": "in_context_language:InContextLanguage",
-        "induction-heads": "induction_heads:InductionHeads",
-        "joint-recall": "joint_recall:JointRecall",
-        "k-hop": "k_hop:KHop",
+        "cummax": "signals:Cummax",
+        "cumsum": "signals:Cumsum",
+        "depo": "hops:Depo",
+        "dyck": "structure:Dyck",
+        "flip-flop": "state:FlipFlop",
+        "fuzzy-recall": "mad:FuzzyRecall",
+        "in-context-language": "structure:InContextLanguage",
+        "induction-heads": "copying:InductionHeads",
+        "joint-recall": "retrieval:JointRecall",
+        "k-hop": "hops:KHop",
         "listops": "listops:ListOps",
         "listops-root": "listops:ListOpsRoot",
-        "memorization": "memorization:Memorization",
-        "mips": "mips:Mips",
-        "mqar": "mqar:Mqar",
-        "noisy-recall": "noisy_recall:NoisyRecall",
-        "overwrite": "overwrite:Overwrite",
+        "memorization": "mad:Memorization",
+        "mips": "signals:Mips",
+        "mqar": "retrieval:Mqar",
+        "noisy-recall": "mad:NoisyRecall",
+        "overwrite": "retrieval:Overwrite",
         "pathfinder": "pathfinder:Pathfinder",
         "pathfinder-classification": "pathfinder:PathfinderClassification",
-        "recall": "recall:Recall",
-        "reverse": "reverse:Reverse",
-        "select": "select:Select",
-        "select-fixed": "select:SelectFixed",
-        "selective-copying": "selective_copying:SelectiveCopying",
-        "shift": "shift:Shift",
-        "solve": "solve:Solve",
-        "solve-fixed": "solve:SolveFixed",
-        "sort": "sort:Sort",
-        "stack": "stack:Stack",
-        "variable-tracking": "variable_tracking:VariableTracking",
-        "word-problem": "word_problem:WordProblem",
+        "recall": "retrieval:Recall",
+        "reverse": "signals:Reverse",
+        "select": "signals:Select",
+        "select-fixed": "signals:SelectFixed",
+        "selective-copying": "copying:SelectiveCopying",
+        "shift": "signals:Shift",
+        "solve": "signals:Solve",
+        "solve-fixed": "signals:SolveFixed",
+        "sort": "signals:Sort",
+        "stack": "structure:Stack",
+        "variable-tracking": "hops:VariableTracking",
+        "word-problem": "state:WordProblem",
     },
     lists={"fingerprint": instances()},
 )
@@ -277,10 +276,18 @@ class Task(Config):
                     found[name] = task
         return found
 
+    def scaled(self, *names: str, by: Sequence[int] = (2, 4, 8)) -> dict[str, Task]:
+        """:meth:`further` with the parameters ``names`` so many times as great, named ``"2x"`` and so on."""
+
+        def times(n: int, value: Any) -> Any:
+            return tuple(n * part for part in value) if isinstance(value, tuple) else n * value
+
+        return self.further({f"{n}x": {name: times(n, getattr(self, name)) for name in names} for n in by})
+
     def tests(self) -> Mapping[str, Task]:
         """Further tests of the trained model, by name: tasks of the same widths with another length or distribution.
 
-        None unless a subclass says so; most return :meth:`longer` or :meth:`further`.
+        None unless a subclass says so; most return :meth:`longer`, :meth:`scaled` or :meth:`further`.
         """
         return {}
 
@@ -320,6 +327,10 @@ class Task(Config):
                 f"an input of {self.name} holds whole numbers in 0..{spec.width - 1}, found {array[wrong][0]}"
             )
         return array.astype(np.int64)
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise a :class:`UsageError` about an input or a parameter of the user's; the task's name comes first."""
+        raise UsageError(f"{self.name}: {what}")
 
     def text(self, batch: Batch, index: int) -> str | None:
         """Sample ``index`` of a batch as readable text, for tasks that are read rather than plotted."""
@@ -371,6 +382,15 @@ def stack(samples: Sequence[Sample]) -> Batch:
 def _column(values: list[Any]) -> Any:
     shapes = {np.shape(value) for value in values}
     return np.asarray(values) if len(shapes) == 1 else values
+
+
+def budget(**settings: Any) -> dict[str, Any]:
+    """Settings of the training budget, as a preset holds them.
+
+    >>> budget(steps=1500, lr=1e-3)
+    {'budget.steps': 1500, 'budget.lr': 0.001}
+    """
+    return {f"budget.{name}": value for name, value in settings.items()}
 
 
 def make(name: str, *, preset: str | None = None, **parameters: Any) -> Task:

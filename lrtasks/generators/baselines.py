@@ -1,8 +1,8 @@
-"""Predictors that learn nothing of the input's long-range structure: a score near theirs means "learned nothing"."""
+"""What stands beside every score: predictors that learn nothing of long-range structure, and labels of slices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -36,38 +36,42 @@ class PositionMean:
 
 
 class MajorityClass:
-    """The most frequent class of the training targets, at every position."""
+    """The most frequent class of the training targets, at every position.
 
-    def __init__(self, classes: int) -> None:
-        self._counts = np.zeros(classes, dtype=np.int64)
+    Args:
+        classes: number of classes.
+        answers: the answers ``y`` alone from inputs ``x``, for tasks whose training targets hold other labels as well.
+    """
+
+    def __init__(self, classes: int, answers: Callable[[np.ndarray], np.ndarray] | None = None) -> None:
+        self._counts, self._answers = np.zeros(classes, dtype=np.int64), answers
 
     def fit(self, batches: Iterable[Batch]) -> None:
         for batch in batches:
-            self._counts += np.bincount(batch.y[batch.y >= 0].ravel(), minlength=len(self._counts))
+            y = self._answers(batch.x) if self._answers else batch.y
+            self._counts += np.bincount(y[y >= 0].ravel(), minlength=len(self._counts))
 
     def predict(self, batch: Batch) -> np.ndarray:
         return np.full(batch.y.shape, int(self._counts.argmax()))
 
 
-class InputCopy:
-    """Copy input channels to output channels, zeros elsewhere: what needs no memory at all.
+class Rule:
+    """A predictor that needs no fitting.
 
     Args:
-        channels: for each output channel, the input channel to copy at the same position, or ``None`` for zeros.
+        guess: predictions from inputs ``batch.x``, of a shape that broadcasts to that of ``batch.y``.
+        classes: number of classes; predictions outside them (where the rule has none) become 0. ``None``: real values.
     """
 
-    def __init__(self, channels: Iterable[int | None]) -> None:
-        self._channels = list(channels)
+    def __init__(self, guess: Callable[[np.ndarray], np.ndarray], classes: int | None = None) -> None:
+        self._guess, self._classes = guess, classes
 
     def fit(self, batches: Iterable[Batch]) -> None:
         """Nothing to estimate."""
 
     def predict(self, batch: Batch) -> np.ndarray:
-        prediction = np.zeros(batch.y.shape)
-        for output, source in enumerate(self._channels):
-            if source is not None:
-                prediction[..., output] = batch.x[:, -batch.y.shape[1] :, source]
-        return prediction
+        guess = np.broadcast_to(self._guess(batch.x), batch.y.shape)
+        return guess if self._classes is None else np.where((guess >= 0) & (guess < self._classes), guess, 0)
 
 
 class ScaledFirstValue:
@@ -83,3 +87,26 @@ class ScaledFirstValue:
 
     def predict(self, batch: Batch) -> np.ndarray:
         return batch.x[:, :1, :1] * self._scale
+
+
+def octave(values: np.ndarray) -> np.ndarray:
+    """Label each positive whole number with the greatest power of two that is not above it, others with 0; int64.
+
+    >>> octave(np.array([0, 1, 2, 3, 4, 7, 8, 1000])).tolist()
+    [0, 1, 2, 2, 4, 4, 8, 512]
+    """
+    exponent: np.ndarray = np.frexp(np.maximum(values, 1))[1].astype(np.int64) - 1
+    return np.where(np.asarray(values) > 0, 1 << exponent, 0)
+
+
+def bin_starts(values: np.ndarray, limit: int, bins: int = 8) -> np.ndarray:
+    """Label each whole number of ``values``, all in ``0..limit-1``, with the start of its bin, of ``bins`` equal ones.
+
+    >>> bin_starts(np.arange(16), 16, bins=4).tolist()
+    [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12]
+    >>> bin_starts(np.arange(3), 3).tolist()
+    [0, 1, 2]
+    """
+    bins = min(bins, limit)
+    number = np.asarray(values) * bins // limit
+    return -(-number * limit // bins)

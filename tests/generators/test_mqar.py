@@ -10,7 +10,7 @@ from scipy import stats
 
 import lrtasks
 from lrtasks.errors import UsageError
-from lrtasks.generators.tasks.mqar import Mqar
+from lrtasks.generators.tasks.retrieval import Mqar
 
 
 @st.composite
@@ -35,7 +35,7 @@ def test_each_key_is_asked_once_and_answered_with_its_value(task: Mqar, seed: in
     for row, (x, y) in enumerate(zip(batch.x.tolist(), batch.y.tolist(), strict=True)):
         queries = [position for position, label in enumerate(y) if label >= 0]
         pairs = len(queries)
-        assert task.pair_range[0] <= pairs <= task.pair_range[1]
+        assert task.span("pairs")[0] <= pairs <= task.span("pairs")[1]
         keys, values = x[0 : 2 * pairs : 2], x[1 : 2 * pairs : 2]
         assert len(set(keys)) == len(set(values)) == pairs
         assert min(keys) >= 1 and max(keys) < task.vocab // 2 <= min(values) and max(values) < task.vocab
@@ -126,7 +126,7 @@ def test_naming_a_value_of_the_sample_scores_one_in_pairs() -> None:
             {"length": 64, "pairs": 16, "vocab": 32},
             "vocab 32 has 15 keys, too few for 16 pairs; take vocab of at least 34",
         ),
-        ({"length": 64, "pairs": (8, 4)}, r"must not begin above their end, found \[8, 4\]"),
+        ({"length": 64, "pairs": (8, 4)}, r"must not begin above its end, found \[8, 4\]"),
         ({"length": 64, "pairs": 0}, "pairs must be at least 1"),
         ({"power_a": 0}, "power_a must be above 0"),
         ({"fillers": "none"}, "fillers must be one of"),

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import lrtasks
-from lrtasks.generators import make
-from lrtasks.generators.pathfinder import placement
+from lrtasks.generators import compiling, make
 from lrtasks.generators.pixels import from_bytes
 
 TASKS = ("pathfinder", "pathfinder-classification")
@@ -118,7 +117,7 @@ def test_without_a_folder_for_the_cache_it_compiles_all_the_same(monkeypatch: py
 
     original = numba.njit
     monkeypatch.setattr(numba, "njit", njit)
-    assert placement.compiled(lambda number: number + 1)(2) == 3
+    assert compiling.compiled(lambda number: number + 1)(2) == 3
 
 
 def test_tables_are_made_when_the_first_image_is() -> None:

@@ -87,34 +87,18 @@ def template(tokens: np.ndarray) -> bytes:
 def operators(tokens: np.ndarray) -> Operators:
     """Find and evaluate every operator of a batch of well-formed expressions.
 
-    All nodes of one depth are evaluated at once, the deepest first, so the cost is a few array operations per depth.
-
     Args:
-        tokens: ``(batch, length)`` ids, padded with :data:`PAD`.
+        tokens: ``(batch, length)`` ids, padded on the right with :data:`PAD`.
     """
-    width = tokens.shape[1]
-    place = np.flatnonzero(tokens.ravel() != PAD)
-    token = tokens.ravel()[place]
-    opens, closes = _is_open(token), token == CLOSE
-    # depth of the node that a token stands for: both brackets of an operator have the operator's own, the root has 1
-    depth = np.cumsum(opens.astype(np.int64) - closes) + ~opens
-    by_depth = np.argsort(depth.astype(np.uint16), kind="stable")
-    levels = np.split(by_depth, np.cumsum(np.bincount(depth))[:-1])
+    from lrtasks.generators.compiling import announced
+    from lrtasks.generators.listops import kernels  # imports numba
 
-    value, height = token.copy(), np.zeros_like(token)  # of digits; filled in at opening tokens
-    partner = np.zeros_like(token)  # at closing brackets: where the operator opens
-    for parents, children in zip(levels[-2:0:-1], levels[:1:-1], strict=True):
-        first = parents[opens[parents]]
-        partner[parents[closes[parents]]] = first
-        nodes = children[~closes[children]]
-        starts = np.searchsorted(nodes, first)
-        value[first] = _apply(token[first] - FIRST_OPERATOR, value[nodes], starts)
-        height[first] = np.maximum.reduceat(height[nodes], starts) + 1
-
-    end = np.flatnonzero(closes)
-    start = partner[end]
-    row, close = np.divmod(place[end], width)
-    return Operators(row, close, token[start] - FIRST_OPERATOR, end - start + 1, height[start], value[start])
+    tokens = np.require(tokens, np.int64, ("C", "W"))
+    found = np.empty((6, int((tokens == CLOSE).sum())), dtype=np.int64)
+    room = tokens.shape[1]
+    with announced("listops"):
+        kernels.evaluate(tokens, np.empty((room, 10), np.int64), np.empty((room, 3), np.int64), found)
+    return Operators(*found)
 
 
 def subtree_columns(tokens: np.ndarray) -> dict[str, str]:
@@ -134,16 +118,6 @@ def subtree_columns(tokens: np.ndarray) -> dict[str, str]:
         "SubTreeOps": " ".join(VOCABULARY[FIRST_OPERATOR + kind] for kind in found.kind),
         "SubTreeInds": _joined(found.close),
     }
-
-
-def _apply(kind: np.ndarray, values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Apply operators to consecutive runs of ``values``, the i-th beginning at ``starts[i]``."""
-    counts = np.diff(starts, append=len(values))
-    run = np.repeat(np.arange(len(starts)), counts)
-    ordered = np.sort(run * 16 + values) % 16
-    median = (ordered[starts + (counts - 1) // 2] + ordered[starts + counts // 2]) // 2
-    total = np.add.reduceat(values, starts) % 10
-    return np.choose(kind, [ordered[starts], ordered[starts + counts - 1], median, total])
 
 
 def _is_open(tokens: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.listops.grammar import CLOSE, FIRST_OPERATOR, OPERATORS
+from lrtasks.generators.listops.grammar import FIRST_OPERATOR, OPERATORS
 
 OPERATOR_PROBABILITY = 0.25
 RAREST = 1e-5
@@ -96,104 +96,66 @@ def _transform_size(least: int) -> int:
 
 
 class _Runs(NamedTuple):
-    """One generation's numbers for several attempts: a run for each of ``attempts`` (ascending)."""
+    """One generation's numbers for several attempts: those of ``attempts[i]`` end at ``ends[i]``."""
 
     attempts: np.ndarray
-    starts: np.ndarray
     numbers: np.ndarray
+    ends: np.ndarray
 
     def of(self, attempt: int) -> np.ndarray:
-        """The run of one attempt; empty if it has none."""
+        """The numbers of one attempt; empty if it has none."""
         place = int(np.searchsorted(self.attempts, attempt))
         if place == len(self.attempts) or self.attempts[place] != attempt:
             return self.numbers[:0]
-        end = self.starts[place + 1] if place + 1 < len(self.starts) else len(self.numbers)
-        return self.numbers[self.starts[place] : end]
-
-
-class Generation(NamedTuple):
-    """All nodes of one depth, from left to right.
-
-    Attributes:
-        operator: which nodes are operators, ``(nodes,)`` bool.
-        arguments: number of arguments of each operator, ``(operators,)``.
-    """
-
-    operator: np.ndarray
-    arguments: np.ndarray
+        return self.numbers[self.ends[place - 1] if place else 0 : self.ends[place]]
 
 
 def draw(rng: np.random.Generator, limits: Limits) -> np.ndarray:
     """Tokens of one random expression within ``limits``, ``(length,)`` int64."""
-    length, opens, closes = _lay_out(_shape(rng, limits))
-    tokens = rng.integers(0, 10, size=length)
-    tokens[closes] = CLOSE
-    tokens[opens] = FIRST_OPERATOR + rng.integers(0, len(OPERATORS), size=len(opens))
+    from lrtasks.generators.compiling import announced
+    from lrtasks.generators.listops import kernels  # imports numba
+
+    with announced("listops"):
+        generations, attempts = None, _ATTEMPTS
+        while generations is None:
+            generations = _grow(rng, limits, attempts)
+            attempts = min(2 * attempts, _MAX_ATTEMPTS)
+        flags, arguments = (np.concatenate(parts) for parts in zip(*generations, strict=True))
+        tokens = rng.integers(0, 10, size=1 + int(arguments.sum(dtype=np.int64)) + len(arguments))
+        kinds = FIRST_OPERATOR + rng.integers(0, len(OPERATORS), size=len(arguments))
+        sizes = np.array([[len(part) for part in generation] for generation in generations])
+        left = np.eye(1, len(generations) + 1, dtype=np.int64)[0]
+        kernels.write(flags, arguments, kinds, np.cumsum(sizes, axis=0) - sizes, left, tokens)
     return tokens
 
 
-def _shape(rng: np.random.Generator, limits: Limits) -> list[Generation]:
-    attempts = _ATTEMPTS
-    while True:
-        shape = _grow(rng, limits, attempts)
-        if shape is not None:
-            return shape
-        attempts = min(2 * attempts, _MAX_ATTEMPTS)
+def _grow(rng: np.random.Generator, limits: Limits, attempts: int) -> list[tuple[np.ndarray, np.ndarray]] | None:
+    """The first of ``attempts`` trees that keeps within ``limits``, or none; every root is an operator.
 
+    For each generation that has operators: of its nodes, 0 for an operator; and the operators' numbers of arguments.
+    """
+    from lrtasks.generators.listops import kernels
 
-def _grow(rng: np.random.Generator, limits: Limits, attempts: int) -> list[Generation] | None:
-    """The first of ``attempts`` trees that keeps within ``limits``, or none; every root is an operator."""
     alive = np.arange(attempts)
-    length = np.ones(attempts, dtype=np.int64)  # tokens if all nodes that are not decided yet were digits
-    count = np.ones(attempts, dtype=np.int64)  # operators of the newest generation
-    kinds, arguments = [_Runs(alive, alive, np.ones(attempts, dtype=bool))], []
-    finished = []
+    length, count = np.ones((2, attempts), dtype=np.int64)  # tokens if what is undecided were digits; operators
+    nodes, arguments = [_Runs(alive.copy(), np.zeros(attempts, np.uint8), alive + 1)], []
+    least, most, first, every = limits.min_length, limits.max_length, attempts, attempts
     for depth in range(2, limits.max_depth + 1):
-        starts = np.cumsum(count) - count
-        drawn = rng.integers(2, limits.max_args + 1, size=int(count.sum()), dtype=np.uint8)
-        arguments.append(_Runs(alive, starts, drawn))
-        nodes = np.add.reduceat(drawn, starts, dtype=np.int64)
-        length = length + count + nodes
-        growth = min(longest(limits.max_depth - depth + 1, limits.max_args) - 1, limits.max_length)
-        keep = (length < limits.max_length) & (length + growth * nodes > limits.min_length)
-        alive, length, nodes = alive[keep], length[keep], nodes[keep]
-        if depth == limits.max_depth or not alive.size:
-            finished.append(alive)
+        growth = min(longest(limits.max_depth - depth + 1, limits.max_args) - 1, most)
+        drawn = rng.integers(2, limits.max_args + 1, size=every, dtype=np.uint8)
+        arguments.append(_Runs(alive.copy(), drawn, np.empty_like(alive)))
+        stay, every = kernels.widen(drawn, alive, length, count, arguments[-1].ends, growth, least, most)
+        alive, length, count = alive[:stay], length[:stay], count[:stay]
+        if not stay or depth == limits.max_depth:
+            first = min(first, *alive[:1].tolist(), attempts)
             break
-        starts = np.cumsum(nodes) - nodes
-        operator = rng.integers(0, 4, size=int(nodes.sum()), dtype=np.uint8) == 0
-        kinds.append(_Runs(alive, starts, operator))
-        count = np.add.reduceat(operator, starts, dtype=np.int64)
-        grows = count > 0
-        finished.append(alive[~grows & (length > limits.min_length)])
-        alive, length, count = alive[grows], length[grows], count[grows]
-        if not alive.size:
+        drawn = rng.integers(0, 4, size=every, dtype=np.uint8)
+        nodes.append(_Runs(alive.copy(), drawn, np.empty_like(alive)))
+        grow, every, first = kernels.branch(drawn, alive, length, count, nodes[-1].ends, least, first)
+        alive, length, count = alive[:grow], length[:grow], count[:grow]
+        if not grow:
             break
-    accepted = np.concatenate(finished)
-    if not accepted.size:
+    if first == attempts:
         return None
-    first = int(accepted.min())
-    shape = [Generation(*(runs.of(first) for runs in both)) for both in zip(kinds, arguments, strict=False)]
-    return [generation for generation in shape if generation.arguments.size]
-
-
-def _lay_out(shape: list[Generation]) -> tuple[int, np.ndarray, np.ndarray]:
-    """Length of the expression and the positions of its opening tokens and closing brackets, in one common order."""
-    first = [np.cumsum(generation.arguments, dtype=np.int64) - generation.arguments for generation in shape]
-    # sizes[d]: tokens of the sub-expression of each node at depth d, from the deepest up
-    sizes = [np.ones(int(shape[-1].arguments.sum()), dtype=np.int64)]
-    for generation, starts in zip(reversed(shape), reversed(first), strict=True):
-        size = np.ones(len(generation.operator), dtype=np.int64)
-        size[generation.operator] = 2 + np.add.reduceat(sizes[-1], starts)
-        sizes.append(size)
-    sizes.reverse()
-
-    opens, closes = [], []
-    position = np.zeros(1, dtype=np.int64)
-    for generation, starts, size, below in zip(shape, first, sizes, sizes[1:], strict=False):
-        opening = position[generation.operator]
-        opens.append(opening)
-        closes.append(opening + size[generation.operator] - 1)
-        before = np.cumsum(below) - below
-        position = np.repeat(opening + 1 - before[starts], generation.arguments) + before
-    return int(sizes[0][0]), np.concatenate(opens), np.concatenate(closes)
+    both = [(one.of(first), two.of(first)) for one, two in zip(nodes, arguments, strict=False)]
+    return [(flags, numbers) for flags, numbers in both if len(numbers)]

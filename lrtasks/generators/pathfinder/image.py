@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from lrtasks.errors import UsageError
+from lrtasks.generators.compiling import announced
 from lrtasks.generators.pathfinder import placement
 from lrtasks.generators.pathfinder.placement import Scene
 from lrtasks.generators.pathfinder.settings import Settings
@@ -100,7 +101,7 @@ def lay_out(settings: Settings, rng: np.random.Generator) -> Layout:
     Raises:
         UsageError: if no two main paths fit within the attempts allowed.
     """
-    with placement.announced():
+    with announced("pathfinder"):
         state = placement.seeded(rng.integers(0, 2**32, size=4, dtype=np.uint32))
         label = int(placement.below(state, 2))
         margin = settings.gap_margins[placement.below(state, len(settings.gap_margins))]

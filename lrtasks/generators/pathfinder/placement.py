@@ -10,24 +10,19 @@ patches. A path's latest dash is pasted only when the next one has found its pla
 The pictures are flat and have ``pad`` more pixels on each side of the image, so that no look-up needs a bounds check:
 steps are offsets into the flat picture, and outside the image nothing is taken but nothing can be placed either.
 
-All compiled code, and the types it works on, are in this one file: numba keeps machine code as long as the file of the
-outermost function stays the same, and does not notice changes elsewhere. ``NUMBA_DISABLE_JIT=1`` runs it as plain
-Python, some hundred times slower.
+All compiled code that calls another, and the types it works on, are in this one file: numba keeps machine code as long
+as the file of the outermost function stays the same, and does not notice changes elsewhere. ``NUMBA_DISABLE_JIT=1``
+runs it as plain Python, some hundred times slower.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import numba
 import numpy as np
-from numba.core import event
 
-F = TypeVar("F", bound=Callable[..., Any])
+from lrtasks.generators.compiling import compiled
 
 DEGREES = 360
 MAX_ATTEMPTS = 100_000
@@ -36,41 +31,6 @@ TRIED, FOUND, DISTRACTORS, LONGEST = range(4)
 MASK32 = 0xFFFFFFFF
 FREE = 76  # a pixel is free when at most 0.3 of it is taken: 76/255 < 0.3 < 77/255
 BLIND_TRIES = 256
-
-
-def compiled(function: F) -> F:
-    """Compile ``function``, which makes no array, when it is first called.
-
-    Machine code is kept on disk where a folder can be written. No fast-math: floating-point results are those of plain
-    Python. Arrays are passed on without counting references, which took half the time of the search.
-    """
-    options: dict[str, Any] = {"nogil": True, "_nrt": False}
-    try:
-        kept: F = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder for the cache: neither beside the source nor in the user's own
-        kept = numba.njit(**options)(function)
-    return kept
-
-
-class _Announcement(event.Listener):
-    """Says on standard error, once in a process, that the search is being compiled."""
-
-    said = False
-
-    def on_start(self, _: Any) -> None:
-        if not _Announcement.said:
-            print("compiling the pathfinder generator, once", file=sys.stderr)
-            _Announcement.said = True
-
-    def on_end(self, _: Any) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def announced() -> Iterator[None]:
-    """Say so if something is compiled inside."""
-    with event.install_listener("numba:compile", _Announcement()):
-        yield
 
 
 class Tables(NamedTuple):

@@ -1,1 +1,1 @@
-"""The built-in tasks: one module and one presets file each."""
+"""The built-in tasks: one module per family."""

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.errors import UsageError
-from lrtasks.generators.base import MAX_LENGTH, Split, Task, registry
-from lrtasks.generators.baselines import Baseline
+from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
+from lrtasks.generators.baselines import Baseline, octave
 from lrtasks.generators.languages import LANGUAGES, Language
-from lrtasks.generators.tokens import Rule, check_range, checked_tokens, octaves_of, without_padding
+from lrtasks.generators.tokens import TokenTask, without_padding
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 XLSTM = ("parity-check", "even-pairs", "cycle-navigation", "modular-arithmetic", "modular-arithmetic-brackets")
 TEST_LENGTHS = (41, 64, 96, 128, 192, 256, 384, 500)
-SMALL = {"lengths": (1, 40), "labels": "every", "budget.lr": 3e-3, "budget.batch_size": 64, "budget.steps": 3000}
+SMALL = {"lengths": (1, 40), "labels": "every", **budget(lr=3e-3, batch_size=64, steps=3000)}
 DEFAULT_MODULUS = 5
 
 
 @registry.register("chomsky")
 @dataclass(frozen=True)
-class Chomsky(Task):
+class Chomsky(TokenTask):
     """Read a string of a formal language, and give an answer at the empty tokens that follow.
 
     The length n is uniform over ``lengths``. The string of n tokens is followed by O(n) times the token EMPTY, where
@@ -49,33 +48,16 @@ class Chomsky(Task):
     [1, 2, -100, -100, -100, -100]
     """
 
-    loss: ClassVar[str] = "cross-entropy"
-    metric: ClassVar[str] = "accuracy"
     group: ClassVar[str] = "state"
-
     presets: ClassVar[Presets] = {
         "small": SMALL,
         **{name: {"language": name, **SMALL} for name in LANGUAGES},
         # Delétang et al.: batches of 128, scored on 512 sequences of every length. Number of steps and learning rate
         # are the paper's as remembered; the published example has 10,000 steps at 1e-3.
-        "paper": {
-            "lengths": (1, 40),
-            "tested": "every",
-            "budget.steps": 1_000_000,
-            "budget.batch_size": 128,
-            "budget.lr": 3e-4,
-            "budget.eval_every": 10_000,
-            "budget.test_batches": 16,
-        },
+        "paper": {"lengths": (1, 40), "tested": "every"}
+        | budget(steps=1_000_000, batch_size=128, lr=3e-4, eval_every=10_000, test_batches=16),
         # Grazzi et al. (arXiv:2411.12537) on the xLSTM authors' tasks; parity-check has 20,000 steps there.
-        "xlstm": {
-            "law": "xlstm",
-            "lengths": (3, 40),
-            "budget.steps": 100_000,
-            "budget.batch_size": 256,
-            "budget.lr": 1e-3,
-            "budget.eval_every": 5000,
-        },
+        "xlstm": {"law": "xlstm", "lengths": (3, 40)} | budget(steps=100_000, batch_size=256, lr=1e-3, eval_every=5000),
     }
 
     language: str = parameter("modular-arithmetic", "formal language", choices=tuple(LANGUAGES))
@@ -94,16 +76,16 @@ class Chomsky(Task):
     )
 
     def check(self) -> None:
-        check_range("chomsky", "lengths", self.lengths)
+        self.span("lengths")
         language = LANGUAGES[self.language]
         if self.modulus != DEFAULT_MODULUS and not language.modular and language.classes:
-            raise UsageError(f"chomsky: {self.language} has no modulus, found {self.modulus}")
+            self.refuse(f"{self.language} has no modulus, found {self.modulus}")
         if self.law == "xlstm":
             if self.language not in XLSTM:
-                raise UsageError(f"chomsky: law 'xlstm' has {', '.join(XLSTM)}, found {self.language}")
+                self.refuse(f"law 'xlstm' has {', '.join(XLSTM)}, found {self.language}")
             if self.lengths[0] < 3 or (self.language == "modular-arithmetic" and self.lengths[1] < 4):
-                raise UsageError(
-                    f"chomsky: lengths of {self.language} under law 'xlstm' must be at least 3, the greatest 4 for"
+                self.refuse(
+                    f"lengths of {self.language} under law 'xlstm' must be at least 3, the greatest 4 for"
                     f" modular-arithmetic, found {list(self.lengths)}"
                 )
 
@@ -150,7 +132,7 @@ class Chomsky(Task):
     def sample(self, rng: np.random.Generator) -> Sample:
         string, answer, partial = self._language.drawn(rng, self._length(rng))
         x, y = self._asked(string, answer, self._positions)
-        if self.labels == "every" and partial is not None:
+        if self.labels == "every" and partial is not None and not self.testing:
             y[: len(string)] = partial
         return Sample(x, y, x != self.empty + 1)
 
@@ -163,34 +145,24 @@ class Chomsky(Task):
         y[size : size + len(answer)] = answer
         return x, y
 
-    def batch(
-        self, indices: Sequence[int] | np.ndarray, seed: int = 0, split: Split = "train", *, attempt: int = 0
-    ) -> Batch:
-        """As the base class says; validation and test samples have the answer alone."""
-        batch = super().batch(indices, seed, split, attempt=attempt)
-        if split != "train" and self.labels == "every":
-            batch.y[batch.x != self.empty] = IGNORED
-        return batch
-
-    def answer(self, x: np.ndarray) -> np.ndarray:
+    def label(self, x: np.ndarray) -> np.ndarray:
         """The answer alone, whatever ``labels`` adds in training.
 
         Args:
             x: a string of any length, the empty tokens that it asks for, and padding if there is some; or the string
                 alone, which is taken as if the empty tokens followed, so that the labels are longer than ``x``.
         """
-        x = checked_tokens(self.name, x, self.empty + 2)
         tokens = without_padding(x, self.empty + 1)
         string = tokens[: int((tokens == self.empty).argmax())] if (tokens == self.empty).any() else tokens
         if not len(string) or string.max() >= self.empty:
-            raise UsageError(f"chomsky: an input must begin with tokens of the language (0..{self.empty - 1})")
+            self.refuse(f"an input must begin with tokens of the language (0..{self.empty - 1})")
         outputs = self._language.outputs(len(string))
         asked, y = self._asked(string, self._language.answer(string), len(string) + outputs)
         if len(tokens) == len(string) and len(x) == len(tokens):
             return y
         if not np.array_equal(tokens, asked):
-            raise UsageError(
-                f"chomsky: a string of {len(string)} tokens of {self.language} asks for {outputs} empty tokens"
+            self.refuse(
+                f"a string of {len(string)} tokens of {self.language} asks for {outputs} empty tokens"
                 f" ({self.empty}), found {len(tokens) - len(string)} other or empty ones"
             )
         return np.concatenate([y, np.full(len(x) - len(y), IGNORED)])
@@ -212,13 +184,11 @@ class Chomsky(Task):
         nothing were popped; ``quantile`` gives value ⌊5i/n⌋ at output i.
         """
         rules = {
-            "even-pairs": ("first-last", self._first_last),
-            "stack-manipulation": ("pushes", self._pushes),
-            "bucket-sort": ("quantile", self._quantile),
+            "even-pairs": {"first-last": self.rule(self._first_last)},
+            "stack-manipulation": {"pushes": self.rule(self._pushes)},
+            "bucket-sort": {"quantile": self.rule(self._quantile)},
         }
-        name, rule = rules.get(self.language, ("", None))
-        majority: dict[str, Baseline] = {"majority": _MajorityOfOutput(self)}
-        return majority if rule is None else {**majority, name: Rule(rule)}
+        return {"majority": _MajorityOfOutput(self), **rules.get(self.language, {})}
 
     def outputs(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of each string, ``(batch,)``, and the number of the output at each position (below 0: none)."""
@@ -226,28 +196,26 @@ class Chomsky(Task):
         number = np.arange(x.shape[1]) - sizes[:, None]
         return sizes, np.where(x == self.empty, number, -1)
 
-    def _first_last(self, batch: Batch) -> np.ndarray:
-        sizes, _ = self.outputs(batch.x)
-        last = np.take_along_axis(batch.x, sizes[:, None] - 1, axis=1)
-        return np.broadcast_to((batch.x[:, :1] != last).astype(np.int64), batch.y.shape)
+    def _first_last(self, x: np.ndarray) -> np.ndarray:
+        last = np.take_along_axis(x, self.outputs(x)[0][:, None] - 1, axis=1)
+        return np.asarray(x[:, :1] != last, dtype=np.int64)
 
-    def _pushes(self, batch: Batch) -> np.ndarray:
-        prediction = np.zeros(batch.y.shape, dtype=np.int64)
-        for row, size in enumerate(self.outputs(batch.x)[0].tolist()):
-            string = batch.x[row, :size]
+    def _pushes(self, x: np.ndarray) -> np.ndarray:
+        prediction = np.zeros_like(x)
+        for row, size in enumerate(self.outputs(x)[0].tolist()):
+            string = x[row, :size]
             pushed = np.where(string > 2, string - 3, string)[string != 2]
             prediction[row, size : size + len(pushed)] = pushed[::-1]
         return prediction
 
-    def _quantile(self, batch: Batch) -> np.ndarray:
-        sizes, number = self.outputs(batch.x)
-        prediction: np.ndarray = np.maximum(number, 0) * self.modulus // sizes[:, None]
-        return prediction
+    def _quantile(self, x: np.ndarray) -> np.ndarray:
+        sizes, number = self.outputs(x)
+        return np.asarray(np.maximum(number, 0) * self.modulus // sizes[:, None])
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """By tokens of the string, in octaves, and of long answers by eighth of the outputs."""
         sizes, number = self.outputs(batch.x)
-        labels = {"length": octaves_of(sizes)[:, None]}
+        labels = {"length": octave(sizes)[:, None]}
         if self._language.outputs(8) > 1:
             asked = (number >= 0).sum(axis=1, keepdims=True)
             labels["eighth"] = np.maximum(number, 0) * 8 // asked

@@ -1,8 +1,9 @@
-"""Copying: give a string back, forwards, backwards, or the part of it that follows a given piece."""
+"""Copying: copying, selective-copying and induction-heads give back what stood in the input."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -10,15 +11,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.errors import UsageError
-from lrtasks.generators.base import MAX_LENGTH, Task, registry
-from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.tokens import Rule, check_range, checked_tokens, octaves_of, padded_sample, without_padding
+from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
+from lrtasks.generators.baselines import Baseline, octave
+from lrtasks.generators.tokens import TokenTask, padded_sample, without_padding
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 # Batch size and learning rate as the published launch script has them. It packs several samples into one context; here
 # each sample stands alone. Steps: ours, as the script's 200 per epoch are no setting of the paper.
-PAPER = {"end": True, "budget.steps": 50_000, "budget.batch_size": 32, "budget.lr": 5e-5, "budget.eval_every": 2500}
+PAPER = {"end": True, **budget(steps=50_000, batch_size=32, lr=5e-5, eval_every=2500)}
 
 MAX_KEYS = 2**62
 """Bound on the number of different keys, which are told apart by one whole number each."""
@@ -26,7 +26,7 @@ MAX_KEYS = 2**62
 
 @registry.register("copying")
 @dataclass(frozen=True)
-class Copying(Task):
+class Copying(TokenTask):
     """Return a string: forwards, backwards, or the part that follows a given piece.
 
     With A = ``letters``, BEGIN = A, BAR = A+1, END = A+2 and PAD = A+3: a string s of letters 0..A-1, independent and
@@ -51,10 +51,7 @@ class Copying(Task):
     [-100, -100, -100, -100, -100, -100, 1, 2]
     """
 
-    loss: ClassVar[str] = "cross-entropy"
-    metric: ClassVar[str] = "accuracy"
     group: ClassVar[str] = "copying"
-
     presets: ClassVar[Presets] = {
         "small": {"string": (5, 32)},
         "forward": {"string": (5, 32)},
@@ -80,21 +77,19 @@ class Copying(Task):
     end: bool = parameter(False, "ask for the token END after the answer")
 
     def check(self) -> None:
-        check_range("copying", "string", self.string)
+        self.span("string")
         if not self._lookup:
             return
         if self.string[1] < self._shortest:
-            raise UsageError(
-                f"copying: a lookup with ngram {self.ngram} and answer_length {self.answer_length} needs strings of at"
+            self.refuse(
+                f"a lookup with ngram {self.ngram} and answer_length {self.answer_length} needs strings of at"
                 f" least {self._shortest} letters, found string {list(self.string)}"
             )
         if self.letters**self.ngram >= MAX_KEYS:
-            raise UsageError(
-                f"copying: letters ** ngram must be below 2^62, found letters {self.letters} and ngram {self.ngram}"
-            )
+            self.refuse(f"letters ** ngram must be below 2^62, found letters {self.letters} and ngram {self.ngram}")
         if self.law == "clean" and self.letters**self.ngram < self.string[1]:
-            raise UsageError(
-                f"copying: {self.letters} letters make {self.letters**self.ngram} keys of {self.ngram}, too few for one"
+            self.refuse(
+                f"{self.letters} letters make {self.letters**self.ngram} keys of {self.ngram}, too few for one"
                 f" that comes once in {self.string[1]} letters"
             )
 
@@ -117,10 +112,6 @@ class Copying(Task):
     def input(self) -> Spec:
         answer = self.answer_length if self._lookup else self.string[1]
         return Spec("token", self._around + self.string[1] + answer - 1 + self.end, self.letters + 4)
-
-    @property
-    def target(self) -> Spec:
-        return Spec("token", self.input.length, self.letters + 4)
 
     def sample(self, rng: np.random.Generator) -> Sample:
         begin, bar, _, pad = range(self.letters, self.letters + 4)
@@ -170,14 +161,13 @@ class Copying(Task):
         y[head - 1 : head - 1 + len(asked)] = asked
         return y
 
-    def answer(self, x: np.ndarray) -> np.ndarray:
+    def label(self, x: np.ndarray) -> np.ndarray:
         """Labels as far as ``x`` has positions for them; the tokens after the question change none of them."""
-        x = checked_tokens(self.name, x, self.letters + 4)
         string, key, head = self._question(x)
         answer = self._answer(string, key)
         if self._lookup and len(answer) < self.answer_length:
-            raise UsageError(
-                f"copying: the key {key.tolist()} must come in the string with {self.answer_length} letters after it,"
+            self.refuse(
+                f"the key {key.tolist()} must come in the string with {self.answer_length} letters after it,"
                 f" found {string.tolist()}"
             )
         return self._labels(head, answer, len(x))
@@ -188,8 +178,8 @@ class Copying(Task):
         bars = np.flatnonzero(x == bar)
         needed = 2 if self.mode == "prefix-lookup" else 1
         if x[0] != begin or len(bars) < needed:
-            raise UsageError(
-                f"copying: an input must begin with {begin} and have {needed} bar{'s' * (needed > 1)} ({bar}), found"
+            self.refuse(
+                f"an input must begin with {begin} and have {needed} bar{'s' * (needed > 1)} ({bar}), found"
                 f" {x[0]} and {len(bars)}"
             )
         if self.mode == "prefix-lookup":
@@ -198,12 +188,10 @@ class Copying(Task):
             head = bars[0] + 1 + (self.ngram if self._lookup else 0)
             string, key = x[1 : bars[0]], x[bars[0] + 1 : head]
         if self._lookup and len(key) != self.ngram:
-            raise UsageError(f"copying: the key must have {self.ngram} letters, found {key.tolist()}")
+            self.refuse(f"the key must have {self.ngram} letters, found {key.tolist()}")
         for what, letters in (("string", string), ("key", key)):
             if (letters >= self.letters).any() or (what == "string" and not len(string)):
-                raise UsageError(
-                    f"copying: the {what} must be letters (0..{self.letters - 1}), found {letters.tolist()}"
-                )
+                self.refuse(f"the {what} must be letters (0..{self.letters - 1}), found {letters.tolist()}")
         return string, key, int(head)
 
     def tests(self) -> Mapping[str, Task]:
@@ -219,18 +207,14 @@ class Copying(Task):
         """The most frequent letter and, where the answer so far can be read, what follows its last letters in s."""
         if self.mode != "copy" or self.feed == "blank":
             return super().baselines()
-        return {**super().baselines(), "bigram": Rule(self._bigram), "trigram": Rule(self._trigram)}
+        grams = {"bigram": 1, "trigram": 2}
+        rules = {name: self.rule(functools.partial(self._lookup_of_last, letters=n)) for name, n in grams.items()}
+        return {**super().baselines(), **rules}
 
-    def _bigram(self, batch: Batch) -> np.ndarray:
-        return self._lookup_of_last(batch, 1)
-
-    def _trigram(self, batch: Batch) -> np.ndarray:
-        return self._lookup_of_last(batch, 2)
-
-    def _lookup_of_last(self, batch: Batch, letters: int) -> np.ndarray:
+    def _lookup_of_last(self, inputs: np.ndarray, letters: int) -> np.ndarray:
         """The token after the first occurrence, in BEGIN s END, of the last ``letters`` tokens; BAR counts as BEGIN."""
-        prediction = np.zeros(batch.y.shape, dtype=np.int64)
-        for row, x in enumerate(batch.x):
+        prediction = np.zeros_like(inputs)
+        for row, x in enumerate(inputs):
             string, _, head = self._question(without_padding(x, self.letters + 3))
             text = np.concatenate([x[:1], string, [self.letters + 2]])
             for size in range(1, letters + 1):  # the first token has one token before it
@@ -247,7 +231,7 @@ class Copying(Task):
         bars = (batch.x == self.letters + 1).cumsum(axis=1)
         last = 2 if self.mode == "prefix-lookup" else 1
         length = (bars < last).sum(axis=1) - (2 + self.ngram if last == 2 else 1)
-        return {"position": octaves_of((batch.y >= 0).cumsum(axis=1)), "string": octaves_of(length)[:, None]}
+        return {"position": octave((batch.y >= 0).cumsum(axis=1)), "string": octave(length)[:, None]}
 
     def text(self, batch: Batch, index: int) -> str:
         """The question, letters as a, b, c, ... (numbers from 27 on), and the answer after an arrow."""
@@ -271,3 +255,208 @@ def _spelt(letters: np.ndarray) -> str:
     if (letters < 26).all():
         return "".join(chr(ord("a") + letter) for letter in letters)
     return " ".join(map(str, letters))
+
+
+NOISE = 0
+NOISE_WINDOW = 16
+
+
+@registry.register("selective-copying")
+@dataclass(frozen=True)
+class SelectiveCopying(TokenTask):
+    """Return, in order, the tokens that are not noise.
+
+    With M = ``memorise`` and A = ``alphabet``: M data tokens, independent and uniform over 1..A-2, stand at M of the
+    first ``noise`` + M positions, drawn without repetition; the others hold the noise, token 0. Then M marks, token
+    A-1, follow, where the data are asked in their order. With ``spread=False`` the data stand at the first M positions
+    (copy memory). Source: Gu and Dao, "Mamba" (arXiv:2312.00752), section 4.1.1; Arjovsky et al., "Unitary Evolution
+    Recurrent Neural Networks" (arXiv:1511.06464), section 4.1, for copy memory.
+
+    ``law="mad"`` is that of Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures" (arXiv:2403.17844):
+    ``noise`` - 1 noise tokens are dealt to the gaps before the data, each independently and uniformly, none after the
+    last; then one mark and M noise tokens. There the last data token always stands directly before the mark.
+
+    >>> task = SelectiveCopying(noise=4, memorise=3, alphabet=9)
+    >>> task.answer([0, 3, 0, 0, 7, 1, 0, 8, 8, 8]).tolist()
+    [3, 7, 1]
+    """
+
+    group: ClassVar[str] = "copying"
+    grows: ClassVar[tuple[str, ...]] = ("noise",)
+    presets: ClassVar[Presets] = {
+        **{name: {"noise": 56, "memorise": 4, "alphabet": 8, **budget(lr=3e-3)} for name in ("small", "spread")},
+        "small-hard": {"noise": 112, "memorise": 8, "alphabet": 16, **budget(lr=3e-3)},
+        "delay": {"noise": 44, "memorise": 10, "alphabet": 10, "spread": False, **budget(lr=3e-3)},
+        # Mamba paper: 400,000 steps of 64 samples at a constant learning rate.
+        "paper": budget(steps=400_000, batch_size=64, lr=1e-4, eval_every=8000, val_batches=10, test_batches=50),
+        # Copy memory as of uRNN and TCN.
+        "paper-delay": {"noise": 1000, "memorise": 10, "alphabet": 10, "spread": False}
+        | budget(steps=400_000, batch_size=64, lr=1e-4, eval_every=8000),
+        # One of MAD's settings; the paper averages over several.
+        "mad": {"noise": 224, "memorise": 16, "alphabet": 16, "law": "mad"}
+        | budget(steps=20_000, batch_size=128, lr=5e-4),
+    }
+
+    noise: int = parameter(4096, "number of noise tokens", at_least=1, at_most=MAX_LENGTH)
+    memorise: int = parameter(16, "number of data tokens M", at_least=1, at_most=MAX_LENGTH // 2)
+    alphabet: int = parameter(16, "alphabet size A: noise, A - 2 data tokens, mark", at_least=3, at_most=2**20)
+    spread: bool = parameter(True, "data anywhere among the noise; false: at the beginning")
+    law: Literal["uniform", "mad"] = parameter("uniform", "where the data stand: uniform, or as MAD's code draws")
+
+    def check(self) -> None:
+        if self.noise + 2 * self.memorise > MAX_LENGTH:
+            self.refuse(f"noise + 2 memorise must be at most {MAX_LENGTH}, found {self.noise + 2 * self.memorise}")
+        if self.law == "mad" and not self.spread:
+            self.refuse("spread=false goes with law 'uniform' only")
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self.noise + 2 * self.memorise, self.alphabet)
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", self.memorise, self.alphabet)
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        count = self.memorise
+        y = rng.integers(1, self.alphabet - 1, size=count)
+        x = np.zeros(self.input.length, dtype=np.int64)
+        if self.law == "mad":
+            gaps = np.bincount(rng.integers(count, size=self.noise - 1), minlength=count)
+            x[np.cumsum(gaps + 1) - 1] = y
+            x[-count - 1] = self.alphabet - 1
+        else:
+            places = np.sort(rng.choice(self.noise + count, count, replace=False)) if self.spread else np.arange(count)
+            x[places] = y
+            x[-count:] = self.alphabet - 1
+        return Sample(x, y)
+
+    def label(self, x: np.ndarray) -> np.ndarray:
+        """The data tokens in order, ``(memorise,)``; marks may stand anywhere, and need not stand at all."""
+        data = np.flatnonzero((x != NOISE) & (x != self.alphabet - 1))
+        if len(data) != self.memorise:
+            self.refuse(f"an input must hold {self.memorise} data tokens (1..{self.alphabet - 2}), found {len(data)}")
+        if data[-1] >= len(x) - self.memorise:
+            self.refuse(
+                f"the last {self.memorise} positions are for the answer, found a data token at"
+                f" position {data[-1]} of {len(x)}"
+            )
+        return x[data]
+
+    def baselines(self) -> Mapping[str, Baseline]:
+        """The most frequent token, and the data among the last 16 positions of the text."""
+        return {**super().baselines(), f"window-{NOISE_WINDOW}": self.rule(self._window)}
+
+    def _window(self, x: np.ndarray) -> np.ndarray:
+        prediction = np.ones((len(x), self.memorise), dtype=np.int64)
+        text = x[:, : -self.memorise - (self.law == "mad")]
+        for row, seen in enumerate(text[:, -NOISE_WINDOW:]):
+            data = seen[seen != NOISE][-self.memorise :]
+            prediction[row, self.memorise - len(data) :] = data
+        return prediction
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By number of the token, from 1, and by distance from where it stands to where it is asked, in octaves."""
+        data = (batch.x != NOISE) & (batch.x != self.alphabet - 1)
+        places = np.nonzero(data)[1].reshape(len(batch.x), self.memorise)
+        asked = np.arange(batch.x.shape[1] - self.memorise, batch.x.shape[1])
+        return {"ordinal": np.arange(1, self.memorise + 1), "distance": octave(asked - places)}
+
+    def text(self, batch: Batch, index: int) -> str:
+        """The tokens, noise as dots and marks as question marks, then the answer."""
+        signs = {NOISE: ".", self.alphabet - 1: "?"}
+        x, y = batch.x[index].tolist(), batch.y[index].tolist()
+        return f"{' '.join(signs.get(token, str(token)) for token in x)} | {' '.join(map(str, y))}"
+
+
+WINDOW = 32
+
+
+@registry.register("induction-heads")
+@dataclass(frozen=True)
+class InductionHeads(TokenTask):
+    """A mark occurs once in the text and again at the end: return the token that followed it.
+
+    With V = ``vocab``: ``length`` tokens are drawn independently and uniformly from 0..V-3; position p, uniform over
+    0..length-3, is replaced by the mark V-1; the mark follows once more at the end. Label, at the last position:
+    x[p+1]. Token V-2 is not used, as in the published code. Source: Gu and Dao, "Mamba: Linear-Time Sequence Modeling
+    with Selective State Spaces" (arXiv:2312.00752), section 4.1.2; Dao et al., "Hungry Hungry Hippos"
+    (arXiv:2212.14052), section 3.1.
+
+    >>> InductionHeads(length=5).answer([4, 9, 15, 3, 8, 15]).tolist()
+    [-100, -100, -100, -100, -100, 3]
+    """
+
+    group: ClassVar[str] = "copying"
+    presets: ClassVar[Presets] = {
+        "small": {"length": 64, **budget(batch_size=64, steps=1500)},
+        # Mamba paper: trained at 256 in batches of 8 for at most 409,600 steps, tested at 2^6 to 2^20.
+        "paper": {"length": 256, "tested": "far"}
+        | budget(steps=409_600, batch_size=8, lr=1e-3, eval_every=8192, val_batches=64, test_batches=512),
+    }
+
+    length: int = parameter(256, "tokens before the final mark", at_least=3, at_most=MAX_LENGTH - 1)
+    vocab: int = parameter(
+        16, "vocabulary size V: V - 2 symbols, one unused token, the mark", at_least=3, at_most=2**20
+    )
+    supervise: Literal["answer", "all"] = parameter(
+        "answer", "training labels: the answer alone, or the next token at every position; val and test: the answer"
+    )
+    tested: Literal["near", "far"] = parameter(
+        "near", "lengths of the further tests: 2, 4, 8, 16 times the length, or the powers of two from 64 to 2^20"
+    )
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self.length + 1, self.vocab)
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        mark = self.vocab - 1
+        x = rng.integers(self.vocab - 2, size=self.length + 1)
+        place = rng.integers(self.length - 2)
+        x[place] = x[-1] = mark
+        y = np.full(self.length + 1, IGNORED)
+        if self.supervise == "all" and not self.testing:
+            y[:-1] = x[1:]
+        y[-1] = x[place + 1]
+        return Sample(x, y)
+
+    def label(self, x: np.ndarray) -> np.ndarray:
+        """The label at the last position, whatever ``supervise`` adds in training; the mark that came first counts."""
+        marks = np.flatnonzero(x == self.vocab - 1)
+        if len(marks) < 2 or marks[-1] != len(x) - 1:
+            self.refuse(
+                f"the mark ({self.vocab - 1}) must stand at the last position and once before it,"
+                f" found it at {marks.tolist()} of {len(x)} positions"
+            )
+        y = np.full(len(x), IGNORED)
+        y[-1] = x[marks[0] + 1]
+        return y
+
+    def tests(self) -> Mapping[str, Task]:
+        """Other lengths, named by their factor or, with ``tested="far"``, by themselves."""
+        if self.tested == "near":
+            return self.scaled("length", by=(2, 4, 8, 16))
+        lengths = [2**power for power in range(6, 21)]
+        return {str(length): dataclasses.replace(self, length=length) for length in lengths if length != self.length}
+
+    def baselines(self) -> Mapping[str, Baseline]:
+        """The most frequent answer, and the answer if the mark is among the last 32 tokens of the text."""
+        return {"majority": self.majority(), f"window-{WINDOW}": self.rule(self._window)}
+
+    def _window(self, x: np.ndarray) -> np.ndarray:
+        text = x[:, -1 - WINDOW : -1]
+        marks = text == self.vocab - 1
+        place = np.minimum(marks.argmax(axis=1), text.shape[1] - 2)
+        following = np.take_along_axis(text, place[:, None] + 1, axis=1)
+        return np.where(marks.any(axis=1)[:, None], following, 0)
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By distance from the end back to the mark, in octaves."""
+        place = (batch.x == self.vocab - 1).argmax(axis=1)
+        return {"distance": octave(batch.x.shape[1] - 1 - place)[:, None]}
+
+    def text(self, batch: Batch, index: int) -> str:
+        """The tokens, the mark as ``=>``, then the answer after a colon."""
+        x, answer = batch.x[index], batch.y[index, -1]
+        return " ".join("=>" if token == self.vocab - 1 else str(token) for token in x) + f" : {answer}"

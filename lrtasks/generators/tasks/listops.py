@@ -12,9 +12,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators import tables
 from lrtasks.generators.base import Rngs, Task, registry, stack
-from lrtasks.generators.baselines import Baseline
+from lrtasks.generators.baselines import Baseline, octave
 from lrtasks.generators.listops import grammar, sampling
-from lrtasks.generators.octaves import octave
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 SETTINGS = {

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from lrtasks.generators import make
-from lrtasks.generators.recall_tokens import Uniforms
+from lrtasks.generators.tokens import Uniforms
 from lrtasks.spec import IGNORED
 
 SETTINGS: list[dict[str, Any]] = [

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.tasks.stack import Stack
+from lrtasks.generators.tasks.structure import Stack
 
 
 @pytest.mark.parametrize("feed", ["teacher", "blank"])
@@ -71,11 +71,11 @@ def test_the_law_of_actions_and_stacks() -> None:
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        ([6, 4], "three tokens for each operation, found 2"),
+        ([6, 4], "a multiple of 3, found 2 tokens"),
         ([6, 4, 3, 7, 5, 8], "the pop at 3 takes from stack 5, which is empty"),
-        ([0, 4, 3], "PUSH .* or POP .* must stand at 0, found 0"),
-        ([6, 3, 3], r"a stack \(4..5\) must stand at 1, found 3"),
-        ([6, 4, 8], r"a value \(0..3\) must stand at 2, found 8"),
+        ([0, 4, 3], "actions .* must be in 6..7, found 0 at position 0"),
+        ([6, 3, 3], r"stacks must be in 4..5, found 3 at position 1"),
+        ([6, 4, 8], r"values must be in 0..3, found 8 at position 2"),
         ([6, 4, 9], "tokens must be in 0..8"),
     ],
 )
