@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.layers import make_norm, require_causal, zero_padding
-from lrtasks.models.ops.short_conv import canon_layer
+from lrtasks.models.ops.chunked import hide
+from lrtasks.models.ops.layers import canon_layer, make_norm, require_causal
 from lrtasks.registry import source_digest
 from lrtasks.spec import Spec
 
@@ -135,7 +135,7 @@ class Backbone(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         # padding of any value, NaN included, must neither reach an output nor make a gradient NaN
-        hidden = self.encoder(zero_padding(x, mask) if self.input.kind == "real" else x)
+        hidden = self.encoder(hide(x, mask) if self.input.kind == "real" else x)
         for block in self.blocks:
             hidden = recomputed(block, hidden, mask) if self.recomputes and self.training else block(hidden, mask)
         y: Tensor = self.decoder(self._read(self.final_norm(hidden), mask))
@@ -174,7 +174,7 @@ class Backbone(nn.Module):
         if mask is None:
             return hidden.mean(1, keepdim=True)
         count = mask.sum(1).clamp_min(1).view(-1, 1, 1)
-        return zero_padding(hidden, mask).sum(1, keepdim=True) / count
+        return hide(hidden, mask).sum(1, keepdim=True) / count
 
 
 def recompute_blocks(model: nn.Module) -> None:

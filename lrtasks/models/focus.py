@@ -29,6 +29,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import Block, ModelConfig, ResidualBlock
+from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.gated_attention import ChunkAttention, default_chunk
 from lrtasks.models.ops.hypernetwork import (
     BinSummary,
@@ -39,7 +40,7 @@ from lrtasks.models.ops.hypernetwork import (
     LearnedCoefficients,
 )
 from lrtasks.models.ops.iir import BinFilter
-from lrtasks.models.ops.layers import WEIGHT_STD, linear, make_norm, normal_, silu_feedforward, zero_padding
+from lrtasks.models.ops.layers import WEIGHT_STD, linear, make_norm, normal_, silu_feedforward
 from lrtasks.models.ops.scoped_attention import warn_of_padding
 from lrtasks.spec import Spec
 
@@ -84,7 +85,7 @@ class FocusLayer(nn.Module):
         """``mask`` is ``(batch, length)`` bool, False at padding; ``summary`` that of the encoded input, if shared."""
         normed = self.norm(x) if self.prenorm else x
         k, v, reset, update, hidden = self._mix(
-            self.filter(zero_padding(normed, mask), self.coefficients(normed, mask, summary))
+            self.filter(hide(normed, mask), self.coefficients(normed, mask, summary))
         )
         return self._finish(x, self.attention(self.query(normed), k, v, mask), reset, update, hidden)
 

@@ -33,11 +33,10 @@ from lrtasks.errors import UsageError, unknown
 from lrtasks.models import registry
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
 from lrtasks.models.factory import own_mixer
-from lrtasks.models.ops.short_conv import ShortConv, check_canon
+from lrtasks.models.ops.layers import GatedFeedForward, ShortConv, check_canon
 from lrtasks.models.recurrent import (
     PAPER,
     SMALL,
-    GatedFeedForward,
     RecurrentConfig,
     shrink_outputs,
     spare_vectors,

@@ -20,8 +20,7 @@ from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
 from lrtasks.models.ops.attention import MultiHeadAttention, check_heads
-from lrtasks.models.ops.layers import FeedForward
-from lrtasks.models.ops.short_conv import check_canon
+from lrtasks.models.ops.layers import FeedForward, check_canon
 from lrtasks.spec import Spec
 
 WEIGHT_STD = 0.02

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.layers import normal_, require_causal, zero_padding
+from lrtasks.models.ops.chunked import hide
+from lrtasks.models.ops.layers import normal_, require_causal
 from lrtasks.models.portraits import Portrait
 
 CHUNK = {"cpu": 1 << 19}
@@ -188,7 +189,7 @@ class KernelConvolution(nn.Module):
         """
         taps = self.kernel(min(x.shape[1], self.kernel_length or x.shape[1]))
         ahead = taps[1] if self.kernel.directions == 2 else None
-        return fft_conv(zero_padding(x, mask).transpose(1, 2), taps[0], ahead, lag=lag).transpose(1, 2)
+        return fft_conv(hide(x, mask).transpose(1, 2), taps[0], ahead, lag=lag).transpose(1, 2)
 
     def initial_state(self, batch: int) -> ExponentialState | WindowState:
         """State before the first position: N numbers per channel, or the last K inputs.

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.convolution import WindowState, fft_conv
 from lrtasks.models.ops.iir import stable_coefficients
-from lrtasks.models.ops.layers import zero_padding
 
 KERNEL_STD = 0.002
 KERNEL_LR = 1e-3
@@ -132,7 +132,7 @@ class BinSummary(nn.Module):
         bins = max(-(-x.shape[1] // self.bin_length) - 1, 0)
         if not bins:
             return x.new_zeros(len(x), x.shape[2], 0, self.pooled)
-        y = self.conv(zero_padding(x, mask)[:, : bins * self.bin_length]).transpose(1, 2)
+        y = self.conv(hide(x, mask)[:, : bins * self.bin_length]).transpose(1, 2)
         y = y.reshape(*y.shape[:2], bins, self.bin_length)
         largest: Tensor = F.adaptive_max_pool1d(y.flatten(0, 1), self.pooled)
         return largest.view(*y.shape[:3], self.pooled)

@@ -26,7 +26,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.layers import require_causal, zero_padding
+from lrtasks.models.ops.chunked import hide
+from lrtasks.models.ops.layers import require_causal
 from lrtasks.models.ops.positions import LocalBias
 from lrtasks.models.ops.quantiser import Codebook
 from lrtasks.models.ops.scoped_attention import AttentionFunction, Bias, Scope, Tiles, attention_weights
@@ -81,8 +82,8 @@ def attend_quantised(
     tiles = Tiles(length, count, block, back, 0 if causal else back)
     part = _Part(tiles, function, v.shape[2], causal, _added(tiles, causal, bias, q.device), valid is not None)
     dtype = torch.promote_types(v.dtype, torch.float32)
-    k, v = zero_padding(k, valid), zero_padding(v, valid)
-    columns = [v.to(dtype), zero_padding(torch.ones(batch, length, 1, dtype=dtype, device=v.device), valid)]
+    k, v = hide(k, valid), hide(v, valid)
+    columns = [v.to(dtype), hide(torch.ones(batch, length, 1, dtype=dtype, device=v.device), valid)]
     if key_gradients == "code-mean":
         columns.append(k.to(dtype))
     edge, extra = back * block, count * block - length

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lrtasks.models.ops.layers import zero_padding
+from lrtasks.models.ops.chunked import hide
 from lrtasks.models.portraits import Portrait
 
 FLOOR = 0.01  # least divisor of a centre; a code whose average count is below it is dead, its centre no mean any more
@@ -108,10 +108,10 @@ class Codebook(nn.Module):
         centres = self.centres()
         codes = self.assign(keys, centres)
         chosen = centres.index_select(0, codes.flatten()).view_as(keys).to(keys.dtype)
-        seen = zero_padding(keys.detach(), mask).flatten(0, 1).to(self.total.dtype)
+        seen = hide(keys.detach(), mask).flatten(0, 1).to(self.total.dtype)
         weight = torch.ones_like(seen[:, 0]) if mask is None else mask.flatten().to(seen.dtype)
         number = weight.sum().clamp_min(1)
-        error = zero_padding(keys - chosen, mask).square().sum() / number
+        error = hide(keys - chosen, mask).square().sum() / number
         self._commitment = error
         counts = torch.zeros_like(self.count).index_add_(0, codes.flatten(), weight)
         self.usage = Usage(counts, error.detach(), seen.square().sum() / number)

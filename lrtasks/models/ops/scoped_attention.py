@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lrtasks.models.ops.layers import zero_padding
+from lrtasks.models.ops.chunked import hide
 
 AttentionFunction = Literal["softmax", "relu2", "laplace"]
 Bias = Callable[[Tensor], Tensor]
@@ -226,7 +226,7 @@ def attend(
     """
     length = q.shape[1]
     q = q * _scale(q, scope, function, valid)
-    k, v = (zero_padding(x, valid) for x in (k, v))
+    k, v = (hide(x, valid) for x in (k, v))
     near = None if positions is None else positions.to(torch.int32)
     tile = functools.partial(_attend_tile, scope=scope, function=function, bias=bias, padded=valid is not None)
     if scope.before is None and (scope.chunk or length) >= length > 2 * BLOCK:
