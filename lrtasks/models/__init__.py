@@ -32,7 +32,7 @@ registry: Registry[ModelConfig] = Registry(
         "attention": "attention:Attention",
         "deltanet": "deltanet:DeltaNet",
         "dlr": "dlr:DLR",
-        "dss": "dss:DSS",
+        "dss": "s4d:DSS",
         "focus": "focus:Focus",
         "focus-h": "focus:FocusH",
         "gated-deltanet": "deltanet:GatedDeltaNet",

@@ -240,6 +240,12 @@ class ModelConfig(Config):
         """Digest of the user's source files that the model is made of; ``None`` for a model of this package."""
         return None if type(self).__module__.split(".")[0] == "lrtasks" else source_digest(type(self))
 
+    def require_order(self, low: str, high: str) -> None:
+        """Raise :class:`UsageError` unless the parameter ``low`` is at most ``high``."""
+        least, most = getattr(self, low), getattr(self, high)
+        if least > most:
+            raise UsageError(f"{self.name}: {low} must be at most {high} ({most:g}), found {least:g}")
+
     def mixer(self, length: int, causal: bool) -> nn.Module:
         """One mixer on ``(batch, length, d_model)``."""
         raise NotImplementedError

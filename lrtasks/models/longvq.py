@@ -31,7 +31,7 @@ from lrtasks.models.ops.exponentials import EMAKernel
 from lrtasks.models.ops.layers import WEIGHT_STD, linear, make_norm, normal_, silu_feedforward
 from lrtasks.models.ops.quantised_attention import QuantisedAttention
 from lrtasks.models.ops.quantiser import Codebook
-from lrtasks.models.s4d import S4DKernel
+from lrtasks.models.s4d import S4D, S4DKernel
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 128
@@ -279,4 +279,4 @@ class LongVQ(ModelConfig):
         if self.ssm == "ema":
             return EMAKernel(self.d_model, self.d_state, directions, truncated=False)
         start: Literal["lin", "legs"] = "lin" if self.ssm == "s4d-lin" else "legs"
-        return S4DKernel(self.d_model, self.d_state, 1e-3, 1e-1, start, lr=1e-3, directions=directions)
+        return S4DKernel(S4D(d_model=self.d_model, d_state=self.d_state, start=start), directions)

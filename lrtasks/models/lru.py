@@ -29,6 +29,7 @@ from lrtasks.models.ops.layers import Recurrent
 from lrtasks.models.ops.scans import diagonal_scan
 from lrtasks.models.portraits import Portrait
 from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
+from lrtasks.models.s4d import legs_matrix
 
 
 class DiagonalSSM(Recurrent):
@@ -115,17 +116,13 @@ def _lru_coefficients(
 def legs_eigenvalues(states: int) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues with negative imaginary part of the normal part of HiPPO-LegS, and their vectors.
 
-    The matrix is -1/2 on its diagonal and skew-symmetric beside it, -sqrt((i + 1/2)(j + 1/2)) at i > j.
-
     Args:
         states: size of the matrix, even.
 
     Returns:
         ``(states / 2,)``, in the order of their imaginary parts, and ``(states, states / 2)``, complex128.
     """
-    half_steps = np.sqrt(np.arange(states) + 0.5)
-    below = np.tril(np.outer(half_steps, half_steps), -1)
-    imaginary, vectors = np.linalg.eigh(-1j * (below.T - below))
+    imaginary, vectors = np.linalg.eigh(legs_matrix(states))
     return -0.5 + 1j * imaginary[: states // 2], vectors[:, : states // 2]
 
 
@@ -251,8 +248,7 @@ class S5(RecurrentConfig):
     def check(self) -> None:
         pairs = self.divided(self.d_state, 2, "the pairs of states, 2 wide,")
         self.divided(pairs, self.blocks_of_start, "blocks_of_start")
-        if self.dt_min > self.dt_max:
-            raise UsageError(f"s5: dt_min must be at most dt_max ({self.dt_max:g}), found {self.dt_min:g}")
+        self.require_order("dt_min", "dt_max")
 
     def layer(self, index: int) -> SSMLayer:
         return SSMLayer(S5Core(self), self.d_model)

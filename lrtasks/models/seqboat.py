@@ -32,7 +32,7 @@ from lrtasks.models.ops.layers import FeedForward, linear, make_norm, silu_feedf
 from lrtasks.models.ops.positions import RelativeBias, Sinusoids
 from lrtasks.models.ops.scoped_attention import Scope, warn_of_padding
 from lrtasks.models.ops.sparse import Router, SparseModule, make_router
-from lrtasks.models.s4d import S4DKernel
+from lrtasks.models.s4d import S4D, S4DKernel
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 256
@@ -312,7 +312,7 @@ class SeqBoat(ModelConfig):
     def _kernel(self, directions: int) -> Kernel:
         if self.ssm == "ema":
             return EMAKernel(self.d_model, self.d_state, directions)
-        return S4DKernel(self.d_model, self.d_state, 1e-3, 1e-1, lr=1e-3, directions=directions)
+        return S4DKernel(S4D(d_model=self.d_model, d_state=self.d_state), directions)
 
     def _feedforward(self) -> FeedForward:
         return silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=True)
