@@ -208,10 +208,9 @@ class Hybrid(ModelConfig):
             mixer = part.mixer(input.length, causal)
         if not causal and self.canon:
             raise UsageError(f"{self.name}: canon is causal: build it with causal=True")
-        shared = (self.d_model, part.norm, part.prenorm, part.dropout)
-        blocks: list[nn.Module] = [ResidualBlock(mixer, *shared, canon="A" in self.canon)]
+        blocks: list[nn.Module] = [ResidualBlock(mixer, *part.around, canon="A" in self.canon)]
         if mlp:
-            blocks.append(ResidualBlock(feedforward(), *shared, canon="C" in self.canon))
+            blocks.append(ResidualBlock(feedforward(), *part.around, canon="C" in self.canon))
         return blocks
 
     def _feedforward(self) -> nn.Module:

@@ -25,10 +25,10 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import lra, registry
-from lrtasks.models.base import Block, ModelConfig, ResidualBlock
+from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
 from lrtasks.models.ops.convolution import SSM, Kernel
 from lrtasks.models.ops.exponentials import EMAKernel
-from lrtasks.models.ops.layers import WEIGHT_STD, linear, make_norm, normal_, silu_feedforward
+from lrtasks.models.ops.layers import WEIGHT_STD, linear, normal_, silu_feedforward
 from lrtasks.models.ops.quantised_attention import QuantisedAttention
 from lrtasks.models.ops.quantiser import Codebook
 from lrtasks.models.s4d import S4D, S4DKernel
@@ -67,42 +67,44 @@ class SharedQueriesAndKeys(nn.Module):
         return shared * self.gamma[0] + self.beta[0], shared * self.gamma[1] + self.beta[1]
 
 
-class LongVQLayer(Block):
-    """One layer, as the module docstring says.
+class LongVQLayer(NormedBlock):
+    """One layer, as the module docstring says, for sequences of at most ``length``."""
 
-    Args:
-        d_model: width d.
-        ssm: the state-space map.
-        maps: from Z to queries and keys.
-        attention: the attention on queries, keys and V.
-        norm: normalisation, one of :data:`lrtasks.models.ops.layers.NORMS`.
-        prenorm: normalise before instead of after.
-        dropout: rate on Z and O_a.
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        ssm: SSM,
-        maps: nn.Module,
-        attention: QuantisedAttention,
-        *,
-        norm: str,
-        prenorm: bool,
-        dropout: float,
-    ) -> None:
+    def __init__(self, config: LongVQ, length: int, causal: bool) -> None:
         super().__init__()
-        self.ssm, self.maps, self.attention = ssm, maps, attention
-        self.value = linear(d_model, attention.d_v, truncated=False)
-        self.gate = linear(d_model, attention.d_v, truncated=False)
-        self.out = linear(attention.d_v, d_model, truncated=False)
+        d_model, directions, codebook = config.d_model, 1 if causal else 2, None
+        d_k, d_v = config.d_k or max(1, d_model // 2), config.d_v or 2 * d_model
+        kernel: Kernel
+        if config.ssm == "ema":
+            kernel = EMAKernel(d_model, config.d_state, directions, truncated=False)
+        else:
+            start: Literal["lin", "legs"] = "lin" if config.ssm == "s4d-lin" else "legs"
+            kernel = S4DKernel(S4D(d_model=d_model, d_state=config.d_state, start=start), directions)
+        self.ssm = SSM(kernel, d_model, length, config.kernel_length, truncated=False)
+        self.maps = (SharedQueriesAndKeys if config.shared_qk else QueriesAndKeys)(d_model, d_k)
+        if config.quantise:
+            std = d_k**-0.25 if config.qk_norm else WEIGHT_STD
+            codebook = Codebook(config.codebook, d_k, commitment=config.commitment, decay=config.decay, std=std)
+        self.attention = QuantisedAttention(
+            d_k,
+            d_v,
+            length,
+            config.reach(length),
+            causal=causal,
+            function=config.attention,
+            codebook=codebook,
+            local_bias=config.local_bias,
+            qk_norm=config.qk_norm,
+            key_gradients=config.key_gradients,
+        )
+        self.value = linear(d_model, d_v, truncated=False)
+        self.gate = linear(d_model, d_v, truncated=False)
+        self.out = linear(d_v, d_model, truncated=False)
         self.update = linear(d_model, d_model, truncated=False)
-        self.norm = make_norm(norm, d_model)
-        self.prenorm = prenorm
-        self.dropout = nn.Dropout(dropout)
+        self.set_norm(*config.around)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        normed = self.norm(x) if self.prenorm else x
+        normed = self.normed(x)
         z = self.dropout(F.silu(self.ssm(normed, mask)))
         q, k = self.maps(z)
         attended = self.attention(q, k, F.silu(self.value(normed)), mask)
@@ -115,7 +117,7 @@ class LongVQLayer(Block):
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
         recurrent, memory = state
-        normed = self.norm(x) if self.prenorm else x
+        normed = self.normed(x)
         z, recurrent = self.ssm.step(normed, recurrent)
         z = F.silu(z)
         q, k = self.maps(z)
@@ -124,8 +126,7 @@ class LongVQLayer(Block):
 
     def _finish(self, x: Tensor, normed: Tensor, z: Tensor, attended: Tensor) -> Tensor:
         candidate = self.dropout(self.out(F.silu(self.gate(z)) * attended))
-        y: Tensor = x + torch.sigmoid(self.update(normed)) * (candidate - x)
-        return y if self.prenorm else self.norm(y)
+        return self.blend(x, torch.sigmoid(self.update(normed)), candidate)
 
 
 @registry.register("longvq")
@@ -225,36 +226,13 @@ class LongVQ(ModelConfig):
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         blocks: list[nn.Module] = []
         for _ in range(self.layers):
-            blocks.append(self._layer(input.length, causal))
+            blocks.append(LongVQLayer(self, input.length, causal))
             feedforward = silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
-            blocks.append(ResidualBlock(feedforward, self.d_model, self.norm, self.prenorm, self.dropout))
+            blocks.append(ResidualBlock(feedforward, *self.around))
         return blocks
 
-    def _layer(self, length: int, causal: bool) -> LongVQLayer:
-        d_k = self.d_k or max(1, self.d_model // 2)
-        maps = SharedQueriesAndKeys if self.shared_qk else QueriesAndKeys
-        return LongVQLayer(
-            self.d_model,
-            SSM(self._kernel(1 if causal else 2), self.d_model, length, self.kernel_length, truncated=False),
-            maps(self.d_model, d_k),
-            QuantisedAttention(
-                d_k,
-                self.d_v or 2 * self.d_model,
-                length,
-                self._window(length),
-                causal=causal,
-                function=self.attention,
-                codebook=self._codebook(d_k),
-                local_bias=self.local_bias,
-                qk_norm=self.qk_norm,
-                key_gradients=self.key_gradients,
-            ),
-            norm=self.norm,
-            prenorm=self.prenorm,
-            dropout=self.dropout,
-        )
-
-    def _window(self, length: int) -> int:
+    def reach(self, length: int) -> int:
+        """ω in a sequence of at most ``length``; raises :class:`UsageError` for a longer window."""
         if self.window is None:
             return min(DEFAULT_WINDOW, length)
         if self.window > length:
@@ -263,20 +241,3 @@ class LongVQ(ModelConfig):
                 " window=none takes one that fits"
             )
         return self.window
-
-    def _codebook(self, d_k: int) -> Codebook | None:
-        if not self.quantise:
-            return None
-        return Codebook(
-            self.codebook,
-            d_k,
-            commitment=self.commitment,
-            decay=self.decay,
-            std=d_k**-0.25 if self.qk_norm else WEIGHT_STD,
-        )
-
-    def _kernel(self, directions: int) -> Kernel:
-        if self.ssm == "ema":
-            return EMAKernel(self.d_model, self.d_state, directions, truncated=False)
-        start: Literal["lin", "legs"] = "lin" if self.ssm == "s4d-lin" else "legs"
-        return S4DKernel(S4D(d_model=self.d_model, d_state=self.d_state, start=start), directions)

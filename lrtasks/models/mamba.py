@@ -166,7 +166,7 @@ class Mamba2Layer(RecurrentLayer):
         d_model, d_inner, heads = config.d_model, config.expand * config.d_model, config.heads
         states = config.groups * config.d_state
         self.sizes = (d_inner, d_inner + 2 * states, heads)
-        self.mixed_sizes = (d_inner, states, states)
+        self.mixed_sizes = [d_inner, states, states]
         self.in_proj = nn.Linear(d_model, sum(self.sizes), bias=False)
         self.conv1d = ShortConv(self.sizes[1], bias=True)
         self.dt_bias = nn.Parameter(step_bias(heads))

@@ -107,11 +107,10 @@ class RecurrentConfig(ModelConfig):
         self.require_causal(causal)
         check_canon(self.name, self.canon, "ACD")
         blocks = []
-        shared = (self.d_model, self.norm, self.prenorm, self.dropout)
         for index in range(self.layers):
-            blocks.append(ResidualBlock(self.layer(index), *shared, canon="A" in self.canon))
+            blocks.append(ResidualBlock(self.layer(index), *self.around, canon="A" in self.canon))
             if self.mlp:
-                blocks.append(ResidualBlock(self.feedforward(index), *shared, canon="C" in self.canon))
+                blocks.append(ResidualBlock(self.feedforward(index), *self.around, canon="C" in self.canon))
         return blocks
 
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:

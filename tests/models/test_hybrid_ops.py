@@ -13,7 +13,7 @@ from lrtasks.models import build
 from lrtasks.models.ops.layers import make_norm
 from lrtasks.models.ops.positions import RelativeBias, RotaryBias, Sinusoids, rotate
 from lrtasks.models.ops.scoped_attention import Scope, attend, attention_span, laplace, relu2
-from lrtasks.models.ops.sparse import Selection
+from lrtasks.models.seqboat import Selection
 from lrtasks.spec import Spec
 
 

@@ -19,10 +19,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lrtasks.errors import UsageError
 from lrtasks.models.ops.chunked import hide
+from lrtasks.models.ops.layers import WEIGHT_STD, normal_, require_causal
+from lrtasks.models.ops.positions import rotate
 
 AttentionFunction = Literal["softmax", "relu2", "laplace"]
 Bias = Callable[[Tensor], Tensor]
@@ -383,6 +386,123 @@ def attend_step(
     scores = scores.masked_fill((ranks < first) | (ranks < 0), -torch.inf)
     weights = attention_weights(scores, function, padded=active is not None)
     return (weights.unsqueeze(1) @ memory.v).squeeze(1), memory
+
+
+class ScopedAttention(nn.Module):
+    """:func:`attend`, and its streaming form.
+
+    Args:
+        widths: of queries and keys, and of values.
+        length: longest sequence; slots of the streaming memory where nothing bounds them.
+        scope: which keys a query sees.
+        function: from scores to weights.
+        bias: module that maps distances to numbers added to the scores, or None.
+        by_rank: the bias measures distances in ranks of the (compressed) sequence, not in original positions.
+    """
+
+    by_row = False
+    """Whether the rows of a batch may differ in the keys that they store."""
+
+    def __init__(
+        self,
+        widths: tuple[int, int],
+        length: int,
+        scope: Scope,
+        function: AttentionFunction,
+        bias: nn.Module | None,
+        *,
+        by_rank: bool = False,
+    ) -> None:
+        super().__init__()
+        self.widths, self.length, self.scope = widths, length, scope
+        self.function: AttentionFunction = function
+        self.bias, self.by_rank = bias, by_rank
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """As :func:`attend`; ``positions`` are the original ones, ``(batch, n)``, None for 0 .. n-1."""
+        places = None if self.by_rank else positions
+        return attend(q, k, v, scope=self.scope, function=self.function, valid=valid, bias=self.bias, positions=places)
+
+    def initial_state(self, batch: int, like: Tensor) -> Memory:
+        """Empty memory of as many slots as a query can see, in the type and on the device of ``like``.
+
+        Raises:
+            UsageError: if the attention is not causal.
+        """
+        require_causal(self.scope.causal)
+        positions, slots = self.bias is not None and not self.by_rank, self.scope.slots(self.length)
+        return Memory.empty(batch, slots, self.widths, like, positions=positions, by_row=self.by_row)
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, memory: Memory, position: int, active: Tensor | None = None
+    ) -> tuple[Tensor, Memory]:
+        """One position, as :func:`attend_step`."""
+        return attend_step(q, k, v, memory, position, active, scope=self.scope, function=self.function, bias=self.bias)
+
+
+class SharedAttention(ScopedAttention):
+    """Attention on a shared representation z: queries z ⊙ γ_0 + β_0, keys z ⊙ γ_1 + β_1 (MEGA, sections 3.2 to 3.4).
+
+    Args:
+        widths: of z and of the values.
+        length: as :class:`ScopedAttention` takes it, and what follows.
+        scope: likewise.
+        function: likewise.
+        bias: likewise.
+        by_rank: likewise.
+        rotary: turn queries and keys by their original positions; z must have an even width.
+        truncated: cut the normal draws of γ (standard deviation 0.02) at 0.04.
+    """
+
+    by_row = True
+
+    def __init__(
+        self,
+        widths: tuple[int, int],
+        length: int,
+        scope: Scope,
+        function: AttentionFunction,
+        bias: nn.Module | None,
+        *,
+        by_rank: bool = False,
+        rotary: bool = False,
+        truncated: bool = True,
+    ) -> None:
+        super().__init__(widths, length, scope, function, bias, by_rank=by_rank)
+        if rotary and widths[0] % 2:
+            raise UsageError(f"rotary positions turn pairs of features: d_z must be even, found {widths[0]}")
+        self.rotary = rotary
+        self.gamma = nn.Parameter(normal_(torch.empty(2, widths[0]), WEIGHT_STD, truncated=truncated))
+        self.beta = nn.Parameter(torch.zeros(2, widths[0]))
+
+    def forward(  # type: ignore[override]
+        self, z: Tensor, v: Tensor, valid: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """``(batch, n, d_z)`` and ``(batch, n, d_v)`` to attended values ``(batch, n, d_v)``."""
+        return super().forward(*self._queries_and_keys(z, positions), v, valid, positions)
+
+    def initial_state(self, batch: int) -> Memory:  # type: ignore[override]
+        return super().initial_state(batch, self.gamma)
+
+    def step(  # type: ignore[override]
+        self, z: Tensor, v: Tensor, memory: Memory, position: int, active: Tensor | None = None
+    ) -> tuple[Tensor, Memory]:
+        """One position: ``(batch, d_z)`` and ``(batch, d_v)`` to ``(batch, d_v)``."""
+        places = torch.full((len(z), 1), position, device=z.device)
+        q, k = (x[:, 0] for x in self._queries_and_keys(z.unsqueeze(1), places))
+        return super().step(q, k, v, memory, position, active)
+
+    def _queries_and_keys(self, z: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+        q, k = z * self.gamma[0] + self.beta[0], z * self.gamma[1] + self.beta[1]
+        if not self.rotary:
+            return q, k
+        if positions is None:
+            return rotate(q), rotate(k)
+        both = torch.stack([q, k])
+        turned = rotate(both.flatten(1, 2), positions.flatten()).view_as(both)
+        return turned[0], turned[1]
 
 
 def attention_span(positions: Tensor, counts: Tensor, scope: Scope) -> Tensor:
