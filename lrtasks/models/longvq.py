@@ -424,9 +424,8 @@ class LongVQLayer(NormedBlock):
             start: Literal["lin", "legs"] = "lin" if config.ssm == "s4d-lin" else "legs"
             kernel = S4DKernel(S4D(d_model=d_model, d_state=config.d_state, start=start), directions)
         self.ssm = SSM(kernel, d_model, length, config.kernel_length, truncated=False)
-        self.maps = (SharedQueriesAndKeys if config.shared_qk else QueriesAndKeys)(
-            d_model, config.d_k or max(1, d_model // 2)
-        )
+        maps = SharedQueriesAndKeys if config.shared_qk else QueriesAndKeys
+        self.maps = maps(d_model, config.d_k or max(1, d_model // 2))
         self.attention = QuantisedAttention(config, length, causal)
         self.value = linear(d_model, d_v, truncated=False)
         self.gate = linear(d_model, d_v, truncated=False)

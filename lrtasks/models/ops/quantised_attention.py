@@ -17,7 +17,6 @@ pass computes each again.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
 import torch
@@ -26,7 +25,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lrtasks.models.ops.chunked import hide
-from lrtasks.models.ops.scoped_attention import AttentionFunction, Bias, Tiles, attention_weights
+from lrtasks.models.ops.scoped_attention import AttentionFunction, Bias, Scope, Tiles, attention_weights, by_distance
 
 KeyGradients = Literal["near", "code-mean"]
 WORKING = 2**25
@@ -74,8 +73,9 @@ def attend_quantised(
     block = min(block, length)
     count = -(-length // block)
     back = min(1, count - 1)
-    tiles = Tiles(length, count, block, back, 0 if causal else back)
-    part = _Part(tiles, function, v.shape[2], causal, _added(tiles, causal, bias, q.device), valid is not None)
+    tiles = Tiles(length, block, back, 0 if causal else back)
+    added = by_distance(Scope(causal), block, tiles.span, back * block, q.device, bias)
+    d_v, padded = v.shape[2], valid is not None
     dtype = torch.promote_types(v.dtype, torch.float32)
     k, v = hide(k, valid), hide(v, valid)
     columns = [v.to(dtype), hide(torch.ones(batch, length, 1, dtype=dtype, device=v.device), valid)]
@@ -84,10 +84,47 @@ def attend_quantised(
     edge, extra = back * block, count * block - length
     q = F.pad(q, (0, 0, 0, extra))
     k, content = (F.pad(x, (0, 0, edge, edge + extra)) for x in (k, torch.cat(columns, -1)))
-    if count <= 2:
-        codes = centres = None
-    if codes is None or centres is None:
-        return part(q, k, content, None, None, None, None)[:, :length]
+
+    def near_keys(x: Tensor, blocks: int) -> Tensor:
+        """``(batch, blocks, span, width)`` from ``(batch, positions, width)``."""
+        x = _blocks(x, block)
+        return torch.cat([x[:, shift : shift + blocks] for shift in range(1 + tiles.back + tiles.ahead)], 2)
+
+    def part(
+        q: Tensor,
+        k: Tensor,
+        content: Tensor,
+        codes: Tensor | None = None,
+        before: Tensor | None = None,
+        after: Tensor | None = None,
+    ) -> Tensor:
+        """``(batch, G ω, d_v)`` for G blocks of queries; keys, content and codes hold a block more on either side.
+
+        ``content`` is values, 1, and perhaps keys, zero where padded; ``before`` and ``after``, ``(batch, S, width)``,
+        are its sums over the far keys of the first and of the last block outside the segment.
+        """
+        queries = _blocks(q, block)
+        near_content = near_keys(content, queries.shape[1])
+        values = near_content[..., :d_v].to(q.dtype)
+        near = queries @ near_keys(k, queries.shape[1]).transpose(-1, -2)
+        near = near if added is None else near + added
+        near = near.masked_fill(near_content[..., d_v].unsqueeze(2) == 0, -torch.inf)
+        if codes is None or centres is None or before is None:
+            weights, _ = join(near, None, None, function, padded=padded)
+            return (weights.to(q.dtype) @ values).flatten(1, 2)
+        sums = _far_sums(content, codes, len(centres), block, before, None if causal else after)
+        number = sums[..., d_v].detach().unsqueeze(2)
+        c = centres.to(q.dtype)
+        if sums.shape[-1] > d_v + 1:
+            mean = sums[..., d_v + 1 :] / number.transpose(2, 3).clamp_min(1)
+            c = c + (mean - mean.detach()).to(q.dtype)
+        weights, far_weights = join(near, queries @ c.transpose(-1, -2), number, function, padded=padded)
+        assert far_weights is not None
+        far = (far_weights.to(sums.dtype) @ sums[..., :d_v]).to(q.dtype)
+        return (weights.to(q.dtype) @ values + far).flatten(1, 2)
+
+    if count <= 2 or codes is None or centres is None:
+        return part(q, k, content)[:, :length]
 
     codes = F.pad(codes, (edge, edge + extra))
     size = len(centres)
@@ -99,7 +136,7 @@ def attend_quantised(
     outputs = []
     for start, stop, first, last in zip(starts, stops, before, after, strict=True):
         queries, keys = slice(start * block, stop * block), slice(start * block, (stop + 2) * block)
-        arguments = (q[:, queries], k[:, keys], content[:, keys], codes[:, keys], centres, first, last)
+        arguments = (q[:, queries], k[:, keys], content[:, keys], codes[:, keys], first, last)
         if len(starts) > 1 and torch.is_grad_enabled():
             outputs.append(checkpoint(part, *arguments, use_reentrant=False, preserve_rng_state=False))
         else:
@@ -130,80 +167,6 @@ def join(
     weights = attention_weights(torch.cat([near, far + number.log()], -1), function, padded=padded)
     near_weights, far_weights = torch.split(weights, [near.shape[-1], far.shape[-1]], -1)
     return near_weights, far_weights / number.clamp_min(1)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """Attention of a segment of blocks.
-
-    Attributes:
-        tiles: shape of a block with its near keys.
-        function: from scores to weights.
-        d_v: width of values.
-        causal: far keys lie before only.
-        added: bias, and -inf after the query if causal, ``(block, span)`` or None.
-        padded: some keys are padding.
-    """
-
-    tiles: Tiles
-    function: AttentionFunction
-    d_v: int
-    causal: bool
-    added: Tensor | None
-    padded: bool
-
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        content: Tensor,
-        codes: Tensor | None,
-        centres: Tensor | None,
-        before: Tensor | None,
-        after: Tensor | None,
-    ) -> Tensor:
-        """``(batch, G ω, d_v)`` for G blocks of queries; keys, content and codes hold a block more on either side.
-
-        ``content`` is values, 1, and perhaps keys, zero where padded; ``before`` and ``after``, ``(batch, S, width)``,
-        are its sums over the far keys of the first and of the last block outside the segment.
-        """
-        block, d_v = self.tiles.block, self.d_v
-        queries = _blocks(q, block)
-        near_content = self._near(content, queries.shape[1])
-        near = queries @ self._near(k, queries.shape[1]).transpose(-1, -2)
-        if self.added is not None:
-            near = near + self.added
-        near = near.masked_fill(near_content[..., d_v].unsqueeze(2) == 0, -torch.inf)
-        if codes is None or centres is None or before is None:
-            weights, _ = join(near, None, None, self.function, padded=self.padded)
-            return (weights.to(q.dtype) @ near_content[..., :d_v].to(q.dtype)).flatten(1, 2)
-        sums = _far_sums(content, codes, len(centres), block, before, None if self.causal else after)
-        number = sums[..., d_v].detach().unsqueeze(2)
-        c = centres.to(q.dtype)
-        if sums.shape[-1] > d_v + 1:
-            mean = sums[..., d_v + 1 :] / number.transpose(2, 3).clamp_min(1)
-            c = c + (mean - mean.detach()).to(q.dtype)
-        far = queries @ c.transpose(-1, -2)
-        weights, far_weights = join(near, far, number, self.function, padded=self.padded)
-        assert far_weights is not None
-        values, far_values = near_content[..., :d_v].to(q.dtype), sums[..., :d_v]
-        y = weights.to(q.dtype) @ values + (far_weights.to(far_values.dtype) @ far_values).to(q.dtype)
-        return y.flatten(1, 2)
-
-    def _near(self, x: Tensor, count: int) -> Tensor:
-        """Blocks ``(batch, count, span, width)`` from ``(batch, positions, width)``."""
-        blocks = _blocks(x, self.tiles.block)
-        shifts = 1 + self.tiles.back + self.tiles.ahead
-        return torch.cat([blocks[:, shift : shift + count] for shift in range(shifts)], 2)
-
-
-def _added(tiles: Tiles, causal: bool, bias: Bias | None, device: torch.device) -> Tensor | None:
-    """Bias at near keys, and -inf after the query if causal, ``(block, span)``."""
-    added = None if bias is None else tiles.toeplitz(bias, device)
-    if not causal:
-        return added
-    later = tiles.differences(device) > 0
-    return (torch.zeros_like(later, dtype=torch.float32) if added is None else added).masked_fill(later, -torch.inf)
 
 
 def _blocks(x: Tensor, block: int) -> Tensor:

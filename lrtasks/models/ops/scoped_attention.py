@@ -11,7 +11,6 @@ Letters: ``n`` positions, ``e`` width of queries and keys, ``f`` width of values
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -121,12 +120,12 @@ class Scope:
     def tiles(self, length: int) -> Tiles:
         """How to cut ``length`` positions."""
         if self.before is None:
-            return Tiles.cut(length, min(self.chunk or length, length), 0, 0)
+            return Tiles(length, min(self.chunk or length, length), 0, 0)
         after = 0 if self.causal else self.before
         block = math.ceil(self.before / max(1, round(self.before / BLOCK)))
         if length <= block + self.before + after:
-            return Tiles.cut(length, length, 0, 0)
-        return Tiles.cut(length, block, math.ceil(self.before / block), math.ceil(after / block))
+            return Tiles(length, length, 0, 0)
+        return Tiles(length, block, math.ceil(self.before / block), math.ceil(after / block))
 
     def sees(self, difference: Tensor) -> Tensor | None:
         """Whether a key at rank query + ``difference`` is seen, within a tile; None if all are."""
@@ -142,15 +141,14 @@ class Tiles:
     """Blocks of ``block`` queries; each sees its own block of keys, ``back`` blocks before it and ``ahead`` after."""
 
     length: int
-    count: int
     block: int
     back: int
     ahead: int
 
-    @classmethod
-    def cut(cls, length: int, block: int, back: int, ahead: int) -> Tiles:
-        """Cover ``length`` positions."""
-        return cls(length, -(-length // block), block, back, ahead)
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return -(-self.length // self.block)
 
     @property
     def span(self) -> int:
@@ -171,18 +169,6 @@ class Tiles:
     def merge(self, tiles: Tensor) -> Tensor:
         """``(batch, count, block, f)`` to ``(batch, length, f)``."""
         return tiles.flatten(1, 2)[:, : self.length]
-
-    def differences(self, device: torch.device) -> Tensor:
-        """Rank of key minus rank of query, ``(block, span)``."""
-        rank = torch.arange(self.span, dtype=torch.int32, device=device)
-        return rank - self.back * self.block - rank[: self.block].unsqueeze(1)
-
-    def toeplitz(self, bias: Bias, device: torch.device) -> Tensor:
-        """``bias`` at :meth:`differences`, from one call for every difference that occurs."""
-        lowest = 1 - self.block - self.back * self.block
-        values = bias(torch.arange(lowest, lowest + self.block + self.span - 1, device=device))
-        matrix: Tensor = Toeplitz.apply(values, self.block, self.span)  # type: ignore[no-untyped-call]
-        return matrix
 
     def existing(self, valid: Tensor | None, device: torch.device) -> Tensor | None:
         """Keys that are not padding, ``(batch or 1, count, 1, span)``; None if all are keys."""
@@ -231,7 +217,26 @@ def attend(
     q = q * _scale(q, scope, function, valid)
     k, v = (hide(x, valid) for x in (k, v))
     near = None if positions is None else positions.to(torch.int32)
-    tile = functools.partial(_attend_tile, scope=scope, function=function, bias=bias, padded=valid is not None)
+
+    def tile(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        first: int,
+        existing: Tensor | None,
+        places: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        """Blocks of queries; ``first`` is the rank of the first one, counted from the first key of its block."""
+        scores = (query @ key.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32))
+        if bias is not None and places is not None:
+            scores = scores.add_(bias(places[1].unsqueeze(-2) - places[0].unsqueeze(-1)))
+        added = by_distance(scope, *scores.shape[-2:], first, q.device, None if places is not None else bias)
+        if added is not None:
+            scores = scores.add_(added)
+        if existing is not None:
+            scores = scores.masked_fill_(~existing, -torch.inf)
+        return attention_weights(scores, function, padded=valid is not None).to(value.dtype) @ value
+
     if scope.before is None and (scope.chunk or length) >= length > 2 * BLOCK:
         blocks = []
         for start in range(0, length, BLOCK):
@@ -247,38 +252,22 @@ def attend(
     return tiles.merge(tile(tiles.queries(q), tiles.keys(k), tiles.keys(v), first, existing, places))
 
 
-def _attend_tile(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    first: int,
-    existing: Tensor | None,
-    positions: tuple[Tensor, Tensor] | None,
-    *,
-    scope: Scope,
-    function: AttentionFunction,
-    bias: Bias | None,
-    padded: bool,
-) -> Tensor:
-    """:func:`attend` of blocks of queries; ``first`` is the rank of the first query, counted from the first key.
+def by_distance(
+    scope: Scope, queries: int, keys: int, first: int, device: torch.device, bias: Bias | None
+) -> Tensor | None:
+    """What scores ``(queries, keys)`` gain: ``bias``, and -inf at keys out of scope; None for nothing.
 
-    ``query`` is scaled, ``existing`` is False at keys that no query sees, ``positions`` are those of queries and keys.
+    The first query has the rank ``first``, counted from the first key. ``bias`` is called once for every distance.
     """
-    scores = (query @ key.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32))
-    lowest = 1 - query.shape[-2] - first
-    distances = torch.arange(lowest, key.shape[-2] - first, device=query.device)
+    distances = torch.arange(1 - queries - first, keys - first, device=device)
     visible = scope.sees(distances)
-    if bias is not None and positions is not None:
-        scores = scores.add_(bias(positions[1].unsqueeze(-2) - positions[0].unsqueeze(-1)))
-        bias = None
-    if bias is not None or visible is not None:
-        by_distance = scores.new_zeros(len(distances)) if bias is None else bias(distances)
-        if visible is not None:
-            by_distance = by_distance.masked_fill(~visible, -torch.inf)
-        scores = scores.add_(Toeplitz.apply(by_distance, *scores.shape[-2:]))  # type: ignore[no-untyped-call]
-    if existing is not None:
-        scores = scores.masked_fill_(~existing, -torch.inf)
-    return attention_weights(scores, function, padded=padded).to(value.dtype) @ value
+    if bias is None and visible is None:
+        return None
+    values = torch.zeros(len(distances), device=device) if bias is None else bias(distances)
+    if visible is not None:
+        values = values.masked_fill(~visible, -torch.inf)
+    matrix: Tensor = Toeplitz.apply(values, queries, keys)  # type: ignore[no-untyped-call]
+    return matrix
 
 
 class Toeplitz(torch.autograd.Function):
