@@ -31,10 +31,10 @@ from torch import Tensor
 
 import lrtasks.models.dlr
 import lrtasks.models.ops.exponentials
-from lrtasks.models.dlr import DLRKernel
-from lrtasks.models.dss import DSSKernel
+from lrtasks.models.dlr import DLR, DLRKernel
 from lrtasks.models.ops import exponentials
 from lrtasks.models.ops.exponentials import exp_kernel
+from lrtasks.models.s4d import DSS, DSSKernel
 from lrtasks.spec import Spec
 
 FORMS = ("factored", "plain", "keops")
@@ -90,8 +90,8 @@ def free_bytes(device: str) -> int:
 def make_kernel(case: dict[str, Any]) -> DLRKernel | DSSKernel:
     torch.manual_seed(0)
     if case["model"] == "dss":
-        return DSSKernel(case["channels"], case["states"], 1e-4, 1e-2)
-    return DLRKernel(case["channels"], case["states"], 1e-5, 1e-5)
+        return DSSKernel(DSS(d_model=case["channels"], d_state=case["states"]))
+    return DLRKernel(DLR(d_model=case["channels"], d_state=case["states"]))
 
 
 def kernel_run(case: dict[str, Any], length: int) -> Callable[[], None]:

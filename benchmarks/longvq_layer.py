@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lrtasks.models.longvq import LongVQ
+from lrtasks.models.longvq import LongVQ, LongVQLayer
 
 
 def seconds(layer: nn.Module, x: torch.Tensor) -> float:
@@ -47,7 +47,8 @@ def main() -> None:
     x = torch.randn(arguments.batch, arguments.length, arguments.d_model)
     causal = not arguments.bidirectional
     layers = {
-        quantise: LongVQ(**settings, quantise=quantise)._layer(arguments.length, causal) for quantise in (True, False)
+        quantise: LongVQLayer(LongVQ(**settings, quantise=quantise), arguments.length, causal)
+        for quantise in (True, False)
     }
     times: dict[bool, list[float]] = {quantise: [] for quantise in layers}
     for layer in layers.values():  # the first pass starts the codebook, and warms up

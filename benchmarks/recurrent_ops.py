@@ -16,22 +16,16 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lrtasks.models.ops import (
-    channel_decay,
-    delta_rule,
-    diagonal_scan,
-    mlstm,
-    scalar_decay,
-    selective_scan,
-    short_conv,
-    slstm,
-)
+from lrtasks.models.ops import decay as decays
+from lrtasks.models.ops import delta_rule, scans, xlstm
+from lrtasks.models.ops.layers import ShortConv
 
 LENGTHS = (4096, 16384)
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -98,16 +92,19 @@ def selective_inputs(batch: int, length: int) -> Inputs:
     return normal(batch, length, D), F.softplus(normal(batch, length, D) - 4), A, *(normal(batch, length, N),) * 2
 
 
-SCALAR = first(scalar_decay.scalar_decay), first(scalar_decay.scalar_decay_reference)
-CHANNEL = first(channel_decay.channel_decay), first(channel_decay.channel_decay_reference)
-DELTA = first(delta_rule.delta_rule), first(delta_rule.delta_rule_reference)
-LOW_RANK = first(delta_rule.low_rank_rule), first(delta_rule.low_rank_reference)
+def both(op: Callable[..., tuple[Tensor, object]]) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """The outputs of the fast form and of the loop."""
+    return first(op), first(partial(op, plain=True))
+
+
+SCALAR, CHANNEL = both(decays.scalar_decay), both(decays.channel_decay)
+DELTA, LOW_RANK = both(delta_rule.delta_rule), both(delta_rule.low_rank_rule)
 
 OPS = {
     "diagonal": Op(
         lambda b, n: (normal(b, n, 64).sigmoid(), normal(b, n, 64)),
-        diagonal_scan.diagonal_scan,
-        diagonal_scan.diagonal_scan_reference,
+        scans.diagonal_scan,
+        partial(scans.diagonal_scan, form="plain"),
         3.5,
     ),
     "scalar": Op(lambda b, n: (*heads(b, n, 4, 16, 16), decay(b, n, 4)), *SCALAR, 6),
@@ -122,20 +119,18 @@ OPS = {
     # against the loop of the scalar decay: its own does more per position
     "mlstm": Op(
         lambda b, n: (*heads(b, n, 4, 16, 16), normal(b, n, 4), normal(b, n, 4) + 2),
-        first(mlstm.mlstm),
+        first(xlstm.mlstm),
         lambda q, k, v, i, f: SCALAR[1](q, k, v * i.exp().unsqueeze(-1), F.logsigmoid(f)),
         6,
     ),
-    "s6": Op(
-        selective_inputs,
-        first(selective_scan.selective_scan),
-        first(selective_scan.selective_scan_reference),
-        1,
+    "s6": Op(selective_inputs, *both(scans.selective_scan), 1),
+    "slstm": Op(
+        lambda b, n: (normal(b, n, 4, 4, 16), normal(4, 4, 16, 16) / 4),
+        xlstm.slstm,
+        partial(xlstm.slstm, plain=True),
+        2,
     ),
-    "slstm": Op(lambda b, n: (normal(b, n, 4, 4, 16), normal(4, 4, 16, 16) / 4), slstm.slstm, slstm.slstm_reference, 2),
-    "conv": Op(
-        lambda b, n: (normal(b, n, 64), normal(64, 1, 4)), short_conv.short_conv, short_conv.short_conv_reference, None
-    ),
+    "conv": Op(lambda b, n: (normal(b, n, 64),), ShortConv(64), ShortConv(64), None),
 }
 
 

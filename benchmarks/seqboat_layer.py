@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.models.ops.convolution import SSM
-from lrtasks.models.ops.gated_attention import SharedAttention
+from lrtasks.models.ops.scoped_attention import SharedAttention
 from lrtasks.models.seqboat import SeqBoat, SeqBoatLayer
 
 
@@ -52,7 +52,7 @@ class PlainAttention(nn.Module):
     def __init__(self, attention: SharedAttention, length: int) -> None:
         super().__init__()
         self.gamma, self.beta, self.bias, self.scope = attention.gamma, attention.beta, attention.bias, attention.scope
-        self.d_v, self.length = attention.d_v, length
+        self.length = length
 
     def forward(self, z: Tensor, v: Tensor, valid: Tensor | None, positions: Tensor) -> Tensor:
         q, k = z * self.gamma[0] + self.beta[0], z * self.gamma[1] + self.beta[1]
@@ -82,7 +82,9 @@ def make_layer(arguments: argparse.Namespace) -> tuple[SeqBoatLayer, Tensor]:
     """This library's layer, of which the wanted share is active, and an input."""
     config = SeqBoat(d_model=arguments.d_model, window=arguments.window)
     x = torch.randn(arguments.batch, arguments.length, arguments.d_model)
-    layer = config._layer(arguments.length, config.attention_scope(arguments.length, not arguments.bidirectional))
+    layer = SeqBoatLayer(
+        config, arguments.length, config.attention_scope(arguments.length, not arguments.bidirectional)
+    )
     with torch.no_grad():
         router = layer.sparse[0].router
         logits = router.logits(F.silu(layer.ssm(x)))

@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.layers import make_norm, require_causal, zero_padding
-from lrtasks.models.ops.short_conv import canon_layer
+from lrtasks.models.ops.chunked import hide
+from lrtasks.models.ops.layers import canon_layer, make_norm, require_causal
 from lrtasks.registry import source_digest
 from lrtasks.spec import Spec
 
@@ -52,7 +52,32 @@ class Block(nn.Module):
         raise NotImplementedError
 
 
-class ResidualBlock(Block):
+class NormedBlock(Block):
+    """A block with a norm before (``prenorm``) or after, and dropout."""
+
+    norm: nn.Module
+    prenorm: bool
+    dropout: nn.Dropout
+
+    def set_norm(self, d_model: int, norm: str, prenorm: bool, dropout: float) -> None:
+        """Build the parts: ``norm`` is one of :data:`lrtasks.models.ops.layers.NORMS`."""
+        self.norm, self.prenorm, self.dropout = make_norm(norm, d_model), prenorm, nn.Dropout(dropout)
+
+    def normed(self, x: Tensor) -> Tensor:
+        """What the inside of the block reads."""
+        y: Tensor = self.norm(x) if self.prenorm else x
+        return y
+
+    def after(self, y: Tensor) -> Tensor:
+        """The output, from the sum of ``x`` and what the block adds."""
+        return y if self.prenorm else self.norm(y)
+
+    def blend(self, x: Tensor, update: Tensor, candidate: Tensor) -> Tensor:
+        """The output of a gated residual: ``update`` of the ``candidate``, and the rest of ``x``."""
+        return self.after(x + update * (candidate - x))
+
+
+class ResidualBlock(NormedBlock):
     """A mixer with its residual: ``norm(x + mixer(x))``, or ``x + mixer(norm(x))`` with ``prenorm``.
 
     Args:
@@ -69,9 +94,7 @@ class ResidualBlock(Block):
     ) -> None:
         super().__init__()
         self.mixer = mixer
-        self.norm = make_norm(norm, d_model)
-        self.prenorm = prenorm
-        self.dropout = nn.Dropout(dropout)
+        self.set_norm(d_model, norm, prenorm, dropout)
         self.canon = canon_layer(d_model) if canon else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -79,13 +102,11 @@ class ResidualBlock(Block):
 
     def mixer_input(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """What the mixer reads."""
-        normed: Tensor = self.norm(x) if self.prenorm else x
-        return normed if self.canon is None else self.canon(normed, mask)
+        return self.normed(x) if self.canon is None else self.canon(self.normed(x), mask)
 
     def add(self, x: Tensor, mixed: Tensor) -> Tensor:
         """Add the mixer's output to ``x``."""
-        y: Tensor = x + self.dropout(mixed)
-        return y if self.prenorm else self.norm(y)
+        return self.after(x + self.dropout(mixed))
 
     def initial_state(self, batch: int) -> tuple[Any, Tensor | None]:
         """The mixer's state and the last inputs of the canon layer.
@@ -105,10 +126,7 @@ class ResidualBlock(Block):
 
     def mixer_input_step(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """One position of :meth:`mixer_input`, and the last inputs of the canon layer."""
-        normed: Tensor = self.norm(x) if self.prenorm else x
-        if self.canon is None or last is None:
-            return normed, last
-        return self.canon.step(normed, last)
+        return (self.normed(x), last) if self.canon is None else self.canon.step(self.normed(x), last)
 
 
 class Backbone(nn.Module):
@@ -135,7 +153,7 @@ class Backbone(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         # padding of any value, NaN included, must neither reach an output nor make a gradient NaN
-        hidden = self.encoder(zero_padding(x, mask) if self.input.kind == "real" else x)
+        hidden = self.encoder(hide(x, mask) if self.input.kind == "real" else x)
         for block in self.blocks:
             hidden = recomputed(block, hidden, mask) if self.recomputes and self.training else block(hidden, mask)
         y: Tensor = self.decoder(self._read(self.final_norm(hidden), mask))
@@ -174,7 +192,7 @@ class Backbone(nn.Module):
         if mask is None:
             return hidden.mean(1, keepdim=True)
         count = mask.sum(1).clamp_min(1).view(-1, 1, 1)
-        return zero_padding(hidden, mask).sum(1, keepdim=True) / count
+        return hide(hidden, mask).sum(1, keepdim=True) / count
 
 
 def recompute_blocks(model: nn.Module) -> None:
@@ -240,16 +258,24 @@ class ModelConfig(Config):
         """Digest of the user's source files that the model is made of; ``None`` for a model of this package."""
         return None if type(self).__module__.split(".")[0] == "lrtasks" else source_digest(type(self))
 
+    def require_order(self, low: str, high: str) -> None:
+        """Raise :class:`UsageError` unless the parameter ``low`` is at most ``high``."""
+        least, most = getattr(self, low), getattr(self, high)
+        if least > most:
+            raise UsageError(f"{self.name}: {low} must be at most {high} ({most:g}), found {least:g}")
+
+    @property
+    def around(self) -> tuple[int, str, bool, float]:
+        """What a block of the stack takes beside its inside: width, norm, its place and the rate of dropout."""
+        return self.d_model, self.norm, self.prenorm, self.dropout
+
     def mixer(self, length: int, causal: bool) -> nn.Module:
         """One mixer on ``(batch, length, d_model)``."""
         raise NotImplementedError
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         """The blocks of one model; override for anything but equal mixers in residual blocks."""
-        return [
-            ResidualBlock(self.mixer(input.length, causal), self.d_model, self.norm, self.prenorm, self.dropout)
-            for _ in range(self.layers)
-        ]
+        return [ResidualBlock(self.mixer(input.length, causal), *self.around) for _ in range(self.layers)]
 
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
         """The whole model.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,17 +26,16 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.ops.chunked import full_precision
-from lrtasks.models.ops.delta_rule import delta_rule, delta_rule_step
-from lrtasks.models.ops.head_norms import GatedRMSNorm, l2_normalised
-from lrtasks.models.ops.layers import zero_padding
-from lrtasks.models.ops.short_conv import ShortConv
+from lrtasks.models.ops.chunked import full_precision, hide
+from lrtasks.models.ops.delta_rule import delta_rule
+from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, l2_normalised
 from lrtasks.models.recurrent import (
     PAPER,
     PAPER_MQAR,
     SMALL,
     TRACKING,
     RecurrentConfig,
+    RecurrentLayer,
     log_uniform,
     state_zeros,
     step_bias,
@@ -44,45 +43,39 @@ from lrtasks.models.recurrent import (
 
 SMALLEST_RATE = 0.01
 
-State = tuple[Tensor, Tensor, Tensor, Tensor]
-"""S ``(batch, value heads, K, V)``, and the last inputs of the convolutions of q, k and v."""
 
-
-class DeltaLayer(nn.Module):
+class DeltaLayer(RecurrentLayer):
     """The layer of the module docstring on ``(batch, length, d_model)``.
 
+    State: S ``(batch, value heads, K, V)``, and the last inputs of the convolutions of q, k and v.
+
     Args:
-        d_model: width.
-        heads: heads of queries and keys.
-        d_key: K.
-        d_value: V.
-        value_heads: heads of values, a multiple of ``heads``: each query and key serves several.
+        config: widths, heads and ``allow_neg_eigval``.
+        value_heads: heads of values, a multiple of the others: each query and key serves several; None for as many.
         n_h: steps of the delta rule per position.
-        allow_neg_eigval: beta in (0, 2) instead of (0, 1).
         decay: none, per head, or per key channel.
         lower_bound: least log decay l of a key channel, ``g = l sigmoid(exp(A_log) (linear(x) + dt_bias))``; None for
             the form of the module docstring.
         gate: none, ``silu`` of a full linear map, or ``sigmoid`` of one of rank V.
     """
 
+    out_name = "o_proj"
+
     def __init__(
         self,
-        d_model: int,
-        heads: int,
-        d_key: int,
-        d_value: int,
+        config: DeltaNet,
         *,
         value_heads: int | None = None,
         n_h: int = 1,
-        allow_neg_eigval: bool = False,
         decay: Literal["none", "head", "channel"] = "head",
         lower_bound: float | None = None,
         gate: Literal["none", "silu", "sigmoid"] = "silu",
     ) -> None:
         super().__init__()
-        value_heads = value_heads or heads
+        d_model, heads, d_key = config.d_model, config.heads, config.d_key
+        value_heads, d_value = value_heads or heads, config.expand_v * d_key
         self.heads, self.value_heads, self.n_h, self.d_key, self.d_value = heads, value_heads, n_h, d_key, d_value
-        self.allow_neg_eigval, self.decay, self.lower_bound = allow_neg_eigval, decay, lower_bound
+        self.allow_neg_eigval, self.decay, self.lower_bound = config.allow_neg_eigval, decay, lower_bound
         keys, values = heads * d_key, value_heads * d_value
         self.q_proj, self.k_proj = _linear(d_model, keys), _linear(d_model, n_h * keys)
         self.v_proj, self.b_proj = _linear(d_model, n_h * values), _linear(d_model, n_h * value_heads)
@@ -105,52 +98,27 @@ class DeltaLayer(nn.Module):
         self.o_norm = GatedRMSNorm(d_value, gate="sigmoid" if gate == "sigmoid" else "silu")
         self.o_proj = _linear(values, d_model)
 
-    @property
-    def out(self) -> nn.Linear:
-        """The map back to the residual stream."""
-        return self.o_proj
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
-        x = zero_padding(x, mask)
-        mixed = (
-            self.q_conv1d(self.q_proj(x)),
-            self.k_conv1d(self.k_proj(x)),
-            self.v_conv1d(self.v_proj(x)),
-        )
-        q, k, v, beta, g = self._inputs(x, *mixed)
-        # the steps of one position follow each other
-        k, v, beta = (value.flatten(1, 2) for value in (k, v, beta))
-        y, _ = delta_rule(q, k, v, beta, g, mask=mask)
-        return self._finish(x, y)
-
-    def initial_state(self, batch: int) -> State:
-        """Nothing stored."""
+    def initial_state(self, batch: int) -> tuple[Tensor, ...]:
         S = state_zeros(self.o_proj.weight, batch, self.value_heads, self.d_key, self.d_value)
-        q, k, v = (conv.initial_state(batch) for conv in (self.q_conv1d, self.k_conv1d, self.v_conv1d))
-        return S, q, k, v
+        return S, *(conv.initial_state(batch) for conv in (self.q_conv1d, self.k_conv1d, self.v_conv1d))
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position ``(batch, d_model)``; equals :meth:`forward`."""
-        S, before_q, before_k, before_v = state
-        mixed_q, before_q = self.q_conv1d.step(self.q_proj(x), before_q)
-        mixed_k, before_k = self.k_conv1d.step(self.k_proj(x), before_k)
-        mixed_v, before_v = self.v_conv1d.step(self.v_proj(x), before_v)
-        y, S = delta_rule_step(*self._inputs(x, mixed_q, mixed_k, mixed_v), S)
-        return self._finish(x, y), (S, before_q, before_k, before_v)
-
-    def _inputs(
-        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-        """q ``(..., H, K)``, scaled; k ``(..., n_h, H, K)``, v ``(..., n_h, H, V)``, beta ``(..., n_h, H)`` and g."""
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        x, (S, before_q, before_k, before_v) = hide(x, mask), state
+        q, before_q = self.q_conv1d.run(self.q_proj(x), before_q)
+        k, before_k = self.k_conv1d.run(self.k_proj(x), before_k)
+        v, before_v = self.v_conv1d.run(self.v_proj(x), before_v)
         q = l2_normalised(torch.unflatten(q, -1, (self.heads, self.d_key))) * self.d_key**-0.5
-        k = l2_normalised(torch.unflatten(k, -1, (self.n_h, self.heads, self.d_key)))
-        shared = self.value_heads // self.heads
-        if shared > 1:
-            q, k = q.repeat_interleave(shared, -2), k.repeat_interleave(shared, -2)
-        v = torch.unflatten(v, -1, (self.n_h, self.value_heads, self.d_value))
-        beta = torch.unflatten(self.b_proj(x), -1, (self.n_h, self.value_heads)).sigmoid()
-        return q, k, v, 2 * beta if self.allow_neg_eigval else beta, self._log_decay(x)
+        # the steps of one position follow each other
+        k, v, beta = (
+            torch.unflatten(value, -1, (self.n_h, heads, -1)).flatten(1, 2)
+            for value, heads in ((k, self.heads), (v, self.value_heads), (self.b_proj(x), self.value_heads))
+        )
+        k, beta = l2_normalised(k), beta.squeeze(-1).sigmoid()
+        if self.value_heads > self.heads:
+            q, k = (value.repeat_interleave(self.value_heads // self.heads, -2) for value in (q, k))
+        y, S = delta_rule(q, k, v, 2 * beta if self.allow_neg_eigval else beta, self._log_decay(x), S, mask)
+        gate = None if self.g_proj is None else torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
+        return self.o_proj(self.o_norm(y, gate).flatten(-2)), (S, before_q, before_k, before_v)
 
     def _log_decay(self, x: Tensor) -> Tensor | None:
         if self.decay == "none":
@@ -159,11 +127,6 @@ class DeltaLayer(nn.Module):
             return _log_decay(self.a_proj(x), self.A_log, self.dt_bias, None)
         f, bias = (torch.unflatten(each, -1, (-1, self.d_key)) for each in (self.f_proj(x), self.dt_bias))
         return _log_decay(f, self.A_log.unsqueeze(-1), bias, self.lower_bound)
-
-    def _finish(self, x: Tensor, y: Tensor) -> Tensor:
-        gate = None if self.g_proj is None else torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
-        out: Tensor = self.o_proj(self.o_norm(y, gate).flatten(-2))
-        return out
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
@@ -200,17 +163,17 @@ class DeltaNet(RecurrentConfig):
     allow_neg_eigval: bool = parameter(False, "erase up to twice: transitions with eigenvalues down to -1")
     gate: bool = parameter(False, "gate the result of each head")
 
-    def layer(self, index: int) -> DeltaLayer:
-        return self._layer(decay="none", gate="silu" if self.gate else "none")
-
-    def _layer(self, **options: object) -> DeltaLayer:
-        d_key = self.head_dim or self.divided(self.d_model, self.heads, "heads")
-        options = {"allow_neg_eigval": self.allow_neg_eigval, **options}
-        return DeltaLayer(self.d_model, self.heads, d_key, self.expand_v * d_key, **options)  # type: ignore[arg-type]
+    @property
+    def d_key(self) -> int:
+        """Width of a query and key."""
+        return self.head_dim or self.divided(self.d_model, self.heads, "heads")
 
     def check(self) -> None:
         if self.head_dim is None:
             self.divided(self.d_model, self.heads, "heads")
+
+    def layer(self, index: int) -> DeltaLayer:
+        return DeltaLayer(self, decay="none", gate="silu" if self.gate else "none")
 
 
 @registry.register("gated-deltanet")
@@ -241,7 +204,7 @@ class GatedDeltaNet(DeltaNet):
             self.divided(self.value_heads, self.heads, "heads")
 
     def layer(self, index: int) -> DeltaLayer:
-        return self._layer(gate="silu" if self.gate else "none", value_heads=self.value_heads)
+        return DeltaLayer(self, gate="silu" if self.gate else "none", value_heads=self.value_heads)
 
 
 @registry.register("gated-deltaproduct")
@@ -279,12 +242,13 @@ class GatedDeltaProduct(DeltaNet):
     forget: bool = parameter(True, "let the state decay, once per position")
 
     def layer(self, index: int) -> DeltaLayer:
-        return self._layer(decay="head" if self.forget else "none", gate="silu" if self.gate else "none", n_h=self.n_h)
+        decay: Literal["head", "none"] = "head" if self.forget else "none"
+        return DeltaLayer(self, decay=decay, gate="silu" if self.gate else "none", n_h=self.n_h)
 
 
 @registry.register("kda")
 @dataclass(frozen=True)
-class KDA(DeltaNet):
+class KDA(GatedDeltaNet):
     """Kimi delta attention: a delta rule whose state decays per key channel.
 
     Source: Kimi Team (arXiv:2510.26692).
@@ -299,19 +263,18 @@ class KDA(DeltaNet):
         "paper/mqar": {**PAPER_MQAR, "heads": 2, "allow_neg_eigval": False},
     }
 
+    expand_v: int = parameter(1, "width of a value, in head_dim", at_least=1, at_most=64)
     gate: bool = parameter(True, "gate the result of each head, through a map of low rank")
-    value_heads: int | None = parameter(None, "heads of values, a multiple of heads; none for heads", at_least=1)
     lower_bound: float | None = parameter(None, "least log decay, below 0; none for no bound")
 
     def check(self) -> None:
         super().check()
-        if self.value_heads is not None:
-            self.divided(self.value_heads, self.heads, "heads")
         if self.lower_bound is not None and self.lower_bound >= 0:
             raise UsageError(f"{self.name}: lower_bound must be below 0, found {self.lower_bound:g}")
 
     def layer(self, index: int) -> DeltaLayer:
-        return self._layer(
+        return DeltaLayer(
+            self,
             decay="channel",
             lower_bound=self.lower_bound,
             gate="sigmoid" if self.gate else "none",

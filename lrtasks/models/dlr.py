@@ -29,8 +29,6 @@ from lrtasks.models.base import ModelConfig
 from lrtasks.models.ops.convolution import Kernel, LongConvLayer
 from lrtasks.models.ops.exponentials import Frequencies, exp_kernel
 
-Cast = Literal["real", "imag", "sum", "prod", "real-prod"]
-Eigenvalues = Literal["complex", "real", "imag"]
 # Re(cast factor · K) is the cast: Im K = Re(-i K), Re K + Im K = Re((1 - i) K)
 FACTORS: dict[str, complex] = {"real": 1, "imag": -1j, "sum": 1 - 1j}
 
@@ -42,41 +40,25 @@ class DLRKernel(Kernel):
     normal with standard deviation 1/N.
 
     Args:
-        d_model: channels H.
-        d_state: states N.
-        dt_min: smallest decay rate at start, per position (Re Λ = -dt/2).
-        dt_max: largest one.
-        cast: how the complex kernel becomes real; ``real-prod`` takes Re K in the first H // 2 channels and
-            Re K · Im K in the others.
-        eigenvalues: ``complex``; ``real``, Λ = -p² with real W; ``imag``, Λ = iq.
-        real_weight: keep W real.
+        config: the hyper-parameters; ``kernel`` says how the complex kernel becomes real: ``real-prod`` takes Re K in
+            the first H // 2 channels and Re K · Im K in the others.
         directions: 1, or 2 for look-back and look-ahead kernels.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_state: int,
-        dt_min: float,
-        dt_max: float,
-        cast: Cast = "real",
-        eigenvalues: Eigenvalues = "complex",
-        real_weight: bool = False,
-        directions: int = 1,
-    ) -> None:
+    def __init__(self, config: DLR, directions: int = 1) -> None:
         super().__init__()
-        self.cast, self.directions = cast, directions
-        real_weight = real_weight or eigenvalues == "real"
+        self.cast, self.directions = config.kernel, directions
+        d_model, d_state, eigenvalues = config.d_model, config.d_state, config.eigenvalues
+        self.real_weight = config.real_weight or eigenvalues == "real"
         self.p: nn.Parameter | None = None
         self.q: Frequencies | None = None
         if eigenvalues != "imag":
-            log_dt = torch.empty(d_state).uniform_(math.log(dt_min), math.log(dt_max))
+            log_dt = torch.empty(d_state).uniform_(math.log(config.dt_min), math.log(config.dt_max))
             self.p = nn.Parameter(torch.sqrt(torch.exp(log_dt) / 2))
         if eigenvalues != "real":
             self.q = Frequencies(2 * math.pi * torch.arange(d_state, dtype=torch.float64) / d_state)
-        parts = () if real_weight else (2,)
+        parts = () if self.real_weight else (2,)
         self.W = nn.Parameter(torch.randn(directions, d_model, d_state, *parts) / d_state)
-        self.real_weight = real_weight
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
         """No weight decay on the kernel (the frequencies' offset says so itself)."""
@@ -120,58 +102,51 @@ class DLRKernel(Kernel):
         return weight.to(torch.complex128) * FACTORS[self.cast], exponent
 
 
+@dataclass(frozen=True)
+class LongConvConfig(ModelConfig):
+    """Layers of one long convolution; subclasses say what its kernel is."""
+
+    kernel_length: int | None = parameter(None, "cut the kernel to this many lags; none for the length", at_least=1)
+    glu: bool = parameter(False, "gate the output map (GLU)")
+
+    def make_kernel(self, length: int, directions: int) -> Kernel:
+        """The kernel of one layer for sequences of at most ``length``."""
+        raise NotImplementedError
+
+    def mixer(self, length: int, causal: bool) -> nn.Module:
+        kernel = self.make_kernel(length, 1 if causal else 2)
+        return LongConvLayer(kernel, self.d_model, length, self.kernel_length, self.glu)
+
+
+# What the runs of the DLR paper share. Table 1: atomic tasks at L = 4096. Table 2: shift at lengths 2^14 to 2^20; its
+# trend on a CPU, shift at lengths 2^10 to 2^14. Table 3: ListOps-SubTrees, Pathfinder-Segmentation at 128 x 128.
+TABLE_1: dict[str, Any] = {"d_model": 128, "d_state": 4096, "norm": "scalar"}
+TABLE_2: dict[str, Any] = {"d_model": 32, "d_state": 4096, "norm": "scalar"}
+TREND: dict[str, Any] = {"d_model": 32, "d_state": 512, "norm": "layer", "budget.lr": 0.001}
+LISTOPS: dict[str, Any] = {"layers": 6, "d_state": 1024, "glu": True, "budget.weight_decay": 0.01}
+PATHFINDER: dict[str, Any] = {"layers": 5, "d_state": 1024, "prenorm": True, "glu": True, "kernel_length": 8192}
+SMALL: dict[str, Any] = {"d_model": 64, "d_state": 512, "norm": "layer", "budget.lr": 0.001}
+"""Minutes on two CPU cores; steps and batch size are the defaults (2,000 and 16). Of the other kernels about as many
+parameters as dlr's."""
+SLOW = {"dt_min": 1e-05, "dt_max": 1e-05}
+BROAD = {"dt_min": 0.0001, "dt_max": 0.1}
+
+
 @registry.register("dlr")
 @dataclass(frozen=True)
-class DLR(ModelConfig):
+class DLR(LongConvConfig):
     """Diagonal linear RNN: one kernel of N shared exponentials per channel.
 
     Source: Gupta, Mehta and Berant (arXiv:2212.00768), section 2.
     """
 
     presets: ClassVar[Presets] = {
-        # Minutes on two CPU cores; steps and batch size are the defaults (2,000 and 16).
-        "small": {"d_model": 64, "d_state": 512, "dt_min": 1e-05, "dt_max": 1e-05, "norm": "layer", "budget.lr": 0.001},
-        # DLR paper, Table 1: atomic tasks at L = 4096.
-        "paper": {
-            "d_model": 128,
-            "d_state": 4096,
-            "dt_min": 1e-05,
-            "dt_max": 1e-05,
-            "norm": "scalar",
-            "budget.lr": 0.0001,
-        },
-        # Table 3: ListOps-SubTrees.
-        "paper/listops": {
-            "layers": 6,
-            "d_state": 1024,
-            "dt_min": 0.0001,
-            "dt_max": 0.1,
-            "glu": True,
-            "budget.lr": 0.0008,
-            "budget.weight_decay": 0.01,
-        },
-        # Table 3: Pathfinder-Segmentation at 128 x 128.
-        "paper/pathfinder": {
-            "layers": 5,
-            "d_state": 1024,
-            "dt_min": 0.0001,
-            "dt_max": 0.1,
-            "prenorm": True,
-            "glu": True,
-            "kernel_length": 8192,
-            "budget.lr": 0.0001,
-        },
-        # Table 2: shift at lengths 2^14 to 2^20.
-        "long": {
-            "d_model": 32,
-            "d_state": 4096,
-            "dt_min": 1e-05,
-            "dt_max": 1e-05,
-            "norm": "scalar",
-            "budget.lr": 1e-05,
-        },
-        # The trend of Table 2 on a CPU: shift at lengths 2^10 to 2^14.
-        "trend": {"d_model": 32, "d_state": 512, "dt_min": 1e-05, "dt_max": 1e-05, "norm": "layer", "budget.lr": 0.001},
+        "small": {**SMALL, **SLOW},
+        "paper": {**TABLE_1, **SLOW, "budget.lr": 0.0001},
+        "paper/listops": {**LISTOPS, **BROAD, "budget.lr": 0.0008},
+        "paper/pathfinder": {**PATHFINDER, **BROAD, "budget.lr": 0.0001},
+        "long": {**TABLE_2, **SLOW, "budget.lr": 1e-05},
+        "trend": {**TREND, **SLOW},
     }
 
     d_state: int = parameter(512, "number of exponentials N", at_least=1, at_most=1 << 20)
@@ -180,27 +155,14 @@ class DLR(ModelConfig):
     kernel: Literal["real", "imag", "sum", "prod", "real-prod"] = parameter("real", "real form of the complex kernel K")
     eigenvalues: Literal["complex", "real", "imag"] = parameter("complex", "which parts Λ has")
     real_weight: bool = parameter(False, "keep W real (always so with real eigenvalues)")
-    kernel_length: int | None = parameter(None, "cut the kernel to this many lags; none for the length", at_least=1)
-    glu: bool = parameter(False, "gate the output map (GLU)")
 
     def check(self) -> None:
-        if self.dt_min > self.dt_max:
-            raise UsageError(f"dlr: dt_min must be at most dt_max ({self.dt_max:g}), found {self.dt_min:g}")
+        self.require_order("dt_min", "dt_max")
         if self.eigenvalues == "real" and self.kernel not in ("real", "sum"):
             raise UsageError(
                 f"dlr: kernel {self.kernel!r} needs an imaginary part, which eigenvalues='real' has not;"
                 " allowed: real, sum"
             )
 
-    def mixer(self, length: int, causal: bool) -> nn.Module:
-        kernel = DLRKernel(
-            self.d_model,
-            self.d_state,
-            self.dt_min,
-            self.dt_max,
-            self.kernel,
-            self.eigenvalues,
-            self.real_weight,
-            directions=1 if causal else 2,
-        )
-        return LongConvLayer(kernel, self.d_model, length, self.kernel_length, self.glu)
+    def make_kernel(self, length: int, directions: int) -> DLRKernel:
+        return DLRKernel(self, directions)

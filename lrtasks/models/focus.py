@@ -12,92 +12,335 @@ have published no code. docs/models/focus.md lists the readings.
     Z      dropout(SiLU(X_f W_h + b_h + (γ ⊙ Y) U_h))
     S'     φ ⊙ Z + (1 - φ) ⊙ S, normalised if post-norm
 
+Θ of a bin comes from the bin before it (equations 1 to 3), and no pooling window crosses the end of a bin, so that with
+a causal convolution (:class:`GlobalConv`; Fu et al., "Simple Hardware-Efficient Long Convolutions for Sequence
+Modeling", section 3) nothing ahead of the filtered bin is seen:
+
+    O      values kept of a bin, per channel: the largest in each of O windows
+    k, K   kernel of a channel of the convolution, its number of taps
+    λ      threshold: taps below it count as zero, the others come closer to zero by it
+    D      skip weight of a channel
+
 A feed-forward sub-layer, MEGA's, follows each layer. Focus-H has no hypernetwork, the paper's ablation: its filters are
 learned, the same for all inputs.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import Block, ModelConfig, ResidualBlock
-from lrtasks.models.ops.gated_attention import ChunkAttention, default_chunk
-from lrtasks.models.ops.hypernetwork import (
-    BinSummary,
-    CoefficientNetwork,
-    Coefficients,
-    GlobalConv,
-    Hypernetwork,
-    LearnedCoefficients,
-)
-from lrtasks.models.ops.iir import BinFilter
-from lrtasks.models.ops.layers import WEIGHT_STD, linear, make_norm, normal_, silu_feedforward, zero_padding
-from lrtasks.models.ops.scoped_attention import warn_of_padding
+from lrtasks.models.base import Block, ModelConfig, NormedBlock, ResidualBlock
+from lrtasks.models.ops.chunked import hide
+from lrtasks.models.ops.convolution import WindowState, fft_conv
+from lrtasks.models.ops.iir import BinFilter, stable_coefficients
+from lrtasks.models.ops.layers import WEIGHT_STD, linear, normal_, silu_feedforward
+from lrtasks.models.ops.positions import RelativeBias
+from lrtasks.models.ops.scoped_attention import Scope, ScopedAttention, warn_of_padding
 from lrtasks.spec import Spec
 
+CHUNKS = 32
+"""About how many chunks of attention a sequence has by default: the paper's C."""
+SHORTEST = 32
+"""The shortest default chunk, in positions."""
 
-class FocusLayer(nn.Module):
-    """One layer, as the module docstring says, on ``(batch, length, d_model)``.
+KERNEL_STD = 0.002
+KERNEL_LR = 1e-3
+START = -2.0
+"""Start of the raw coefficients, about sigmoid^-1(0.1): mild filters."""
+SPREAD = math.sqrt(0.5)
+"""Standard deviation around it over draws of the output layer, see :class:`Hypernetwork`."""
+
+
+def smooth(kernel: Tensor, width: int) -> Tensor:
+    """Running mean over ``width`` taps (an odd number) of ``(channels, K)``, with zeros beyond both ends."""
+    return F.avg_pool1d(kernel.unsqueeze(0), width, stride=1, padding=width // 2).squeeze(0)
+
+
+class GlobalConv(nn.Module):
+    """``GLU(linear(GELU(k' * x + D ⊙ x)))``, causal, with ``k' = sign(k) max(|k| - λ, 0)``.
+
+    The linear map, to twice the width, lets channels see each other. At start k ~ N(0, 0.002²) and D ~ N(0, 1).
 
     Args:
-        d_model: width d.
-        coefficients: gives Θ.
-        filter: filters each bin.
-        attention: attends inside each chunk.
-        norm: normalisation, one of :data:`lrtasks.models.ops.layers.NORMS`.
-        prenorm: normalise before instead of after.
-        dropout: rate on Z.
+        d_model: channels.
+        taps: K.
+        threshold: λ, at least 0.
+        smoothing: width of a running mean over k before squashing, an odd number; None for none.
+        dropout: rate on the taps.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        coefficients: Coefficients,
-        filter: BinFilter,
-        attention: ChunkAttention,
-        *,
-        norm: str,
-        prenorm: bool,
-        dropout: float,
-    ) -> None:
+    def __init__(self, d_model: int, taps: int, threshold: float, smoothing: int | None, dropout: float) -> None:
         super().__init__()
-        self.coefficients, self.filter, self.attention = coefficients, filter, attention
-        d_k, d_v = attention.d_k, attention.d_v
+        self.threshold, self.smoothing = threshold, smoothing
+        self.kernel = nn.Parameter(torch.randn(d_model, taps) * KERNEL_STD)
+        self.D = nn.Parameter(torch.randn(d_model))
+        self.mix = nn.Linear(d_model, 2 * d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {"kernel": {"lr": KERNEL_LR, "weight_decay": 0.0}}
+
+    def taps(self) -> Tensor:
+        """k', ``(d_model, K)``."""
+        kernel = self.kernel if self.smoothing is None else smooth(self.kernel, self.smoothing)
+        return F.softshrink(kernel, self.threshold)
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """``k' * x + D ⊙ x`` on ``(batch, length, d_model)``."""
+        return fft_conv(x.transpose(1, 2), self.dropout(self.taps())).transpose(1, 2) + self.D * x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(batch, length, d_model)`` to the same shape."""
+        return self._after(self.convolve(x))
+
+    def initial_state(self, batch: int) -> WindowState:
+        """The last K inputs."""
+        return WindowState.empty(self.taps(), batch)
+
+    def step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
+        """One position ``(batch, d_model)``, at O(K) per channel."""
+        y, state = state.step(x)
+        return self._after(y + self.D * x), state
+
+    def _after(self, convolved: Tensor) -> Tensor:
+        return F.glu(self.mix(F.gelu(convolved)), dim=-1)
+
+
+@dataclasses.dataclass
+class SummaryState:
+    """Streaming state of :class:`BinSummary`.
+
+    Attributes:
+        window: of the convolution.
+        largest: largest value so far in each window of the present bin, ``(batch, d_model, O)``.
+        position: of the next input in its bin.
+    """
+
+    window: WindowState
+    largest: Tensor
+    position: int
+
+
+class BinSummary(nn.Module):
+    """The largest values of a global convolution's output in O windows of each bin but the last.
+
+    Window o of a bin covers its positions floor(o R / O) up to, not including, ceil((o + 1) R / O).
+
+    Args:
+        conv: the causal global convolution.
+        bin_length: R.
+        pooled: O.
+    """
+
+    def __init__(self, conv: GlobalConv, bin_length: int, pooled: int) -> None:
+        super().__init__()
+        self.conv, self.bin_length, self.pooled = conv, bin_length, pooled
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``(batch, length, d_model)`` to ``(batch, d_model, bins - 1, O)``.
+
+        ``mask`` is ``(batch, length)`` bool, False at padding, which counts as zero, or ``None``.
+        """
+        bins = max(-(-x.shape[1] // self.bin_length) - 1, 0)
+        if not bins:
+            return x.new_zeros(len(x), x.shape[2], 0, self.pooled)
+        y = self.conv(hide(x, mask)[:, : bins * self.bin_length]).transpose(1, 2)
+        y = y.reshape(*y.shape[:2], bins, self.bin_length)
+        largest: Tensor = F.adaptive_max_pool1d(y.flatten(0, 1), self.pooled)
+        return largest.view(*y.shape[:3], self.pooled)
+
+    def initial_state(self, batch: int) -> SummaryState:
+        """State before the first position of the first bin."""
+        window = self.conv.initial_state(batch)
+        return SummaryState(window, self._lowest(window.memory[..., :1].expand(-1, -1, self.pooled)), 0)
+
+    def step(self, x: Tensor, state: SummaryState) -> tuple[Tensor | None, SummaryState]:
+        """One position ``(batch, d_model)``; at the end of a bin its summary ``(batch, d_model, O)``, else None."""
+        y, window = self.conv.step(x, state.window)
+        inside = [
+            o * self.bin_length // self.pooled <= state.position < -(-(o + 1) * self.bin_length // self.pooled)
+            for o in range(self.pooled)
+        ]
+        largest = torch.maximum(state.largest, y.unsqueeze(-1))
+        largest = torch.where(torch.tensor(inside, device=x.device), largest, state.largest)
+        if state.position + 1 < self.bin_length:
+            return None, SummaryState(window, largest, state.position + 1)
+        return largest, SummaryState(window, self._lowest(largest), 0)
+
+    @staticmethod
+    def _lowest(like: Tensor) -> Tensor:
+        return torch.full_like(like, -torch.inf)
+
+
+class Coefficients(nn.Module):
+    """Where the Θ of a layer come from."""
+
+    unfiltered: int
+    """Bins at the start that have none and pass as they are: 0 or 1."""
+
+    def __init__(self, config: FocusLike) -> None:
+        super().__init__()
+        self.d_model, self.filters, self.signed = config.d_model, config.filters, config.signed
+
+    def start(self) -> Tensor:
+        """Middle of the raw coefficients at start, ``(F, 2)``: θ near 0.1; ``signed``, θ0 near 0."""
+        return torch.tensor([0.0 if self.signed else START, START]).expand(self.filters, 2)
+
+    def forward(self, x: Tensor, mask: Tensor | None, summary: Tensor | None) -> Tensor:
+        """Θ of the bins after the unfiltered ones, ``(batch or 1, d_model, bins or 1, F, 2)``.
+
+        ``summary`` is that of the encoded input, where the layers share one.
+        """
+        raise NotImplementedError
+
+    def initial_state(self, batch: int) -> tuple[Tensor, Any]:
+        """Θ in the first bin, ``(batch or 1, d_model, F, 2)``, and a state; where it is unfiltered, zeros."""
+        raise NotImplementedError
+
+    def step(self, x: Tensor, summary: Tensor | None, state: Any) -> tuple[Tensor | None, Any]:
+        """At the last position of a bin Θ of the next one, else None."""
+        raise NotImplementedError
+
+
+class Hypernetwork(Coefficients):
+    """Θ of a bin from the summary of the bin before, by two layers with sigmoids, the same for all channels and bins.
+
+    At start the first layer is Xavier-uniform; the second has hyperfan-in weights (Chang et al., "Principled Weight
+    Initialization for Hypernetworks") of variance 1 / (2 · width · 1/4): two coefficients enter a filter, and the mean
+    square of a hidden sigmoid is about 1/4. Its bias makes the filters mild.
+
+    Args:
+        config: the hyper-parameters.
+        summary: the layer's own; None where the layers share one.
+    """
+
+    unfiltered = 1
+
+    def __init__(self, config: Focus, summary: BinSummary | None) -> None:
+        super().__init__(config)
+        self.hidden = nn.Linear(config.pooled, config.hidden)
+        self.out = nn.Linear(config.hidden, 2 * self.filters)
+        nn.init.xavier_uniform_(self.hidden.weight)
+        nn.init.zeros_(self.hidden.bias)
+        nn.init.normal_(self.out.weight, std=math.sqrt(4 / (2 * config.hidden)))
+        with torch.no_grad():
+            self.out.bias.copy_(self.start().flatten())
+        self.summary = summary
+
+    def coefficients(self, summary: Tensor) -> Tensor:
+        """``(..., O)`` to ``(..., F, 2)``."""
+        raw = self.out(self.hidden(summary).sigmoid()).unflatten(-1, (self.filters, 2))
+        return stable_coefficients(raw, signed=self.signed)
+
+    def forward(self, x: Tensor, mask: Tensor | None, summary: Tensor | None) -> Tensor:
+        if self.summary is not None:
+            summary = self.summary(x, mask)
+        assert summary is not None
+        return self.coefficients(summary)
+
+    def initial_state(self, batch: int) -> tuple[Tensor, SummaryState | None]:
+        theta = self.out.weight.new_zeros(batch, self.d_model, self.filters, 2)
+        return theta, None if self.summary is None else self.summary.initial_state(batch)
+
+    def step(self, x: Tensor, summary: Tensor | None, state: Any) -> tuple[Tensor | None, Any]:
+        if self.summary is not None:
+            summary, state = self.summary.step(x, state)
+        return None if summary is None else self.coefficients(summary), state
+
+
+class LearnedCoefficients(Coefficients):
+    """One Θ per channel and filter for all bins, the first one too.
+
+    At start its raw values spread as those of Focus's hypernetwork do.
+    """
+
+    unfiltered = 0
+
+    def __init__(self, config: FocusH) -> None:
+        super().__init__(config)
+        self.raw = nn.Parameter(self.start() + SPREAD * torch.randn(self.d_model, self.filters, 2))
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {"raw": {"weight_decay": 0.0}}
+
+    def forward(self, x: Tensor, mask: Tensor | None, summary: Tensor | None) -> Tensor:
+        return stable_coefficients(self.raw, signed=self.signed)[None, :, None]
+
+    def initial_state(self, batch: int) -> tuple[Tensor, None]:
+        return stable_coefficients(self.raw, signed=self.signed)[None], None
+
+    def step(self, x: Tensor, summary: Tensor | None, state: None) -> tuple[None, None]:
+        return None, None
+
+
+def default_chunk(length: int) -> int:
+    """Shortest chunk of at least max(32, length / 32) positions that leaves the last one half full or better.
+
+    >>> [default_chunk(length) for length in (32, 256, 258, 1026, 65538)]
+    [32, 32, 33, 36, 2049]
+    """
+    chunk = max(SHORTEST, -(-length // CHUNKS))
+    while length % chunk and 2 * (length % chunk) < chunk < length:
+        chunk += 1
+    return chunk
+
+
+class FocusLayer(NormedBlock):
+    """One layer, as the module docstring says.
+
+    Args:
+        config: the hyper-parameters.
+        length: longest sequence.
+        bin_length: R.
+        chunk: M; the last chunk is padded.
+        causal: no keys after the query.
+    """
+
+    def __init__(self, config: FocusLike, length: int, bin_length: int, chunk: int, causal: bool) -> None:
+        super().__init__()
+        d_model, d_k, d_v = config.d_model, config.d_k or max(1, config.d_model // 2), config.d_v or config.d_model
+        self.coefficients = config.coefficients(length, bin_length)
+        unfiltered = self.coefficients.unfiltered
+        self.filter = BinFilter(bin_length, unfiltered, config.filtering, conjugate=config.conjugate)
+        bias = RelativeBias(chunk, truncated=False) if config.bias == "simple" else None
+        scope = Scope(causal, chunk=chunk)
+        self.attention = ScopedAttention((d_k, d_v), chunk, scope, "softmax", bias, by_rank=True)
         self.widths = [d_k, d_v, d_v, d_model, d_model]
         self.query = linear(d_model, d_k, truncated=False)
         self.mix = linear(d_model, sum(self.widths), truncated=False)
         self.out = nn.Linear(d_v, d_model, bias=False)
         normal_(self.out.weight, WEIGHT_STD, truncated=False)
-        self.norm = make_norm(norm, d_model)
-        self.prenorm = prenorm
-        self.dropout = nn.Dropout(dropout)
+        self.set_norm(*config.around)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, summary: Tensor | None = None) -> Tensor:
         """``mask`` is ``(batch, length)`` bool, False at padding; ``summary`` that of the encoded input, if shared."""
-        normed = self.norm(x) if self.prenorm else x
+        normed = self.normed(x)
         k, v, reset, update, hidden = self._mix(
-            self.filter(zero_padding(normed, mask), self.coefficients(normed, mask, summary))
+            self.filter(hide(normed, mask), self.coefficients(normed, mask, summary))
         )
         return self._finish(x, self.attention(self.query(normed), k, v, mask), reset, update, hidden)
 
     def initial_state(self, batch: int) -> Any:
         """Θ and past outputs of the filters, keys and values of a chunk, what gives Θ, and the next position."""
         theta, inner = self.coefficients.initial_state(batch)
-        cache = self.attention.initial_state(self.query.weight, batch)
+        cache = self.attention.initial_state(batch, self.query.weight)
         return theta, self.filter.initial_state(batch, theta), cache, inner, 0
 
     def step(self, x: Tensor, summary: Tensor | None, state: Any) -> tuple[Tensor, Any]:
         """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
         theta, past, cache, inner, position = state
-        normed = self.norm(x) if self.prenorm else x
+        normed = self.normed(x)
         filtered, past = self.filter.step(normed, theta, past, position)
         k, v, reset, update, hidden = self._mix(filtered)
         attended, cache = self.attention.step(self.query(normed), k, v, cache, position)
@@ -111,31 +354,24 @@ class FocusLayer(nn.Module):
 
     def _finish(self, x: Tensor, attended: Tensor, reset: Tensor, update: Tensor, hidden: Tensor) -> Tensor:
         candidate = self.dropout(F.silu(hidden + self.out(reset * attended)))
-        y: Tensor = x + update * (candidate - x)
-        return y if self.prenorm else self.norm(y)
+        return self.blend(x, update, candidate)
 
 
 class FocusStack(Block):
-    """All layers with their feed-forward sub-layers, and the summary of the encoded input that they share.
+    """All layers with their feed-forward sub-layers, and the summary of the encoded input that they share."""
 
-    Args:
-        layers: the layers.
-        feedforward: as many sub-layers.
-        summary: the shared summary; None if the layers have their own, or none.
-        causal: no output depends on what follows it.
-    """
-
-    def __init__(
-        self,
-        layers: list[FocusLayer],
-        feedforward: list[ResidualBlock],
-        summary: BinSummary | None,
-        *,
-        causal: bool,
-    ) -> None:
+    def __init__(self, config: FocusLike, length: int, causal: bool) -> None:
         super().__init__()
+        bin_length, chunk = config.bin_length(length), min(config.chunk or default_chunk(length), length)
+        layers = [FocusLayer(config, length, bin_length, chunk, causal) for _ in range(config.layers)]
+        width, dropout = config.d_ffn or 2 * config.d_model, config.dropout
+        feedforward = [
+            ResidualBlock(silu_feedforward(config.d_model, width, dropout, truncated=False), *config.around)
+            for _ in layers
+        ]
         self.layers, self.feedforward = nn.ModuleList(layers), nn.ModuleList(feedforward)
-        self.summary, self.causal = summary, causal
+        self.summary = config.shared_summary(length, bin_length)
+        self.causal = causal and config.filtering != "circular"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         summary = None if self.summary is None else self.summary(x, mask)
@@ -216,18 +452,14 @@ class FocusLike(ModelConfig):
         Raises:
             UsageError: for more bins than positions, or circular filters in a causal model.
         """
-        bin_length, chunk = self._bin_length(input.length), self.chunk or default_chunk(input.length)
-        warn_of_padding(self.name, input.length, chunk)
-        circular = self.filtering == "circular"
-        if causal and circular:
+        self.bin_length(input.length)
+        warn_of_padding(self.name, input.length, self.chunk or default_chunk(input.length))
+        if causal and self.filtering == "circular":
             self._admit_non_causal()
-        chunk = min(chunk, input.length)
-        layers = [self._layer(input.length, bin_length, chunk, causal) for _ in range(self.layers)]
-        feedforward = [self._feedforward() for _ in range(self.layers)]
-        summary = self.shared_summary(input.length, bin_length)
-        return [FocusStack(layers, feedforward, summary, causal=causal and not circular)]
+        return [FocusStack(self, input.length, causal)]
 
-    def _bin_length(self, length: int) -> int:
+    def bin_length(self, length: int) -> int:
+        """R in a sequence of ``length``; warns of a padded bin, and raises :class:`UsageError` for too many bins."""
         if self.bins > length:
             raise UsageError(f"{self.name}: bins must be at most the sequence length ({length}), found {self.bins}")
         bin_length = -(-length // self.bins)
@@ -245,28 +477,6 @@ class FocusLike(ModelConfig):
         if not self.allow_non_causal:
             raise UsageError(f"{found}; take 'reset' or 'carry', causal=False, or allow_non_causal=true")
         warnings.warn(f"{found}; scores of tasks that predict what follows mean nothing", stacklevel=2)
-
-    def _layer(self, length: int, bin_length: int, chunk: int, causal: bool) -> FocusLayer:
-        coefficients = self.coefficients(length, bin_length)
-        return FocusLayer(
-            self.d_model,
-            coefficients,
-            BinFilter(bin_length, coefficients.unfiltered, self.filtering, conjugate=self.conjugate),
-            ChunkAttention(
-                self.d_k or max(1, self.d_model // 2),
-                self.d_v or self.d_model,
-                chunk,
-                causal=causal,
-                bias=self.bias == "simple",
-            ),
-            norm=self.norm,
-            prenorm=self.prenorm,
-            dropout=self.dropout,
-        )
-
-    def _feedforward(self) -> ResidualBlock:
-        inner = silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
-        return ResidualBlock(inner, self.d_model, self.norm, self.prenorm, self.dropout)
 
 
 def small_and_paper(width: int) -> Presets:
@@ -311,8 +521,7 @@ class Focus(FocusLike):
             raise UsageError(f"{self.name}: smooth must be odd, found {self.smooth}")
 
     def coefficients(self, length: int, bin_length: int) -> Hypernetwork:
-        network = CoefficientNetwork(self.pooled, self.hidden, self.filters, signed=self.signed)
-        return Hypernetwork(self.d_model, network, None if self.shared else self._summary(length, bin_length))
+        return Hypernetwork(self, None if self.shared else self._summary(length, bin_length))
 
     def shared_summary(self, length: int, bin_length: int) -> BinSummary | None:
         return self._summary(length, bin_length) if self.shared else None
@@ -334,4 +543,4 @@ class FocusH(FocusLike):
     presets: ClassVar[Presets] = small_and_paper(56)
 
     def coefficients(self, length: int, bin_length: int) -> LearnedCoefficients:
-        return LearnedCoefficients(self.d_model, self.filters, signed=self.signed)
+        return LearnedCoefficients(self)

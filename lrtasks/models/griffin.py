@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,18 +23,14 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.ops.chunked import full_precision, hide
-from lrtasks.models.ops.diagonal_scan import diagonal_scan, diagonal_scan_step
-from lrtasks.models.ops.layers import zero_padding
-from lrtasks.models.ops.short_conv import ShortConv
-from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, Activation, RecurrentConfig, state_zeros
+from lrtasks.models.ops.layers import ShortConv
+from lrtasks.models.ops.scans import diagonal_scan
+from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
 
 RATE = 8.0
 RADII = (0.9, 0.999)
 STEEPEST = 1000.0
 """Largest derivative of the square root in sqrt(1 - a²)."""
-
-State = tuple[Tensor, Tensor, bool]
-"""h ``(batch, width)``, the last inputs of the convolution, and whether a position has passed."""
 
 
 class _BoundedRoot(torch.autograd.Function):
@@ -55,7 +51,7 @@ class _BoundedRoot(torch.autograd.Function):
 
 @full_precision
 def rglru_coefficients(
-    x: Tensor, recurrence: Tensor, entry: Tensor, Lambda: Tensor, first: Tensor
+    x: Tensor, recurrence: Tensor, entry: Tensor, Lambda: Tensor, first: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """a and b of ``h = a h + b``.
 
@@ -64,13 +60,15 @@ def rglru_coefficients(
         recurrence: gate r before its sigmoid, shaped as x.
         entry: gate i before its sigmoid, shaped as x.
         Lambda: ``(width,)``.
-        first: where the sequence begins, ``(..., 1)`` bool.
+        first: where the sequence begins, ``(..., 1)`` bool; None for nowhere.
     """
     log_a = -RATE * recurrence.sigmoid() * F.softplus(Lambda)
     # 1 - exp(2 log a) would lose all digits near a = 1
     scale: Tensor = _BoundedRoot.apply(-torch.expm1(2 * log_a))  # type: ignore[no-untyped-call]
-    b = entry.sigmoid() * x * torch.where(first, 1.0, scale)
-    return torch.where(first, 0.0, log_a.exp()), b
+    entered, a = entry.sigmoid() * x, log_a.exp()
+    if first is None:
+        return a, entered * scale
+    return torch.where(first, 0.0, a), entered * torch.where(first, 1.0, scale)
 
 
 class HeadLinear(nn.Module):
@@ -90,8 +88,10 @@ class HeadLinear(nn.Module):
         return (torch.einsum("...hi,hio->...ho", parts, self.weight) + self.bias).flatten(-2)
 
 
-class RGLRU(nn.Module):
-    """The recurrent unit alone, on ``(batch, length, width)``.
+class RGLRU(RecurrentLayer):
+    """The recurrent unit alone, on ``(batch, length, width)``; padding writes nothing and decays nothing.
+
+    State: h ``(batch, width)``, and whether a position has passed.
 
     Args:
         width: channels.
@@ -104,42 +104,34 @@ class RGLRU(nn.Module):
         squares = torch.empty(width).uniform_(RADII[0] ** 2, RADII[1] ** 2)
         self.Lambda = nn.Parameter(torch.log(squares.rsqrt() - 1))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """h at all positions; padding writes nothing and decays nothing."""
-        valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
-        a, b = self._coefficients(x, (valid & (valid.cumsum(1) == 1)).unsqueeze(-1))
-        return diagonal_scan(hide(a, mask, 1.0), hide(b, mask)).to(x.dtype)
+    def initial_state(self, batch: int) -> tuple[Tensor, bool]:
+        return state_zeros(self.Lambda, batch, len(self.Lambda)), False
 
-    def step(self, x: Tensor, h: Tensor, first: bool) -> tuple[Tensor, Tensor]:
-        """One position ``(batch, width)``."""
-        a, b = self._coefficients(x, torch.tensor([first], device=x.device))
-        y, h = diagonal_scan_step(a, b, h)
-        return y.to(x.dtype), h
-
-    def _coefficients(self, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        return rglru_coefficients(x, self.a_gate(x), self.input_gate(x), self.Lambda, first)
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        h, started = state
+        first = None
+        if not started:
+            valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+            first = (valid & (valid.cumsum(1) == 1)).unsqueeze(-1)
+        a, b = rglru_coefficients(x, self.a_gate(x), self.input_gate(x), self.Lambda, first)
+        h = diagonal_scan(hide(a, mask, 1.0), hide(b, mask), h)
+        return h.to(x.dtype), (h[:, -1], True)
 
 
-class GriffinLayer(nn.Module):
-    """The recurrent block of the module docstring on ``(batch, length, d_model)``.
+class GriffinLayer(RecurrentLayer):
+    """The recurrent block of the module docstring. State: that of the unit, and the last inputs of the convolution."""
 
-    Args:
-        d_model: width.
-        width: channels of the recurrence, a multiple of ``heads``.
-        heads: blocks of the gates' maps.
-        layers: number of layers in the stack, for the start of the output map.
-    """
-
-    def __init__(self, d_model: int, width: int, heads: int, layers: int = 1) -> None:
+    def __init__(self, config: Griffin) -> None:
         super().__init__()
+        d_model, width = config.d_model, config.width or config.d_model
         self.linear_y, self.linear_x = nn.Linear(d_model, width), nn.Linear(d_model, width)
         self.linear_out = nn.Linear(width, d_model)
         self.conv1d = ShortConv(width, bias=True, activation="none")
-        self.rg_lru = RGLRU(width, heads)
+        self.rg_lru = RGLRU(width, config.heads)
         for linear, variance in (
             (self.linear_y, 1 / d_model),
             (self.linear_x, 1 / d_model),
-            (self.linear_out, 2 / (layers * width)),
+            (self.linear_out, 2 / (config.layers * width)),
         ):
             nn.init.normal_(linear.weight, std=math.sqrt(variance))
             nn.init.zeros_(linear.bias)
@@ -147,27 +139,14 @@ class GriffinLayer(nn.Module):
         assert self.conv1d.bias is not None
         nn.init.zeros_(self.conv1d.bias)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
-        x = zero_padding(x, mask)
-        h = self.rg_lru(self.conv1d(self.linear_x(x), mask), mask)
-        return self._finish(h, x)
+    def initial_state(self, batch: int) -> Any:
+        return self.rg_lru.initial_state(batch), self.conv1d.initial_state(batch)
 
-    def initial_state(self, batch: int) -> State:
-        """Zeros."""
-        h = state_zeros(self.linear_out.weight, batch, self.linear_out.in_features)
-        return h, self.conv1d.initial_state(batch), False
-
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position ``(batch, d_model)``; equals :meth:`forward`."""
-        h, before, started = state
-        mixed, before = self.conv1d.step(self.linear_x(x), before)
-        y, h = self.rg_lru.step(mixed, h, not started)
-        return self._finish(y, x), (h, before, True)
-
-    def _finish(self, h: Tensor, x: Tensor) -> Tensor:
-        y: Tensor = self.linear_out(h * F.gelu(self.linear_y(x), approximate="tanh"))
-        return y
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        x, (memory, before) = hide(x, mask), state
+        mixed, before = self.conv1d.run(self.linear_x(x), before, mask)
+        h, memory = self.rg_lru.run(mixed, memory, mask)
+        return self.linear_out(h * F.gelu(self.linear_y(x), approximate="tanh")), (memory, before)
 
 
 @registry.register("rglru")
@@ -178,7 +157,7 @@ class Griffin(RecurrentConfig):
     Source: De et al. (arXiv:2402.19427), section 2.4.
     """
 
-    function: ClassVar[Activation] = "gelu"
+    function: ClassVar[Literal["silu", "gelu"]] = "gelu"
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 84},
         "state-tracking": TRACKING,
@@ -192,4 +171,4 @@ class Griffin(RecurrentConfig):
         self.divided(self.width or self.d_model, self.heads, "heads")
 
     def layer(self, index: int) -> GriffinLayer:
-        return GriffinLayer(self.d_model, self.width or self.d_model, self.heads, self.layers)
+        return GriffinLayer(self)

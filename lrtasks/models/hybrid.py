@@ -33,11 +33,10 @@ from lrtasks.errors import UsageError, unknown
 from lrtasks.models import registry
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
 from lrtasks.models.factory import own_mixer
-from lrtasks.models.ops.short_conv import ShortConv, check_canon
+from lrtasks.models.ops.layers import GatedFeedForward, ShortConv, check_canon
 from lrtasks.models.recurrent import (
     PAPER,
     SMALL,
-    GatedFeedForward,
     RecurrentConfig,
     shrink_outputs,
     spare_vectors,
@@ -209,10 +208,9 @@ class Hybrid(ModelConfig):
             mixer = part.mixer(input.length, causal)
         if not causal and self.canon:
             raise UsageError(f"{self.name}: canon is causal: build it with causal=True")
-        shared = (self.d_model, part.norm, part.prenorm, part.dropout)
-        blocks: list[nn.Module] = [ResidualBlock(mixer, *shared, canon="A" in self.canon)]
+        blocks: list[nn.Module] = [ResidualBlock(mixer, *part.around, canon="A" in self.canon)]
         if mlp:
-            blocks.append(ResidualBlock(feedforward(), *shared, canon="C" in self.canon))
+            blocks.append(ResidualBlock(feedforward(), *part.around, canon="C" in self.canon))
         return blocks
 
     def _feedforward(self) -> nn.Module:

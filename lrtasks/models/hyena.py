@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
+from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.convolution import WindowState, fft_conv
-from lrtasks.models.ops.layers import zero_padding
 from lrtasks.models.transformer import TransformerLike
 
 SHORT = 3  # lags of the short convolution
@@ -98,7 +98,7 @@ class HyenaOperator(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
-        z = zero_padding(self.input(x), mask).transpose(1, 2)
+        z = hide(self.input(x), mask).transpose(1, 2)
         x0, x1, v = self.short(F.pad(z, (SHORT - 1, 0))).chunk(3, 1)
         u = x1 * v
         if mask is not None:

@@ -1,18 +1,30 @@
-"""Linear attention: attention whose weights are products of features, so that a sum over the past is enough.
+"""Linear attention, gated linear attention (GLA) and RetNet: sums of outer products of keys and values.
 
-    q, k, v   linear maps of the input, in heads
+    q, k, v   linear maps of the input, in heads; in GLA and RetNet with ``conv`` after silu(conv(.))
+
+Linear attention: attention whose weights are products of features, so that a sum over the past is enough.
+
     S += phi(k) v^T,  z += phi(k);  y = S^T phi(q) / (z^T phi(q) + eps);  output linear(y)
     elu       phi(x) = elu(x) + 1, q scaled by K^(-1/2)  (Katharopoulos et al., arXiv:2006.16236)
     taylor    phi(q)^T phi(k) = 1 + s + s²/2 with s = q^T k / sqrt(K): the exponential to second order
               (Based, Arora et al., arXiv:2402.18668)
 
-With ``head_norm`` the result of each head is normalised (rms) too. Start as in flash-linear-attention.
+With ``head_norm`` the result of each head is normalised (rms) too. GLA and RetNet forget, per key channel, per head or
+at fixed rates:
+
+    S <- diag(exp(g)) S + k v^T;  y = linear(rms(S^T q / sqrt(K)) * silu(gate(x)))
+    g         channel: logsigmoid(W2 W1 x + b) / 16 for each key channel (GLA)
+              head: the same for each head
+              fixed: log(1 - 2^(-5-h)) for head h (RetNet), with rotary positions on q and k
+
+Sources: GLA, Yang et al., arXiv:2312.06635, section 4; RetNet, Sun et al., arXiv:2307.08621, section 2. Names and start
+are those of the layers of flash-linear-attention.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +32,16 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
-from lrtasks.models.ops.chunked import full_precision
-from lrtasks.models.ops.head_norms import GatedRMSNorm
-from lrtasks.models.ops.layers import zero_padding
-from lrtasks.models.ops.scalar_decay import feature_attention, scalar_decay_step
-from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, state_zeros
+from lrtasks.models.ops.chunked import full_precision, hide
+from lrtasks.models.ops.decay import channel_decay, scalar_decay
+from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv
+from lrtasks.models.ops.positions import rotate_halves
+from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
 
 FeatureMap = Literal["elu", "taylor"]
 EPS = {"elu": 1e-10, "taylor": 1e-12}
+DIVISOR = 16
+"""What the log decay of GLA is divided by, so that it starts near 0."""
 
 
 def elu_features(x: Tensor) -> Tensor:
@@ -48,14 +62,17 @@ def taylor_similarity(s: Tensor) -> Tensor:
     return 1 + s + s.square() / 2
 
 
-def _same(x: Tensor) -> Tensor:
-    return x
-
-
 @full_precision
 def linear_attention(
-    q: Tensor, k: Tensor, v: Tensor, feature_map: FeatureMap, *, eps: float, mask: Tensor | None = None
-) -> Tensor:
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feature_map: FeatureMap,
+    *,
+    eps: float,
+    state: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Attention of all positions, causal.
 
     Args:
@@ -64,91 +81,51 @@ def linear_attention(
         v: values, ``(B, L, H, V)``.
         feature_map: ``elu`` or ``taylor``.
         eps: added to the sum of the weights, by which the result is divided.
+        state: S, with z as its last column, ``(B, H, features, V + 1)``; None for zeros.
         mask: ``(B, L)``, False at padding, which writes nothing.
 
     Returns:
-        ``(B, L, H, V)`` in float32 at least.
+        ``(B, L, H, V)`` in float32 at least, and the state after the last position.
     """
     v = F.pad(v, (0, 1), value=1.0)
     if feature_map == "elu":
-        q = elu_features(q) * q.shape[-1] ** -0.5
-        y, _ = feature_attention(q, elu_features(k), v, _same, _same, mask=mask)
+        q, k = elu_features(q) * q.shape[-1] ** -0.5, elu_features(k)
+        y, state = scalar_decay(q, k, v, None, state, mask)
     else:
-        y, _ = feature_attention(q, k, v, taylor_features, taylor_similarity, mask=mask)
-    return _divided(y, eps)
+        features, similarity = taylor_features, taylor_similarity
+        y, state = scalar_decay(q, k, v, None, state, mask, features=features, similarity=similarity)
+    return y[..., :-1] / (y[..., -1:] + eps), state
 
 
-def _divided(y: Tensor, eps: float) -> Tensor:
-    return y[..., :-1] / (y[..., -1:] + eps)
+class LinearAttentionLayer(RecurrentLayer):
+    """The mixer of :class:`LinearAttention`. State: S and z, ``(batch, heads, features, V + 1)``."""
 
+    out_name = "o_proj"
 
-class LinearAttentionLayer(nn.Module):
-    """The layer of the module docstring on ``(batch, length, d_model)``.
-
-    Args:
-        d_model: width.
-        heads: heads.
-        d_key: K of a head.
-        d_value: V of a head.
-        feature_map: ``elu`` or ``taylor``.
-        head_norm: normalise the result of each head.
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        d_key: int,
-        d_value: int,
-        feature_map: FeatureMap,
-        head_norm: bool = False,
-    ) -> None:
+    def __init__(self, config: LinearAttention) -> None:
         super().__init__()
-        self.heads, self.d_key, self.d_value = heads, d_key, d_value
-        self.feature_map: FeatureMap = feature_map
-        self.q_proj = nn.Linear(d_model, heads * d_key, bias=False)
-        self.k_proj = nn.Linear(d_model, heads * d_key, bias=False)
-        self.v_proj = nn.Linear(d_model, heads * d_value, bias=False)
-        self.norm = GatedRMSNorm(d_value) if head_norm else None
-        self.o_proj = nn.Linear(heads * d_value, d_model, bias=False)
-
-    @property
-    def out(self) -> nn.Linear:
-        """The map back to the residual stream."""
-        return self.o_proj
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
-        q, k, v = self._inputs(zero_padding(x, mask))
-        y = linear_attention(q, k, v, self.feature_map, eps=EPS[self.feature_map], mask=mask)
-        return self._finish(y)
+        d_model, self.heads = config.d_model, config.heads
+        self.feature_map: FeatureMap = config.feature_map
+        self.d_value = d_model // self.heads
+        self.d_key = config.feature_dim or self.d_value
+        self.q_proj = nn.Linear(d_model, self.heads * self.d_key, bias=False)
+        self.k_proj = nn.Linear(d_model, self.heads * self.d_key, bias=False)
+        self.v_proj = nn.Linear(d_model, d_model, bias=False)
+        self.norm = GatedRMSNorm(self.d_value) if config.head_norm else None
+        self.o_proj = nn.Linear(d_model, d_model, bias=False)
 
     def initial_state(self, batch: int) -> Tensor:
-        """S, with z as its last column, ``(batch, heads, features, V + 1)``."""
         features = self.d_key if self.feature_map == "elu" else 1 + self.d_key + self.d_key * (self.d_key + 1) // 2
         return state_zeros(self.o_proj.weight, batch, self.heads, features, self.d_value + 1)
 
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One position ``(batch, d_model)``; equals :meth:`forward`."""
-        q, k, v = self._inputs(x)
-        if self.feature_map == "elu":
-            q, k = elu_features(q) * self.d_key**-0.5, elu_features(k)
-        else:
-            q, k = taylor_features(q), taylor_features(k)
-        y, state = scalar_decay_step(q, k, F.pad(v, (0, 1), value=1.0), torch.zeros_like(v[..., 0]), state)
-        return self._finish(_divided(y, EPS[self.feature_map])), state
-
-    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        maps = (self.q_proj, self.k_proj, self.v_proj)
-        q, k, v = (torch.unflatten(proj(x), -1, (self.heads, -1)) for proj in maps)
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        x = hide(x, mask)
+        q, k, v = (torch.unflatten(proj(x), -1, (self.heads, -1)) for proj in (self.q_proj, self.k_proj, self.v_proj))
         if self.feature_map == "taylor":
             q, k = q * self.d_key**-0.25, k * self.d_key**-0.25
-        return q, k, v
-
-    def _finish(self, y: Tensor) -> Tensor:
+        y, state = linear_attention(q, k, v, self.feature_map, eps=EPS[self.feature_map], state=state, mask=mask)
         y = y.to(self.o_proj.weight.dtype) if self.norm is None else self.norm(y)
-        out: Tensor = self.o_proj(y.flatten(-2))
-        return out
+        return self.o_proj(y.flatten(-2)), state
 
 
 @registry.register("linear-attention")
@@ -178,6 +155,133 @@ class LinearAttention(RecurrentConfig):
         self.divided(self.d_model, self.heads, "heads")
 
     def layer(self, index: int) -> LinearAttentionLayer:
-        d_value = self.divided(self.d_model, self.heads, "heads")
-        d_key = self.feature_dim or d_value
-        return LinearAttentionLayer(self.d_model, self.heads, d_key, d_value, self.feature_map, self.head_norm)
+        return LinearAttentionLayer(self)
+
+
+class GLALayer(RecurrentLayer):
+    """The mixer of :class:`GLA` and :class:`RetNet`.
+
+    State: S ``(batch, heads, K, V)``, the last inputs of the convolutions, and the position of the next input.
+    """
+
+    out_name = "o_proj"
+    fixed: Tensor
+
+    def __init__(self, config: GLA) -> None:
+        super().__init__()
+        d_model, heads, decay = config.d_model, config.heads, config.decay
+        self.heads, self.decay, (self.d_key, self.d_value) = heads, decay, config.widths()
+        keys, values = heads * self.d_key, heads * self.d_value
+        self.q_proj = nn.Linear(d_model, keys, bias=False)
+        self.k_proj = nn.Linear(d_model, keys, bias=False)
+        self.v_proj = nn.Linear(d_model, values, bias=False)
+        self.g_proj = nn.Linear(d_model, values, bias=False)
+        self.convs = config.conv
+        if config.conv:
+            self.q_conv1d, self.k_conv1d, self.v_conv1d = (ShortConv(size) for size in (keys, keys, values))
+        if decay == "fixed":
+            rates = torch.log1p(-(2.0 ** (-5 - torch.arange(heads, dtype=torch.float64))))
+            self.register_buffer("fixed", rates, persistent=False)
+        else:
+            rank, outputs = config.rank, keys if decay == "channel" else heads
+            self.gk_proj = nn.Sequential(nn.Linear(d_model, rank, bias=False), nn.Linear(rank, outputs))
+        self.g_norm_swish_gate = GatedRMSNorm(self.d_value)
+        self.o_proj = nn.Linear(values, d_model, bias=False)
+
+    def initial_state(self, batch: int) -> tuple[Tensor, list[Tensor], int]:
+        S = state_zeros(self.o_proj.weight, batch, self.heads, self.d_key, self.d_value)
+        return S, [conv.initial_state(batch) for conv in self._convolutions()], 0
+
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        x, (S, before, first) = hide(x, mask), state
+        mixed, after = [proj(x) for proj in (self.q_proj, self.k_proj, self.v_proj)], []
+        for i, (conv, last) in enumerate(zip(self._convolutions(), before, strict=True)):
+            mixed[i], last = conv.run(mixed[i], last)
+            after.append(last)
+        q, k, v = (torch.unflatten(value, -1, (self.heads, -1)) for value in mixed)
+        if self.decay == "fixed":
+            positions = torch.arange(first, first + x.shape[1], device=x.device)
+            q, k = (rotate_halves(value.transpose(1, 2), positions).transpose(1, 2) for value in (q, k))
+            g = self.fixed.to(torch.promote_types(x.dtype, torch.float32)).expand(q.shape[:3])
+        else:
+            g = _log_decay(self.gk_proj(x))
+            g = torch.unflatten(g, -1, (self.heads, -1)) if self.decay == "channel" else g
+        op = channel_decay if self.decay == "channel" else scalar_decay
+        y, S = op(q * self.d_key**-0.5, k, v, g, S, mask)
+        gate = torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
+        return self.o_proj(self.g_norm_swish_gate(y, gate).flatten(-2)), (S, after, first + x.shape[1])
+
+    def _convolutions(self) -> list[ShortConv]:
+        return [self.q_conv1d, self.k_conv1d, self.v_conv1d] if self.convs else []
+
+
+@full_precision
+def _log_decay(raw: Tensor) -> Tensor:
+    return F.logsigmoid(raw) / DIVISOR
+
+
+@registry.register("gla")
+@dataclass(frozen=True)
+class GLA(RecurrentConfig):
+    """Gated linear attention: a sum of key-value products with an input-dependent decay per key channel.
+
+    Source: Yang et al. (arXiv:2312.06635), section 4.
+    """
+
+    presets: ClassVar[Presets] = {
+        "small": {**SMALL, "mlp_width": 76},
+        "recall-16k": {**SMALL, "heads": 2, "expand_k": 1.0, "mlp": False},
+        "recall-64k": {**SMALL, "heads": 2, "expand_k": 4.0, "mlp": False},
+        "state-tracking": {**TRACKING, "heads": 4, "expand_k": 1.0},
+        "paper": {**PAPER, "heads": 4},
+        "paper/mqar": {**PAPER_MQAR, "heads": 2},
+    }
+
+    heads: int = parameter(4, "heads", at_least=1, at_most=1024)
+    expand_k: float = parameter(0.5, "width of all keys, in d_model", above=0, at_most=64)
+    expand_v: float = parameter(1.0, "width of all values, in d_model", above=0, at_most=64)
+    decay: Literal["channel", "head", "fixed"] = parameter(
+        "channel", "one decay per key channel, per head, or fixed ones per head"
+    )
+    rank: int = parameter(16, "rank of the map that gives the decay", at_least=1, at_most=65536)
+    conv: bool = parameter(False, "short convolutions of queries, keys and values")
+
+    def check(self) -> None:
+        self.widths()
+
+    def layer(self, index: int) -> GLALayer:
+        return GLALayer(self)
+
+    def widths(self) -> tuple[int, int]:
+        """K and V of a head."""
+        keys, values = (round(self.d_model * factor) for factor in (self.expand_k, self.expand_v))
+        return self.divided(keys, self.heads, "heads"), self.divided(values, self.heads, "heads")
+
+
+@registry.register("retnet")
+@dataclass(frozen=True)
+class RetNet(GLA):
+    """RetNet: linear attention with rotary positions and a fixed decay per head.
+
+    Source: Sun et al. (arXiv:2307.08621), section 2.
+    """
+
+    presets: ClassVar[Presets] = {
+        "small": {**SMALL, "expand_v": 1.0, "mlp_width": 64},
+        "recall-16k": {**SMALL, "heads": 2, "expand_k": 0.5, "mlp": False},
+        "recall-64k": {**SMALL, "heads": 2, "expand_k": 2.0, "mlp": False},
+        "state-tracking": {**TRACKING, "heads": 4, "expand_v": 1.0},
+        "paper": {**PAPER, "heads": 4},
+        "paper/mqar": {**PAPER_MQAR, "heads": 2},
+    }
+
+    expand_k: float = parameter(1.0, "width of all keys, in d_model", above=0, at_most=64)
+    expand_v: float = parameter(2.0, "width of all values, in d_model", above=0, at_most=64)
+    decay: Literal["channel", "head", "fixed"] = parameter(
+        "fixed", "one decay per key channel, per head, or fixed ones per head"
+    )
+
+    def check(self) -> None:
+        d_key, _ = self.widths()
+        if self.decay == "fixed":
+            self.divided(d_key, 2, "the pairs of rotary positions, 2 wide,")

@@ -10,35 +10,379 @@ Source: "LongVQ", section 3. The paper leaves much open: docs/models/longvq.md l
     G_o  sigmoid(X' W_u + b_u), gate of the output
     Y    G_o ⊙ O_a + (1 - G_o) ⊙ X, normalised if post-norm
 
-A feed-forward sub-layer follows each layer.
+A feed-forward sub-layer follows each layer. The codebook follows the keys by running averages (section 3, and
+Transformer-VQ, section 3.4; both from van den Oord et al., "Neural Discrete Representation Learning", appendix A.1):
+
+    z_j    code of key j, arg-min_s ‖k_j - c_s‖²
+    n_s    keys of code s in this batch, over all processes
+    N, M   running averages: N_s ← η N_s + (1 - η) n_s,   M_s ← η M_s + (1 - η) Σ_{j: z_j = s} k_j
+    c_s    centre M_s / max(N_s, 0.01)
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import lra, registry
-from lrtasks.models.base import Block, ModelConfig, ResidualBlock
+from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
+from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.convolution import SSM, Kernel
 from lrtasks.models.ops.exponentials import EMAKernel
-from lrtasks.models.ops.layers import WEIGHT_STD, linear, make_norm, normal_, silu_feedforward
-from lrtasks.models.ops.quantised_attention import QuantisedAttention
-from lrtasks.models.ops.quantiser import Codebook
-from lrtasks.models.s4d import S4DKernel
+from lrtasks.models.ops.layers import WEIGHT_STD, linear, normal_, require_causal, silu_feedforward
+from lrtasks.models.ops.positions import LocalBias
+from lrtasks.models.ops.quantised_attention import KeyGradients, attend_quantised, join, sum_by_code
+from lrtasks.models.ops.scoped_attention import AttentionFunction, Scope
+from lrtasks.models.portraits import Portrait
+from lrtasks.models.s4d import S4D, S4DKernel
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 128
+FLOOR = 0.01  # least divisor of a centre; a code whose average count is below it is dead, its centre no mean any more
+WORKING = 2**24  # distances held at once, in elements
+NORM_EPSILON = 1e-6
 PIXELS: dict[str, Any] = {"norm": "batch", "prenorm": True}
 
 # Without a meaning where keys are not quantised; so is ``codebook``, but presets set that one.
 QUANTISER_OPTIONS = ("commitment", "decay", "key_gradients")
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """Keys after quantisation.
+
+    Attributes:
+        codes: z, ``(batch, length)`` int64.
+        keys: centres of the codes, ``(batch, length, d_k)``, whose gradient goes straight through to the keys.
+        centres: the codebook that was used, ``(S, d_k)``, without gradient.
+    """
+
+    codes: Tensor
+    keys: Tensor
+    centres: Tensor
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the last forward pass saw, over its unpadded keys: counts ``(S,)``, mean ‖k - c‖² and mean ‖k‖²."""
+
+    counts: Tensor
+    error: Tensor
+    power: Tensor
+
+
+class Codebook(nn.Module):
+    """Quantiser of keys ``(batch, length, d_k)``.
+
+    In training a batch is assigned with the centres as they are; only then it moves the averages. The first batch sets
+    them instead: the centres become keys of it, drawn at random. So no output depends on a key that follows it or on
+    another row of its batch. Counts and sums are those of all processes. Everything that changes is a buffer, float32
+    under mixed precision too, so that a checkpoint restores it. No gradient reaches the centres.
+
+    Args:
+        size: codes S.
+        width: d_k.
+        commitment: weight γ of the commitment loss, the mean over unpadded keys of ‖k - c‖² (summed over features).
+        decay: η.
+        std: standard deviation of the normal draws that the centres are during the first batch.
+    """
+
+    count: Tensor
+    total: Tensor
+    updates: Tensor
+    usage: Usage | None = None
+
+    def __init__(self, size: int, width: int, *, commitment: float = 1e-4, decay: float = 0.99, std: float) -> None:
+        super().__init__()
+        self.size, self.commitment, self.decay = size, commitment, decay
+        self.register_buffer("count", torch.ones(size))
+        self.register_buffer("total", std * torch.randn(size, width))
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        self._commitment: Tensor | None = None
+
+    def centres(self) -> Tensor:
+        """c, ``(S, d_k)``: a new tensor, which later updates leave alone."""
+        return self.total / self.count.clamp_min(FLOOR).unsqueeze(1)
+
+    @torch.no_grad()
+    def assign(self, keys: Tensor, centres: Tensor) -> Tensor:
+        """Codes of keys ``(..., d_k)``, the lowest of equally near ones; ``(...)`` int64."""
+        with torch.autocast(keys.device.type, enabled=False):
+            flat = keys.detach().to(centres.dtype).flatten(0, -2)
+            norms = centres.square().sum(1)
+            parts = [
+                torch.addmm(norms, part, centres.T, alpha=-2).argmin(1)
+                for part in torch.split(flat, max(1, WORKING // self.size))
+            ]
+        return torch.cat(parts).view(keys.shape[:-1])
+
+    def forward(self, keys: Tensor, mask: Tensor | None = None) -> Quantised:
+        """Quantise, and in training move the averages.
+
+        Args:
+            keys: ``(batch, length, d_k)``.
+            mask: ``(batch, length)`` bool, False at keys that count nowhere, or None.
+        """
+        keys = keys.to(torch.promote_types(keys.dtype, torch.float32))
+        centres = self.centres()
+        codes = self.assign(keys, centres)
+        chosen = centres.index_select(0, codes.flatten()).view_as(keys).to(keys.dtype)
+        seen = hide(keys.detach(), mask).flatten(0, 1).to(self.total.dtype)
+        weight = torch.ones_like(seen[:, 0]) if mask is None else mask.flatten().to(seen.dtype)
+        number = weight.sum().clamp_min(1)
+        error = hide(keys - chosen, mask).square().sum() / number
+        self._commitment = error
+        counts = torch.zeros_like(self.count).index_add_(0, codes.flatten(), weight)
+        self.usage = Usage(counts, error.detach(), seen.square().sum() / number)
+        if self.training and not self.updates:
+            self._start(seen if mask is None else seen[mask.flatten()])
+        elif self.training:
+            self._update(seen, codes.flatten(), counts)
+        return Quantised(codes, chosen + (keys - keys.detach()), centres)
+
+    def extra_losses(self) -> dict[str, Tensor]:
+        """γ times the commitment loss of the last forward pass."""
+        return {} if self._commitment is None else {"commitment": self.commitment * self._commitment}
+
+    @torch.no_grad()
+    def diagnostics(self) -> dict[str, float]:
+        """Numbers of the last forward pass, and of the averages.
+
+        ``codebook_usage``: share of the codes with a key; ``codebook_perplexity``: exp of the entropy of the codes;
+        ``dead_codes``: codes whose average count is below 0.01; ``quantisation_error``: mean ‖k - c‖² over mean ‖k‖².
+        """
+        if self.usage is None:
+            return {}
+        counts = self.usage.counts.double()
+        share = counts / counts.sum().clamp_min(1)
+        return {
+            "codebook_usage": float((counts > 0).double().mean()),
+            "codebook_perplexity": float(torch.special.entr(share).sum().exp()),
+            "dead_codes": float((self.count < FLOOR).sum()),
+            "quantisation_error": float(self.usage.error / self.usage.power.clamp_min(torch.finfo(torch.float32).tiny)),
+        }
+
+    def portraits(self) -> list[Portrait]:
+        """Share of the keys of the last forward pass per code, the most used first."""
+        if self.usage is None:
+            return []
+        counts = self.usage.counts.double().sort(descending=True).values
+        share = (counts / counts.sum().clamp_min(1)).cpu().numpy()
+        every = max(1, self.size // 8)  # more labels would overlap
+        labels = tuple("" if rank % every else str(rank) for rank in range(1, self.size + 1))
+        return [Portrait("codebook usage", "bars", {"share of keys": share}, "code, by rank", "share", labels=labels)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the last loss, whose graph cannot be copied."""
+        return {**self.__dict__, "_commitment": None}
+
+    @torch.no_grad()
+    def _start(self, keys: Tensor) -> None:
+        """Make keys ``(n, d_k)`` of the first process the centres; without enough keys the others stay normal draws."""
+        if len(keys) < self.size:
+            warnings.warn(
+                f"a codebook of {self.size} codes is larger than the {len(keys)} keys of a batch:"
+                " codes will stay empty",
+                stacklevel=3,
+            )
+        drawn = torch.randperm(len(keys), device=keys.device)[: self.size]
+        self.total[: len(drawn)] = keys[drawn]
+        self.updates += 1
+        if _several_processes():
+            dist.broadcast(self.total, 0)
+
+    @torch.no_grad()
+    def _update(self, keys: Tensor, codes: Tensor, counts: Tensor) -> None:
+        """Move the averages by one batch: keys ``(n, d_k)``, zeros at padding; codes ``(n,)``; counts ``(S,)``."""
+        sums = torch.zeros_like(self.total).index_add_(0, codes, keys)
+        batch = torch.cat([counts.unsqueeze(1), sums], 1)
+        if _several_processes():
+            dist.all_reduce(batch)
+        self.count.lerp_(batch[:, 0], 1 - self.decay)
+        self.total.lerp_(batch[:, 1:], 1 - self.decay)
+        self.updates += 1
+
+
+def _several_processes() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+@dataclass
+class State:
+    """Streaming state.
+
+    Attributes:
+        k: (quantised) keys of the block before and of the present one, ``(batch, slots, d_k)``.
+        v: values, ``(batch, slots, d_v)``.
+        codes: ``(batch, slots)``, or None without a codebook.
+        sums: values and 1, summed per code over the far keys, ``(batch, S, d_v + 1)``, or None.
+        position: of the next input.
+    """
+
+    k: Tensor
+    v: Tensor
+    codes: Tensor | None
+    sums: Tensor | None
+    position: int
+
+
+class QuantisedAttention(nn.Module):
+    """Queries and keys ``(batch, length, d_k)`` with values ``(batch, length, d_v)`` to ``(batch, length, d_v)``.
+
+    Scores are q·k̂/sqrt(d_k) + bias under a softmax, q·k̂/n + bias under the other functions, with n the number of
+    unpadded keys, causal the query's position from 1. With ``qk_norm`` queries and keys are x / sqrt(mean(x²) + 1e-6)
+    d_k^(-1/4), and a softmax divides no further. Without ``quantise`` the keys are themselves, at quadratic cost.
+
+    Args:
+        config: the hyper-parameters.
+        length: longest sequence.
+        causal: no key after the query.
+
+    Raises:
+        UsageError: for a window longer than that.
+    """
+
+    def __init__(self, config: LongVQ, length: int, causal: bool) -> None:
+        super().__init__()
+        if config.window is not None and config.window > length:
+            raise UsageError(
+                f"{config.name}: window must be at most the sequence length ({length}), found {config.window};"
+                " window=none takes one that fits"
+            )
+        window = config.window or min(DEFAULT_WINDOW, length)
+        self.length, self.causal, self.qk_norm = length, causal, config.qk_norm
+        self.d_k, self.d_v = config.d_k or max(1, config.d_model // 2), config.d_v or 2 * config.d_model
+        self.function: AttentionFunction = config.attention
+        self.key_gradients: KeyGradients = config.key_gradients
+        self.codebook: Codebook | None = None
+        self.block = length
+        if config.quantise:
+            self.block = window
+            std = self.d_k**-0.25 if self.qk_norm else WEIGHT_STD
+            options = {"commitment": config.commitment, "decay": config.decay}
+            self.codebook = Codebook(config.codebook, self.d_k, std=std, **options)
+        self.bias = LocalBias(window, causal) if config.local_bias else None
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
+        q, k = self._normalised(q), self._normalised(k)
+        codes = centres = None
+        block = k.shape[1]
+        if self.codebook is not None:
+            quantised = self.codebook(k, mask)
+            codes, k, centres = quantised.codes, quantised.keys, quantised.centres
+            block = self.block
+        scale: float | Tensor = self._softmax_scale()
+        if self.function != "softmax":
+            divisor = Scope(self.causal).divisor(q.shape[1], mask, q.device)
+            scale = 1 / torch.as_tensor(divisor).to(q.dtype)
+        return attend_quantised(
+            (q * scale).to(v.dtype),
+            k.to(v.dtype),
+            v,
+            codes,
+            centres,
+            block=block,
+            causal=self.causal,
+            function=self.function,
+            bias=self.bias,
+            valid=mask,
+            key_gradients=self.key_gradients,
+        )
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """Two blocks of keys and sums per code; without a codebook, as many keys as the longest sequence has.
+
+        Args:
+            batch: rows.
+            like: a tensor of the type and on the device wanted.
+
+        Raises:
+            UsageError: if the attention is not causal.
+        """
+        require_causal(self.causal)
+        if self.codebook is None:
+            slots, codes, sums = self.length, None, None
+        else:
+            slots = 2 * self.block
+            codes = torch.zeros(batch, slots, dtype=torch.int64, device=like.device)
+            sums = like.new_zeros(batch, self.codebook.size, self.d_v + 1)
+        return State(like.new_zeros(batch, slots, self.d_k), like.new_zeros(batch, slots, self.d_v), codes, sums, 0)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+        """One position, ``(batch, d_k)`` twice and ``(batch, d_v)``; equals :meth:`forward` in evaluation mode.
+
+        Raises:
+            UsageError: without a codebook, past the longest sequence.
+        """
+        if self.codebook is None and state.position >= self.length:
+            raise UsageError(f"attention without a codebook was built for {self.length} positions, found one more")
+        q, k = self._normalised(q), self._normalised(k)
+        centres = code = None
+        if self.codebook is not None:
+            centres = self.codebook.centres()
+            code = self.codebook.assign(k, centres)
+            k = centres.index_select(0, code).to(k.dtype)
+        state = self._pushed(state, k, v, code)
+        slots = state.k.shape[1]
+        position = state.position - 1
+        # place of the first slot: the present block fills the last slots
+        base = (position // self.block + 1) * self.block - slots
+        place = base + torch.arange(slots, device=q.device)
+        q = q * (self._softmax_scale() if self.function == "softmax" else 1 / state.position)
+        near = (state.k @ q.unsqueeze(2)).squeeze(2)
+        if self.bias is not None:
+            near = near + self.bias(place - position)
+        near = near.masked_fill((place < 0) | (place > position), -torch.inf)
+        if centres is None or state.sums is None:
+            weights, _ = join(near, None, None, self.function)
+            return (weights.to(v.dtype).unsqueeze(1) @ state.v).squeeze(1), state
+        number, far = state.sums[..., self.d_v], q @ centres.to(q.dtype).T
+        weights, far_weights = join(near, far, number, self.function)
+        assert far_weights is not None
+        y = weights.to(v.dtype).unsqueeze(1) @ state.v
+        y = y + far_weights.to(v.dtype).unsqueeze(1) @ state.sums[..., : self.d_v]
+        return y.squeeze(1), state
+
+    def _pushed(self, state: State, k: Tensor, v: Tensor, code: Tensor | None) -> State:
+        """Store one key and value; at the start of a block, the block before the last joins the sums."""
+        block, slots = self.block, state.k.shape[1]
+        keys, values, codes, sums = state.k, state.v, state.codes, state.sums
+        place = state.position % block
+        if codes is not None and sums is not None and place == 0 and state.position:
+            if state.position > block:
+                content = F.pad(values[:, :block], (0, 1), value=1.0)
+                sums = sums + sum_by_code(content, codes[:, :block], sums.shape[1])
+            keys, values, codes = (x.roll(-block, 1) for x in (keys, values, codes))
+        slot = slots - block + place
+        keys, values = _stored(keys, k, slot), _stored(values, v, slot)
+        if codes is not None and code is not None:
+            codes = _stored(codes, code, slot)
+        return State(keys, values, codes, sums, state.position + 1)
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        if not self.qk_norm:
+            return x
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        scale: float = self.d_k**-0.25
+        return x * (torch.rsqrt(x.square().mean(-1, keepdim=True) + NORM_EPSILON) * scale)
+
+    def _softmax_scale(self) -> float:
+        return 1.0 if self.qk_norm else self.d_k**-0.5
+
+
+def _stored(memory: Tensor, entry: Tensor, slot: int) -> Tensor:
+    memory = memory.clone()
+    memory[:, slot] = entry
+    return memory
 
 
 class QueriesAndKeys(nn.Module):
@@ -67,42 +411,30 @@ class SharedQueriesAndKeys(nn.Module):
         return shared * self.gamma[0] + self.beta[0], shared * self.gamma[1] + self.beta[1]
 
 
-class LongVQLayer(Block):
-    """One layer, as the module docstring says.
+class LongVQLayer(NormedBlock):
+    """One layer, as the module docstring says, for sequences of at most ``length``."""
 
-    Args:
-        d_model: width d.
-        ssm: the state-space map.
-        maps: from Z to queries and keys.
-        attention: the attention on queries, keys and V.
-        norm: normalisation, one of :data:`lrtasks.models.ops.layers.NORMS`.
-        prenorm: normalise before instead of after.
-        dropout: rate on Z and O_a.
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        ssm: SSM,
-        maps: nn.Module,
-        attention: QuantisedAttention,
-        *,
-        norm: str,
-        prenorm: bool,
-        dropout: float,
-    ) -> None:
+    def __init__(self, config: LongVQ, length: int, causal: bool) -> None:
         super().__init__()
-        self.ssm, self.maps, self.attention = ssm, maps, attention
-        self.value = linear(d_model, attention.d_v, truncated=False)
-        self.gate = linear(d_model, attention.d_v, truncated=False)
-        self.out = linear(attention.d_v, d_model, truncated=False)
+        d_model, directions, d_v = config.d_model, 1 if causal else 2, config.d_v or 2 * config.d_model
+        kernel: Kernel
+        if config.ssm == "ema":
+            kernel = EMAKernel(d_model, config.d_state, directions, truncated=False)
+        else:
+            start: Literal["lin", "legs"] = "lin" if config.ssm == "s4d-lin" else "legs"
+            kernel = S4DKernel(S4D(d_model=d_model, d_state=config.d_state, start=start), directions)
+        self.ssm = SSM(kernel, d_model, length, config.kernel_length, truncated=False)
+        maps = SharedQueriesAndKeys if config.shared_qk else QueriesAndKeys
+        self.maps = maps(d_model, config.d_k or max(1, d_model // 2))
+        self.attention = QuantisedAttention(config, length, causal)
+        self.value = linear(d_model, d_v, truncated=False)
+        self.gate = linear(d_model, d_v, truncated=False)
+        self.out = linear(d_v, d_model, truncated=False)
         self.update = linear(d_model, d_model, truncated=False)
-        self.norm = make_norm(norm, d_model)
-        self.prenorm = prenorm
-        self.dropout = nn.Dropout(dropout)
+        self.set_norm(*config.around)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        normed = self.norm(x) if self.prenorm else x
+        normed = self.normed(x)
         z = self.dropout(F.silu(self.ssm(normed, mask)))
         q, k = self.maps(z)
         attended = self.attention(q, k, F.silu(self.value(normed)), mask)
@@ -115,7 +447,7 @@ class LongVQLayer(Block):
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
         recurrent, memory = state
-        normed = self.norm(x) if self.prenorm else x
+        normed = self.normed(x)
         z, recurrent = self.ssm.step(normed, recurrent)
         z = F.silu(z)
         q, k = self.maps(z)
@@ -124,8 +456,7 @@ class LongVQLayer(Block):
 
     def _finish(self, x: Tensor, normed: Tensor, z: Tensor, attended: Tensor) -> Tensor:
         candidate = self.dropout(self.out(F.silu(self.gate(z)) * attended))
-        y: Tensor = x + torch.sigmoid(self.update(normed)) * (candidate - x)
-        return y if self.prenorm else self.norm(y)
+        return self.blend(x, torch.sigmoid(self.update(normed)), candidate)
 
 
 @registry.register("longvq")
@@ -225,58 +556,7 @@ class LongVQ(ModelConfig):
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         blocks: list[nn.Module] = []
         for _ in range(self.layers):
-            blocks.append(self._layer(input.length, causal))
+            blocks.append(LongVQLayer(self, input.length, causal))
             feedforward = silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
-            blocks.append(ResidualBlock(feedforward, self.d_model, self.norm, self.prenorm, self.dropout))
+            blocks.append(ResidualBlock(feedforward, *self.around))
         return blocks
-
-    def _layer(self, length: int, causal: bool) -> LongVQLayer:
-        d_k = self.d_k or max(1, self.d_model // 2)
-        maps = SharedQueriesAndKeys if self.shared_qk else QueriesAndKeys
-        return LongVQLayer(
-            self.d_model,
-            SSM(self._kernel(1 if causal else 2), self.d_model, length, self.kernel_length, truncated=False),
-            maps(self.d_model, d_k),
-            QuantisedAttention(
-                d_k,
-                self.d_v or 2 * self.d_model,
-                length,
-                self._window(length),
-                causal=causal,
-                function=self.attention,
-                codebook=self._codebook(d_k),
-                local_bias=self.local_bias,
-                qk_norm=self.qk_norm,
-                key_gradients=self.key_gradients,
-            ),
-            norm=self.norm,
-            prenorm=self.prenorm,
-            dropout=self.dropout,
-        )
-
-    def _window(self, length: int) -> int:
-        if self.window is None:
-            return min(DEFAULT_WINDOW, length)
-        if self.window > length:
-            raise UsageError(
-                f"{self.name}: window must be at most the sequence length ({length}), found {self.window};"
-                " window=none takes one that fits"
-            )
-        return self.window
-
-    def _codebook(self, d_k: int) -> Codebook | None:
-        if not self.quantise:
-            return None
-        return Codebook(
-            self.codebook,
-            d_k,
-            commitment=self.commitment,
-            decay=self.decay,
-            std=d_k**-0.25 if self.qk_norm else WEIGHT_STD,
-        )
-
-    def _kernel(self, directions: int) -> Kernel:
-        if self.ssm == "ema":
-            return EMAKernel(self.d_model, self.d_state, directions, truncated=False)
-        start: Literal["lin", "legs"] = "lin" if self.ssm == "s4d-lin" else "legs"
-        return S4DKernel(self.d_model, self.d_state, 1e-3, 1e-1, start, lr=1e-3, directions=directions)

@@ -25,46 +25,39 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.ops.chunked import full_precision, hide
-from lrtasks.models.ops.diagonal_scan import diagonal_scan, diagonal_scan_step
-from lrtasks.models.ops.layers import zero_padding
+from lrtasks.models.ops.layers import Recurrent
+from lrtasks.models.ops.scans import diagonal_scan
 from lrtasks.models.portraits import Portrait
-from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig
+from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
+from lrtasks.models.s4d import legs_matrix
 
 
-class DiagonalSSM(nn.Module):
+class DiagonalSSM(Recurrent):
     """``h = a h + B x``, ``y = factor Re(C h) + D x`` with complex a, B and C that subclasses give, and fixed a.
+
+    Padding writes nothing and decays nothing. State: h ``(batch, P)``, complex.
 
     Attributes:
         factor: 2 where the conjugates of the states are meant too.
+        states: P.
     """
 
     factor = 1
+    states: int
     D: nn.Parameter
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
         """a ``(P,)``, B ``(P, d_model)`` and C ``(d_model, P)``, complex."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """y for ``(batch, length, d_model)``; padding writes nothing and decays nothing."""
+    def initial_state(self, batch: int) -> Tensor:
+        return state_zeros(self.D, batch, self.states) + 0j
+
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         a, B, C = self.coefficients()
         a = a.expand(*x.shape[:2], -1)
-        h = diagonal_scan(a if mask is None else hide(a, mask, 1.0), _complex_map(x, B))
-        return self._read(h, C, x)
-
-    def initial_state(self, batch: int) -> Tensor:
-        """Zeros, ``(batch, P)``, complex."""
-        a, _, _ = self.coefficients()
-        return a.new_zeros(batch, len(a))
-
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One position ``(batch, d_model)``."""
-        a, B, C = self.coefficients()
-        h, state = diagonal_scan_step(a, _complex_map(x, B), state)
-        return self._read(h, C, x), state
-
-    def _read(self, h: Tensor, C: Tensor, x: Tensor) -> Tensor:
-        return self.factor * _real_map(h, C).to(x.dtype) + self.D * x
+        h = diagonal_scan(a if mask is None else hide(a, mask, 1.0), _complex_map(x, B), state)
+        return self.factor * _real_map(h, C).to(x.dtype) + self.D * x, h[:, -1]
 
     def portraits(self) -> list[Portrait]:
         """The eigenvalues a."""
@@ -86,29 +79,21 @@ def _real_map(h: Tensor, C: Tensor) -> Tensor:
 
 
 class LRUCore(DiagonalSSM):
-    """The linear recurrent unit of the module docstring.
+    """The linear recurrent unit of the module docstring."""
 
-    Args:
-        d_model: width.
-        states: P.
-        r_min: least radius of an eigenvalue at the start.
-        r_max: largest one; the squares of the radii are drawn evenly.
-        max_phase: largest phase at the start, in radians.
-        lr: learning rate of the eigenvalues and B; None for that of the rest.
-    """
-
-    def __init__(
-        self, d_model: int, states: int, r_min: float, r_max: float, max_phase: float, lr: float | None = None
-    ) -> None:
+    def __init__(self, config: LRU) -> None:
         super().__init__()
+        self.states = states = config.d_state
+        d_model, r_min, r_max = config.d_model, config.r_min, config.r_max
         # draws of 0 would give a logarithm of 0
         squares = torch.rand(states).clamp_min(1e-7) * (r_max**2 - r_min**2) + r_min**2
         self.nu_log = nn.Parameter(torch.log(-0.5 * torch.log(squares)))
-        self.theta_log = nn.Parameter(torch.log(max_phase * torch.rand(states).clamp_min(1e-7)))
+        self.theta_log = nn.Parameter(torch.log(config.max_phase * torch.rand(states).clamp_min(1e-7)))
         self.gamma_log = nn.Parameter(0.5 * torch.log1p(-squares))
         self.B_re, self.B_im = (nn.Parameter(torch.randn(states, d_model) / math.sqrt(2 * d_model)) for _ in range(2))
         self.C_re, self.C_im = (nn.Parameter(torch.randn(d_model, states) / math.sqrt(states)) for _ in range(2))
         self.D = nn.Parameter(torch.randn(d_model))
+        lr = config.recurrent_lr
         self._options = {"weight_decay": 0.0} | ({} if lr is None else {"lr": lr})
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
@@ -131,47 +116,26 @@ def _lru_coefficients(
 def legs_eigenvalues(states: int) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues with negative imaginary part of the normal part of HiPPO-LegS, and their vectors.
 
-    The matrix is -1/2 on its diagonal and skew-symmetric beside it, -sqrt((i + 1/2)(j + 1/2)) at i > j.
-
     Args:
         states: size of the matrix, even.
 
     Returns:
         ``(states / 2,)``, in the order of their imaginary parts, and ``(states, states / 2)``, complex128.
     """
-    half_steps = np.sqrt(np.arange(states) + 0.5)
-    below = np.tril(np.outer(half_steps, half_steps), -1)
-    imaginary, vectors = np.linalg.eigh(-1j * (below.T - below))
+    imaginary, vectors = np.linalg.eigh(legs_matrix(states))
     return -0.5 + 1j * imaginary[: states // 2], vectors[:, : states // 2]
 
 
 class S5Core(DiagonalSSM):
-    """The S5 state space of the module docstring, with P conjugate pairs.
-
-    Args:
-        d_model: width.
-        pairs: P.
-        blocks: J, equal blocks of the HiPPO start; a divisor of P.
-        dt_min: least step at the start.
-        dt_max: largest one; their logarithms are drawn evenly.
-        discretisation: ``zoh``, or ``bilinear``.
-        lr: learning rate of the eigenvalues, B and dt; None for that of the rest.
-    """
+    """The S5 state space of the module docstring, with P conjugate pairs."""
 
     factor = 2
 
-    def __init__(
-        self,
-        d_model: int,
-        pairs: int,
-        blocks: int,
-        dt_min: float,
-        dt_max: float,
-        discretisation: Literal["zoh", "bilinear"] = "zoh",
-        lr: float | None = None,
-    ) -> None:
+    def __init__(self, config: S5) -> None:
         super().__init__()
-        self.discretisation = discretisation
+        d_model, blocks = config.d_model, config.blocks_of_start
+        self.states = pairs = config.d_state // 2
+        self.discretisation = config.discretisation
         eigenvalues, vectors = legs_eigenvalues(2 * pairs // blocks)
         Lambda = torch.from_numpy(np.tile(eigenvalues, blocks))
         V = torch.from_numpy(np.kron(np.eye(blocks), vectors))
@@ -182,7 +146,8 @@ class S5Core(DiagonalSSM):
         C = torch.randn(d_model, 2 * pairs, dtype=torch.complex128) / math.sqrt(pairs)
         self.C = nn.Parameter(torch.view_as_real(C @ V).float())
         self.D = nn.Parameter(torch.randn(d_model))
-        self.log_step = nn.Parameter(torch.empty(pairs, 1).uniform_(math.log(dt_min), math.log(dt_max)))
+        self.log_step = nn.Parameter(torch.empty(pairs, 1).uniform_(math.log(config.dt_min), math.log(config.dt_max)))
+        lr = config.recurrent_lr
         self._options = {"weight_decay": 0.0} | ({} if lr is None else {"lr": lr})
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
@@ -206,41 +171,23 @@ def _s5_coefficients(
     return a, torch.view_as_complex(B.contiguous()) * entering.unsqueeze(1), torch.view_as_complex(C.contiguous())
 
 
-class SSMLayer(nn.Module):
-    """A diagonal state space, GELU (tanh form) and a gated linear map, on ``(batch, length, d_model)``.
+class SSMLayer(RecurrentLayer):
+    """A diagonal state space ``seq``, whose state it has, GELU (tanh form) and a gated linear map."""
 
-    Args:
-        seq: the state space.
-        d_model: width.
-    """
+    out_name = "out1"
 
     def __init__(self, seq: DiagonalSSM, d_model: int) -> None:
         super().__init__()
         self.seq = seq
         self.out1, self.out2 = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
 
-    @property
-    def out(self) -> nn.Linear:
-        """The map back to the residual stream."""
-        return self.out1
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
-        return self._finish(self.seq(zero_padding(x, mask), mask))
-
-    def initial_state(self, batch: int) -> Tensor:
-        """That of the state space."""
+    def initial_state(self, batch: int) -> Any:
         return self.seq.initial_state(batch)
 
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One position ``(batch, d_model)``; equals :meth:`forward`."""
-        y, state = self.seq.step(x, state)
-        return self._finish(y), state
-
-    def _finish(self, y: Tensor) -> Tensor:
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        y, state = self.seq.run(hide(x, mask), state, mask)
         z = F.gelu(y, approximate="tanh")
-        out: Tensor = self.out1(z) * torch.sigmoid(self.out2(z))
-        return out
+        return self.out1(z) * torch.sigmoid(self.out2(z)), state
 
 
 @registry.register("lru")
@@ -271,8 +218,7 @@ class LRU(RecurrentConfig):
             raise UsageError(f"lru: r_min must be below r_max ({self.r_max:g}), found {self.r_min:g}")
 
     def layer(self, index: int) -> SSMLayer:
-        circle = (self.r_min, self.r_max, self.max_phase)
-        return SSMLayer(LRUCore(self.d_model, self.d_state, *circle, self.recurrent_lr), self.d_model)
+        return SSMLayer(LRUCore(self), self.d_model)
 
 
 @registry.register("s5")
@@ -302,12 +248,7 @@ class S5(RecurrentConfig):
     def check(self) -> None:
         pairs = self.divided(self.d_state, 2, "the pairs of states, 2 wide,")
         self.divided(pairs, self.blocks_of_start, "blocks_of_start")
-        if self.dt_min > self.dt_max:
-            raise UsageError(f"s5: dt_min must be at most dt_max ({self.dt_max:g}), found {self.dt_min:g}")
+        self.require_order("dt_min", "dt_max")
 
     def layer(self, index: int) -> SSMLayer:
-        steps = (self.dt_min, self.dt_max)
-        seq = S5Core(
-            self.d_model, self.d_state // 2, self.blocks_of_start, *steps, self.discretisation, self.recurrent_lr
-        )
-        return SSMLayer(seq, self.d_model)
+        return SSMLayer(S5Core(self), self.d_model)

@@ -1,4 +1,6 @@
-"""Mamba (Gu and Dao, arXiv:2312.00752, section 3): a selective state space, diagonal, N states per channel.
+"""Mamba (Gu and Dao, arXiv:2312.00752), Mamba-2 (arXiv:2405.21060) and Mamba-3 (Lahoti et al., arXiv:2603.15569).
+
+Mamba (section 3), a selective state space, diagonal, N states per channel:
 
     u, z      halves of a linear map of the input, each ``d_inner`` wide; u after silu(conv(.))
     dt        step of each channel, softplus of a linear map of u through rank R
@@ -6,15 +8,37 @@
     h         exp(dt A) h + dt B u,  A = -exp(A_log)
     output    linear((C h + D u) * silu(z))
 
-With ``eigenvalues="negative"`` the transition is 2 exp(dt A) - 1, in (-1, 1) (Grazzi et al., arXiv:2411.12537). Start
-and names as in state-spaces/mamba.
+With ``eigenvalues="negative"`` the transition is 2 exp(dt A) - 1, in (-1, 1) (Grazzi et al., arXiv:2411.12537).
+
+Mamba-2 (sections 5 to 7), SSD, one decay per head; B and C are shared by the heads of a group:
+
+    z, x, B, C, dt   parts of a linear map of the input; x, B and C after silu(conv(.))
+    N, P             states per channel (d_state), channels per head (head_dim)
+    dt               step softplus(dt + dt_bias), one per head
+    S <- exp(-exp(A_log) dt) S + B (dt x)^T;  y = S^T C + D x
+    output           linear(rms(y * silu(z))), or with ``norm_before_gate`` linear(rms(y) * silu(z))
+
+Mamba-3, SSD with rotated keys, a trapezoidal step and, optionally, several inputs:
+
+    z, x, B, C, ...   parts of a linear map of the input; there is no convolution
+    N, P, H, R        states per channel, channels per head, heads, rank (inputs and outputs per head, 1 for SISO)
+    dt, lam           step softplus(. + dt_bias) and share of the present sigmoid(.) of each head
+    alpha             exp(A dt), A = -max(f(.), 1e-4) with f(x) = 1 + x for x >= 0 and 1 / (1 - x) below, or softplus
+    theta             angles, theta + pi tanh(.) dt: the rotation that makes the transitions complex
+    k, q              B and C after rms, plus a bias of each head, rotated by theta in pairs (2j, 2j+1)
+    S <- alpha S + (1 - lam) dt alpha k' v'^T + lam dt k v^T     (k', v' of the position before), v = x
+    y                 S^T q + D v; then y silu(z), or rms over each head first with ``outproj_norm``
+
+With R > 1 the values and gates are v_r = x mimo_x_r and z_r = z mimo_z_r, S takes the sum over r, and the gated outputs
+are summed with the weights mimo_o_r. Start and names as in state-spaces/mamba, whose kernels for R > 1 pair the
+features (j, j + N/2); here, as in its step by step reference, the pairs are always neighbours.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,33 +46,36 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
-from lrtasks.models.ops.chunked import full_precision
-from lrtasks.models.ops.layers import zero_padding
-from lrtasks.models.ops.selective_scan import selective_scan, selective_scan_step
-from lrtasks.models.ops.short_conv import ShortConv
-from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, state_zeros, step_bias
+from lrtasks.models.ops.chunked import full_precision, hide
+from lrtasks.models.ops.decay import scalar_decay
+from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv
+from lrtasks.models.ops.scans import selective_scan
+from lrtasks.models.recurrent import (
+    PAPER,
+    PAPER_MQAR,
+    SMALL,
+    TRACKING,
+    RecurrentConfig,
+    RecurrentLayer,
+    log_uniform,
+    state_zeros,
+    step_bias,
+)
 
-State = tuple[Tensor, Tensor]
-"""h ``(batch, d_inner, N)``, and the last inputs of the convolution."""
+SLOWEST = 1e-4
+"""Least decay rate -A of Mamba-3."""
 
 
-class MambaLayer(nn.Module):
-    """The layer of the module docstring on ``(batch, length, d_model)``.
+class MambaLayer(RecurrentLayer):
+    """The mixer of :class:`Mamba`. State: h ``(batch, d_inner, N)``, and the last inputs of the convolution."""
 
-    Args:
-        d_model: width.
-        d_inner: channels.
-        d_state: N.
-        rank: R; None for d_model / 16, rounded up.
-        negative: let the transitions be negative.
-    """
+    out_name = "out_proj"
 
-    def __init__(
-        self, d_model: int, d_inner: int, d_state: int, rank: int | None = None, *, negative: bool = False
-    ) -> None:
+    def __init__(self, config: Mamba) -> None:
         super().__init__()
-        rank = rank or math.ceil(d_model / 16)
-        self.sizes, self.negative = [rank, d_state, d_state], negative
+        d_model, d_inner, d_state = config.d_model, config.expand * config.d_model, config.d_state
+        rank = config.rank or math.ceil(d_model / 16)
+        self.sizes, self.negative = [rank, d_state, d_state], config.eigenvalues == "negative"
         self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=False)
         self.conv1d = ShortConv(d_inner, bias=True)
         self.x_proj = nn.Linear(d_inner, sum(self.sizes), bias=False)
@@ -63,45 +90,22 @@ class MambaLayer(nn.Module):
     def parameter_options(self) -> dict[str, dict[str, float]]:
         return {"A_log": {"weight_decay": 0.0}}
 
-    @property
-    def out(self) -> nn.Linear:
-        """The map back to the residual stream."""
-        return self.out_proj
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
-        u, z = self.in_proj(zero_padding(x, mask)).chunk(2, -1)
-        u = self.conv1d(u)
-        dt, A, B, C = self._inputs(u)
-        y, _ = selective_scan(u, dt, A, B, C, mask=mask, negative=self.negative)
-        return self._finish(y, u, z)
-
-    def initial_state(self, batch: int) -> State:
-        """Zeros."""
+    def initial_state(self, batch: int) -> tuple[Tensor, Tensor]:
         return state_zeros(self.A_log, batch, *self.A_log.shape), self.conv1d.initial_state(batch)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position ``(batch, d_model)``; equals :meth:`forward`."""
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         h, before = state
-        u, z = self.in_proj(x).chunk(2, -1)
-        u, before = self.conv1d.step(u, before)
-        dt, A, B, C = self._inputs(u)
-        y, h = selective_scan_step(u, dt, B, C, A, h, self.negative)
-        return self._finish(y, u, z), (h, before)
-
-    def _inputs(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        u, z = self.in_proj(hide(x, mask)).chunk(2, -1)
+        u, before = self.conv1d.run(u, before)
         dt, B, C = torch.split(self.x_proj(u), self.sizes, -1)
-        step, A = _discretised(F.linear(dt, self.dt_proj.weight), self.dt_proj.bias, self.A_log)
-        return step, A, B, C
-
-    def _finish(self, y: Tensor, u: Tensor, z: Tensor) -> Tensor:
-        out: Tensor = self.out_proj((y + self.D * u).to(z.dtype) * F.silu(z))
-        return out
+        dt, A = _step_and_rate(F.linear(dt, self.dt_proj.weight), self.dt_proj.bias, self.A_log)
+        y, h = selective_scan(u, dt, A, B, C, h, mask, self.negative)
+        return self.out_proj((y + self.D * u).to(z.dtype) * F.silu(z)), (h, before)
 
 
 @full_precision
-def _discretised(raw: Tensor, bias: Tensor, A_log: Tensor) -> tuple[Tensor, Tensor]:
-    """dt and A."""
+def _step_and_rate(raw: Tensor, bias: Tensor, A_log: Tensor) -> tuple[Tensor, Tensor]:
+    """dt and A of Mamba."""
     return F.softplus(raw + bias), -A_log.exp()
 
 
@@ -129,5 +133,299 @@ class Mamba(RecurrentConfig):
     eigenvalues: Literal["positive", "negative"] = parameter("positive", "transitions in (0, 1), or between -1 and 1")
 
     def layer(self, index: int) -> MambaLayer:
-        inner, negative = self.expand * self.d_model, self.eigenvalues == "negative"
-        return MambaLayer(self.d_model, inner, self.d_state, self.rank, negative=negative)
+        return MambaLayer(self)
+
+
+@dataclass(frozen=True)
+class HeadedMamba(RecurrentConfig):
+    """What Mamba-2 and Mamba-3 share."""
+
+    mlp: bool = parameter(False, "a gated feed-forward map after each mixer")
+    expand: int = parameter(2, "inner channels, in d_model", at_least=1, at_most=64)
+    d_state: int = parameter(32, "states N per channel", at_least=1, at_most=1 << 16)
+    head_dim: int = parameter(16, "channels P of a head", at_least=1, at_most=65536)
+    groups: int = parameter(1, "groups of heads that share B and C", at_least=1, at_most=1024)
+
+    @property
+    def heads(self) -> int:
+        """Number of heads H."""
+        return self.divided(self.expand * self.d_model, self.head_dim, "head_dim")
+
+    def check(self) -> None:
+        self.divided(self.heads, self.groups, "groups")
+
+
+class Mamba2Layer(RecurrentLayer):
+    """The mixer of :class:`Mamba2`. State: S ``(batch, heads, N, P)``, and the last inputs of the convolution."""
+
+    out_name = "out_proj"
+
+    def __init__(self, config: Mamba2) -> None:
+        super().__init__()
+        self.config = config
+        d_model, d_inner, heads = config.d_model, config.expand * config.d_model, config.heads
+        states = config.groups * config.d_state
+        self.sizes = (d_inner, d_inner + 2 * states, heads)
+        self.mixed_sizes = [d_inner, states, states]
+        self.in_proj = nn.Linear(d_model, sum(self.sizes), bias=False)
+        self.conv1d = ShortConv(self.sizes[1], bias=True)
+        self.dt_bias = nn.Parameter(step_bias(heads))
+        self.A_log = nn.Parameter(log_uniform(heads, 1, 16))
+        self.D = nn.Parameter(torch.ones(heads))
+        self.norm = GatedRMSNorm(d_inner, gate_first=not config.norm_before_gate, groups=config.groups)
+        self.out_proj = nn.Linear(d_inner, d_model, bias=False)
+
+    def initial_state(self, batch: int) -> tuple[Tensor, Tensor]:
+        S = state_zeros(self.A_log, batch, len(self.A_log), self.config.d_state, self.config.head_dim)
+        return S, self.conv1d.initial_state(batch)
+
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        S, before = state
+        z, mixed, dt = self.in_proj(hide(x, mask)).split(self.sizes, -1)
+        mixed, before = self.conv1d.run(mixed, before)
+        x, B, C = torch.split(mixed, self.mixed_sizes, -1)
+        B, C = (torch.unflatten(value, -1, (self.config.groups, -1)) for value in (B, C))
+        x = torch.unflatten(x, -1, (-1, self.config.head_dim))
+        v, g = _step_and_decay(x, dt, self.dt_bias, self.A_log)
+        y, S = scalar_decay(C, B, v, g, S, mask)
+        return self.out_proj(self.norm((y + self.D.unsqueeze(-1) * x).flatten(-2), z)), (S, before)
+
+
+@full_precision
+def _step_and_decay(x: Tensor, raw: Tensor, bias: Tensor, A_log: Tensor) -> tuple[Tensor, Tensor]:
+    """dt x and the log decay of Mamba-2."""
+    dt = F.softplus(raw + bias)
+    return dt.unsqueeze(-1) * x, -A_log.exp() * dt
+
+
+@registry.register("mamba2")
+@dataclass(frozen=True)
+class Mamba2(HeadedMamba):
+    """Mamba-2: a state of d_state numbers per channel, with one decay per head that depends on the input.
+
+    Source: Dao and Gu (arXiv:2405.21060), sections 5 to 7.
+    """
+
+    presets: ClassVar[Presets] = {
+        "small": SMALL,
+        "recall-16k": {**SMALL, "d_state": 12},
+        "recall-64k": {**SMALL, "d_state": 58},
+        "state-tracking": {**TRACKING, "head_dim": 32},
+        "paper": {**PAPER, "d_state": 64, "head_dim": 64},
+        "paper/mqar": {**PAPER_MQAR, "d_state": 16, "head_dim": 64},
+    }
+
+    norm_before_gate: bool = parameter(False, "normalise, then gate, instead of the other way round")
+
+    def layer(self, index: int) -> Mamba2Layer:
+        return Mamba2Layer(self)
+
+
+class Mamba3State(NamedTuple):
+    """Angles ``(batch, H, angles)``, S ``(batch, H, N, P)``, the last k ``(batch, R, H, N)`` and x ``(batch, H, P)``.
+
+    The angles stay below 2 pi.
+    """
+
+    theta: Tensor
+    S: Tensor
+    k: Tensor
+    v: Tensor
+
+
+def rotated(x: Tensor, theta: Tensor) -> Tensor:
+    """Turn the first pairs of neighbouring features of ``(..., N)`` by ``(..., angles)``, the others not at all."""
+    angles = theta.shape[-1]
+    pairs, rest = torch.unflatten(x[..., : 2 * angles], -1, (angles, 2)), x[..., 2 * angles :]
+    cos, sin = theta.cos().to(x.dtype), theta.sin().to(x.dtype)
+    a, b = pairs.unbind(-1)
+    return torch.cat((torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2), rest), -1)
+
+
+@full_precision
+def angle_sums(angle: Tensor, dt: Tensor) -> Tensor:
+    """theta at all positions, in float64: ``(B, L, H or 1, angles)`` and ``(B, L, H)`` to ``(B, L, H, angles)``."""
+    # times pi after the sum: the error of pi in float32 would grow with the sum
+    return _half_turns(angle, dt).double().cumsum(1) * math.pi
+
+
+def _half_turns(angle: Tensor, dt: Tensor) -> Tensor:
+    """By how much theta grows, in units of pi."""
+    return angle.tanh() * dt.unsqueeze(-1)
+
+
+@full_precision
+def trapezoid(q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+    """The recurrence in S of the module docstring at all positions, without D.
+
+    A position seen from a later one weighs ``lam dt`` of its own and ``(1 - lam) dt`` of the next position, and decays
+    as in :func:`lrtasks.models.ops.decay.scalar_decay`; seen from itself it weighs ``lam dt`` alone.
+
+    Args:
+        q: rotated queries, ``(B, L, R, H, N)``.
+        k: rotated keys, shaped as q.
+        v: values, ``(B, L, R, H, P)``.
+        g: log decay, log alpha, ``(B, L, H)``.
+        dt: steps, ``(B, L, H)``; 0 at padding.
+        lam: share of the present, ``(B, L, H)``.
+
+    Returns:
+        S^T q, ``(B, L, R, H, P)``, and S after the last position, ``(B, H, N, P)``.
+    """
+    rank = q.shape[2]
+    own = lam * dt
+    seen_later = own + F.pad(((1 - lam) * dt)[:, 1:], (0, 0, 0, 1))
+    # the inputs of one position as steps in a row, of which the first decays
+    steps = F.pad(g.unsqueeze(2), (0, 0, 0, rank - 1)).flatten(1, 2)
+    weighted = k * seen_later[:, :, None, :, None]
+    y, S = scalar_decay(q.flatten(1, 2), weighted.flatten(1, 2), v.flatten(1, 2), steps)
+    y = torch.unflatten(y, 1, (-1, rank))
+    # of the own position a step has seen itself and those before it in the row, with the weight for later ones
+    seen = torch.ones(rank, rank, dtype=q.dtype, device=q.device).tril()
+    share = own[..., None, None] - seen * seen_later[..., None, None]
+    scores = torch.einsum("blrhn,blshn->blhrs", q, k) * share
+    return y + torch.einsum("blhrs,blshp->blrhp", scores, v), S
+
+
+class Mamba3Layer(RecurrentLayer):
+    """The mixer of :class:`Mamba3`. State: :class:`Mamba3State`."""
+
+    out_name = "out_proj"
+
+    def __init__(self, config: Mamba3) -> None:
+        super().__init__()
+        d_model, d_inner, d_state = config.d_model, config.expand * config.d_model, config.d_state
+        heads, rank = config.heads, config.rank
+        self.config, self.heads, self.rank = config, heads, rank
+        self.angles = int(d_state * config.rope_fraction) // 2
+        states = config.groups * d_state * rank
+        self.sizes = [d_inner, d_inner, states, states, heads, heads, heads, self.angles]
+        self.in_proj = nn.Linear(d_model, sum(self.sizes), bias=False)
+        self.dt_bias = nn.Parameter(step_bias(heads))
+        self.B_bias, self.C_bias = (nn.Parameter(torch.ones(heads, rank, d_state)) for _ in range(2))
+        self.B_norm, self.C_norm = GatedRMSNorm(d_state), GatedRMSNorm(d_state)
+        self.D = nn.Parameter(torch.ones(heads))
+        if rank > 1:
+            for name, start in (("mimo_x", 1 / rank), ("mimo_z", 1.0), ("mimo_o", 1 / rank)):
+                self.register_parameter(name, nn.Parameter(torch.full((heads, rank, config.head_dim), start)))
+        self.norm = GatedRMSNorm(d_inner, groups=heads) if config.outproj_norm else None
+        self.out_proj = nn.Linear(d_inner, d_model, bias=False)
+
+    def parameter_options(self) -> dict[str, dict[str, float]]:
+        names = ("B_bias", "C_bias", *(("mimo_x", "mimo_z", "mimo_o") if self.rank > 1 else ()))
+        return {name: {"weight_decay": 0.0} for name in names}
+
+    def initial_state(self, batch: int) -> Mamba3State:
+        H, N, P, R = self.heads, self.config.d_state, self.config.head_dim, self.rank
+        shapes = ((H, self.angles), (H, N, P), (R, H, N), (H, P))
+        return Mamba3State(*(state_zeros(self.D, batch, *shape) for shape in shapes))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        z, v, k, q, g, dt, lam, angle = self._inputs(hide(x, mask))
+        g, dt = hide(g, mask), hide(dt, mask)
+        theta = angle_sums(angle.unsqueeze(2), dt).unsqueeze(2)
+        v = self._ranked(v, "mimo_x")
+        y, _ = trapezoid(rotated(q, theta), rotated(k, theta), v, g, dt, lam)
+        return self._finish(y, v, z)
+
+    def step(self, x: Tensor, state: Mamba3State) -> tuple[Tensor, Mamba3State]:
+        z, plain, k, q, g, dt, lam, angle = self._inputs(x)
+        v, before = (self._ranked(value, "mimo_x") for value in (plain, state.v))
+        y, theta, S, k = trapezoid_step(q, k, v, g, dt, lam, angle, state.theta, state.S, state.k, before)
+        return self._finish(y, v, z), Mamba3State(theta, S, k, plain.to(S.dtype))
+
+    def _inputs(self, x: Tensor) -> tuple[Tensor, ...]:
+        """z, x ``(..., H, P)``; k, q ``(..., R, H, N)``, not rotated; g, dt, lam ``(..., H)``; the turns."""
+        z, v, B, C, dt, A, lam, angle = torch.split(self.in_proj(x), self.sizes, -1)
+        z, v = (torch.unflatten(value, -1, (self.heads, -1)) for value in (z, v))
+        groups = self.config.groups
+        k, q = (
+            norm(torch.unflatten(value, -1, (self.rank, groups, -1))).repeat_interleave(self.heads // groups, -2)
+            + bias.transpose(0, 1)
+            for norm, value, bias in ((self.B_norm, B, self.B_bias), (self.C_norm, C, self.C_bias))
+        )
+        dt, g = _step_and_log_alpha(dt, self.dt_bias, A, self.config.a_activation)
+        return z, v, k, q, g, dt, lam.sigmoid(), angle
+
+    def _ranked(self, x: Tensor, name: str) -> Tensor:
+        """``(..., H, P)`` to ``(..., R, H, P)``: times the vectors called ``name`` if R > 1."""
+        x = x.unsqueeze(-3)
+        return x if self.rank == 1 else x * getattr(self, name).transpose(0, 1)
+
+    def _finish(self, y: Tensor, v: Tensor, z: Tensor) -> Tensor:
+        """From S^T q and v ``(..., R, H, P)`` and z ``(..., H, P)``."""
+        y, z = y + self.D.unsqueeze(-1) * v, self._ranked(z, "mimo_z")
+        if self.norm is None:
+            y = y * F.silu(z)
+        else:
+            y = torch.unflatten(self.norm(y.flatten(-2), z.flatten(-2)), -1, (self.heads, -1))
+        y = y.squeeze(-3) if self.rank == 1 else (y * self.mimo_o.transpose(0, 1)).sum(-3)  # type: ignore[operator]
+        out: Tensor = self.out_proj(y.flatten(-2).to(z.dtype))
+        return out
+
+
+@full_precision
+def trapezoid_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    dt: Tensor,
+    lam: Tensor,
+    angle: Tensor,
+    theta: Tensor,
+    S: Tensor,
+    k_before: Tensor,
+    v_before: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One position of :func:`trapezoid`, with q and k not rotated yet; gives S^T q, the angles, S, and k rotated."""
+    theta = torch.remainder(theta + math.pi * _half_turns(angle.unsqueeze(1), dt), 2 * math.pi)
+    q, k = (rotated(value, theta.unsqueeze(1)) for value in (q, k))
+    alpha, dt, lam = (value[..., None, None] for value in (g.exp(), dt, lam))
+    S = alpha * (S + (1 - lam) * dt * _outer(k_before, v_before)) + lam * dt * _outer(k, v)
+    return torch.einsum("brhn,bhnp->brhp", q, S), theta, S, k
+
+
+def _outer(k: Tensor, v: Tensor) -> Tensor:
+    """Sum over the rank of k v^T, ``(batch, H, N, P)``."""
+    return torch.einsum("brhn,brhp->bhnp", k, v)
+
+
+@full_precision
+def _step_and_log_alpha(raw: Tensor, bias: Tensor, A: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """dt and log alpha."""
+    dt = F.softplus(raw + bias)
+    rate = F.softplus(A) if activation == "softplus" else _heavy_tail(A)
+    return dt, -rate.clamp_min(SLOWEST) * dt
+
+
+def _heavy_tail(x: Tensor) -> Tensor:
+    return torch.where(x >= 0, 1 + x, 1 / (1 - x.clamp_max(0)))
+
+
+@registry.register("mamba3")
+@dataclass(frozen=True)
+class Mamba3(HeadedMamba):
+    """Mamba-3: as Mamba-2, with complex states that rotate by input-dependent angles, and no convolution.
+
+    Source: Lahoti et al. (arXiv:2603.15569).
+    """
+
+    presets: ClassVar[Presets] = {
+        "small": SMALL,
+        "recall-16k": {**SMALL, "d_state": 14},
+        "recall-64k": {**SMALL, "d_state": 58},
+        "state-tracking": {**TRACKING, "head_dim": 32, "rope_fraction": 1.0},
+        "paper": {**PAPER, "d_state": 64, "head_dim": 64},
+        "paper/mqar": {**PAPER_MQAR, "d_state": 16, "head_dim": 64},
+    }
+
+    rank: int = parameter(1, "inputs and outputs R per head; more than 1 is called MIMO", at_least=1, at_most=64)
+    rope_fraction: float = parameter(0.5, "share of the states' features that turn", at_least=0, at_most=1)
+    outproj_norm: bool = parameter(False, "normalise each head's output before the gate")
+    a_activation: Literal["heavy-tail", "softplus"] = parameter(
+        "heavy-tail", "function that makes a decay rate positive"
+    )
+
+    def layer(self, index: int) -> Mamba3Layer:
+        return Mamba3Layer(self)

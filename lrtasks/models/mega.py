@@ -23,43 +23,35 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import lra, registry
-from lrtasks.models.base import Block, ModelConfig, ResidualBlock
+from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
 from lrtasks.models.ops.convolution import SSM
 from lrtasks.models.ops.exponentials import EMAKernel
-from lrtasks.models.ops.gated_attention import SharedAttention
-from lrtasks.models.ops.layers import linear, make_norm, silu_feedforward
+from lrtasks.models.ops.layers import linear, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias, RotaryBias, Sinusoids
-from lrtasks.models.ops.scoped_attention import Scope, warn_of_padding
+from lrtasks.models.ops.scoped_attention import Scope, SharedAttention, warn_of_padding
 from lrtasks.spec import Spec
 
 
-class MegaLayer(Block):
-    """One layer, as the module docstring says.
+class MegaLayer(NormedBlock):
+    """One layer, as the module docstring says, for sequences of at most ``length``."""
 
-    Args:
-        d_model: width d.
-        ssm: the moving average.
-        attention: the attention on Z and V.
-        norm: normalisation, one of :data:`lrtasks.models.ops.layers.NORMS`.
-        prenorm: normalise before instead of after.
-        dropout: rate on X' and Ĥ.
-    """
-
-    def __init__(
-        self, d_model: int, ssm: SSM, attention: SharedAttention, *, norm: str, prenorm: bool, dropout: float
-    ) -> None:
+    def __init__(self, config: Mega, length: int, scope: Scope) -> None:
         super().__init__()
-        self.ssm, self.attention = ssm, attention
-        self.widths = [d_model, attention.gamma.shape[1], attention.d_v, d_model]
-        self.value = linear(d_model, attention.d_v, truncated=False)
+        d_model, d_z, d_v = config.d_model, config.d_z or max(1, config.d_model // 2), config.d_v or 2 * config.d_model
+        bias: nn.Module = RotaryBias(d_z, truncated=False)
+        if config.bias == "simple":
+            bias = RelativeBias(config.max_positions or min(length, scope.chunk or length), truncated=False)
+        kernel = EMAKernel(d_model, config.d_state, 1 if scope.causal else 2, truncated=False)
+        self.ssm = SSM(kernel, d_model, length, config.kernel_length, truncated=False)
+        self.attention = SharedAttention((d_z, d_v), length, scope, config.attention, bias, truncated=False)
+        self.widths = [d_model, d_z, d_v, d_model]
+        self.value = linear(d_model, d_v, truncated=False)
         self.mix = linear(d_model, sum(self.widths), truncated=False)
-        self.out = linear(attention.d_v, d_model, truncated=False)
-        self.norm = make_norm(norm, d_model)
-        self.prenorm = prenorm
-        self.dropout = nn.Dropout(dropout)
+        self.out = linear(d_v, d_model, truncated=False)
+        self.set_norm(*config.around)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        normed = self.norm(x) if self.prenorm else x
+        normed = self.normed(x)
         update, z, gate, hidden = self._mix(self.dropout(F.silu(self.ssm(normed, mask))))
         attended = self.attention(z, F.silu(self.value(normed)), mask)
         return self._finish(x, update, gate * attended, hidden)
@@ -71,7 +63,7 @@ class MegaLayer(Block):
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
         recurrent, memory, position = state
-        normed = self.norm(x) if self.prenorm else x
+        normed = self.normed(x)
         averaged, recurrent = self.ssm.step(normed, recurrent)
         update, z, gate, hidden = self._mix(F.silu(averaged))
         attended, memory = self.attention.step(z, F.silu(self.value(normed)), memory, position)
@@ -83,8 +75,7 @@ class MegaLayer(Block):
 
     def _finish(self, x: Tensor, update: Tensor, gated: Tensor, hidden: Tensor) -> Tensor:
         candidate = self.dropout(F.silu(hidden + self.out(gated)))
-        y: Tensor = x + update * (candidate - x)
-        return y if self.prenorm else self.norm(y)
+        return self.blend(x, update, candidate)
 
 
 @registry.register("mega")
@@ -135,8 +126,9 @@ class Mega(ModelConfig):
     sinusoids: bool = parameter(False, "add absolute sinusoids, times one learned scale, to the encoded input")
 
     def check(self) -> None:
-        if self.bias == "rotary" and self._d_z() % 2:
-            raise UsageError(f"{self.name}: d_z must be even with bias='rotary', found {self._d_z()}")
+        d_z = self.d_z or max(1, self.d_model // 2)
+        if self.bias == "rotary" and d_z % 2:
+            raise UsageError(f"{self.name}: d_z must be even with bias='rotary', found {d_z}")
         if self.sinusoids and self.d_model % 2:
             raise UsageError(f"{self.name}: d_model must be even with sinusoids, found {self.d_model}")
 
@@ -148,29 +140,10 @@ class Mega(ModelConfig):
         blocks: list[nn.Module] = [Sinusoids(self.d_model)] if self.sinusoids else []
         scope = self.attention_scope(input.length, causal)
         for _ in range(self.layers):
-            blocks.append(self._layer(input.length, scope))
+            blocks.append(MegaLayer(self, input.length, scope))
             feedforward = silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
-            blocks.append(ResidualBlock(feedforward, self.d_model, self.norm, self.prenorm, self.dropout))
+            blocks.append(ResidualBlock(feedforward, *self.around))
         return blocks
-
-    def _d_z(self) -> int:
-        return self.d_z or max(1, self.d_model // 2)
-
-    def _layer(self, length: int, scope: Scope) -> MegaLayer:
-        bias: nn.Module = RotaryBias(self._d_z(), truncated=False)
-        if self.bias == "simple":
-            bias = RelativeBias(self.max_positions or min(length, scope.chunk or length), truncated=False)
-        kernel = EMAKernel(self.d_model, self.d_state, 1 if scope.causal else 2, truncated=False)
-        return MegaLayer(
-            self.d_model,
-            SSM(kernel, self.d_model, length, self.kernel_length, truncated=False),
-            SharedAttention(
-                self._d_z(), self.d_v or 2 * self.d_model, length, scope, self.attention, bias, truncated=False
-            ),
-            norm=self.norm,
-            prenorm=self.prenorm,
-            dropout=self.dropout,
-        )
 
 
 CHUNKS = {

@@ -11,7 +11,7 @@ Computed by a scan from h = 0; the reference works in logarithms, which lose dig
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,8 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.ops.chunked import full_precision, hide
-from lrtasks.models.ops.diagonal_scan import diagonal_scan, diagonal_scan_step
-from lrtasks.models.ops.layers import zero_padding
-from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, state_zeros
+from lrtasks.models.ops.scans import diagonal_scan
+from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
 
 
 @full_precision
@@ -45,44 +44,26 @@ def _positive(x: Tensor) -> Tensor:
     return torch.where(x >= 0, x + 0.5, x.sigmoid())
 
 
-class MinLayer(nn.Module):
-    """A minGRU or minLSTM on ``(batch, length, d_model)``; subclasses have the map ``to_gates`` and its use.
+class MinLayer(RecurrentLayer):
+    """A minGRU (of two ``parts``) or a minLSTM (of three). State: h ``(batch, inner)``."""
 
-    Args:
-        d_model: width.
-        inner: width of the state.
-        parts: what the map of the input gives, in ``inner``.
-    """
+    out_name = "to_out"
 
-    def __init__(self, d_model: int, inner: int, parts: int) -> None:
+    def __init__(self, config: MinConfig, parts: int) -> None:
         super().__init__()
-        self.inner = inner
-        self.to_gates = nn.Linear(d_model, parts * inner, bias=False)
-        self.to_out = nn.Linear(inner, d_model, bias=False) if inner != d_model else None
+        self.inner = max(1, int(config.expansion * config.d_model))
+        self.to_gates = nn.Linear(config.d_model, parts * self.inner, bias=False)
+        self.to_out = nn.Linear(self.inner, config.d_model, bias=False) if self.inner != config.d_model else None
         self.gates = mingru_gates if parts == 2 else minlstm_gates
 
-    @property
-    def out(self) -> nn.Linear | None:
-        """The map back to the residual stream, where there is one."""
-        return self.to_out
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
-        a, b = self.gates(self.to_gates(zero_padding(x, mask)))
-        return self._finish(diagonal_scan(hide(a, mask, 1.0), hide(b, mask)))
-
     def initial_state(self, batch: int) -> Tensor:
-        """Zeros, ``(batch, inner)``."""
         return state_zeros(self.to_gates.weight, batch, self.inner)
 
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One position ``(batch, d_model)``; equals :meth:`forward`."""
-        h, state = diagonal_scan_step(*self.gates(self.to_gates(x)), state)
-        return self._finish(h), state
-
-    def _finish(self, h: Tensor) -> Tensor:
-        h = h.to(self.to_gates.weight.dtype)
-        return h if self.to_out is None else self.to_out(h)
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        a, b = self.gates(self.to_gates(hide(x, mask)))
+        h = diagonal_scan(hide(a, mask, 1.0), hide(b, mask), state)
+        y = h.to(self.to_gates.weight.dtype)
+        return y if self.to_out is None else self.to_out(y), h[:, -1]
 
 
 @dataclass(frozen=True)
@@ -90,9 +71,6 @@ class MinConfig(RecurrentConfig):
     """What both have."""
 
     expansion: float = parameter(1.5, "width of the state, in d_model", above=0, at_most=64)
-
-    def _inner(self) -> int:
-        return max(1, int(self.expansion * self.d_model))
 
 
 @registry.register("mingru")
@@ -110,7 +88,7 @@ class MinGRU(MinConfig):
     }
 
     def layer(self, index: int) -> MinLayer:
-        return MinLayer(self.d_model, self._inner(), 2)
+        return MinLayer(self, 2)
 
 
 @registry.register("minlstm")
@@ -128,4 +106,4 @@ class MinLSTM(MinConfig):
     }
 
     def layer(self, index: int) -> MinLayer:
-        return MinLayer(self.d_model, self._inner(), 3)
+        return MinLayer(self, 3)

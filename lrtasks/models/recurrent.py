@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lrtasks.config import parameter
 from lrtasks.errors import UsageError
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
-from lrtasks.models.ops.short_conv import canon_layer, check_canon
+from lrtasks.models.ops.layers import GatedFeedForward, Recurrent, check_canon
 from lrtasks.spec import Spec
 
 SMALL = {"d_model": 64, "layers": 2, "budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100}
@@ -56,59 +54,20 @@ PAPER_MQAR = {
 }
 """Recall in zoology's public code: 32 epochs, at the best learning rate of 10^-3, 10^-2.5, 10^-2 and 10^-1.5."""
 
-Activation = Literal["silu", "gelu"]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "gelu": functools.partial(F.gelu, approximate="tanh"),
-}
 
+class RecurrentLayer(Recurrent):
+    """The mixer of one layer.
 
-class GatedFeedForward(nn.Module):
-    """``W_down (f(W_gate x) * W_up x)`` at each position (SwiGLU for f = SiLU; Shazeer, arXiv:2002.05202).
-
-    Args:
-        d_model: width of input and output, ``(..., d_model)``.
-        width: width in between.
-        function: f, ``silu`` or ``gelu``.
-        canon: a canon layer on ``W_gate x`` and ``W_up x``.
+    Class attributes:
+        out_name: name of the map back to the residual stream that starts smaller in deeper stacks, if there is one.
     """
 
-    def __init__(self, d_model: int, width: int, function: Activation = "silu", *, canon: bool = False) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(d_model, width, bias=False)
-        self.up_proj = nn.Linear(d_model, width, bias=False)
-        self.down_proj = nn.Linear(width, d_model, bias=False)
-        self.function = ACTIVATIONS[function]
-        self.canon = canon_layer(2 * width) if canon else None
+    out_name: ClassVar[str] = ""
 
     @property
-    def out(self) -> nn.Linear:
-        """The map back to the residual stream."""
-        return self.down_proj
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Map each position by itself, but for a canon layer; ``mask`` is ``(batch, length)``, False at padding."""
-        if self.canon is None:
-            return self._finish(self.gate_proj(x), self.up_proj(x))
-        return self._finish(*self.canon(self._both(x), mask).chunk(2, -1))
-
-    def initial_state(self, batch: int) -> Tensor | None:
-        """The last inputs of the canon layer; a map of single positions has no state."""
-        return None if self.canon is None else self.canon.initial_state(batch)
-
-    def step(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """One position ``(batch, d_model)``."""
-        if self.canon is None or state is None:
-            return self(x), state
-        both, state = self.canon.step(self._both(x), state)
-        return self._finish(*both.chunk(2, -1)), state
-
-    def _both(self, x: Tensor) -> Tensor:
-        return torch.cat((self.gate_proj(x), self.up_proj(x)), -1)
-
-    def _finish(self, gate: Tensor, up: Tensor) -> Tensor:
-        y: Tensor = self.down_proj(self.function(gate) * up)
-        return y
+    def out(self) -> nn.Module | None:
+        """The map called ``out_name``."""
+        return getattr(self, self.out_name, None)
 
 
 @dataclass(frozen=True)
@@ -119,7 +78,7 @@ class RecurrentConfig(ModelConfig):
         function: of the gate in the feed-forward map.
     """
 
-    function: ClassVar[Activation] = "silu"
+    function: ClassVar[Literal["silu", "gelu"]] = "silu"
 
     norm: Literal["layer", "scalar", "scale", "rms", "batch", "none"] = parameter("rms", "normalisation of blocks")
     prenorm: bool = parameter(True, "normalise before mixer and feed-forward map instead of after the residual")
@@ -128,11 +87,7 @@ class RecurrentConfig(ModelConfig):
     canon: str = parameter("", "sites of canon layers, some of the letters ACD")
 
     def layer(self, index: int) -> nn.Module:
-        """The mixer of layer ``index`` (from 0), on ``(batch, length, d_model)``.
-
-        Its property ``out``, if it has one, is the map back to the residual stream, which starts smaller in deeper
-        stacks.
-        """
+        """The mixer of layer ``index`` (from 0), on ``(batch, length, d_model)``."""
         raise NotImplementedError
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
@@ -152,11 +107,10 @@ class RecurrentConfig(ModelConfig):
         self.require_causal(causal)
         check_canon(self.name, self.canon, "ACD")
         blocks = []
-        shared = (self.d_model, self.norm, self.prenorm, self.dropout)
         for index in range(self.layers):
-            blocks.append(ResidualBlock(self.layer(index), *shared, canon="A" in self.canon))
+            blocks.append(ResidualBlock(self.layer(index), *self.around, canon="A" in self.canon))
             if self.mlp:
-                blocks.append(ResidualBlock(self.feedforward(index), *shared, canon="C" in self.canon))
+                blocks.append(ResidualBlock(self.feedforward(index), *self.around, canon="C" in self.canon))
         return blocks
 
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:

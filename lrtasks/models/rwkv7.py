@@ -27,21 +27,15 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.base import Block, ResidualBlock, streaming
-from lrtasks.models.ops.chunked import full_precision
-from lrtasks.models.ops.delta_rule import low_rank_rule, low_rank_step
-from lrtasks.models.ops.layers import zero_padding
-from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, state_zeros
+from lrtasks.models.ops.chunked import full_precision, hide
+from lrtasks.models.ops.delta_rule import low_rank_rule
+from lrtasks.models.ops.layers import Recurrent
+from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
 from lrtasks.spec import Spec
 
 MIXED = "rwkvag"
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-"""r, w, k, v, a and b of the op."""
-
 Ranks = tuple[int, int, int, int]
 """Of the maps to w, a, v and g."""
-
-State = tuple[Tensor, Tensor]
-"""S ``(batch, heads, K, V)``, and the last input ``(batch, d_model)``."""
 
 
 def default_ranks(d_model: int) -> Ranks:
@@ -75,37 +69,19 @@ class LowRank(nn.Module):
         return y
 
 
-def _same(x: Tensor) -> Tensor:
-    return x
-
-
-class RWKV7Layer(nn.Module):
-    """The time mixing of the module docstring on ``(batch, length, d_model)``.
+class RWKV7Layer(RecurrentLayer):
+    """The time mixing of the module docstring. State: S ``(batch, heads, K, V)``, and the last input.
 
     Args:
-        d_model: width.
-        heads: heads, each of K = V = d_model / heads.
-        ranks: of the maps to w, a, v and g; None for those of the source.
+        config: the hyper-parameters.
         index: of this layer in the stack, from 0.
-        layers: number of layers.
-        v_residual: mix v with that of the first layer, in layers after it.
-        allow_neg_eigval: erase up to twice.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        ranks: Ranks | None = None,
-        *,
-        index: int = 0,
-        layers: int = 1,
-        v_residual: bool = True,
-        allow_neg_eigval: bool = False,
-    ) -> None:
+    def __init__(self, config: RWKV7, index: int) -> None:
         super().__init__()
-        self.heads, self.allow_neg_eigval = heads, allow_neg_eigval
-        rank_w, rank_a, rank_v, rank_g = ranks or default_ranks(d_model)
+        d_model, heads, layers = config.d_model, config.heads, config.layers
+        self.heads, self.allow_neg_eigval = heads, config.allow_neg_eigval
+        rank_w, rank_a, rank_v, rank_g = config.ranks or default_ranks(d_model)
         early, late = 1 - index / layers, index / max(layers - 1, 1)
         channel = torch.arange(d_model)
         for name, power in zip(MIXED, (0.2, 0.9, 0.7, 0.7, 0.9, 0.2), strict=True):
@@ -125,8 +101,10 @@ class RWKV7Layer(nn.Module):
         nn.init.zeros_(self.o_proj.weight)
         decay = -5.5 + 6 * line ** (1 + late**0.3) + 2.5 * zigzag
         self.w_lora = LowRank(d_model, rank_w, torch.tanh, decay)
-        self.a_lora = LowRank(d_model, rank_a, _same, -0.19 + 0.3 * zigzag + 0.4 * (line - 0.5))
-        self.v_lora = LowRank(d_model, rank_v, _same, 0.73 - 0.4 * (line - 0.5)) if v_residual and index else None
+        self.a_lora = LowRank(d_model, rank_a, nn.Identity(), -0.19 + 0.3 * zigzag + 0.4 * (line - 0.5))
+        self.v_lora = (
+            LowRank(d_model, rank_v, nn.Identity(), 0.73 - 0.4 * (line - 0.5)) if config.v_residual and index else None
+        )
         self.g_lora = LowRank(d_model, rank_g, torch.sigmoid, None)
         self.g_norm = nn.GroupNorm(heads, d_model, eps=width * 1e-5)
         nn.init.constant_(self.g_norm.weight, ((index + 1) / layers) ** 0.7)
@@ -134,59 +112,40 @@ class RWKV7Layer(nn.Module):
     def parameter_options(self) -> dict[str, dict[str, float]]:
         return {"r_k": {"weight_decay": 0.0}, "w_lora.up.bias": {"lr_factor": 2.0}}
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix without a first layer's v; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
-        return self.mix(x, mask, None)[0]
-
-    def mix(self, x: Tensor, mask: Tensor | None, v_first: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mix, given v of the first layer, or None in that layer; returns the output and v of the first layer."""
-        x = zero_padding(x, mask)
-        inputs, bonus, gate, v_first = self._inputs(x, F.pad(x, (0, 0, 1, 0))[:, :-1], v_first)
-        y, _ = low_rank_rule(*inputs, mask=mask)
-        return self._finish(y, bonus, gate), v_first
-
-    def initial_state(self, batch: int) -> State:
-        """Nothing stored."""
-        d_model = self.o_proj.in_features
-        width = d_model // self.heads
+    def initial_state(self, batch: int) -> tuple[Tensor, Tensor]:
         weight = self.o_proj.weight
+        d_model, width = len(weight), len(weight) // self.heads
         return state_zeros(weight, batch, self.heads, width, width), weight.new_zeros(batch, d_model)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position ``(batch, d_model)``; equals :meth:`forward`."""
-        y, state, _ = self.mix_step(x, state, None)
-        return y, state
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        return self.mix(x, state, mask, None)[:2]
 
-    def mix_step(self, x: Tensor, state: State, v_first: Tensor | None) -> tuple[Tensor, State, Tensor]:
-        """One position of :meth:`mix`."""
-        S, before = state
-        inputs, bonus, gate, v_first = self._inputs(x, before, v_first)
-        y, S = low_rank_step(*inputs, S)
-        return self._finish(y, bonus, gate), (S, x), v_first
-
-    def _inputs(self, x: Tensor, before: Tensor, v_first: Tensor | None) -> tuple[Inputs, Tensor, Tensor, Tensor]:
-        """r, w, k, v, a, b of the op ``(..., heads, width)``; what r and k add, the gate, and v of the first layer."""
-        change = before - x
+    def mix(self, x: Tensor, state: Any, mask: Tensor | None, v_first: Tensor | None) -> tuple[Tensor, Any, Tensor]:
+        """As :meth:`run`, given v of the first layer, or None in that layer; the last result is v of the first."""
+        x, (S, last) = hide(x, mask), state
+        change = _before(x, last) - x
         x_r, x_w, x_k, x_v, x_a, x_g = (x + change * getattr(self, f"x_{name}") for name in MIXED)
         r, k, v = self.r_proj(x_r), self.k_proj(x_k), self.v_proj(x_v)
         if self.v_lora is not None and v_first is not None:
             v = v + (v_first - v) * self.v_lora(x_v).sigmoid()
         a = self.a_lora(x_a).sigmoid()
-        r, raw, k, v, a = (
+        w = _log_decay(self.w_lora(x_w))
+        r, raw, k, v, a, w = (
             torch.unflatten(value, -1, (self.heads, -1))
-            for value in (r, k * self.k_k, k * (1 + (a - 1) * self.k_a), v, a)
+            for value in (r, k * self.k_k, k * (1 + (a - 1) * self.k_a), v, a, w)
         )
-        w = torch.unflatten(_log_decay(self.w_lora(x_w)), -1, (self.heads, -1))
         kk = F.normalize(raw, dim=-1)
-        erase = 2 * a if self.allow_neg_eigval else a
-        bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v
-        first = v.flatten(-2) if v_first is None else v_first
-        return (r, w, k, v, -kk, kk * erase), bonus, self.g_lora(x_g), first
-
-    def _finish(self, y: Tensor, bonus: Tensor, gate: Tensor) -> Tensor:
+        y, S = low_rank_rule(r, w, k, v, -kk, kk * (2 * a if self.allow_neg_eigval else a), S, mask)
         normed = _group_norm(y.flatten(-2), self.heads, self.g_norm.weight, self.g_norm.bias, self.g_norm.eps)
-        out: Tensor = self.o_proj((normed.to(gate.dtype) + bonus.flatten(-2)) * gate)
-        return out
+        bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v
+        gate = self.g_lora(x_g)
+        out = self.o_proj((normed.to(gate.dtype) + bonus.flatten(-2)) * gate)
+        return out, (S, x[:, -1]), v.flatten(-2) if v_first is None else v_first
+
+
+def _before(x: Tensor, last: Tensor) -> Tensor:
+    """``(batch, length, d_model)`` one position later, after ``last``."""
+    return torch.cat((last.unsqueeze(1).to(x.dtype), x[:, :-1]), 1)
 
 
 @full_precision
@@ -199,8 +158,8 @@ def _group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float
     return F.group_norm(x.flatten(0, -2), groups, weight, bias, eps).view_as(x)
 
 
-class ChannelMixing(nn.Module):
-    """``W_v relu(W_k (x + (x_before - x) mu))²`` on ``(batch, length, d_model)``.
+class ChannelMixing(Recurrent):
+    """``W_v relu(W_k (x + (x_before - x) mu))²`` on ``(batch, length, d_model)``. State: the last input.
 
     Args:
         d_model: width.
@@ -216,30 +175,17 @@ class ChannelMixing(nn.Module):
         nn.init.uniform_(self.key.weight, -0.5 / math.sqrt(d_model), 0.5 / math.sqrt(d_model))
         nn.init.zeros_(self.value.weight)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Map; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
-        x = zero_padding(x, mask)
-        return self._map(x, F.pad(x, (0, 0, 1, 0))[:, :-1])
-
     def initial_state(self, batch: int) -> Tensor:
-        """The last input, ``(batch, d_model)``."""
         return self.x_k.new_zeros(batch, len(self.x_k))
 
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One position ``(batch, d_model)``."""
-        return self._map(x, state), x
-
-    def _map(self, x: Tensor, before: Tensor) -> Tensor:
-        y: Tensor = self.value(F.relu(self.key(x + (before - x) * self.x_k)).square())
-        return y
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        x = hide(x, mask)
+        mixed = x + (_before(x, state) - x) * self.x_k
+        return self.value(F.relu(self.key(mixed)).square()), x[:, -1]
 
 
 class RWKV7Stack(Block):
-    """Blocks of which those of time mixing pass v of the first such layer on.
-
-    Args:
-        blocks: blocks in order.
-    """
+    """Blocks of which those of time mixing pass v of the first such layer on."""
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -249,26 +195,25 @@ class RWKV7Stack(Block):
         v_first: Tensor | None = None
         for block in self.blocks:
             if isinstance(block, ResidualBlock) and isinstance(block.mixer, RWKV7Layer):
-                mixed, v_first = block.mixer.mix(block.mixer_input(x, mask), mask, v_first)
+                start = block.mixer.initial_state(len(x))
+                mixed, _, v_first = block.mixer.mix(block.mixer_input(x, mask), start, mask, v_first)
                 x = block.add(x, mixed)
             else:
                 x = block(x, mask)
         return x
 
     def initial_state(self, batch: int) -> list[Any]:
-        """One state per block."""
         return [streaming(block).initial_state(batch) for block in self.blocks]
 
     def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
-        """One position ``(batch, d_model)``; equals :meth:`forward` in evaluation mode."""
         v_first: Tensor | None = None
         following = []
         for block, before in zip(self.blocks, state, strict=True):
             if isinstance(block, ResidualBlock) and isinstance(block.mixer, RWKV7Layer):
                 memory, last = before
                 read, last = block.mixer_input_step(x, last)
-                mixed, memory, v_first = block.mixer.mix_step(read, memory, v_first)
-                x, after = block.add(x, mixed), (memory, last)
+                mixed, memory, v_first = block.mixer.mix(read.unsqueeze(1), memory, None, v_first)
+                x, after = block.add(x, mixed.squeeze(1)), (memory, last)
             else:
                 x, after = streaming(block).step(x, before)
             following.append(after)
@@ -305,15 +250,7 @@ class RWKV7(RecurrentConfig):
         self.divided(self.d_model, self.heads, "heads")
 
     def layer(self, index: int) -> RWKV7Layer:
-        return RWKV7Layer(
-            self.d_model,
-            self.heads,
-            self.ranks,
-            index=index,
-            layers=self.layers,
-            v_residual=self.v_residual,
-            allow_neg_eigval=self.allow_neg_eigval,
-        )
+        return RWKV7Layer(self, index)
 
     def feedforward(self, index: int) -> nn.Module:
         if self.channel_mixing:

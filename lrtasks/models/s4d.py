@@ -1,15 +1,25 @@
-"""S4D: diagonal state space with eigenvalues of its own per channel, in conjugate pairs.
+"""DSS-EXP and S4D: diagonal state spaces with a step of its own per channel.
 
-Source: Gu et al., "On the Parameterization and Initialization of Diagonal State Space Models", sections 3 and 4.
+Sources: S4D, Gu et al., "On the Parameterization and Initialization of Diagonal State Space Models", sections 3 and 4;
+DSS, "Simplifying and Understanding State Space Models with Diagonal Linear RNNs", section 2.1, where it is the
+baseline, and its public code (after Gupta et al., "Diagonal State Spaces are as Effective as Structured State Spaces").
 
-    L, H     sequence length, channels (d_model)
-    N        states (d_state), of which N/2 are computed: the others are their conjugates
-    λ[h,n]   eigenvalue -exp(r[h,n]) + i ω[h,n]
+    L, H, N  sequence length, channels (d_model), states (d_state)
     Δ_h      step of channel h, exp(log_dt_h)
+
+DSS:
+
+    Λ_n      eigenvalue -exp(a_n) + i b_n, shared by all channels and both directions
+    W[h,n]   weight, complex, one set per direction
+    K[h,l]   Re sum_n W[h,n] (exp(Δ_h Λ_n) - 1)/Λ_n exp(Δ_h Λ_n l)
+
+S4D, with eigenvalues of its own per channel, of which N/2 are computed: the others are their conjugates:
+
+    λ[h,n]   eigenvalue -exp(r[h,n]) + i ω[h,n]
     C[h,n]   weight, complex, one set per direction (B = 1)
     K[h,l]   2 Re sum_n C[h,n] (exp(Δ_h λ[h,n]) - 1)/λ[h,n] exp(Δ_h λ[h,n] l)   (zero-order hold)
 
-The layer around the kernel is :class:`~lrtasks.models.ops.convolution.LongConvLayer`, gated.
+The layer around the kernel is :class:`~lrtasks.models.ops.convolution.LongConvLayer`, gated in S4D.
 """
 
 from __future__ import annotations
@@ -25,8 +35,7 @@ from torch import Tensor, nn
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import ModelConfig
-from lrtasks.models.ops.convolution import LongConvLayer
+from lrtasks.models.dlr import LISTOPS, PATHFINDER, SMALL, TABLE_1, TABLE_2, TREND, LongConvConfig
 from lrtasks.models.ops.exponentials import ChannelKernel, Frequencies
 
 Start = Literal["lin", "legs"]
@@ -45,9 +54,87 @@ def starting_frequencies(start: Start, d_state: int) -> np.ndarray:
     """
     if start == "lin":
         return np.pi * np.arange(d_state // 2)
-    half_steps = np.sqrt(np.arange(d_state) + 0.5)
+    return np.linalg.eigvalsh(legs_matrix(d_state))[d_state // 2 :]
+
+
+def legs_matrix(states: int) -> np.ndarray:
+    """-i times the skew-symmetric part of the normal part of HiPPO-LegS, ``(states, states)``: it is Hermitian.
+
+    The normal part is -1/2 on its diagonal, and -sqrt((i + 1/2)(j + 1/2)) at i > j.
+    """
+    half_steps = np.sqrt(np.arange(states) + 0.5)
     below = np.tril(np.outer(half_steps, half_steps), -1)
-    return np.linalg.eigvalsh(1j * (below - below.T))[d_state // 2 :]
+    matrix: np.ndarray = 1j * (below - below.T)
+    return matrix
+
+
+class DSSKernel(ChannelKernel):
+    """K[h, l] = Re sum_n W'[h, n] exp(Δ_h Λ_n l), with W' = W (exp(Δ_h Λ_n) - 1) / Λ_n, or W' = W without scale.
+
+    At start Λ_n = -1/2 + iπn, log Δ is uniform in [log dt_min, log dt_max] and the parts of W are standard normal.
+    1/Λ is taken as conj(Λ) / max(|Λ|², 1e-7).
+
+    Args:
+        config: the hyper-parameters.
+        directions: 1, or 2 for look-back and look-ahead kernels.
+    """
+
+    def __init__(self, config: DSS, directions: int = 1) -> None:
+        super().__init__()
+        d_model, d_state = config.d_model, config.d_state
+        self.scale, self.directions = config.scale, directions
+        options = {} if config.kernel_lr is None else {"lr": config.kernel_lr}
+        self.log_dt = nn.Parameter(torch.empty(d_model).uniform_(math.log(config.dt_min), math.log(config.dt_max)))
+        self.a = nn.Parameter(torch.full((d_state,), math.log(0.5)))
+        self.b = Frequencies(math.pi * torch.arange(d_state, dtype=torch.float64), **options)
+        self.W = nn.Parameter(torch.randn(directions, d_model, d_state, 2))
+        self._options = {"weight_decay": 0.0} | options
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {"log_dt": self._options, "a": self._options, "W": {"weight_decay": 0.0}}
+
+    def exponents(self) -> tuple[Tensor, Tensor]:
+        """Weights W' ``(directions, H, N)`` and exponents Δ_h Λ_n ``(H, N)``, complex128."""
+        eigenvalue = torch.complex(-torch.exp(self.a.double()), self.b())
+        exponent = torch.exp(self.log_dt.double()).unsqueeze(1) * eigenvalue
+        W = torch.view_as_complex(self.W.double())
+        if not self.scale:
+            return W, exponent
+        inverse = eigenvalue.conj() / eigenvalue.abs().square().clamp_min(1e-7)
+        return W * ((torch.exp(exponent) - 1) * inverse), exponent
+
+
+NARROW = {"dt_min": 0.0001, "dt_max": 0.01}
+
+
+@registry.register("dss")
+@dataclass(frozen=True)
+class DSS(LongConvConfig):
+    """Diagonal state space (DSS-EXP): N shared eigenvalues, one step per channel.
+
+    Sources: Gupta, Gu and Berant (arXiv:2203.14343), in the form of the DLR paper (arXiv:2212.00768), section 2.1.
+    """
+
+    presets: ClassVar[Presets] = {
+        "small": {**SMALL, **NARROW},
+        "paper": {**TABLE_1, **NARROW, "budget.lr": 0.001},
+        "paper/listops": {**LISTOPS, "budget.lr": 0.001},
+        "paper/pathfinder": {**PATHFINDER, "budget.lr": 0.001},
+        "long": {**TABLE_2, **NARROW, "budget.lr": 0.001},
+        "trend": {**TREND, **NARROW},
+    }
+
+    d_state: int = parameter(512, "number of states N", at_least=1, at_most=1 << 20)
+    dt_min: float = parameter(1e-4, "smallest step Δ at start", above=0)
+    dt_max: float = parameter(1e-2, "largest step Δ at start", above=0)
+    scale: bool = parameter(True, "scale W by (exp(ΔΛ) - 1)/Λ (DSS-EXP)")
+    kernel_lr: float | None = parameter(None, "learning rate of Λ and Δ; none for that of the rest", above=0)
+
+    def check(self) -> None:
+        self.require_order("dt_min", "dt_max")
+
+    def make_kernel(self, length: int, directions: int) -> DSSKernel:
+        return DSSKernel(self, directions)
 
 
 class S4DKernel(ChannelKernel):
@@ -57,32 +144,18 @@ class S4DKernel(ChannelKernel):
     normal of variance 1.
 
     Args:
-        d_model: channels H.
-        d_state: states N, even.
-        dt_min: smallest step Δ at start.
-        dt_max: largest one.
-        start: ``lin`` or ``legs``.
-        lr: learning rate of λ and Δ; None for that of the other parameters.
+        config: the hyper-parameters.
         directions: 1, or 2 for look-back and look-ahead kernels.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_state: int,
-        dt_min: float,
-        dt_max: float,
-        start: Start = "lin",
-        lr: float | None = None,
-        directions: int = 1,
-    ) -> None:
+    def __init__(self, config: S4D, directions: int = 1) -> None:
         super().__init__()
-        self.directions = directions
-        options = {} if lr is None else {"lr": lr}
+        d_model, d_state, self.directions = config.d_model, config.d_state, directions
+        options = {} if config.kernel_lr is None else {"lr": config.kernel_lr}
         pairs = d_state // 2
-        self.log_dt = nn.Parameter(torch.empty(d_model).uniform_(math.log(dt_min), math.log(dt_max)))
+        self.log_dt = nn.Parameter(torch.empty(d_model).uniform_(math.log(config.dt_min), math.log(config.dt_max)))
         self.r = nn.Parameter(torch.full((d_model, pairs), math.log(0.5)))
-        grid = torch.as_tensor(starting_frequencies(start, d_state), dtype=torch.float64)
+        grid = torch.as_tensor(starting_frequencies(config.start, d_state), dtype=torch.float64)
         self.omega = Frequencies(grid.expand(d_model, pairs), **options)
         self.C = nn.Parameter(torch.randn(directions, d_model, pairs, 2) / math.sqrt(2))
         self._options = {"weight_decay": 0.0} | options
@@ -100,15 +173,14 @@ class S4DKernel(ChannelKernel):
 
 @registry.register("s4d")
 @dataclass(frozen=True)
-class S4D(ModelConfig):
+class S4D(LongConvConfig):
     """Diagonal S4 (S4D), with the Lin or the LegS start.
 
     Source: Gu et al. (arXiv:2206.11893), sections 3 and 4.
     """
 
     presets: ClassVar[Presets] = {
-        # About as many parameters as dlr's small preset.
-        "small": {"d_model": 64, "d_state": 512, "norm": "layer", "budget.lr": 0.001},
+        "small": SMALL,
         # The S4D paper has none of these tasks: its layer (N = 64, Δ in [1e-3, 1e-1]) under the DLR paper's budget.
         "paper": {"d_model": 128, "d_state": 64, "dt_min": 0.001, "dt_max": 0.1, "norm": "layer", "budget.lr": 0.001},
         "paper/listops": {"layers": 6, "budget.weight_decay": 0.01},
@@ -121,12 +193,10 @@ class S4D(ModelConfig):
     dt_max: float = parameter(1e-1, "largest step Δ at start", above=0)
     start: Literal["lin", "legs"] = parameter("lin", "frequencies at start")
     kernel_lr: float | None = parameter(1e-3, "learning rate of λ and Δ; none for that of the rest", above=0)
-    kernel_length: int | None = parameter(None, "cut the kernel to this many lags; none for the length", at_least=1)
     glu: bool = parameter(True, "gate the output map (GLU)")
 
     def check(self) -> None:
-        if self.dt_min > self.dt_max:
-            raise UsageError(f"s4d: dt_min must be at most dt_max ({self.dt_max:g}), found {self.dt_min:g}")
+        self.require_order("dt_min", "dt_max")
         if self.d_state % 2:
             raise UsageError(f"s4d: d_state must be even (conjugate pairs), found {self.d_state}")
         if self.start == "legs" and self.d_state > 4096:
@@ -134,7 +204,5 @@ class S4D(ModelConfig):
                 f"s4d: start='legs' needs d_state at most 4096, found {self.d_state}; allowed: start='lin'"
             )
 
-    def mixer(self, length: int, causal: bool) -> nn.Module:
-        directions = 1 if causal else 2
-        kernel = S4DKernel(self.d_model, self.d_state, self.dt_min, self.dt_max, self.start, self.kernel_lr, directions)
-        return LongConvLayer(kernel, self.d_model, length, self.kernel_length, self.glu)
+    def make_kernel(self, length: int, directions: int) -> S4DKernel:
+        return S4DKernel(self, directions)

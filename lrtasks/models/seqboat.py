@@ -8,76 +8,367 @@ the two differ (docs/models/seqboat.md lists where).
     a, c     decision and confidence of the configurator at each position, from H
     Y        gated attention unit on the active positions of H, zeros elsewhere
 
+    u_0, u_1   logits of "skip" and "run" at a position
+    τ          learned temperature, stored as log τ, at start α_0 sqrt(d_model)
+    c          the probability of "run"; a module runs where c > ½, which does not depend on τ
+
+The decision is a constant for differentiation: a router learns through c alone, and only where its module ran.
+
     S' = SiLU(c ⊙ Y + T + S)               bidirectional, dropout on Y
     S' = SiLU(dropout(c ⊙ Y + T) + S)      causal
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import lra, registry
-from lrtasks.models.base import Block, ModelConfig, ResidualBlock
+from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
 from lrtasks.models.ops.convolution import SSM, Kernel
 from lrtasks.models.ops.exponentials import EMAKernel
-from lrtasks.models.ops.gated_attention import GatedAttentionUnit, SharedAttention
-from lrtasks.models.ops.layers import FeedForward, linear, make_norm, silu_feedforward
+from lrtasks.models.ops.layers import FeedForward, linear, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias, Sinusoids
-from lrtasks.models.ops.scoped_attention import Scope, warn_of_padding
-from lrtasks.models.ops.sparse import Router, SparseModule, make_router
-from lrtasks.models.s4d import S4DKernel
+from lrtasks.models.ops.scoped_attention import Memory, Scope, SharedAttention, attention_span, warn_of_padding
+from lrtasks.models.portraits import Portrait
+from lrtasks.models.s4d import S4D, S4DKernel
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 256
+GUMBEL_START, GUMBEL_DECAY, GUMBEL_END = 2.0, 0.999995, 0.5
+EXPERT_WIDTH, EXPERT_GAIN = 16, 0.32
 
 
-class SeqBoatLayer(Block):
-    """One layer, as the module docstring says; with several modules, the sum of their c ⊙ Y.
+class Router(nn.Module):
+    """Base of the routers; a subclass computes the margin."""
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """``(..., d_model)`` to the decision, bool, and the confidence in [0, 1] of "run", float32 at least."""
+        margin = self.margin(h)
+        return margin > 0, torch.sigmoid(margin)
+
+    def margin(self, h: Tensor) -> Tensor:
+        """Log-odds of "run" against "skip", ``(..., d_model)`` to ``(...)``; an exact tie is a skip."""
+        raise NotImplementedError
+
+    def temperature(self) -> float | None:
+        """What divides the logits, or None for a router without a temperature."""
+        return None
+
+
+class TemperedRouter(Router):
+    """c = softmax((u_0, u_1) / τ)_1 from two logits, or c = sigmoid(u / τ) from one; the logits are ``h W + b``.
 
     Args:
-        d_model: width d.
-        ssm: the state-space map.
-        modules: what may run at each position.
-        norm: normalisation, one of :data:`lrtasks.models.ops.layers.NORMS`.
-        prenorm: normalise before instead of after.
-        dropout: rate on H, and on c ⊙ Y + T if causal.
-        causal: see above.
+        d_model: width of the input.
+        scale: α_0, the temperature at start in units of sqrt(d_model).
+        logits: 2 (softmax) or 1 (sigmoid).
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        ssm: SSM,
-        modules: list[SparseModule],
-        *,
-        norm: str,
-        prenorm: bool,
-        dropout: float,
-        causal: bool,
-    ) -> None:
+    def __init__(self, d_model: int, scale: float, logits: int) -> None:
         super().__init__()
-        self.ssm = ssm
+        self.logits = linear(d_model, logits, truncated=True)
+        self.log_tau = nn.Parameter(torch.tensor([math.log(scale * math.sqrt(d_model))]))
+
+    def margin(self, h: Tensor) -> Tensor:
+        u = _float32(self.logits(h))
+        logit = u[..., 0] if u.shape[-1] == 1 else u[..., 1] - u[..., 0]
+        return logit / self.log_tau.to(logit.dtype).exp()
+
+    def temperature(self) -> float:
+        return float(self.log_tau.exp())
+
+
+class GumbelRouter(Router):
+    """Softmax of two logits with an independent Gumbel draw on each, over τ' = max(2 · 0.999995^T, ½).
+
+    T counts training steps; it is a buffer, so that a checkpoint keeps it. There is no noise in evaluation, where the
+    confidence is the softmax at the present τ' (the public code takes 1).
+
+    Args:
+        d_model: width of the input.
+    """
+
+    updates: Tensor
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.logits = linear(d_model, 2, truncated=True)
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        active, confidence = super().forward(h)
+        if self.training:
+            self.updates += 1
+        return active, confidence
+
+    def margin(self, h: Tensor) -> Tensor:
+        u = _float32(self.logits(h))
+        if self.training:
+            u = u - torch.empty_like(u).exponential_().log()  # minus the log of an exponential draw is a Gumbel draw
+        return (u[..., 1] - u[..., 0]) / self._tau()
+
+    def temperature(self) -> float:
+        return float(self._tau())
+
+    def _tau(self) -> Tensor:
+        return (GUMBEL_START * GUMBEL_DECAY ** self.updates.double()).clamp_min(GUMBEL_END).float()
+
+
+class MoERouter(Router):
+    """Logits <W h, e_i> / |e_i| with learned embeddings e_0, e_1 of width 16, as X-MoE does (arXiv:2204.09179).
+
+    Args:
+        d_model: width of the input.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.reduce = nn.Linear(d_model, EXPERT_WIDTH, bias=False)
+        self.experts = nn.Parameter(nn.init.orthogonal_(torch.empty(2, EXPERT_WIDTH), gain=EXPERT_GAIN))
+
+    def margin(self, h: Tensor) -> Tensor:
+        directions = nn.functional.normalize(_float32(self.experts), dim=-1)
+        return _float32(self.reduce(h)) @ (directions[1] - directions[0])
+
+
+def make_router(config: SeqBoat) -> Router | None:
+    """The router of one module; None where it always runs."""
+    if config.router == "always":
+        return None
+    if config.router == "gumbel":
+        return GumbelRouter(config.d_model)
+    if config.router == "moe":
+        return MoERouter(config.d_model)
+    return TemperedRouter(config.d_model, config.temperature, 2 if config.router == "softmax" else 1)
+
+
+def _float32(x: Tensor) -> Tensor:
+    """Float32 at least, under mixed precision too."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Compression of a batch to its active positions: row b keeps its ``counts[b]`` of them, in order, at the front.
+
+    Attributes:
+        shape: ``(batch, length)`` of what is compressed.
+        width: slots per row, the largest count and at least 1.
+        counts: active positions of each row, ``(batch,)``.
+        source: flat index of every active position in ``(batch, length)``, ascending.
+        target: flat index of its slot in ``(batch, width)``.
+    """
+
+    shape: tuple[int, int]
+    width: int
+    counts: Tensor
+    source: Tensor
+    target: Tensor
+
+    @classmethod
+    def of(cls, active: Tensor) -> Selection:
+        """From ``active``, ``(batch, length)`` bool."""
+        batch, length = active.shape
+        counts = active.sum(1)
+        rows, columns = active.nonzero(as_tuple=True)
+        width = max(1, int(counts.max()))
+        rank = active.cumsum(1)[rows, columns] - 1
+        return cls((batch, length), width, counts, rows * length + columns, rows * width + rank)
+
+    @property
+    def valid(self) -> Tensor:
+        """``(batch, width)`` bool: which slots are taken."""
+        return torch.arange(self.width, device=self.counts.device) < self.counts.unsqueeze(1)
+
+    @property
+    def positions(self) -> Tensor:
+        """``(batch, width)``: original position of each slot, 0 in free ones."""
+        position = self.source.new_zeros(self.shape[0] * self.width)
+        return position.index_copy(0, self.target, self.source % self.shape[1]).view(-1, self.width)
+
+    def compress(self, x: Tensor) -> Tensor:
+        """``(batch, length, d)`` to ``(batch, width, d)``, zeros in free slots: one scatter of the active rows."""
+        rows = x.flatten(0, 1).index_select(0, self.source)
+        slots = rows.new_zeros(self.shape[0] * self.width, x.shape[-1]).index_copy(0, self.target, rows)
+        return slots.view(-1, self.width, x.shape[-1])
+
+    def extract(self, y: Tensor) -> Tensor:
+        """``(batch, width, d)`` back to ``(batch, length, d)``, zeros at inactive positions: one gather of the same."""
+        rows = y.flatten(0, 1).index_select(0, self.target)
+        places = rows.new_zeros(self.shape[0] * self.shape[1], y.shape[-1]).index_copy(0, self.source, rows)
+        return places.view(*self.shape, y.shape[-1])
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Where a module ran in the last forward pass.
+
+    Attributes:
+        valid: ``(batch, length)`` bool, False at padding.
+        active: ``(batch, length)`` bool.
+        confidence: ``(batch, length)``, 0 where inactive.
+    """
+
+    valid: Tensor
+    active: Tensor
+    confidence: Tensor
+
+
+class SparseModule(nn.Module):
+    """``c ⊙ module(H)`` at the active positions, zeros at the others.
+
+    Args:
+        inner: module on ``(batch, n, d_model)``, which also takes valid slots and original positions.
+        router: the router; None to run the module everywhere, with c = 1.
+        scope: which keys its queries see, or None for a module without attention.
+        dropout: rate on the module's output.
+    """
+
+    activity: Activity | None = None
+
+    def __init__(self, inner: nn.Module, router: Router | None, scope: Scope | None, dropout: float) -> None:
+        super().__init__()
+        self.inner, self.router, self.scope = inner, router, scope
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, h: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``mask`` is ``(batch, length)`` bool, False at padding, where nothing is active, or ``None``."""
+        valid = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device) if mask is None else mask
+        if self.router is None:
+            self.activity = Activity(valid, valid, valid.to(h.dtype))
+            everywhere: Tensor = self.dropout(self.inner(h, mask))
+            return everywhere
+        active, confidence = self.router(h)
+        active = active & valid
+        self.activity = Activity(valid, active, confidence.detach() * active)
+        selection = Selection.of(active)
+        # a causal query in a taken slot sees taken slots only, since they all stand at the front
+        slots = None if self.scope is None or self.scope.causal else selection.valid
+        inner = (slots, selection.positions) if self.scope is not None else ()
+        y = self.dropout(self.inner(selection.compress(h), *inner))
+        spread: Tensor = selection.extract(y) * confidence.to(y.dtype).unsqueeze(-1)
+        return spread
+
+    def initial_state(self, batch: int) -> Any:
+        """The inner module's."""
+        return self.inner.initial_state(batch)  # type: ignore[operator]
+
+    def step(self, h: Tensor, state: Any, position: int) -> tuple[Tensor, Any]:
+        """One position ``(batch, d_model)``."""
+        active, confidence = (None, None) if self.router is None else self.router(h)
+        inner = (position, active) if self.scope is not None else ()
+        y, state = self.inner.step(h, state, *inner)  # type: ignore[operator]
+        return y if active is None else y * (active * confidence).to(y.dtype).unsqueeze(-1), state
+
+    @torch.no_grad()
+    def diagnostics(self) -> dict[str, float]:
+        """Numbers of the last forward pass.
+
+        ``activation_rate`` and ``activation_rate_std``: share of valid positions that are active, mean and standard
+        deviation over samples; ``compressed_length``: slots of the compressed batch over its length; ``temperature``;
+        ``attention_span``: mean distance from a query to the other keys that it sees, in original positions, over the
+        queries that see any (0 if there are none).
+        """
+        if self.activity is None:
+            return {}
+        active, valid = self.activity.active, self.activity.valid
+        rate = active.sum(1) / valid.sum(1).clamp_min(1)
+        found = {
+            "activation_rate": float(rate.mean()),
+            "activation_rate_std": float(rate.std(correction=0)),
+            "compressed_length": float(active.sum(1).max() / active.shape[1]),
+        }
+        temperature = None if self.router is None else self.router.temperature()
+        if temperature is not None:
+            found["temperature"] = temperature
+        if self.scope is not None:
+            selection = Selection.of(active)
+            span = attention_span(selection.positions, selection.counts, self.scope)
+            found["attention_span"] = float(span.sum() / (span > 0).sum().clamp_min(1))
+        return found
+
+    def portraits(self) -> list[Portrait]:
+        """Confidence at each position of the samples of the last forward pass, 0 where inactive."""
+        if self.activity is None or self.router is None:
+            return []
+        confidence = self.activity.confidence.float().cpu().numpy().astype(np.float64)
+        return [Portrait("confidence", "positions", {"confidence": confidence}, "position", "sample")]
+
+
+class GatedAttentionUnit(nn.Module):
+    """``(g ⊙ O) W_h + b_h`` with ``z, g, v = SiLU(h W + b)`` in this order and ``O`` the attended values.
+
+    Source: "Transformer Quality in Linear Time", section 3.
+
+    Args:
+        d_model: width of input and output, ``(batch, n, d_model)``.
+        attention: the attention on z and v.
+    """
+
+    def __init__(self, d_model: int, attention: SharedAttention) -> None:
+        super().__init__()
+        self.attention = attention
+        d_z, d_v = attention.widths
+        self.widths = [d_z, d_v, d_v]
+        self.mix = linear(d_model, sum(self.widths), truncated=True)
+        self.out = linear(d_v, d_model, truncated=True)
+
+    def forward(self, h: Tensor, valid: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        """``valid`` and ``positions`` as :meth:`SharedAttention.forward` takes them."""
+        z, g, v = torch.split(F.silu(self.mix(h)), self.widths, -1)
+        y: Tensor = self.out(g * self.attention(z, v, valid, positions))
+        return y
+
+    def initial_state(self, batch: int) -> Memory:
+        """The attention's memory; raises :class:`UsageError` if it is not causal."""
+        return self.attention.initial_state(batch)
+
+    def step(self, h: Tensor, state: Memory, position: int, active: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """One position ``(batch, d_model)``, as :meth:`SharedAttention.step` takes it."""
+        z, g, v = torch.split(F.silu(self.mix(h)), self.widths, -1)
+        attended, state = self.attention.step(z, v, state, position, active)
+        y: Tensor = self.out(g * attended)
+        return y, state
+
+
+class SeqBoatLayer(NormedBlock):
+    """One layer, as the module docstring says; with several modules, the sum of their c ⊙ Y."""
+
+    def __init__(self, config: SeqBoat, length: int, scope: Scope) -> None:
+        super().__init__()
+        d_model, directions = config.d_model, 1 if scope.causal else 2
+        dropout = 0.0 if scope.causal else config.dropout  # a causal layer drops from the sum, not from each module
+        unit = GatedAttentionUnit(d_model, config.shared_attention(length, scope))
+        modules = [SparseModule(unit, make_router(config), scope, dropout)]
+        if config.feedforward == "sparse":
+            modules.append(SparseModule(config.feedforward_map(), make_router(config), None, dropout))
+        kernel: Kernel
+        if config.ssm == "ema":
+            kernel = EMAKernel(d_model, config.d_state, directions)
+        else:
+            kernel = S4DKernel(S4D(d_model=d_model, d_state=config.d_state), directions)
+        self.ssm = SSM(kernel, d_model, length, config.kernel_length)
         self.skip = linear(d_model, d_model, truncated=True)
         self.sparse = nn.ModuleList(modules)
-        self.norm = make_norm(norm, d_model)
-        self.prenorm = prenorm
-        self.dropout = nn.Dropout(dropout)
-        self.residual_dropout = nn.Dropout(dropout if causal else 0.0)
+        self.set_norm(*config.around)
+        self.residual_dropout = nn.Dropout(config.dropout if scope.causal else 0.0)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        h = self.dropout(F.silu(self.ssm(self.norm(x) if self.prenorm else x, mask)))
+        h = self.dropout(F.silu(self.ssm(self.normed(x), mask)))
         update = self.skip(h)
         for module in self.sparse:
             update = update + module(h, mask)
-        y: Tensor = F.silu(self.residual_dropout(update) + x)
-        return y if self.prenorm else self.norm(y)
+        return self.after(F.silu(self.residual_dropout(update) + x))
 
     def initial_state(self, batch: int) -> Any:
         """States of the state-space map and of the modules, and the position of the next input."""
@@ -86,15 +377,14 @@ class SeqBoatLayer(Block):
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
         recurrent, memories, position = state
-        h, recurrent = self.ssm.step(self.norm(x) if self.prenorm else x, recurrent)
+        h, recurrent = self.ssm.step(self.normed(x), recurrent)
         h = F.silu(h)
         update, following = self.skip(h), []
         for module, memory in zip(self.sparse, memories, strict=True):
             y, memory = module.step(h, memory, position)  # type: ignore[operator]
             update = update + y
             following.append(memory)
-        y = F.silu(update + x)
-        return y if self.prenorm else self.norm(y), (recurrent, following, position + 1)
+        return self.after(F.silu(update + x)), (recurrent, following, position + 1)
 
 
 PIXELS: dict[str, Any] = {"attention": "relu2", "norm": "batch", "prenorm": True, "sinusoids": True}
@@ -242,9 +532,9 @@ class SeqBoat(ModelConfig):
         blocks: list[nn.Module] = [Sinusoids(self.d_model)] if self.sinusoids else []
         scope = self.attention_scope(input.length, causal)
         for _ in range(self.layers):
-            blocks.append(self._layer(input.length, scope))
+            blocks.append(SeqBoatLayer(self, input.length, scope))
             if self.feedforward == "after":
-                blocks.append(ResidualBlock(self._feedforward(), self.d_model, self.norm, self.prenorm, self.dropout))
+                blocks.append(ResidualBlock(self.feedforward_map(), *self.around))
         return blocks
 
     def attention_scope(self, length: int, causal: bool) -> Scope:
@@ -272,29 +562,14 @@ class SeqBoat(ModelConfig):
             raise UsageError(f"{self.name}: a bidirectional model needs an even window, found {window}")
         return Scope(causal, window=window)
 
-    def _layer(self, length: int, scope: Scope) -> SeqBoatLayer:
-        dropout = 0.0 if scope.causal else self.dropout  # a causal layer drops from the sum, not from each module
-        modules = [SparseModule(self._attention_unit(length, scope), self._router(), scope, dropout)]
-        if self.feedforward == "sparse":
-            modules.append(SparseModule(self._feedforward(), self._router(), None, dropout))
-        return SeqBoatLayer(
-            self.d_model,
-            SSM(self._kernel(1 if scope.causal else 2), self.d_model, length, self.kernel_length),
-            modules,
-            norm=self.norm,
-            prenorm=self.prenorm,
-            dropout=self.dropout,
-            causal=scope.causal,
-        )
-
-    def _attention_unit(self, length: int, scope: Scope) -> GatedAttentionUnit:
+    def shared_attention(self, length: int, scope: Scope) -> SharedAttention:
+        """The attention of one layer."""
         bias = None
         if self.bias != "rotary":
             reach = scope.before if self.bias == "compressed" else None
             bias = RelativeBias(reach + 1 if reach is not None else self.max_positions or length)
-        attention = SharedAttention(
-            self.d_z or max(1, self.d_model // 2),
-            self.d_v or 2 * self.d_model,
+        return SharedAttention(
+            (self.d_z or max(1, self.d_model // 2), self.d_v or 2 * self.d_model),
             length,
             scope,
             self.attention,
@@ -302,19 +577,9 @@ class SeqBoat(ModelConfig):
             by_rank=self.bias == "compressed",
             rotary=self.bias == "rotary",
         )
-        return GatedAttentionUnit(self.d_model, attention)
 
-    def _router(self) -> Router | None:
-        if self.router == "always":
-            return None
-        return make_router(self.router, self.d_model, self.temperature)
-
-    def _kernel(self, directions: int) -> Kernel:
-        if self.ssm == "ema":
-            return EMAKernel(self.d_model, self.d_state, directions)
-        return S4DKernel(self.d_model, self.d_state, 1e-3, 1e-1, lr=1e-3, directions=directions)
-
-    def _feedforward(self) -> FeedForward:
+    def feedforward_map(self) -> FeedForward:
+        """The map of a feed-forward sub-layer or module."""
         return silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=True)
 
 

@@ -20,8 +20,7 @@ from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
 from lrtasks.models.ops.attention import MultiHeadAttention, check_heads
-from lrtasks.models.ops.layers import FeedForward
-from lrtasks.models.ops.short_conv import check_canon
+from lrtasks.models.ops.layers import FeedForward, check_canon
 from lrtasks.spec import Spec
 
 WEIGHT_STD = 0.02
@@ -40,11 +39,10 @@ class TransformerLike(ModelConfig):
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         blocks: list[nn.Module] = []
-        shared = (self.d_model, self.norm, self.prenorm, self.dropout)
         for _ in range(self.layers):
-            blocks.append(ResidualBlock(self.mixer(input.length, causal), *shared, canon="A" in self.canon))
+            blocks.append(ResidualBlock(self.mixer(input.length, causal), *self.around, canon="A" in self.canon))
             feedforward = FeedForward(self.d_model, self.expansion * self.d_model, canon="D" in self.canon)
-            blocks.append(ResidualBlock(feedforward, *shared, canon="C" in self.canon))
+            blocks.append(ResidualBlock(feedforward, *self.around, canon="C" in self.canon))
         return blocks
 
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:

@@ -5,14 +5,14 @@ mLSTM, parallel over positions:
     u, z      halves of a linear map of the input, each ``inner`` wide;  c = silu(conv(u))
     q, k, v   block-diagonal maps (blocks of 4) of c, c and u
     i, f      gates of each head, linear maps of [q k v]
-    h         the memory of :mod:`lrtasks.models.ops.mlstm`
+    h         the memory of :func:`lrtasks.models.ops.xlstm.mlstm`
     output    linear((norm(h) + skip * c) * silu(z)), the norm over each head
 
 sLSTM, one position after the other, since its gates read h of the position before:
 
     i, f      block-diagonal maps (one block per head) of silu(conv(x)), or of x without a convolution
     z, o      block-diagonal maps of x
-    h         the memory of :mod:`lrtasks.models.ops.slstm`, output norm(h)
+    h         the memory of :func:`lrtasks.models.ops.xlstm.slstm`, output norm(h)
 
 Start and settings as in the xlstm package. There the maps called ``fgate`` and ``igate`` of the sLSTM feed the slots i
 and f, in this order; here a map has the name of its slot.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +30,10 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
-from lrtasks.models.ops import mlstm, slstm
-from lrtasks.models.ops.chunked import full_precision
-from lrtasks.models.ops.layers import zero_padding
-from lrtasks.models.ops.short_conv import ShortConv
-from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, Activation, RecurrentConfig
+from lrtasks.models.ops.chunked import full_precision, hide
+from lrtasks.models.ops.layers import ShortConv
+from lrtasks.models.ops.xlstm import mlstm, mlstm_start, slstm, slstm_start, slstm_step
+from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer
 
 BLOCK = 4
 """Width of the blocks in the maps to q, k and v."""
@@ -79,18 +78,12 @@ def small_std(d_model: int) -> float:
     return math.sqrt(2 / (5 * d_model))
 
 
-class MLSTMLayer(nn.Module):
-    """The mLSTM layer of the module docstring on ``(batch, length, d_model)``.
+class MLSTMLayer(RecurrentLayer):
+    """The mixer of :class:`MLSTM`. State: that of the memory, and the last inputs of the convolution."""
 
-    Args:
-        d_model: width.
-        inner: width of the memory's inputs, a multiple of ``heads`` and of 4.
-        heads: H.
-        layers: number of layers in the stack, for the start of the output map.
-    """
-
-    def __init__(self, d_model: int, inner: int, heads: int, layers: int = 1) -> None:
+    def __init__(self, config: MLSTM) -> None:
         super().__init__()
+        d_model, inner, heads = config.d_model, config.inner, config.heads
         self.heads, self.inner = heads, inner
         self.proj_up = nn.Linear(d_model, 2 * inner, bias=False)
         self.conv1d = ShortConv(inner, bias=True)
@@ -106,61 +99,44 @@ class MLSTMLayer(nn.Module):
         self.outnorm = HeadNorm(inner)
         self.learnable_skip = nn.Parameter(torch.ones(inner))
         self.proj_down = nn.Linear(inner, d_model, bias=False)
-        nn.init.normal_(self.proj_down.weight, std=2 / (layers * math.sqrt(d_model)))
+        nn.init.normal_(self.proj_down.weight, std=2 / (config.layers * math.sqrt(d_model)))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
-        u, z = self.proj_up(zero_padding(x, mask)).chunk(2, -1)
-        c = self.conv1d(u)
-        h, _ = mlstm.mlstm(*self._inputs(c, u), mask=mask)
-        return self._finish(h, c, z)
-
-    def initial_state(self, batch: int) -> tuple[mlstm.State, Tensor]:
-        """Nothing stored, and the last inputs of the convolution."""
+    def initial_state(self, batch: int) -> Any:
         dtype = torch.promote_types(self.proj_down.weight.dtype, torch.float32)
         like = self.proj_down.weight.new_empty(batch, self.heads, self.inner // self.heads, dtype=dtype)
-        return mlstm.mlstm_start(like, like), self.conv1d.initial_state(batch)
+        return mlstm_start(like, like), self.conv1d.initial_state(batch)
 
-    def step(self, x: Tensor, state: tuple[mlstm.State, Tensor]) -> tuple[Tensor, tuple[mlstm.State, Tensor]]:
-        """One position ``(batch, d_model)``; equals :meth:`forward`."""
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         memory, before = state
-        u, z = self.proj_up(x).chunk(2, -1)
-        c, before = self.conv1d.step(u, before)
-        h, memory = mlstm.mlstm_step(*self._inputs(c, u), memory)
-        return self._finish(h, c, z), (memory, before)
-
-    def _inputs(self, c: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        u, z = self.proj_up(hide(x, mask)).chunk(2, -1)
+        c, before = self.conv1d.run(u, before)
         q, k, v = self.q_proj(c), self.k_proj(c), self.v_proj(u)
         all_three = torch.cat((q, k, v), -1)
+        i, f = self.igate(all_three), self.fgate(all_three)
         q, k, v = (torch.unflatten(value, -1, (self.heads, -1)) for value in (q, k, v))
-        return q, k, v, self.igate(all_three), self.fgate(all_three)
-
-    def _finish(self, h: Tensor, c: Tensor, z: Tensor) -> Tensor:
-        y: Tensor = self.proj_down((self.outnorm(h) + self.learnable_skip * c) * F.silu(z))
-        return y
+        h, memory = mlstm(q, k, v, i, f, memory, mask)
+        return self.proj_down((self.outnorm(h) + self.learnable_skip * c) * F.silu(z)), (memory, before)
 
 
-class SLSTMLayer(nn.Module):
-    """The sLSTM layer of the module docstring on ``(batch, length, d_model)``.
+class SLSTMLayer(RecurrentLayer):
+    """The mixer of :class:`SLSTM`. State: that of the memory, and the last inputs of the convolution.
 
     Args:
-        d_model: width, a multiple of ``heads``.
-        heads: H.
-        conv: a short convolution before the gates i and f.
-        index: of this layer in the stack, and
-        layers: their number, for the start of the forget gates.
+        config: the hyper-parameters.
+        index: of this layer in the stack, from 0.
     """
 
-    def __init__(self, d_model: int, heads: int, *, conv: bool = True, index: int = 0, layers: int = 1) -> None:
+    def __init__(self, config: SLSTM, index: int) -> None:
         super().__init__()
+        d_model, heads = config.d_model, config.heads
         self.heads, width = heads, d_model // heads
-        self.conv1d = ShortConv(d_model, bias=True) if conv else None
+        self.conv1d = ShortConv(d_model, bias=True) if config.conv else None
         std = small_std(d_model)
         self.input_i, self.input_f, self.input_z, self.input_o = (BlockLinear(heads, width, std) for _ in range(4))
         self.R = nn.Parameter(torch.zeros(heads, 4, width, width))
         self.bias = nn.Parameter(torch.zeros(4, heads, width))
         place = torch.arange(width) / max(width - 1, 1)
-        depth = index / max(layers - 1, 1)
+        depth = index / max(config.layers - 1, 1)
         with torch.no_grad():
             self.bias[1] = 5 - 12 * place ** (0.3 + 1.3 * depth)
         self.group_norm = HeadNorm(d_model)
@@ -168,35 +144,22 @@ class SLSTMLayer(nn.Module):
     def parameter_options(self) -> dict[str, dict[str, float]]:
         return {"bias": {"weight_decay": 0.0}}
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
-        x = zero_padding(x, mask)
-        gated = x if self.conv1d is None else self.conv1d(x)
-        y: Tensor = self.group_norm(slstm.slstm(self._slots(x, gated), self.R, mask))
-        return y
-
-    def initial_state(self, batch: int) -> tuple[slstm.SLSTMState, Tensor | None]:
-        """Nothing stored, and the last inputs of the convolution."""
+    def initial_state(self, batch: int) -> Any:
         dtype = torch.promote_types(self.R.dtype, torch.float32)
-        start = slstm.slstm_start(self.bias.new_empty(batch, *self.bias.shape, dtype=dtype))
+        start = slstm_start(self.bias.new_empty(batch, *self.bias.shape, dtype=dtype))
         return start, None if self.conv1d is None else self.conv1d.initial_state(batch)
 
-    def step(
-        self, x: Tensor, state: tuple[slstm.SLSTMState, Tensor | None]
-    ) -> tuple[Tensor, tuple[slstm.SLSTMState, Tensor | None]]:
-        """One position ``(batch, d_model)``; equals :meth:`forward`."""
-        memory, before = state
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        x, (memory, before) = hide(x, mask), state
         gated = x
         if self.conv1d is not None:
-            assert before is not None
-            gated, before = self.conv1d.step(x, before)
-        h, memory = slstm.slstm_step(self._slots(x, gated), self.R, memory)
-        return self.group_norm(h), (memory, before)
-
-    def _slots(self, x: Tensor, gated: Tensor) -> Tensor:
-        """``(..., 4, H, D)``."""
-        slots = (self.input_i(gated), self.input_f(gated), self.input_z(x), self.input_o(x))
-        return torch.unflatten(torch.stack(slots, -2), -1, (self.heads, -1)) + self.bias
+            gated, before = self.conv1d.run(x, before)
+        maps = ((self.input_i, gated), (self.input_f, gated), (self.input_z, x), (self.input_o, x))
+        slots = torch.unflatten(torch.stack([slot(value) for slot, value in maps], -2), -1, (self.heads, -1))
+        if x.shape[1] > 1 or mask is not None:
+            return self.group_norm(slstm(slots + self.bias, self.R, mask)), None
+        h, memory = slstm_step(slots[:, 0] + self.bias, self.R, memory)
+        return self.group_norm(h).unsqueeze(1), (memory, before)
 
 
 @registry.register("mlstm")
@@ -222,13 +185,15 @@ class MLSTM(RecurrentConfig):
     round_up: int = parameter(8, "round the inner width up to a multiple of this", at_least=4, at_most=4096)
 
     def check(self) -> None:
-        self.divided(self._inner(), self.heads, "heads")
-        self.divided(self._inner(), BLOCK, "the blocks of q, k and v, 4 wide,")
+        self.divided(self.inner, self.heads, "heads")
+        self.divided(self.inner, BLOCK, "the blocks of q, k and v, 4 wide,")
 
     def layer(self, index: int) -> MLSTMLayer:
-        return MLSTMLayer(self.d_model, self._inner(), self.heads, self.layers)
+        return MLSTMLayer(self)
 
-    def _inner(self) -> int:
+    @property
+    def inner(self) -> int:
+        """Width of the memory's inputs."""
         return math.ceil(self.expand * self.d_model / self.round_up) * self.round_up
 
 
@@ -245,7 +210,7 @@ class SLSTM(RecurrentConfig):
         "state-tracking": {**TRACKING, "heads": 4, "conv": False},
         "paper": {**PAPER, "heads": 4, "conv": False},
     }
-    function: ClassVar[Activation] = "gelu"
+    function: ClassVar[Literal["silu", "gelu"]] = "gelu"
 
     heads: int = parameter(4, "heads, between which the recurrent maps do not mix", at_least=1, at_most=1024)
     conv: bool = parameter(True, "a short convolution before input and forget gate")
@@ -254,4 +219,4 @@ class SLSTM(RecurrentConfig):
         self.divided(self.d_model, self.heads, "heads")
 
     def layer(self, index: int) -> SLSTMLayer:
-        return SLSTMLayer(self.d_model, self.heads, conv=self.conv, index=index, layers=self.layers)
+        return SLSTMLayer(self, index)

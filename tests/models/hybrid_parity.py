@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lrtasks.models.ops.convolution import SSM
 from lrtasks.models.ops.exponentials import EMAKernel
-from lrtasks.models.ops.gated_attention import SharedAttention
+from lrtasks.models.ops.scoped_attention import SharedAttention
 
 Arrays = Mapping[str, Any]
 OUTPUT, GRADIENT = {True: 1e-9, False: 2e-4}, {True: 1e-9, False: 2e-3}

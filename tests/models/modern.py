@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from parity import gap
 from torch import Tensor
+from torch.nn import functional as F
 
 ARRAYS = Path(__file__).parent / "parity_modern"
 
@@ -55,3 +56,11 @@ def check_outputs(
 def settings(found: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The ``cfg_*`` entries as plain values."""
     return {name.removeprefix("cfg_"): value.tolist() for name, value in found.items() if name.startswith("cfg_")}
+
+
+def plain_short_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The plain loop over the taps ``(C, 1, W)`` of a short convolution of ``(B, L, C)``."""
+    y = torch.zeros_like(x) if bias is None else torch.zeros_like(x) + bias
+    for j, tap in enumerate(weight.squeeze(1).flip(-1).unbind(-1)):
+        y = y + tap * F.pad(x, (0, 0, j, 0))[:, : x.shape[1]]
+    return y

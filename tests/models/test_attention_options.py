@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from modern import arrays, check_outputs, settings
+from modern import arrays, check_outputs, plain_short_conv, settings
 from parity import gap
 from torch import Tensor
 
@@ -16,7 +16,6 @@ from lrtasks.models import build, registry
 from lrtasks.models.base import Backbone, state_bytes
 from lrtasks.models.ops.attention import MultiHeadAttention, alibi_slopes, attend, attend_local
 from lrtasks.models.ops.positions import rotate_halves
-from lrtasks.models.ops.short_conv import short_conv_reference
 from lrtasks.spec import Spec
 
 SIGNAL = Spec("real", 37, 3)
@@ -107,7 +106,7 @@ def test_canon_layers_stand_at_their_sites() -> None:
     x = torch.randn(2, 37, 8, dtype=torch.float64)
 
     def canon(conv: Any, value: Tensor) -> Tensor:
-        return value + short_conv_reference(value, conv.weight)
+        return value + plain_short_conv(value, conv.weight)
 
     first, second = built.blocks
     attention, mlp = first.mixer, second.mixer
@@ -123,7 +122,7 @@ def test_short_convolutions_of_queries_keys_and_values() -> None:
     built = model(conv=True)
     layer = built.blocks[0].mixer
     x = torch.randn(2, 37, 8, dtype=torch.float64)
-    qkv = torch.nn.functional.silu(short_conv_reference(layer.qkv(x), layer.conv.weight))
+    qkv = torch.nn.functional.silu(plain_short_conv(layer.qkv(x), layer.conv.weight))
     q, k, v = layer._heads(qkv, torch.arange(37))
     assert gap(layer(x), layer._merge(attend(q, k, v, causal=True))) < 1e-12
 

@@ -16,7 +16,7 @@ from parity import check_outputs_and_gradients, check_streaming_of, gap
 from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.base import offered, state_bytes
-from lrtasks.models.dlr import DLRKernel
+from lrtasks.models.dlr import DLR, DLRKernel
 from lrtasks.models.ops import exponentials
 from lrtasks.models.ops.convolution import LongConvLayer
 from lrtasks.spec import Spec
@@ -69,7 +69,8 @@ def test_kernel_parity(
     monkeypatch.setattr(exponentials, "PLAIN", plain)
     arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
     H, N, L = (int(arrays[size]) for size in "HNL")
-    kernel = DLRKernel(H, N, 1e-3, 1e-1, CASTS[cast], eigenvalues, real_weight)
+    sizes = {"d_model": H, "d_state": N, "dt_min": 1e-3, "dt_max": 1e-1}
+    kernel = DLRKernel(DLR(**sizes, kernel=CASTS[cast], eigenvalues=eigenvalues, real_weight=real_weight))
     kernel = kernel.double() if double else kernel
     leaves = fill_kernel(kernel, arrays, "raw_")
     check_outputs_and_gradients(arrays, lambda: kernel(L), leaves, double, prefix=f"{cast}_", output="K")
@@ -81,7 +82,7 @@ def test_layer_parity(data: Path, file: str, double: bool) -> None:
     arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
     H, N, L, taps = (int(arrays[size]) for size in ("H", "N", "L", "kernel_length"))
     glu = str(arrays["postact"]) == "glu"
-    kernel = DLRKernel(H, N, 1e-3, 1e-1, directions=1 + bool(arrays["bidirectional"]))
+    kernel = DLRKernel(DLR(d_model=H, d_state=N), 1 + bool(arrays["bidirectional"]))
     layer = LongConvLayer(kernel, H, L, taps if taps < L else None, glu)
     layer = layer.double() if double else layer
     leaves = fill_layer(layer, arrays, "raw_", "output_linear_0" if glu else "output_linear")
@@ -127,12 +128,12 @@ def test_network_parity(data: Path, file: str, double: bool) -> None:
 def test_start_has_the_reference_statistics(data: Path) -> None:
     arrays = dict(np.load(data / "dlr" / "dlr_init_example.npz"))
     N, dt_min, dt_max = int(arrays["N"]), float(arrays["dt_min"]), float(arrays["dt_max"])
-    kernel = DLRKernel(4, N, dt_min, dt_max)
+    kernel = DLRKernel(DLR(d_model=4, d_state=N, dt_min=dt_min, dt_max=dt_max))
     # deterministic part: the grid of frequencies
     assert gap(kernel.q(), np.mod(arrays["Lambda"].imag.astype(float), 2 * math.pi)) < 1e-6
     # random part: over many draws, the decay rates are log-uniform and the weights have deviation 1/N
     torch.manual_seed(0)
-    kernel = DLRKernel(64, 4096, dt_min, dt_max)
+    kernel = DLRKernel(DLR(d_state=4096, dt_min=dt_min, dt_max=dt_max))
     log_dt = torch.log(2 * kernel.p.detach() ** 2)
     assert math.log(dt_min) <= log_dt.min() + 1e-5
     assert log_dt.max() - 1e-5 <= math.log(dt_max)
@@ -145,7 +146,7 @@ def test_start_has_the_reference_statistics(data: Path) -> None:
 def test_kernel_is_exact_at_a_million_positions() -> None:
     """The frequencies' starting grid is not rounded to float32, nor is a learned offset lost in it."""
     torch.manual_seed(0)
-    kernel = DLRKernel(1, 16, 1e-7, 1e-7)
+    kernel = DLRKernel(DLR(d_model=1, d_state=16, dt_min=1e-7, dt_max=1e-7))
     kernel.q.offset.data.uniform_(-1e-4, 1e-4)
     position = 2**20 - 1
     q = 2 * math.pi * np.arange(16) / 16 + kernel.q.offset.detach().numpy().astype(np.float64)

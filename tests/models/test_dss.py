@@ -14,9 +14,9 @@ from parity import check_outputs_and_gradients, check_streaming_of
 from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.base import offered, state_bytes
-from lrtasks.models.dss import DSSKernel
 from lrtasks.models.ops import exponentials
 from lrtasks.models.ops.convolution import LongConvLayer
+from lrtasks.models.s4d import DSS, DSSKernel
 from lrtasks.spec import Spec
 
 
@@ -38,7 +38,7 @@ def test_kernel_parity(
     monkeypatch.setattr(exponentials, "PLAIN", plain)
     arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
     H, N, L = (int(arrays[size]) for size in "HNL")
-    kernel = DSSKernel(H, N, 1e-3, 1e-1, scale)
+    kernel = DSSKernel(DSS(d_model=H, d_state=N, scale=scale))
     kernel = kernel.double() if double else kernel
     leaves = fill_kernel(kernel, arrays, "raw_")
     check_outputs_and_gradients(arrays, lambda: kernel(L), leaves, double, output="K")
@@ -49,7 +49,7 @@ def test_kernel_parity(
 def test_layer_parity(data: Path, file: str, double: bool) -> None:
     arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
     H, N, L = (int(arrays[size]) for size in "HNL")
-    kernel = DSSKernel(H, N, 1e-3, 1e-1, directions=1 + bool(arrays["bidirectional"]))
+    kernel = DSSKernel(DSS(d_model=H, d_state=N), 1 + bool(arrays["bidirectional"]))
     layer = LongConvLayer(kernel, H, L, None, glu=False)
     layer = layer.double() if double else layer
     leaves = {f"kernel_{name}": leaf for name, leaf in fill_kernel(kernel, arrays, "raw_kernel_").items()}
@@ -64,7 +64,7 @@ def test_layer_parity(data: Path, file: str, double: bool) -> None:
 
 def test_start() -> None:
     torch.manual_seed(0)
-    kernel = DSSKernel(2000, 64, 1e-4, 1e-2)
+    kernel = DSSKernel(DSS(d_model=2000, d_state=64))
     _, exponent = kernel.exponents()
     eigenvalue = exponent / torch.exp(kernel.log_dt.double()).unsqueeze(1)
     assert torch.allclose(eigenvalue.real, torch.tensor(-0.5, dtype=torch.float64), rtol=1e-7)
@@ -78,7 +78,7 @@ def test_start() -> None:
 
 def test_scale_is_exact_where_the_step_is_tiny() -> None:
     """(exp(ΔΛ) - 1)/Λ loses all digits in float32 at ΔΛ = 1e-7; the kernel keeps them."""
-    kernel = DSSKernel(1, 1, 1e-7, 1e-7)
+    kernel = DSSKernel(DSS(d_model=1, d_state=1, dt_min=1e-7, dt_max=1e-7))
     with torch.no_grad():
         kernel.W.copy_(torch.tensor([[[[1.0, 0.0]]]]))
     dt = math.exp(kernel.log_dt.double().item())

@@ -10,8 +10,7 @@ import pytest
 import torch
 from hybrid_parity import GRADIENT, OUTPUT, Part, check_close, check_gradients, fill, load
 
-from lrtasks.models.focus import Focus, FocusLayer
-from lrtasks.models.ops.hypernetwork import GlobalConv, Hypernetwork
+from lrtasks.models.focus import Focus, FocusLayer, GlobalConv, Hypernetwork
 
 
 @pytest.mark.parametrize("double", [True, False])
@@ -46,15 +45,21 @@ def reference_layer(arrays: dict[str, Any]) -> FocusLayer:
         kernel_dropout=0.0,
         norm="none",
     )
-    return config._layer(bins * bin_length, bin_length, chunk, causal=True)
+    return FocusLayer(config, bins * bin_length, bin_length, chunk, causal=True)
 
 
 def reference_parts(layer: FocusLayer) -> list[Part]:
     coefficients = layer.coefficients
     assert isinstance(coefficients, Hypernetwork) and coefficients.summary is not None
     assert layer.attention.bias is not None
-    conv, network = coefficients.summary.conv, coefficients.network
-    maps = {"mix": conv.mix, "mlp1": network.hidden, "mlp2": network.out, "q": layer.query, "joint": layer.mix}
+    conv = coefficients.summary.conv
+    maps = {
+        "mix": conv.mix,
+        "mlp1": coefficients.hidden,
+        "mlp2": coefficients.out,
+        "q": layer.query,
+        "joint": layer.mix,
+    }
     return [
         *(Part(f"W{name}", module.weight) for name, module in maps.items()),
         *(Part(f"b{name}", module.bias) for name, module in maps.items()),

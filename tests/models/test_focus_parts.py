@@ -15,8 +15,7 @@ from torch import nn
 
 from lrtasks.models import build
 from lrtasks.models.base import offered
-from lrtasks.models.focus import FocusH
-from lrtasks.models.ops.hypernetwork import BinSummary, CoefficientNetwork, GlobalConv, smooth
+from lrtasks.models.focus import BinSummary, Focus, FocusH, GlobalConv, Hypernetwork, smooth
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divide the length")
 
@@ -77,7 +76,8 @@ def test_dropout_of_taps_in_training_only() -> None:
 def test_filters_start_mild(signed: bool) -> None:
     """θ1 near 0.1 and θ0 near 0.1, or 0 if signed; the same spread in both models."""
     torch.manual_seed(0)
-    networks = [CoefficientNetwork(4, 16, 2, signed=signed)(torch.randn(500, 4)) for _ in range(40)]
+    config = Focus(filters=2, signed=signed)
+    networks = [Hypernetwork(config, None)(torch.empty(0), None, torch.randn(500, 4)) for _ in range(40)]
     learned = FocusH(d_model=4000, filters=2, signed=signed).coefficients(48, 12)(torch.empty(0), None, None)
     for theta in (torch.cat(networks), learned[0, :, 0]):
         theta0, theta1 = theta.detach().flatten(0, -2).median(0).values.tolist()

@@ -17,7 +17,7 @@ from lrtasks.models import build, registry
 from lrtasks.models.base import Backbone, ResidualBlock, state_bytes
 from lrtasks.models.factory import model_factory
 from lrtasks.models.ops.attention import MultiHeadAttention
-from lrtasks.models.ops.short_conv import ShortConv
+from lrtasks.models.ops.layers import ShortConv
 from lrtasks.models.recurrent import GatedFeedForward
 from lrtasks.models.rwkv7 import RWKV7Layer
 from lrtasks.run_config import RunConfig
@@ -179,9 +179,10 @@ def test_values_of_the_first_rwkv7_layer_pass_other_mixers() -> None:
     x = torch.randn(2, 37, 8, dtype=torch.float64)
     first, attention, second = model.blocks[0].blocks
     assert isinstance(first.mixer, RWKV7Layer) and first.mixer.v_lora is None
-    mixed, values = first.mixer.mix(first.norm(x), None, None)
+    start = first.mixer.initial_state(2)
+    mixed, _, values = first.mixer.mix(first.norm(x), start, None, None)
     h = attention(x + mixed)
-    h = h + second.mixer.mix(second.norm(h), None, values)[0]
+    h = h + second.mixer.mix(second.norm(h), start, None, values)[0]
     assert gap(model.blocks[0](x), h) < 1e-12
 
 

@@ -12,8 +12,8 @@ from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.ops.layers import make_norm
 from lrtasks.models.ops.positions import RelativeBias, RotaryBias, Sinusoids, rotate
-from lrtasks.models.ops.scoped_attention import Scope, attend, attention_span, laplace, relu2
-from lrtasks.models.ops.sparse import Selection
+from lrtasks.models.ops.scoped_attention import Scope, attend, attention_span, by_distance, laplace, relu2
+from lrtasks.models.seqboat import Selection
 from lrtasks.spec import Spec
 
 
@@ -82,8 +82,8 @@ def test_relative_bias(data: Path) -> None:
     for length in arrays["in_lens"].tolist():
         position = torch.arange(length)
         check_close(bias(position - position.unsqueeze(1)), arrays[f"out_len{length}"], 1e-12)
-        tiles = Scope(causal=False).tiles(length)
-        check_close(tiles.toeplitz(bias, position.device), arrays[f"out_len{length}"], 1e-12)
+        matrix = by_distance(Scope(causal=False), length, length, 0, position.device, bias)
+        check_close(matrix, arrays[f"out_len{length}"], 1e-12)
 
 
 def test_rotary_bias_is_the_product_of_rotated_vectors() -> None:

@@ -99,7 +99,8 @@ def test_all_arrays_are_compared(data: Path) -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("attention", ["softmax", "laplace", "relu2"])
 def test_dense_hybrid_attends_to_the_keys_themselves(causal: bool, attention: str) -> None:
-    layer = LongVQ(d_model=6, quantise=False, window=5, attention=attention)._layer(20, causal).double()  # type: ignore[arg-type]
+    config = LongVQ(d_model=6, quantise=False, window=5, attention=attention)  # type: ignore[arg-type]
+    layer = LongVQLayer(config, 20, causal).double()
     assert layer.attention.codebook is None and not list(offered(layer, "extra_losses"))
     q, k, v = (torch.randn(2, 20, width, dtype=torch.float64) for width in (3, 3, 12))
     mask = (torch.arange(20) < 16).expand(2, -1)
@@ -191,7 +192,8 @@ def test_gradients_reach_distant_keys_only_with_code_means() -> None:
 
     def gradient(key_gradients: str) -> float:
         torch.manual_seed(0)
-        layer = LongVQ(d_model=8, codebook=4, window=5, key_gradients=key_gradients)._layer(40, causal=True)  # type: ignore[arg-type]
+        config = LongVQ(d_model=8, codebook=4, window=5, key_gradients=key_gradients)  # type: ignore[arg-type]
+        layer = LongVQLayer(config, 40, causal=True)
         q, k, v = torch.randn(1, 40, 4), torch.randn(1, 40, 4, requires_grad=True), torch.randn(1, 40, 16)
         layer.attention(q, k, v)[:, -1].sum().backward()
         assert k.grad is not None and k.grad[:, 30:].abs().max() > 0
@@ -216,7 +218,7 @@ def test_training_under_bfloat16_keeps_the_averages_in_float32() -> None:
 @pytest.mark.parametrize("causal", [True, False])
 def test_padding_is_not_seen(causal: bool) -> None:
     """In evaluation, padded rows give what the shorter sequence gives; in training it counts in no statistic."""
-    layer = LongVQ(d_model=8, codebook=6, window=4)._layer(30, causal).double().eval()
+    layer = LongVQLayer(LongVQ(d_model=8, codebook=6, window=4), 30, causal).double().eval()
     x = torch.randn(2, 30, 8, dtype=torch.float64)
     mask = (torch.arange(30) < 21).expand(2, -1)
     assert torch.allclose(layer(x, mask)[:, :21], layer(x[:, :21]), rtol=0, atol=1e-10)

@@ -15,6 +15,7 @@ from lrtasks.models import build, registry
 from lrtasks.models.base import ResidualBlock
 from lrtasks.models.mega import Mega, MegaChunk, MegaLayer
 from lrtasks.models.ops.layers import silu_feedforward
+from lrtasks.models.ops.scoped_attention import Scope
 from lrtasks.spec import Spec
 
 LAYERS = [
@@ -40,7 +41,7 @@ def reference_layer(file: str, arrays: dict[str, Any]) -> MegaLayer:
     }
     chunk, length, causal = int(arrays["in_cfg_chunk"]), len(arrays["in_x"]), "causal" in file
     config = Mega(**settings, max_positions=64) if chunk < 0 else MegaChunk(**settings, chunk=chunk)
-    return config._layer(length, config.attention_scope(length, causal))
+    return MegaLayer(config, length, config.attention_scope(length, causal))
 
 
 def layer_parts(layer: MegaLayer) -> list[Part]:
@@ -84,7 +85,7 @@ def test_a_ragged_last_chunk(causal: bool, attention: str) -> None:
     """With 19 positions in chunks of 8, and 19 of 24 in padded input: the same, and as each chunk for itself."""
     spec = Spec("real", 24, 1)
     config = MegaChunk(d_model=6, d_state=2, chunk=8, attention=attention)
-    layer = config._layer(24, config.attention_scope(24, causal)).double()
+    layer = MegaLayer(config, 24, config.attention_scope(24, causal)).double()
     x = torch.randn(2, 24, 6, dtype=torch.float64)
     mask = (torch.arange(24) < 19).expand(2, -1)
     short = layer(x[:, :19])
@@ -109,7 +110,7 @@ def test_a_full_last_chunk_and_a_single_one_need_no_padding(chunk: int) -> None:
 def test_streaming_is_the_parallel_form(chunk: int | None, attention: str, bias: str) -> None:
     settings: dict[str, Any] = {"d_model": 8, "d_state": 2, "attention": attention, "bias": bias, "prenorm": True}
     config = Mega(**settings) if chunk is None else MegaChunk(**settings, chunk=chunk)
-    layer = config._layer(20, config.attention_scope(20, causal=True)).double()
+    layer = MegaLayer(config, 20, config.attention_scope(20, causal=True)).double()
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.normal_(std=0.5)
@@ -121,7 +122,7 @@ def test_streaming_is_the_parallel_form(chunk: int | None, attention: str, bias:
 
 
 def test_a_sample_of_padding_only_stays_finite() -> None:
-    layer = MegaChunk(d_model=6, d_state=2, chunk=8)._layer(16, MegaChunk(chunk=8).attention_scope(16, causal=False))
+    layer = MegaLayer(MegaChunk(d_model=6, d_state=2, chunk=8), 16, Scope(causal=False, chunk=8))
     x = torch.randn(2, 16, 6, requires_grad=True)
     y = layer(x, torch.tensor([[True], [False]]).expand(2, 16))
     y.sum().backward()
@@ -132,7 +133,7 @@ def test_memory_of_chunks_is_linear_in_the_length() -> None:
     """At 65,536 positions, forward and backward: no tensor beyond each query's chunk."""
     config = MegaChunk(d_model=2, d_state=1, chunk=64)
     for length in (2**15, 2**16):
-        layer = config._layer(length, config.attention_scope(length, causal=True))
+        layer = MegaLayer(config, length, config.attention_scope(length, causal=True))
         with Largest() as largest:
             layer(torch.randn(1, length, 2)).sum().backward()
         assert largest.numel <= length * 64

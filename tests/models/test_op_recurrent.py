@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from modern import arrays, check_outputs
+from modern import arrays, check_outputs, plain_short_conv
 from parity import gap
 from torch import Tensor
 from torch.nn import functional as F
 
-from lrtasks.models.ops import channel_decay as channel
+from lrtasks.models.ops import decay, scans, xlstm
 from lrtasks.models.ops import delta_rule as delta
-from lrtasks.models.ops import diagonal_scan as diagonal
-from lrtasks.models.ops import mlstm, selective_scan, slstm
-from lrtasks.models.ops import scalar_decay as scalar
-from lrtasks.models.ops.short_conv import ShortConv, short_conv, short_conv_reference
+from lrtasks.models.ops.layers import ShortConv
 
 B, H, K, V = 2, 3, 4, 5
 Inputs = dict[str, Tensor]
@@ -102,34 +100,26 @@ def selective_inputs(kind: str, length: int) -> Inputs:
 
 @dataclass
 class Op:
-    """A fast form and its loop, both called with the inputs by name; what comes first tells the length."""
+    """A recurrence, called with the inputs by name; what comes first tells the length."""
 
     inputs: Callable[[str, int], Inputs]
     fast: Callable[..., Any]
-    loop: Callable[..., Any]
     chunk: int
-    shape: tuple[int, ...] = (H, K, V)
 
-    def start(self, dtype: torch.dtype) -> Tensor:
-        return torch.randn(B, *self.shape).to(dtype)
+    def loop(self, **inputs: Any) -> Any:
+        return self.fast(**inputs, plain=True)
 
 
 OPS = {
-    "scalar decay": Op(scalar_inputs, scalar.scalar_decay, scalar.scalar_decay_reference, scalar.CHUNK),
-    "scalar decay, shared keys": Op(shared_inputs, scalar.scalar_decay, scalar.scalar_decay_reference, scalar.CHUNK),
-    "channel decay": Op(channel_inputs, channel.channel_decay, channel.channel_decay_reference, channel.CHUNKS[0]),
-    "gated delta": Op(delta_inputs, delta.delta_rule, delta.delta_rule_reference, delta.CHUNK),
-    "delta product": Op(product_inputs, delta.delta_rule, delta.delta_rule_reference, delta.CHUNK),
-    "kda": Op(kda_inputs, delta.delta_rule, delta.delta_rule_reference, delta.CHUNK),
-    "low rank": Op(low_rank_inputs, delta.low_rank_rule, delta.low_rank_reference, delta.LOW_RANK_CHUNKS[0]),
-    "mlstm": Op(mlstm_inputs, mlstm.mlstm, mlstm.mlstm_reference, mlstm.CHUNK),
-    "selective scan": Op(
-        selective_inputs,
-        selective_scan.selective_scan,
-        selective_scan.selective_scan_reference,
-        selective_scan.BLOCK,
-        (V, K),
-    ),
+    "scalar decay": Op(scalar_inputs, decay.scalar_decay, decay.CHUNK),
+    "scalar decay, shared keys": Op(shared_inputs, decay.scalar_decay, decay.CHUNK),
+    "channel decay": Op(channel_inputs, decay.channel_decay, decay.CHUNKS[0]),
+    "gated delta": Op(delta_inputs, delta.delta_rule, delta.CHUNK),
+    "delta product": Op(product_inputs, delta.delta_rule, delta.CHUNK),
+    "kda": Op(kda_inputs, delta.delta_rule, delta.CHUNK),
+    "low rank": Op(low_rank_inputs, delta.low_rank_rule, delta.LOW_RANK_CHUNKS[0]),
+    "mlstm": Op(mlstm_inputs, xlstm.mlstm, xlstm.CHUNK),
+    "selective scan": Op(selective_inputs, scans.selective_scan, scans.BLOCK),
 }
 
 
@@ -235,9 +225,9 @@ def test_decays_of_any_strength_stay_finite(strength: float) -> None:
     inputs = channel_inputs("random", 200) | {"g": -strength * torch.rand(B, 200, H, K)}
     inputs = {name: value.double() for name, value in inputs.items()}
     cotangent = torch.randn(B, 200, H, V).double()
-    wanted = with_gradients(channel.channel_decay_reference, inputs, cotangent)
+    wanted = with_gradients(partial(decay.channel_decay, plain=True), inputs, cotangent)
     single = {name: value.float() for name, value in inputs.items()}
-    found = with_gradients(channel.channel_decay, single, cotangent)
+    found = with_gradients(decay.channel_decay, single, cotangent)
     assert all(value.isfinite().all() for value in found)
     assert largest_gap(found, wanted) < 3e-5
 
@@ -245,16 +235,16 @@ def test_decays_of_any_strength_stay_finite(strength: float) -> None:
 @pytest.mark.parametrize("form", ["sequential", "blocks", None])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128, torch.float32])
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 33, 100])
-def test_diagonal_scan_equals_the_loop(length: int, dtype: torch.dtype, form: diagonal.Form | None) -> None:
+def test_diagonal_scan_equals_the_loop(length: int, dtype: torch.dtype, form: scans.Form | None) -> None:
     torch.manual_seed(length)
     a = torch.randn(B, length, V, dtype=dtype)
     a = a / a.abs() * torch.rand(B, length, V)
     given = [a.to(dtype), torch.randn(B, length, V, dtype=dtype), torch.randn(B, V, dtype=dtype)]
     cotangent = torch.randn(B, length, V, dtype=dtype)
     results = []
-    for function in (diagonal.diagonal_scan_reference, lambda *x: diagonal.diagonal_scan(*x, form=form)):
+    for used in ("plain", form):
         leaves = [value.clone().requires_grad_() for value in given]
-        y = function(*leaves)
+        y = scans.diagonal_scan(*leaves, form=used)  # type: ignore[arg-type]
         (y * cotangent).sum().abs().backward()
         results.append([y.detach(), *(value.grad for value in leaves)])
     at_most = 2e-6 if dtype == torch.float32 else 1e-12
@@ -266,9 +256,9 @@ def test_diagonal_scan_by_constants_and_without_a_start() -> None:
     """A decay without batch and length, real against complex, as LRU has it."""
     torch.manual_seed(0)
     a, b = torch.rand(V, dtype=torch.float64, requires_grad=True), torch.randn(B, 20, V, dtype=torch.complex128)
-    h = diagonal.diagonal_scan(a, b)
+    h = scans.diagonal_scan(a, b)
     (of_a,) = torch.autograd.grad(h.abs().sum(), a)
-    wanted = diagonal.diagonal_scan_reference(a, b)
+    wanted = scans.diagonal_scan(a, b, form="plain")
     (wanted_of_a,) = torch.autograd.grad(wanted.abs().sum(), a)
     assert torch.allclose(h, wanted, atol=1e-12) and gap(of_a, wanted_of_a) < 1e-12
 
@@ -281,9 +271,9 @@ def test_slstm_equals_the_loop(length: int, masked: bool) -> None:
     mask = torch.rand(B, length) < 0.7 if masked else None
     cotangent = torch.randn(B, length, H, K).double()
     results = []
-    for function in (slstm.slstm, slstm.slstm_reference):
+    for plain in (False, True):
         leaves = x.clone().requires_grad_(), R.clone().requires_grad_()
-        y = function(*leaves, mask)
+        y = xlstm.slstm(*leaves, mask, plain=plain)
         (y * cotangent).sum().backward()
         results.append([y.detach(), *(value.grad for value in leaves)])
     assert largest_gap(*results) < 1e-9
@@ -296,13 +286,13 @@ def test_negative_transitions_of_the_selective_scan() -> None:
     given = {name: value for name, value in inputs.items() if name != "negative"}
     results = [
         with_gradients(lambda f=function, **x: f(**x, **negative), given, cotangent)  # type: ignore[misc]
-        for function in (selective_scan.selective_scan, selective_scan.selective_scan_reference)
+        for function in (scans.selective_scan, partial(scans.selective_scan, plain=True))
     ]
     assert largest_gap(*results) < 1e-9
     # an exponential near 0 turns the sign of the state at every position
     big = torch.full((1, 3, 1), 50.0).double()
     one = torch.ones(1, 3, 1).double()
-    y, _ = selective_scan.selective_scan(
+    y, _ = scans.selective_scan(
         one * torch.tensor([1.0, 0, 0]).view(1, 3, 1), big, -torch.ones(1, 1).double(), one, one, negative=True
     )
     assert y.flatten().tolist() == pytest.approx([50, -50, 50])
@@ -356,45 +346,40 @@ def mlstm_array(x: Inputs, op: Callable[..., Any]) -> tuple[Tensor, ...]:
     return (swapped(op(q, k, v, i.squeeze(-1), f.squeeze(-1))[0]),)
 
 
-SCALAR = scalar.scalar_decay, scalar.scalar_decay_reference
-DELTA = delta.delta_rule, delta.delta_rule_reference
+def convolution(x: Inputs, residual: bool) -> tuple[Tensor, ...]:
+    layer = ShortConv(x["x"].shape[-1], activation="none" if residual else "silu", residual=residual)
+    return (torch.func.functional_call(layer, {"weight": x["weight"]}, x["x"]),)
+
+
 ARRAYS = {
-    "op_simple_gla_a": (lambda x, op: op(scaled(x["q"]), x["k"], x["v"], x["g"], x["S0"]), *SCALAR),
-    "op_gla_a": (
-        lambda x, op: op(scaled(x["q"]), x["k"], x["v"], x["gk"], x["S0"]),
-        channel.channel_decay,
-        channel.channel_decay_reference,
-    ),
-    "op_retention_a": (retention, *SCALAR),
-    "op_linear_attn_a": (linear_attention, *SCALAR),
-    "op_linear_attn_normalized_a": (normalised_linear_attention, *SCALAR),
-    "op_delta_a": (delta_array, *DELTA),
-    "op_delta_neg_a": (delta_array, *DELTA),
-    "op_gated_delta_a": (delta_array, *DELTA),
-    "op_gated_delta_neg_a": (delta_array, *DELTA),
-    "op_kda_a": (delta_array, *DELTA),
+    "op_simple_gla_a": (lambda x, op: op(scaled(x["q"]), x["k"], x["v"], x["g"], x["S0"]), decay.scalar_decay),
+    "op_gla_a": (lambda x, op: op(scaled(x["q"]), x["k"], x["v"], x["gk"], x["S0"]), decay.channel_decay),
+    "op_retention_a": (retention, decay.scalar_decay),
+    "op_linear_attn_a": (linear_attention, decay.scalar_decay),
+    "op_linear_attn_normalized_a": (normalised_linear_attention, decay.scalar_decay),
+    "op_delta_a": (delta_array, delta.delta_rule),
+    "op_delta_neg_a": (delta_array, delta.delta_rule),
+    "op_gated_delta_a": (delta_array, delta.delta_rule),
+    "op_gated_delta_neg_a": (delta_array, delta.delta_rule),
+    "op_kda_a": (delta_array, delta.delta_rule),
     "op_gated_delta_product_a": (
         lambda x, op: op(x["q"], x["k"], x["v"], x["beta"], x["g"], x["S0"]),
-        *DELTA,
+        delta.delta_rule,
     ),
-    "op_rwkv7_a": (
-        lambda x, op: op(*(x[name] for name in "rwkvab"), x["S0"]),
-        delta.low_rank_rule,
-        delta.low_rank_reference,
-    ),
-    "op_mamba_a": (mamba, selective_scan.selective_scan, selective_scan.selective_scan_reference),
-    "op_mamba2_a": (mamba2, *SCALAR),
-    "op_mlstm_a": (mlstm_array, mlstm.mlstm, mlstm.mlstm_reference),
-    "op_short_conv_silu_a": (lambda x, op: (F.silu(op(x["x"], x["weight"])),), short_conv, short_conv_reference),
-    "op_canon_a": (lambda x, op: (x["x"] + op(x["x"], x["weight"]),), short_conv, short_conv_reference),
+    "op_rwkv7_a": (lambda x, op: op(*(x[name] for name in "rwkvab"), x["S0"]), delta.low_rank_rule),
+    "op_mamba_a": (mamba, scans.selective_scan),
+    "op_mamba2_a": (mamba2, decay.scalar_decay),
+    "op_mlstm_a": (mlstm_array, xlstm.mlstm),
+    "op_short_conv_silu_a": (lambda x, _: convolution(x, residual=False), ShortConv),
+    "op_canon_a": (lambda x, _: convolution(x, residual=True), ShortConv),
 }
 
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_reference_arrays(name: str) -> None:
     found = arrays(name)
-    call, fast, loop = ARRAYS[name]
-    for op, dtype in ((loop, torch.float64), (fast, torch.float64), (fast, torch.float32)):
+    call, fast = ARRAYS[name]
+    for op, dtype in ((partial(fast, plain=True), torch.float64), (fast, torch.float64), (fast, torch.float32)):
         check_outputs(found, lambda x, op=op: call(x, op), dtype, ("y", "state"))  # type: ignore[misc]
 
 
@@ -410,6 +395,6 @@ def test_short_convolutions_stream(bias: bool, residual: bool, activation: Any) 
         y, state = layer.step(x_t, state)
         outputs.append(y)
     assert gap(torch.stack(outputs, 1), layer(x).detach()) < 1e-12
-    plain = short_conv_reference(x, layer.weight, layer.bias)
+    plain = plain_short_conv(x, layer.weight, layer.bias)
     plain = F.silu(plain) if activation == "silu" else plain
     assert gap(layer(x), (x + plain if residual else plain).detach()) < 1e-12

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lrtasks.errors import UsageError
 from lrtasks.models import names, registry
 from lrtasks.models.base import Backbone
-from lrtasks.models.dlr import DLRKernel
+from lrtasks.models.dlr import DLR, DLRKernel
 from lrtasks.models.focus import Focus
 from lrtasks.models.hyena import HyenaOperator, ImplicitFilter
 from lrtasks.models.ops.attention import MultiHeadAttention, attend
@@ -111,7 +111,9 @@ def mixers(causal: bool) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {
         "attention": MultiHeadAttention(8, 2, causal=causal),
         "local": MultiHeadAttention(8, 2, causal=causal, chunk=5),
-        "convolution": LongConvLayer(DLRKernel(8, 4, 1e-2, 1e-1, directions=directions), 8, LENGTH, None, False),
+        "convolution": LongConvLayer(
+            DLRKernel(DLR(d_model=8, d_state=4, dt_min=1e-2, dt_max=1e-1), directions), 8, LENGTH, None, False
+        ),
         "ssm": SSM(EMAKernel(8, 4, directions), 8, LENGTH),
     }
     if causal:

@@ -17,10 +17,10 @@ from test_quantiser import codebook_of
 from torch import Tensor
 
 from lrtasks.errors import UsageError
+from lrtasks.models.longvq import Codebook, LongVQ, QuantisedAttention
 from lrtasks.models.ops import scoped_attention
 from lrtasks.models.ops.positions import LocalBias
-from lrtasks.models.ops.quantised_attention import QuantisedAttention, attend_quantised
-from lrtasks.models.ops.quantiser import Codebook
+from lrtasks.models.ops.quantised_attention import attend_quantised
 from lrtasks.models.ops.scoped_attention import AttentionFunction, laplace, relu2
 
 ATTENTION_FUNCTIONS = get_args(AttentionFunction)
@@ -69,10 +69,9 @@ def test_attention_parity(data: Path, file: str, double: bool) -> None:
     arrays = load(data, f"vq_attn_{file}")
     function, causal, window = file.split("_")[0], "causal" in file, int(arrays["in_window"])
     assert int(arrays["in_block"]) == window
-    attention = QuantisedAttention(
-        4, 6, 24, window, causal=causal, function=function, codebook=codebook_of(arrays),  # type: ignore[arg-type]
-        local_bias="nobias" not in file, qk_norm=False,
-    )  # fmt: skip
+    options = {"attention": function, "local_bias": "nobias" not in file, "qk_norm": False}
+    attention = QuantisedAttention(LongVQ.make(d_k=4, d_v=6, window=window, **options), 24, causal)
+    attention.codebook = codebook_of(arrays)
     dtype = torch.float64 if double else torch.float32
     attention.to(dtype).eval()
     if attention.bias is not None:
@@ -234,9 +233,8 @@ def test_the_normaliser_is_kept_in_float32() -> None:
     q, k = torch.ones(1, length, 2), torch.ones(1, length, 2)
     codebook = Codebook(2, 2, std=1.0).eval()
     codebook.total.copy_(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]))
-    attention = QuantisedAttention(
-        2, 1, length, 8, causal=True, function="softmax", codebook=codebook, local_bias=False
-    )
+    attention = QuantisedAttention(LongVQ(d_k=2, d_v=1, window=8, local_bias=False), length, causal=True)
+    attention.codebook = codebook
     v = torch.ones(1, length, 1)
     with torch.autocast("cpu", torch.bfloat16):
         y = attention(q.bfloat16(), k.bfloat16(), v.bfloat16())
@@ -263,10 +261,10 @@ def test_large_scores_do_not_overflow() -> None:
 def test_streaming_is_the_parallel_form(codes: int, function: Any, qk_norm: bool) -> None:
     """With five codes, with one, and without a codebook."""
     torch.manual_seed(0)
-    codebook = Codebook(codes, 4, std=1.0).double().eval() if codes else None
-    attention = QuantisedAttention(
-        4, 6, 31, 4, causal=True, function=function, codebook=codebook, qk_norm=qk_norm
-    ).double()  # fmt: skip
+    config = LongVQ(d_k=4, d_v=6, window=4, attention=function, qk_norm=qk_norm, quantise=bool(codes))
+    attention = QuantisedAttention(config, 31, causal=True).double()
+    if codes:
+        attention.codebook = Codebook(codes, 4, std=1.0).double().eval()
     with torch.no_grad():
         attention.bias.table.normal_()  # type: ignore[union-attr]
     q, k, v = (torch.randn(2, 31, width, dtype=torch.float64) for width in (4, 4, 6))

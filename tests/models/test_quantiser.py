@@ -13,7 +13,7 @@ import torch.multiprocessing as mp
 from hybrid_parity import Arrays, check_close, load
 from torch import Tensor
 
-from lrtasks.models.ops.quantiser import Codebook
+from lrtasks.models.longvq import Codebook
 
 
 def codebook_of(arrays: Arrays, name: str = "in_codebook", **options: Any) -> Codebook:

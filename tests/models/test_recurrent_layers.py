@@ -14,80 +14,57 @@ from modern import ARRAYS, arrays, check_outputs, settings
 from parity import gap
 from torch import Tensor, nn
 
-from lrtasks.models.deltanet import DeltaLayer
-from lrtasks.models.gla import GLALayer
-from lrtasks.models.griffin import RGLRU, GriffinLayer
-from lrtasks.models.linear_attention import LinearAttentionLayer, linear_attention, taylor_features
-from lrtasks.models.lru import LRUCore, S5Core, SSMLayer, legs_eigenvalues
-from lrtasks.models.lstm import RNNLayer
-from lrtasks.models.mamba import MambaLayer
-from lrtasks.models.mamba2 import Mamba2Layer
-from lrtasks.models.mamba3 import Mamba3Layer, angle_sums, rotated, trapezoid
-from lrtasks.models.mingru import MinLayer
-from lrtasks.models.rwkv7 import ChannelMixing, RWKV7Layer
-from lrtasks.models.xlstm import MLSTMLayer, SLSTMLayer
+from lrtasks.models.deltanet import KDA, DeltaNet, GatedDeltaNet, GatedDeltaProduct
+from lrtasks.models.griffin import RGLRU, Griffin
+from lrtasks.models.linear_attention import GLA, LinearAttention, RetNet, linear_attention, taylor_features
+from lrtasks.models.lru import LRU, S5, LRUCore, S5Core, SSMLayer, legs_eigenvalues
+from lrtasks.models.lstm import GRU, LSTM
+from lrtasks.models.mamba import Mamba, Mamba2, Mamba3, angle_sums, rotated, trapezoid
+from lrtasks.models.mingru import MinGRU, MinLSTM
+from lrtasks.models.recurrent import RecurrentConfig
+from lrtasks.models.rwkv7 import RWKV7, ChannelMixing
+from lrtasks.models.xlstm import MLSTM, SLSTM
 
 Settings = dict[str, Any]
 
 
-def delta_layer(cfg: Settings, **options: Any) -> DeltaLayer:
-    width = cfg.get("head_dim", cfg["d_model"] // cfg["heads"])
-    options = {"allow_neg_eigval": bool(cfg["neg"]), "value_heads": cfg.get("v_heads"), **options}
-    return DeltaLayer(cfg["d_model"], cfg["heads"], width, width * cfg.get("expand_v", 1), **options)
+def delta(cls: type[DeltaNet], cfg: Settings, **options: Any) -> DeltaNet:
+    names = {"d_model": "d_model", "heads": "heads", "head_dim": "head_dim", "v_heads": "value_heads", "n_h": "n_h"}
+    given = {ours: cfg[theirs] for theirs, ours in names.items() if theirs in cfg}
+    given |= {name: bool(cfg[name]) for name in ("gate", "forget") if name in cfg}
+    return cls.make(**given, expand_v=cfg.get("expand_v", 1), allow_neg_eigval=bool(cfg["neg"]), **options)
 
 
-def gla_layer(cfg: Settings, expand_k: float, expand_v: float, **options: Any) -> GLALayer:
-    width = cfg["d_model"] // cfg["heads"]
-    return GLALayer(cfg["d_model"], cfg["heads"], int(expand_k * width), int(expand_v * width), **options)
+def widths(cfg: Settings, **names: str) -> Settings:
+    """``d_model``, and what the settings of an array hold under other names."""
+    return {"d_model": cfg["d_model"], **{ours: cfg[theirs] for ours, theirs in names.items()}}
 
 
-def linear_layer(cfg: Settings, d_key: int, feature_map: Any, norm: bool) -> LinearAttentionLayer:
-    return LinearAttentionLayer(cfg["d_model"], cfg["heads"], d_key, cfg["d_model"] // cfg["heads"], feature_map, norm)
-
-
-def rwkv7_layer(cfg: Settings) -> RWKV7Layer:
-    return RWKV7Layer(cfg["d_model"], cfg["heads"], (5, 4, 3, 6), index=cfg["layer"], layers=cfg["layers"])
-
-
-def gate(cfg: Settings) -> str:
-    return "silu" if cfg.get("gate", True) else "none"
-
-
-# How to build the layer from the settings of its array.
-LAYERS: dict[str, Callable[[Settings], nn.Module]] = {
-    "deltanet": lambda cfg: delta_layer(cfg, decay="none", gate=gate(cfg)),
-    "gated_deltanet": lambda cfg: delta_layer(cfg, gate=gate(cfg)),
-    "gated_deltanet_neg": lambda cfg: delta_layer(cfg, gate=gate(cfg)),
-    "gated_deltaproduct": lambda cfg: delta_layer(cfg, n_h=cfg["n_h"], decay="head" if cfg["forget"] else "none"),
-    "kda": lambda cfg: delta_layer(cfg, decay="channel", gate="sigmoid", lower_bound=cfg["lower_bound"] or None),
-    "mamba2": lambda cfg: Mamba2Layer(
-        cfg["d_model"],
-        2 * cfg["d_model"],
-        cfg["d_state"],
-        cfg["headdim"],
-        groups=cfg["groups"],
-        norm_before_gate=cfg["norm_before_gate"],
+HEADED = {"d_state": "d_state", "head_dim": "headdim", "groups": "groups"}
+# The configuration whose layer has the settings of its array.
+LAYERS: dict[str, Callable[[Settings], RecurrentConfig]] = {
+    "deltanet": lambda cfg: delta(DeltaNet, cfg),
+    "gated_deltanet": lambda cfg: delta(GatedDeltaNet, cfg),
+    "gated_deltanet_neg": lambda cfg: delta(GatedDeltaNet, cfg),
+    "gated_deltaproduct": lambda cfg: delta(GatedDeltaProduct, cfg),
+    "kda": lambda cfg: delta(KDA, cfg, lower_bound=cfg["lower_bound"] or None),
+    "mamba2": lambda cfg: Mamba2(**widths(cfg, **HEADED), norm_before_gate=bool(cfg["norm_before_gate"])),
+    "gla": lambda cfg: GLA(**widths(cfg, heads="heads", expand_k="expand_k", rank="low_rank"), conv=bool(cfg["conv"])),
+    "retnet": lambda cfg: RetNet(**widths(cfg, heads="heads", expand_v="expand_v")),
+    "mlstm": lambda cfg: MLSTM(**widths(cfg, heads="heads"), expand=cfg["inner"] / cfg["d_model"], round_up=4),
+    "slstm": lambda cfg: SLSTM(**widths(cfg, heads="heads"), conv=bool(cfg["conv"])),
+    "mamba": lambda cfg: Mamba(**widths(cfg, d_state="d_state", rank="dt_rank")),
+    "mamba3": lambda cfg: Mamba3(
+        **widths(cfg, **HEADED, rope_fraction="rope_fraction"), outproj_norm=bool(cfg["outproj_norm"])
     ),
-    "gla": lambda cfg: gla_layer(cfg, cfg["expand_k"], 1, rank=cfg["low_rank"], conv=cfg["conv"]),
-    "retnet": lambda cfg: gla_layer(cfg, 1, cfg["expand_v"], decay="fixed"),
-    "mlstm": lambda cfg: MLSTMLayer(cfg["d_model"], cfg["inner"], cfg["heads"]),
-    "slstm": lambda cfg: SLSTMLayer(cfg["d_model"], cfg["heads"], conv=bool(cfg["conv"])),
-    "mamba": lambda cfg: MambaLayer(cfg["d_model"], 2 * cfg["d_model"], cfg["d_state"], cfg["dt_rank"]),
-    "mamba3": lambda cfg: Mamba3Layer(
-        cfg["d_model"],
-        2 * cfg["d_model"],
-        cfg["d_state"],
-        cfg["headdim"],
-        groups=cfg["groups"],
-        rope_fraction=cfg["rope_fraction"],
-        outproj_norm=cfg["outproj_norm"],
+    "rwkv7_layer0": lambda cfg: RWKV7(**widths(cfg, heads="heads", layers="layers"), ranks=(5, 4, 3, 6)),
+    "griffin_recurrent": lambda cfg: Griffin(**widths(cfg, heads="heads", width="lru_width")),
+    "mingru": lambda cfg: MinGRU(**widths(cfg, expansion="expansion")),
+    "minlstm": lambda cfg: MinLSTM(**widths(cfg, expansion="expansion")),
+    "linear_attention_elu": lambda cfg: LinearAttention(**widths(cfg, heads="heads"), head_norm=cfg["norm"] == "rms"),
+    "based_taylor": lambda cfg: LinearAttention(
+        **widths(cfg, heads="heads", feature_dim="feature_dim"), feature_map="taylor"
     ),
-    "rwkv7_layer0": lambda cfg: rwkv7_layer(cfg),
-    "griffin_recurrent": lambda cfg: GriffinLayer(cfg["d_model"], cfg["lru_width"], cfg["heads"]),
-    "mingru": lambda cfg: MinLayer(cfg["d_model"], int(cfg["d_model"] * cfg["expansion"]), 2),
-    "minlstm": lambda cfg: MinLayer(cfg["d_model"], int(cfg["d_model"] * cfg["expansion"]), 3),
-    "linear_attention_elu": lambda cfg: linear_layer(cfg, cfg["d_model"] // cfg["heads"], "elu", cfg["norm"] == "rms"),
-    "based_taylor": lambda cfg: linear_layer(cfg, cfg["feature_dim"], "taylor", False),
 }
 # Names of the source: names here.
 RENAMED = {
@@ -163,7 +140,8 @@ def test_mamba3_turns_all_features_and_normalises_before_the_gate(dtype: torch.d
 
 def compare_with_array(name: str, array: str, dtype: torch.dtype) -> None:
     found = arrays(array)
-    module = LAYERS[name](settings(found)).to(dtype)
+    cfg = settings(found)
+    module = LAYERS[name](cfg).layer(cfg.get("layer", 0)).to(dtype)
 
     def forward(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
         values = {
@@ -180,23 +158,23 @@ def compare_with_array(name: str, array: str, dtype: torch.dtype) -> None:
 
 # Layers as the source makes them: width 64, heads of 16.
 STARTS: dict[str, Callable[[], nn.Module]] = {
-    "deltanet": lambda: DeltaLayer(64, 4, 16, 16, decay="none", gate="none"),
-    "gated_deltanet": lambda: DeltaLayer(64, 4, 16, 32),
-    "gated_deltaproduct": lambda: DeltaLayer(64, 4, 16, 16, n_h=2),
-    "kda": lambda: DeltaLayer(64, 4, 16, 16, decay="channel", gate="sigmoid"),
-    "mamba2": lambda: Mamba2Layer(64, 128, 32, 16),
-    "gla": lambda: GLALayer(64, 4, 8, 16),
-    "mamba": lambda: MambaLayer(64, 128, 16),
-    "mamba3": lambda: Mamba3Layer(64, 128, 32, 16),
-    "mamba3_mimo": lambda: Mamba3Layer(64, 128, 32, 16, rank=4),
-    "rwkv7_layer0_of4": lambda: RWKV7Layer(64, 4, index=0, layers=4),
-    "rwkv7_layer2_of4": lambda: RWKV7Layer(64, 4, index=2, layers=4),
-    "griffin_recurrent": lambda: GriffinLayer(64, 64, 4, layers=2),
-    "lstm": lambda: RNNLayer(64, 64, "lstm").rnn,
-    "gru": lambda: RNNLayer(64, 64, "gru").rnn,
-    "mlstm_4blocks": lambda: MLSTMLayer(64, 128, 4, layers=4),
-    "slstm_block0_of4": lambda: SLSTMLayer(64, 4, index=0, layers=4),
-    "slstm_block3_of4": lambda: SLSTMLayer(64, 4, index=3, layers=4),
+    "deltanet": lambda: DeltaNet().layer(0),
+    "gated_deltanet": lambda: GatedDeltaNet().layer(0),
+    "gated_deltaproduct": lambda: GatedDeltaProduct(expand_v=1).layer(0),
+    "kda": lambda: KDA().layer(0),
+    "mamba2": lambda: Mamba2().layer(0),
+    "gla": lambda: GLA().layer(0),
+    "mamba": lambda: Mamba().layer(0),
+    "mamba3": lambda: Mamba3().layer(0),
+    "mamba3_mimo": lambda: Mamba3(rank=4).layer(0),
+    "rwkv7_layer0_of4": lambda: RWKV7(layers=4).layer(0),
+    "rwkv7_layer2_of4": lambda: RWKV7(layers=4).layer(2),
+    "griffin_recurrent": lambda: Griffin(layers=2).layer(0),
+    "lstm": lambda: LSTM(forget_bias=0).layer(0).rnn,
+    "gru": lambda: GRU().layer(0).rnn,
+    "mlstm_4blocks": lambda: MLSTM(layers=4).layer(0),
+    "slstm_block0_of4": lambda: SLSTM(layers=4).layer(0),
+    "slstm_block3_of4": lambda: SLSTM(layers=4).layer(3),
 }
 START_NAMES = {
     "mlstm_4blocks": "mlstm",
@@ -242,7 +220,8 @@ def test_layers_start_as_in_their_public_code(name: str) -> None:
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_torch_layers(kind: Any, dtype: torch.dtype) -> None:
     found = arrays(f"layer_{kind}_a")
-    rnn = RNNLayer(int(found["cfg_d_model"]), int(found["cfg_hidden"]), kind).rnn.to(dtype)
+    config = (LSTM if kind == "lstm" else GRU)(d_model=int(found["cfg_d_model"]), hidden=int(found["cfg_hidden"]))
+    rnn = config.layer(0).rnn.to(dtype)
 
     def forward(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
         values = {name: value for name, value in leaves.items() if name != "x"}
@@ -257,7 +236,7 @@ def test_lru(kind: str, dtype: torch.dtype) -> None:
     """The unit alone, and the layer with the norm (of 1e-6) and the residual around it, pre- or post-norm."""
     found = arrays(f"{kind}_lru_a")
     width, states = found["in_x"].shape[-1], len(found["param_nu_log" if kind == "op" else "param_seq.nu_log"])
-    module: nn.Module = LRUCore(width, states, 0.0, 1.0, 6.28)
+    module: nn.Module = LRUCore(LRU(d_model=width, d_state=states))
     if kind == "layer":
         module = SSMLayer(module, width)  # type: ignore[arg-type]
     module.to(dtype)
@@ -279,7 +258,7 @@ def test_lru(kind: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_s5(dtype: torch.dtype) -> None:
     found = arrays("op_s5_a")
-    core = S5Core(found["in_x"].shape[-1], len(found["param_Lambda_re"]), 1, 0.001, 0.1).to(dtype)
+    core = S5Core(S5(d_model=found["in_x"].shape[-1], d_state=2 * len(found["param_Lambda_re"]))).to(dtype)
 
     def forward(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
         return (torch.func.functional_call(core, {n: v for n, v in leaves.items() if n != "x"}, leaves["x"]),)
@@ -318,7 +297,7 @@ def test_taylor_attention_alone(dtype: torch.dtype) -> None:
     def forward(x: dict[str, Tensor]) -> tuple[Tensor, ...]:
         q, k, v = (x[name].transpose(1, 2) for name in "qkv")
         scale = q.shape[-1] ** -0.25
-        return (linear_attention(q * scale, k * scale, v, "taylor", eps=1e-6).transpose(1, 2),)
+        return (linear_attention(q * scale, k * scale, v, "taylor", eps=1e-6)[0].transpose(1, 2),)
 
     check_outputs(arrays("op_based_taylor_a"), forward, dtype)
     torch.manual_seed(0)
@@ -330,7 +309,8 @@ def test_taylor_attention_alone(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_rwkv7_mixes_values_with_those_of_the_first_layer(dtype: torch.dtype) -> None:
     found = arrays("layer_rwkv7_layer1_a")
-    module = rwkv7_layer(settings(found)).to(dtype)
+    cfg = settings(found)
+    module = LAYERS["rwkv7_layer0"](cfg).layer(cfg["layer"]).to(dtype)
     own = dict(module.named_parameters())
 
     def forward(leaves: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -345,7 +325,7 @@ def test_rwkv7_mixes_values_with_those_of_the_first_layer(dtype: torch.dtype) ->
 def test_rwkv7_erase_of_full_strength(allow_neg_eigval: bool, smallest: float) -> None:
     """With a = 1 and no decay one position multiplies S by I - kk kk^T, or by the reflection I - 2 kk kk^T."""
     torch.manual_seed(0)
-    layer = RWKV7Layer(8, 2, allow_neg_eigval=allow_neg_eigval).double()
+    layer = RWKV7(d_model=8, heads=2, layers=1, allow_neg_eigval=allow_neg_eigval).layer(0).double()
     with torch.no_grad():
         layer.a_lora.up.bias.fill_(40.0)
         layer.w_lora.up.bias.fill_(-40.0)
@@ -377,12 +357,13 @@ def test_rwkv7_channel_mixing() -> None:
 class Mixing(nn.Module):
     """``mix`` of an RWKV-7 layer as forward."""
 
-    def __init__(self, layer: RWKV7Layer) -> None:
+    def __init__(self, layer: Any) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: Tensor, v_first: Tensor) -> tuple[Tensor, Tensor]:
-        return self.layer.mix(x, None, v_first)
+        y, _, v_first = self.layer.mix(x, self.layer.initial_state(len(x)), None, v_first)
+        return y, v_first
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -15,7 +15,7 @@ from lrtasks.errors import UsageError
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.models import build, names, registry
 from lrtasks.models.base import Backbone, state_bytes
-from lrtasks.models.ops.short_conv import ShortConv
+from lrtasks.models.ops.layers import ShortConv
 from lrtasks.models.recurrent import RecurrentConfig
 from lrtasks.spec import Spec
 
@@ -194,7 +194,8 @@ def test_rwkv7_passes_values_of_the_first_layer_on(v_residual: bool) -> None:
     x = torch.randn(2, 50, 8, dtype=torch.float64)
     hidden, v_first = x, None
     for block in built.blocks[0].blocks:  # type: ignore[union-attr]
-        mixed, v_first = block.mixer.mix(block.norm(hidden), None, v_first)
+        mixer = block.mixer
+        mixed, _, v_first = mixer.mix(block.norm(hidden), mixer.initial_state(2), None, v_first)
         hidden = hidden + mixed
     assert gap(built.blocks[0](x), hidden.detach()) < 1e-12
     alone = x

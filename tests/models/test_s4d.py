@@ -13,7 +13,7 @@ from parity import check_streaming_of, gap
 from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.base import offered, state_bytes
-from lrtasks.models.s4d import S4DKernel, starting_frequencies
+from lrtasks.models.s4d import S4D, S4DKernel, starting_frequencies
 from lrtasks.spec import Spec
 
 
@@ -35,7 +35,7 @@ def plain(leaves: dict[str, torch.Tensor], length: int) -> torch.Tensor:
 @pytest.mark.parametrize("start", ["lin", "legs"])
 def test_kernel_equals_the_plain_form(start: Any, directions: int, double: bool, at_most: float) -> None:
     torch.manual_seed(0)
-    kernel = S4DKernel(5, 16, 1e-3, 1e-1, start, directions=directions)
+    kernel = S4DKernel(S4D(d_model=5, d_state=16, start=start), directions)
     kernel = kernel.double() if double else kernel
     with torch.no_grad():
         kernel.r.add_(0.3 * torch.randn(kernel.r.shape))
@@ -65,7 +65,7 @@ def test_legs_start_is_the_spectrum_of_the_normal_part_of_hippo() -> None:
 
 def test_start() -> None:
     torch.manual_seed(0)
-    kernel = S4DKernel(3000, 8, 1e-3, 1e-1)
+    kernel = S4DKernel(S4D(d_model=3000, d_state=8))
     assert torch.equal(kernel.omega()[0], math.pi * torch.arange(4, dtype=torch.float64))
     assert torch.allclose(torch.exp(kernel.r), torch.tensor(0.5))
     assert kernel.log_dt.mean().item() == pytest.approx(math.log(1e-2), abs=0.1)

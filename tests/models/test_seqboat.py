@@ -18,7 +18,7 @@ def small_layer(causal: bool, length: int = 40, **settings: Any) -> SeqBoatLayer
     """One layer whose weights are large enough for the router to decide, in float64 and evaluation mode."""
     torch.manual_seed(0)
     config = SeqBoat(**{"d_model": 8, "d_state": 4, **settings})
-    layer = config._layer(length, config.attention_scope(length, causal)).double().eval()
+    layer = SeqBoatLayer(config, length, config.attention_scope(length, causal)).double().eval()
     enlarge(layer)
     return layer
 

@@ -59,7 +59,7 @@ def reference_layer(file: str, arrays: dict[str, Any]) -> SeqBoatLayer:
         scope = Scope(causal, chunk=width)
     elif width > 0:  # the reference counts keys on one side
         scope = Scope(causal, window=width if causal else 2 * width)
-    return config._layer(len(arrays["in_x"]), scope)
+    return SeqBoatLayer(config, len(arrays["in_x"]), scope)
 
 
 def layer_parts(layer: SeqBoatLayer, arrays: dict[str, Any], prefix: str = "") -> list[Part]:

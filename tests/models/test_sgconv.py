@@ -14,7 +14,7 @@ from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.base import offered
 from lrtasks.models.ops.convolution import LongConvLayer
-from lrtasks.models.sgconv import SGConvKernel, scales
+from lrtasks.models.sgconv import SGConv, SGConvKernel, scales
 from lrtasks.spec import Spec
 
 
@@ -37,7 +37,7 @@ def with_stacked_gradients(arrays: dict[str, Any], prefix: str, count: int) -> d
 def test_kernel_parity(data: Path, double: bool) -> None:
     arrays = dict(np.load(data / "dlr" / "sgconv_kernel.npz"))
     H, N, L, count = (int(arrays[size]) for size in ("H", "N", "L", "n_scales"))
-    kernel = SGConvKernel(H, N, L, 0.5, 1.0)
+    kernel = SGConvKernel(SGConv(d_model=H, d_state=N), L)
     assert len(kernel.w) == count
     kernel = kernel.double() if double else kernel
     load_weights(kernel, arrays, "init_w", "init_alpha")
@@ -56,7 +56,7 @@ def test_kernel_parity(data: Path, double: bool) -> None:
 def test_layer_parity(data: Path, double: bool) -> None:
     arrays = dict(np.load(data / "dlr" / "layer_sgconv_uni.npz"))
     H, N, L = (int(arrays[size]) for size in "HNL")
-    kernel = SGConvKernel(H, N, L, 0.5, 1.0)
+    kernel = SGConvKernel(SGConv(d_model=H, d_state=N), L)
     layer = LongConvLayer(kernel, H, L, None, glu=False)
     layer = layer.double() if double else layer
     load_weights(kernel, arrays, "raw_kernel_ws_", "raw_kernel_alpha")
@@ -74,7 +74,7 @@ def test_layer_parity(data: Path, double: bool) -> None:
 def test_kernel_reaches_every_length(ratio: float) -> None:
     taps = 8
     length = int(taps * ratio)
-    kernel = SGConvKernel(3, taps, length, 1.0, 1.0)
+    kernel = SGConvKernel(SGConv(d_model=3, d_state=taps, alpha_min=1), length)
     assert kernel(length).shape == (1, 3, length)
     count = scales(taps, length)
     assert count == 1 or taps * 2 ** (count - 2) < length
@@ -83,7 +83,7 @@ def test_kernel_reaches_every_length(ratio: float) -> None:
 
 def test_stretched_pieces_by_hand() -> None:
     """Half-pixel linear interpolation of (0, 4) by 2 is (0, 1, 3, 4); pieces are decayed by powers of α."""
-    kernel = SGConvKernel(1, 2, 8, 0.5, 0.5)
+    kernel = SGConvKernel(SGConv(d_model=1, d_state=2, alpha_max=0.5), 8)
     with torch.no_grad():
         kernel.w.copy_(torch.tensor([0.0, 4.0]).expand_as(kernel.w))
         kernel.norm.fill_(1)
@@ -109,7 +109,7 @@ def test_norm_is_saved_and_not_learned() -> None:
 
 def test_start() -> None:
     torch.manual_seed(0)
-    kernel = SGConvKernel(2000, 16, 64, 0.5, 1.0, directions=2)
+    kernel = SGConvKernel(SGConv(d_model=2000, d_state=16), 64, directions=2)
     assert (kernel.w.std() * 16).item() == pytest.approx(1, rel=0.02)
     assert 0.5 <= kernel.alpha.min().item() < 0.52
     assert 0.98 < kernel.alpha.max().item() <= 1.0

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.layers import require_causal
+from lrtasks.models.ops.layers import ShortConv, canon_layer, require_causal
 from lrtasks.models.ops.positions import rotate
-from lrtasks.models.ops.short_conv import ShortConv, canon_layer
 
 Positions = Literal["rope", "nope", "alibi"]
 """How attention is told where things are: rotary, nothing, or a penalty on distance that grows by head."""

@@ -56,6 +56,9 @@ def over_positions(step: Callable[..., tuple[Tensor, Any]], inputs: Sequence[Ten
     Returns:
         The outputs, ``(batch, length, ...)``, and the state after the last position.
     """
+    if inputs[0].shape[1] == 1:
+        y, state = step(*(value.squeeze(1) for value in inputs), state)
+        return y.unsqueeze(1), state
     outputs = []
     for at_t in zip(*(value.unbind(1) for value in inputs), strict=True):
         y, state = step(*at_t, state)

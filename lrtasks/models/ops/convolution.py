@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.layers import normal_, require_causal, zero_padding
+from lrtasks.models.ops.chunked import hide
+from lrtasks.models.ops.layers import normal_, require_causal
 from lrtasks.models.portraits import Portrait
 
 CHUNK = {"cpu": 1 << 19}
@@ -174,21 +175,28 @@ class KernelConvolution(nn.Module):
         kernel_length: cut the kernel to that many lags; None for L.
     """
 
+    lag = 1
+    """First position ahead that a second kernel weighs, as :func:`fft_conv` takes it."""
+
     def __init__(self, kernel: Kernel, length: int, kernel_length: int | None) -> None:
         super().__init__()
         self.kernel, self.length, self.kernel_length = kernel, length, kernel_length
 
-    def convolve(self, x: Tensor, mask: Tensor | None, lag: int) -> Tensor:
-        """``K * x`` on ``(batch, length, d_model)``, in which padding counts as zero.
-
-        Args:
-            x: the signal.
-            mask: ``(batch, length)`` bool, False at padding, or None.
-            lag: as :func:`fft_conv` takes it.
-        """
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``(batch, length, d_model)``; ``mask`` is ``(batch, length)`` bool, False at padding, zero in the sums."""
         taps = self.kernel(min(x.shape[1], self.kernel_length or x.shape[1]))
         ahead = taps[1] if self.kernel.directions == 2 else None
-        return fft_conv(zero_padding(x, mask).transpose(1, 2), taps[0], ahead, lag=lag).transpose(1, 2)
+        s = fft_conv(hide(x, mask).transpose(1, 2), taps[0], ahead, lag=self.lag).transpose(1, 2)
+        return self.after(s, x)
+
+    def after(self, s: Tensor, x: Tensor) -> Tensor:
+        """The output, from the sums ``K * x`` and the input."""
+        raise NotImplementedError
+
+    def step(self, x: Tensor, state: ExponentialState | WindowState) -> tuple[Tensor, ExponentialState | WindowState]:
+        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer."""
+        s, state = state.step(x)
+        return self.after(s.to(x.dtype), x), state
 
     def initial_state(self, batch: int) -> ExponentialState | WindowState:
         """State before the first position: N numbers per channel, or the last K inputs.
@@ -227,17 +235,8 @@ class LongConvLayer(KernelConvolution):
         self.output = nn.Linear(d_model, 2 * d_model if glu else d_model)
         self.glu = glu
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, which then reaches no other position."""
-        return self._after(self.convolve(x, mask, lag=1), x)
-
-    def step(self, x: Tensor, state: ExponentialState | WindowState) -> tuple[Tensor, ExponentialState | WindowState]:
-        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer."""
-        s, state = state.step(x)
-        return self._after(s.to(x.dtype), x), state
-
-    def _after(self, s: Tensor, u: Tensor) -> Tensor:
-        y: Tensor = self.output(nn.functional.gelu(s + self.D * u))
+    def after(self, s: Tensor, x: Tensor) -> Tensor:
+        y: Tensor = self.output(nn.functional.gelu(s + self.D * x))
         return nn.functional.glu(y, dim=-1) if self.glu else y
 
     @torch.no_grad()
@@ -279,17 +278,13 @@ class SSM(KernelConvolution):
         truncated: cut the normal draws of ω (standard deviation 1) at 2.
     """
 
+    lag = 0
+
     def __init__(
         self, kernel: Kernel, d_model: int, length: int, kernel_length: int | None = None, *, truncated: bool = True
     ) -> None:
         super().__init__(kernel, length, None if kernel_length is None or kernel_length >= length else kernel_length)
         self.omega = nn.Parameter(normal_(torch.empty(d_model), 1.0, truncated=truncated))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
-        return self.convolve(x, mask, lag=0) + self.omega * x
-
-    def step(self, x: Tensor, state: ExponentialState | WindowState) -> tuple[Tensor, ExponentialState | WindowState]:
-        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal map."""
-        y, state = state.step(x)
-        return y.to(x.dtype) + self.omega * x, state
+    def after(self, s: Tensor, x: Tensor) -> Tensor:
+        return s + self.omega * x

@@ -23,7 +23,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lrtasks.models.ops.channel_decay import CHUNKS, chunk_for, decayed_products, log_decay
 from lrtasks.models.ops.chunked import (
     decay_matrix,
     delta_carry,
@@ -35,6 +34,7 @@ from lrtasks.models.ops.chunked import (
     to_chunks,
     to_end,
 )
+from lrtasks.models.ops.decay import CHUNKS, chunk_for, decayed_products, log_decay
 
 CHUNK = 32
 WIDE_CHUNK = 64
@@ -43,35 +43,9 @@ WIDE = 32
 LOW_RANK_CHUNKS = (16,)
 
 
-@full_precision
-def delta_rule_step(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None, S: Tensor
-) -> tuple[Tensor, Tensor]:
-    """One position of :func:`delta_rule`, its n_h steps on an axis of their own.
-
-    Args:
-        q: ``(B, H, K)``.
-        k: ``(B, n_h, H, K)``.
-        v: ``(B, n_h, H, V)``.
-        beta: ``(B, n_h, H)``.
-        g: ``(B, H)``, or ``(B, H, K)`` per key channel; None for no decay.
-        S: ``(B, H, K, V)``.
-
-    Returns:
-        y ``(B, H, V)`` and S.
-    """
-    return _delta_step(q, k, v, beta, g, S)
-
-
-@full_precision
-def low_rank_step(r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """One position of :func:`low_rank_rule`, all ``(B, H, K)`` but v ``(B, H, V)`` and S ``(B, H, K, V)``."""
-    return _low_rank_step(r, w, k, v, a, b, S)
-
-
-def _delta_step(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None, S: Tensor) -> tuple[Tensor, Tensor]:
-    if g is not None:
-        S = S * (g.unsqueeze(-1) if g.dim() == q.dim() else g[..., None, None]).exp()
+def _delta_step(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """One position, its n_h steps on an axis of their own: k ``(B, n_h, H, K)``, g ``(B, H, K or 1)``."""
+    S = S * g.exp().unsqueeze(-1)
     for k_j, v_j, beta_j in zip(k.unbind(1), v.unbind(1), beta.unbind(1), strict=True):
         u = beta_j.unsqueeze(-1) * (v_j - (k_j.unsqueeze(-2) @ S).squeeze(-2))
         S = S + k_j.unsqueeze(-1) * u.unsqueeze(-2)
@@ -87,42 +61,6 @@ def _low_rank_step(
 
 
 @full_precision
-def delta_rule_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    g: Tensor | None = None,
-    state: Tensor | None = None,
-    mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The plain loop for :func:`delta_rule`; for n_h steps per position too."""
-    length, n_h = q.shape[1], k.shape[1] // q.shape[1]
-    k, v, beta = (torch.unflatten(x, 1, (length, n_h)) for x in (k, v, beta))
-    g = beta.new_zeros(q.shape[:3]) if g is None else g
-    start = start_state(state, v, len(v), v.shape[3], k.shape[-1], v.shape[-1])
-    inputs = (q, hide(k, mask), v, hide(beta, mask), hide(g, mask))
-    return over_positions(_delta_step, inputs, start)
-
-
-@full_precision
-def low_rank_reference(
-    r: Tensor,
-    w: Tensor,
-    k: Tensor,
-    v: Tensor,
-    a: Tensor,
-    b: Tensor,
-    state: Tensor | None = None,
-    mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The plain loop for :func:`low_rank_rule`."""
-    start = start_state(state, v, len(v), v.shape[2], k.shape[-1], v.shape[-1])
-    inputs = (r, hide(w, mask), hide(k, mask), v, hide(a, mask), hide(b, mask))
-    return over_positions(_low_rank_step, inputs, start)
-
-
-@full_precision
 def delta_rule(
     q: Tensor,
     k: Tensor,
@@ -131,6 +69,8 @@ def delta_rule(
     g: Tensor | None = None,
     state: Tensor | None = None,
     mask: Tensor | None = None,
+    *,
+    plain: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Compute all positions chunk by chunk.
 
@@ -143,6 +83,7 @@ def delta_rule(
             None for no decay.
         state: S before the first position, ``(B, H, K, V)``; None for zeros.
         mask: ``(B, L)``, False at padding, which writes nothing and decays nothing.
+        plain: by the definition, one position after the other, as a single position always is.
 
     Returns:
         y ``(B, L, H, V)``, read after the last step of each position, and S after the last position
@@ -150,20 +91,25 @@ def delta_rule(
     """
     batch, length, heads, d_key = q.shape
     n_h = k.shape[1] // length
-    g = beta.new_zeros(batch, length, heads) if g is None else g
-    if mask is not None:
-        steps = mask.repeat_interleave(n_h, 1)
-        k, beta, g = hide(k, steps), hide(beta, steps), hide(g, mask)
+    g = beta.new_zeros(batch, length, heads) if g is None else hide(g, mask)
+    per_channel = g.dim() == q.dim()
+    g = g if per_channel else g.unsqueeze(-1)
+    k, v, beta = (torch.unflatten(x, 1, (length, n_h)) for x in (k, v, beta))
+    k, beta = hide(k, mask), hide(beta, mask)
+    start = start_state(state, v, batch, heads, d_key, v.shape[-1])
+    if plain or length == 1:
+        return over_positions(_delta_step, (q, k, v, beta, g), start)
+    k, v, beta = (x.flatten(1, 2) for x in (k, v, beta))
     c = WIDE_CHUNK if d_key > WIDE else CHUNK
-    if g.dim() == q.dim():
+    if per_channel:
         single = chunk_for(g, [size for size in CHUNKS if size <= c])
         c = single or c
         G = log_decay(g, c, exact=single is None)
     else:
         c = min(c, length)
         # the first step of a position decays for all
-        g = torch.cat((g.unsqueeze(2), g.new_zeros(batch, length, n_h - 1, heads)), 2).flatten(1, 2)
-        G = log_decay(g.unsqueeze(-1), c * n_h, exact=True)
+        g = torch.cat((g.unsqueeze(2), g.new_zeros(batch, length, n_h - 1, heads, 1)), 2).flatten(1, 2)
+        G = log_decay(g, c * n_h, exact=True)
     q, k, v = to_chunks(q, c), to_chunks(k, c * n_h), to_chunks(v, c * n_h)
     beta = to_chunks(beta, c * n_h).unsqueeze(-1)
 
@@ -181,7 +127,6 @@ def delta_rule(
     # the diagonal of M is not read
     solved = torch.linalg.solve_triangular(beta * M, right, upper=False, unitriangular=True)
     U, W = solved.split((v.shape[-1], d_key), -1)
-    start = start_state(state, v, batch, heads, d_key, v.shape[-1])
     u, inside, end = delta_carry(U, W, k * later, decay, start)
     return from_chunks((q * read(from_start)) @ inside + A @ u, length), end
 
@@ -196,10 +141,12 @@ def low_rank_rule(
     b: Tensor,
     state: Tensor | None = None,
     mask: Tensor | None = None,
+    *,
+    plain: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """``S_t = diag(exp(w_t)) S_(t-1) + b_t (a_t^T S_(t-1)) + k_t v_t^T``, ``y_t = S_t^T r_t``, as in RWKV-7.
 
-    With Gp = G - w and products as in :func:`lrtasks.models.ops.channel_decay.decayed_products`: solve
+    With Gp = G - w and products as in :func:`lrtasks.models.ops.decay.decayed_products`: solve
     ``(I - Aab) [U | W] = [Aak V | a exp(Gp)]``, then u = U + W S_in and Y = Ark V + Arb u + (r exp(G)) S_in.
 
     Args:
@@ -209,14 +156,15 @@ def low_rank_rule(
         v: values, ``(B, L, H, V)``.
         a: what the erase reads, shaped as r.
         b: where it writes, shaped as r.
-        state: S before the first position, ``(B, H, K, V)``; None for zeros.
-        mask: ``(B, L)``, False at padding, which writes nothing and decays nothing.
-
-    Returns:
-        y ``(B, L, H, V)`` and S after the last position ``(B, H, K, V)``, in float32 at least.
+        state: as for :func:`delta_rule`, and so the results.
+        mask: likewise.
+        plain: likewise.
     """
     batch, length, heads, d_key = r.shape
     w, k, a, b = (hide(x, mask) for x in (w, k, a, b))
+    start = start_state(state, v, batch, heads, d_key, v.shape[-1])
+    if plain or length == 1:
+        return over_positions(_low_rank_step, (r, w, k, v, a, b), start)
     chunk = chunk_for(w, LOW_RANK_CHUNKS)
     c = chunk or LOW_RANK_CHUNKS[-1]
     r, k, v, a, b = (to_chunks(x, c) for x in (r, k, v, a, b))
@@ -230,7 +178,6 @@ def low_rank_rule(
     solved = torch.linalg.solve_triangular(-Aab, right, upper=False, unitriangular=True)
     U, W = solved.split((v.shape[-1], d_key), -1)
     later, from_start, decay = (x.exp().to(r.dtype) for x in (to_end(G, 3), G, G[..., -1:, :].mT))
-    start = start_state(state, v, batch, heads, d_key, v.shape[-1])
     u, inside, end = delta_carry(U, -W, b * later, decay, start, (k * later).mT @ v)
     y = Ark @ v + Arb @ u + (r * from_start) @ inside
     return from_chunks(y, length), end

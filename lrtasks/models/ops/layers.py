@@ -1,17 +1,22 @@
-"""Parts that many models share: normalisations, linear maps with normal weights, feed-forward maps, padding."""
+"""Parts that many models share: layers with a state, normalisations, short convolutions, linear and feed-forward maps.
+
+Short convolutions are causal, one per channel: ``y_t = sum_j w[c, j] x_(t-W+1+j)``; the last tap meets the present.
+They stand before the mixers of Mamba, GLA's family, xLSTM and Griffin (W = 4); a canon layer (Allen-Zhu,
+arXiv:2512.17351) is the same with a residual.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.errors import UsageError, unknown
-from lrtasks.models.ops.short_conv import canon_layer
+from lrtasks.models.ops.chunked import full_precision, hide
 
 WEIGHT_STD = 0.02
 """Standard deviation of the linear maps and the biases by distance of MEGA and the models that build on it."""
@@ -23,14 +28,28 @@ def require_causal(causal: bool) -> None:
         raise UsageError("a bidirectional model has no streaming form; build it with causal=True")
 
 
-def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """``(batch, length, d)`` with zeros at padding, whatever stood there, NaN included.
+class Recurrent(nn.Module):
+    """A map of ``(batch, length, d_model)`` that starts from a state and leaves one, for many positions or for one.
 
-    Args:
-        x: the signal.
-        mask: ``(batch, length)`` bool, False at padding, or None.
+    Subclasses write :meth:`run` and :meth:`initial_state`.
     """
-    return x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0)
+
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Outputs, and the state after the last position; ``mask`` is ``(batch, length)`` bool, False at padding."""
+        raise NotImplementedError
+
+    def initial_state(self, batch: int) -> Any:
+        """State before the first position."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """All positions from the first on; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
+        return self.run(x, self.initial_state(len(x)), mask)[0]
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One position ``(batch, d_model)``."""
+        y, state = self.run(x.unsqueeze(1), state)
+        return y.squeeze(1), state
 
 
 class ScalarNorm(nn.Module):
@@ -95,6 +114,50 @@ def make_norm(kind: str, d_model: int) -> nn.Module:
     return NORMS[kind](d_model)
 
 
+@full_precision
+def l2_normalised(x: Tensor) -> Tensor:
+    """``x / sqrt(sum(x²) + 1e-6)`` over the last axis, in float32 at least; eps as in flash-linear-attention."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+
+
+@full_precision
+def _rms_normalised(x: Tensor, weight: Tensor) -> Tensor:
+    return weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+
+
+class GatedRMSNorm(nn.Module):
+    """``weight x / sqrt(mean(x²) + 1e-5)`` over the last axis, in float32 at least, optionally with a gate.
+
+    Args:
+        width: size of the last axis.
+        gate: function of the gate, ``silu`` or ``sigmoid``.
+        gate_first: gate what is normalised (Mamba-2) instead of the result (the GLA family).
+        groups: normalise that many equal parts of the last axis, each by itself.
+    """
+
+    def __init__(
+        self, width: int, *, gate: Literal["silu", "sigmoid"] = "silu", gate_first: bool = False, groups: int = 1
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.gate, self.gate_first, self.groups = gate, gate_first, groups
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {"weight": {"weight_decay": 0.0}}
+
+    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        """``x`` and ``gate`` ``(..., width)``; the result has the type of ``gate``, or of the weight without one."""
+        dtype = self.weight.dtype if gate is None else gate.dtype
+        opened = None
+        if gate is not None:
+            opened = F.silu(gate) if self.gate == "silu" else torch.sigmoid(gate)
+        if opened is not None and self.gate_first:
+            x = x * opened
+        parts, weight = (torch.unflatten(value, -1, (self.groups, -1)) for value in (x, self.weight))
+        y = _rms_normalised(parts, weight).flatten(-2)
+        return (y * opened if opened is not None and not self.gate_first else y).to(dtype)
+
+
 def normal_(tensor: Tensor, std: float, *, truncated: bool) -> Tensor:
     """Fill with normal draws of standard deviation ``std``; if ``truncated``, cut them at two deviations."""
     if truncated:
@@ -111,7 +174,66 @@ def linear(inputs: int, outputs: int, *, truncated: bool) -> nn.Linear:
     return layer
 
 
-class FeedForward(nn.Module):
+class ShortConv(Recurrent, nn.Conv1d):
+    """A short causal convolution per channel on ``(batch, length, channels)``, with torch's start.
+
+    Args:
+        channels: C.
+        width: taps W.
+        bias: add a number per channel.
+        activation: ``silu`` or ``none``, of the result.
+        residual: add the input to the result.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        width: int = 4,
+        *,
+        bias: bool = False,
+        activation: Literal["silu", "none"] = "silu",
+        residual: bool = False,
+    ) -> None:
+        super().__init__(channels, channels, width, groups=channels, bias=bias)
+        self.activation, self.residual = activation, residual
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return {name: {"weight_decay": 0.0} for name, _ in self.named_parameters()}
+
+    def initial_state(self, batch: int) -> Tensor:
+        """The last W - 1 inputs, ``(batch, W - 1, channels)``."""
+        return self.weight.new_zeros(batch, self.kernel_size[0] - 1, self.in_channels)
+
+    def run(self, x: Tensor, state: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        x = hide(x, mask)
+        window = torch.cat((state.mT.to(x.dtype), x.mT), -1)
+        if x.shape[1] == 1:  # faster than a convolution
+            y = (window * self.weight.squeeze(1)).sum(-1).unsqueeze(1)
+            y = y if self.bias is None else y + self.bias
+        else:
+            y = F.conv1d(window, self.weight, self.bias, groups=self.groups).mT
+        if self.activation == "silu":
+            y = F.silu(y)
+        return x + y if self.residual else y, window[..., x.shape[1] :].mT
+
+
+def canon_layer(channels: int) -> ShortConv:
+    """``x + conv(x)`` with four taps per channel on ``(batch, length, channels)``."""
+    return ShortConv(channels, activation="none", residual=True)
+
+
+SITES = "ABCD"
+"""Where canon layers can stand: after the norm before the mixer (A); on the queries, keys and values of attention (B);
+after the norm before the feed-forward map (C); inside that map, before its nonlinearity (D)."""
+
+
+def check_canon(name: str, sites: str, allowed: str = SITES) -> None:
+    """Raise :class:`UsageError` unless ``sites`` are some of the letters in ``allowed``, each at most once."""
+    if len(set(sites)) < len(sites) or not set(sites) <= set(allowed):
+        raise UsageError(f"{name}: canon must be some of the letters {allowed}, each at most once, found {sites!r}")
+
+
+class FeedForward(Recurrent):
     """``W_2 dropout(f(W_1 x + b_1)) + b_2`` at each position (Vaswani et al., arXiv:1706.03762, section 3.3).
 
     Args:
@@ -120,7 +242,7 @@ class FeedForward(nn.Module):
         function: f.
         dropout: rate in between.
         make_linear: builds a linear map from its two widths.
-        canon: a canon layer before f.
+        canon: a canon layer before f, whose last inputs are the state; there is none without it.
     """
 
     def __init__(
@@ -140,25 +262,50 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.canon = canon_layer(width) if canon else None
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, *_: Any) -> Tensor:
-        """Map each position by itself, but for a canon layer; other arguments of attention are ignored."""
-        hidden = self.hidden(x)
-        return self._finish(hidden if self.canon is None else self.canon(hidden, mask))
-
     def initial_state(self, batch: int) -> Tensor | None:
-        """The last inputs of the canon layer; a map of single positions has no state."""
         return None if self.canon is None else self.canon.initial_state(batch)
 
-    def step(self, x: Tensor, state: Tensor | None, *_: Any) -> tuple[Tensor, Tensor | None]:
-        """One position ``(batch, d_model)``."""
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         hidden = self.hidden(x)
-        if self.canon is not None and state is not None:
-            hidden, state = self.canon.step(hidden, state)
-        return self._finish(hidden), state
+        if self.canon is not None:
+            hidden, state = self.canon.run(hidden, state, mask)
+        return self.out(self.dropout(self.function(hidden))), state
 
-    def _finish(self, hidden: Tensor) -> Tensor:
-        y: Tensor = self.out(self.dropout(self.function(hidden)))
-        return y
+
+class GatedFeedForward(Recurrent):
+    """``W_down (f(W_gate x) * W_up x)`` at each position (SwiGLU for f = SiLU; Shazeer, arXiv:2002.05202).
+
+    Args:
+        d_model: width of input and output, ``(..., d_model)``.
+        width: width in between.
+        function: f, ``silu`` or ``gelu``.
+        canon: a canon layer on ``W_gate x`` and ``W_up x``, as in :class:`FeedForward`.
+    """
+
+    def __init__(
+        self, d_model: int, width: int, function: Literal["silu", "gelu"] = "silu", *, canon: bool = False
+    ) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(d_model, width, bias=False)
+        self.up_proj = nn.Linear(d_model, width, bias=False)
+        self.down_proj = nn.Linear(width, d_model, bias=False)
+        self.function = F.silu if function == "silu" else functools.partial(F.gelu, approximate="tanh")
+        self.canon = canon_layer(2 * width) if canon else None
+
+    @property
+    def out(self) -> nn.Linear:
+        """The map back to the residual stream."""
+        return self.down_proj
+
+    def initial_state(self, batch: int) -> Tensor | None:
+        return None if self.canon is None else self.canon.initial_state(batch)
+
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        if self.canon is not None:
+            both, state = self.canon.run(torch.cat((gate, up), -1), state, mask)
+            gate, up = both.chunk(2, -1)
+        return self.down_proj(self.function(gate) * up), state
 
 
 def silu_feedforward(d_model: int, width: int, dropout: float = 0.0, *, truncated: bool) -> FeedForward:

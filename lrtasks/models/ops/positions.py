@@ -89,13 +89,9 @@ class RelativeBias(nn.Module):
 
 
 class LocalBias(nn.Module):
-    """One learned number per distance up to ω on either side (causal: before), 0 beyond.
+    """One learned number per distance up to ω (``window``) on either side, if ``causal`` before only; 0 beyond.
 
     At the start these are normal draws of standard deviation 0.02, cut at 0.04.
-
-    Args:
-        window: ω.
-        causal: keys do not follow their query.
     """
 
     def __init__(self, window: int, causal: bool) -> None:

@@ -11,7 +11,6 @@ Letters: ``n`` positions, ``e`` width of queries and keys, ``f`` width of values
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -19,10 +18,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lrtasks.models.ops.layers import zero_padding
+from lrtasks.errors import UsageError
+from lrtasks.models.ops.chunked import hide
+from lrtasks.models.ops.layers import WEIGHT_STD, normal_, require_causal
+from lrtasks.models.ops.positions import rotate
 
 AttentionFunction = Literal["softmax", "relu2", "laplace"]
 Bias = Callable[[Tensor], Tensor]
@@ -118,12 +120,12 @@ class Scope:
     def tiles(self, length: int) -> Tiles:
         """How to cut ``length`` positions."""
         if self.before is None:
-            return Tiles.cut(length, min(self.chunk or length, length), 0, 0)
+            return Tiles(length, min(self.chunk or length, length), 0, 0)
         after = 0 if self.causal else self.before
         block = math.ceil(self.before / max(1, round(self.before / BLOCK)))
         if length <= block + self.before + after:
-            return Tiles.cut(length, length, 0, 0)
-        return Tiles.cut(length, block, math.ceil(self.before / block), math.ceil(after / block))
+            return Tiles(length, length, 0, 0)
+        return Tiles(length, block, math.ceil(self.before / block), math.ceil(after / block))
 
     def sees(self, difference: Tensor) -> Tensor | None:
         """Whether a key at rank query + ``difference`` is seen, within a tile; None if all are."""
@@ -139,15 +141,14 @@ class Tiles:
     """Blocks of ``block`` queries; each sees its own block of keys, ``back`` blocks before it and ``ahead`` after."""
 
     length: int
-    count: int
     block: int
     back: int
     ahead: int
 
-    @classmethod
-    def cut(cls, length: int, block: int, back: int, ahead: int) -> Tiles:
-        """Cover ``length`` positions."""
-        return cls(length, -(-length // block), block, back, ahead)
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return -(-self.length // self.block)
 
     @property
     def span(self) -> int:
@@ -168,18 +169,6 @@ class Tiles:
     def merge(self, tiles: Tensor) -> Tensor:
         """``(batch, count, block, f)`` to ``(batch, length, f)``."""
         return tiles.flatten(1, 2)[:, : self.length]
-
-    def differences(self, device: torch.device) -> Tensor:
-        """Rank of key minus rank of query, ``(block, span)``."""
-        rank = torch.arange(self.span, dtype=torch.int32, device=device)
-        return rank - self.back * self.block - rank[: self.block].unsqueeze(1)
-
-    def toeplitz(self, bias: Bias, device: torch.device) -> Tensor:
-        """``bias`` at :meth:`differences`, from one call for every difference that occurs."""
-        lowest = 1 - self.block - self.back * self.block
-        values = bias(torch.arange(lowest, lowest + self.block + self.span - 1, device=device))
-        matrix: Tensor = Toeplitz.apply(values, self.block, self.span)  # type: ignore[no-untyped-call]
-        return matrix
 
     def existing(self, valid: Tensor | None, device: torch.device) -> Tensor | None:
         """Keys that are not padding, ``(batch or 1, count, 1, span)``; None if all are keys."""
@@ -226,9 +215,28 @@ def attend(
     """
     length = q.shape[1]
     q = q * _scale(q, scope, function, valid)
-    k, v = (zero_padding(x, valid) for x in (k, v))
+    k, v = (hide(x, valid) for x in (k, v))
     near = None if positions is None else positions.to(torch.int32)
-    tile = functools.partial(_attend_tile, scope=scope, function=function, bias=bias, padded=valid is not None)
+
+    def tile(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        first: int,
+        existing: Tensor | None,
+        places: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        """Blocks of queries; ``first`` is the rank of the first one, counted from the first key of its block."""
+        scores = (query @ key.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32))
+        if bias is not None and places is not None:
+            scores = scores.add_(bias(places[1].unsqueeze(-2) - places[0].unsqueeze(-1)))
+        added = by_distance(scope, *scores.shape[-2:], first, q.device, None if places is not None else bias)
+        if added is not None:
+            scores = scores.add_(added)
+        if existing is not None:
+            scores = scores.masked_fill_(~existing, -torch.inf)
+        return attention_weights(scores, function, padded=valid is not None).to(value.dtype) @ value
+
     if scope.before is None and (scope.chunk or length) >= length > 2 * BLOCK:
         blocks = []
         for start in range(0, length, BLOCK):
@@ -244,38 +252,22 @@ def attend(
     return tiles.merge(tile(tiles.queries(q), tiles.keys(k), tiles.keys(v), first, existing, places))
 
 
-def _attend_tile(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    first: int,
-    existing: Tensor | None,
-    positions: tuple[Tensor, Tensor] | None,
-    *,
-    scope: Scope,
-    function: AttentionFunction,
-    bias: Bias | None,
-    padded: bool,
-) -> Tensor:
-    """:func:`attend` of blocks of queries; ``first`` is the rank of the first query, counted from the first key.
+def by_distance(
+    scope: Scope, queries: int, keys: int, first: int, device: torch.device, bias: Bias | None
+) -> Tensor | None:
+    """What scores ``(queries, keys)`` gain: ``bias``, and -inf at keys out of scope; None for nothing.
 
-    ``query`` is scaled, ``existing`` is False at keys that no query sees, ``positions`` are those of queries and keys.
+    The first query has the rank ``first``, counted from the first key. ``bias`` is called once for every distance.
     """
-    scores = (query @ key.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32))
-    lowest = 1 - query.shape[-2] - first
-    distances = torch.arange(lowest, key.shape[-2] - first, device=query.device)
+    distances = torch.arange(1 - queries - first, keys - first, device=device)
     visible = scope.sees(distances)
-    if bias is not None and positions is not None:
-        scores = scores.add_(bias(positions[1].unsqueeze(-2) - positions[0].unsqueeze(-1)))
-        bias = None
-    if bias is not None or visible is not None:
-        by_distance = scores.new_zeros(len(distances)) if bias is None else bias(distances)
-        if visible is not None:
-            by_distance = by_distance.masked_fill(~visible, -torch.inf)
-        scores = scores.add_(Toeplitz.apply(by_distance, *scores.shape[-2:]))  # type: ignore[no-untyped-call]
-    if existing is not None:
-        scores = scores.masked_fill_(~existing, -torch.inf)
-    return attention_weights(scores, function, padded=padded).to(value.dtype) @ value
+    if bias is None and visible is None:
+        return None
+    values = torch.zeros(len(distances), device=device) if bias is None else bias(distances)
+    if visible is not None:
+        values = values.masked_fill(~visible, -torch.inf)
+    matrix: Tensor = Toeplitz.apply(values, queries, keys)  # type: ignore[no-untyped-call]
+    return matrix
 
 
 class Toeplitz(torch.autograd.Function):
@@ -383,6 +375,123 @@ def attend_step(
     scores = scores.masked_fill((ranks < first) | (ranks < 0), -torch.inf)
     weights = attention_weights(scores, function, padded=active is not None)
     return (weights.unsqueeze(1) @ memory.v).squeeze(1), memory
+
+
+class ScopedAttention(nn.Module):
+    """:func:`attend`, and its streaming form.
+
+    Args:
+        widths: of queries and keys, and of values.
+        length: longest sequence; slots of the streaming memory where nothing bounds them.
+        scope: which keys a query sees.
+        function: from scores to weights.
+        bias: module that maps distances to numbers added to the scores, or None.
+        by_rank: the bias measures distances in ranks of the (compressed) sequence, not in original positions.
+    """
+
+    by_row = False
+    """Whether the rows of a batch may differ in the keys that they store."""
+
+    def __init__(
+        self,
+        widths: tuple[int, int],
+        length: int,
+        scope: Scope,
+        function: AttentionFunction,
+        bias: nn.Module | None,
+        *,
+        by_rank: bool = False,
+    ) -> None:
+        super().__init__()
+        self.widths, self.length, self.scope = widths, length, scope
+        self.function: AttentionFunction = function
+        self.bias, self.by_rank = bias, by_rank
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """As :func:`attend`; ``positions`` are the original ones, ``(batch, n)``, None for 0 .. n-1."""
+        places = None if self.by_rank else positions
+        return attend(q, k, v, scope=self.scope, function=self.function, valid=valid, bias=self.bias, positions=places)
+
+    def initial_state(self, batch: int, like: Tensor) -> Memory:
+        """Empty memory of as many slots as a query can see, in the type and on the device of ``like``.
+
+        Raises:
+            UsageError: if the attention is not causal.
+        """
+        require_causal(self.scope.causal)
+        positions, slots = self.bias is not None and not self.by_rank, self.scope.slots(self.length)
+        return Memory.empty(batch, slots, self.widths, like, positions=positions, by_row=self.by_row)
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, memory: Memory, position: int, active: Tensor | None = None
+    ) -> tuple[Tensor, Memory]:
+        """One position, as :func:`attend_step`."""
+        return attend_step(q, k, v, memory, position, active, scope=self.scope, function=self.function, bias=self.bias)
+
+
+class SharedAttention(ScopedAttention):
+    """Attention on a shared representation z: queries z ⊙ γ_0 + β_0, keys z ⊙ γ_1 + β_1 (MEGA, sections 3.2 to 3.4).
+
+    Args:
+        widths: of z and of the values.
+        length: as :class:`ScopedAttention` takes it, and what follows.
+        scope: likewise.
+        function: likewise.
+        bias: likewise.
+        by_rank: likewise.
+        rotary: turn queries and keys by their original positions; z must have an even width.
+        truncated: cut the normal draws of γ (standard deviation 0.02) at 0.04.
+    """
+
+    by_row = True
+
+    def __init__(
+        self,
+        widths: tuple[int, int],
+        length: int,
+        scope: Scope,
+        function: AttentionFunction,
+        bias: nn.Module | None,
+        *,
+        by_rank: bool = False,
+        rotary: bool = False,
+        truncated: bool = True,
+    ) -> None:
+        super().__init__(widths, length, scope, function, bias, by_rank=by_rank)
+        if rotary and widths[0] % 2:
+            raise UsageError(f"rotary positions turn pairs of features: d_z must be even, found {widths[0]}")
+        self.rotary = rotary
+        self.gamma = nn.Parameter(normal_(torch.empty(2, widths[0]), WEIGHT_STD, truncated=truncated))
+        self.beta = nn.Parameter(torch.zeros(2, widths[0]))
+
+    def forward(  # type: ignore[override]
+        self, z: Tensor, v: Tensor, valid: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """``(batch, n, d_z)`` and ``(batch, n, d_v)`` to attended values ``(batch, n, d_v)``."""
+        return super().forward(*self._queries_and_keys(z, positions), v, valid, positions)
+
+    def initial_state(self, batch: int) -> Memory:  # type: ignore[override]
+        return super().initial_state(batch, self.gamma)
+
+    def step(  # type: ignore[override]
+        self, z: Tensor, v: Tensor, memory: Memory, position: int, active: Tensor | None = None
+    ) -> tuple[Tensor, Memory]:
+        """One position: ``(batch, d_z)`` and ``(batch, d_v)`` to ``(batch, d_v)``."""
+        places = torch.full((len(z), 1), position, device=z.device)
+        q, k = (x[:, 0] for x in self._queries_and_keys(z.unsqueeze(1), places))
+        return super().step(q, k, v, memory, position, active)
+
+    def _queries_and_keys(self, z: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+        q, k = z * self.gamma[0] + self.beta[0], z * self.gamma[1] + self.beta[1]
+        if not self.rotary:
+            return q, k
+        if positions is None:
+            return rotate(q), rotate(k)
+        both = torch.stack([q, k])
+        turned = rotate(both.flatten(1, 2), positions.flatten()).view_as(both)
+        return turned[0], turned[1]
 
 
 def attention_span(positions: Tensor, counts: Tensor, scope: Scope) -> Tensor:

@@ -1,6 +1,18 @@
-"""A matrix state with one decay per key channel: ``S_t = diag(exp(g_t)) S_(t-1) + k_t v_t^T``, ``y_t = S_t^T q_t``.
+"""Matrix states that decay: ``S_t = exp(g_t) S_(t-1) + k_t v_t^T``, ``y_t = S_t^T q_t``, with a decay per head or per
+key channel.
 
-Gated linear attention (GLA; Yang et al., arXiv:2312.06635, section 4). Inside a chunk the scores are
+:func:`scalar_decay`, a decay per head, is the core of SSD (Dao and Gu, arXiv:2405.21060, section 6), RetNet, linear
+attention (g = 0) and Mamba-2 and 3. Per chunk, with the names of :mod:`lrtasks.models.ops.chunked` and
+D_ij = exp(G_i - G_j) for j <= i, else 0:
+
+    Y = ((Q K^T) * D) V + exp(G) (Q S_in)
+    S_out = exp(G_last) S_in + K^T (exp(G_last - G) V)
+
+No exponent is positive, so that no decay is too strong. G starts again in each chunk: one sum over all positions would
+lose its digits.
+
+:func:`channel_decay`, a decay per key channel, is gated linear attention (GLA; Yang et al., arXiv:2312.06635, section
+4). Inside a chunk the scores are
 
     A_ij = sum_d q_id k_jd exp(G_id - G_jd)   for j <= i
 
@@ -11,7 +23,7 @@ with no positive exponent at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +31,7 @@ from torch.nn import functional as F
 
 from lrtasks.models.ops.chunked import (
     carry,
+    decay_matrix,
     from_chunks,
     full_precision,
     hide,
@@ -28,59 +41,108 @@ from lrtasks.models.ops.chunked import (
     to_end,
 )
 
+CHUNK = 64
 CHUNKS = (64, 32, 16)
-"""Chunk sizes that are tried for the single product, largest first."""
+"""Chunk sizes that are tried for the single product of a decay per key channel, largest first."""
 LIMIT = 60.0
 """Largest exponent in the single product; exp(88) is the largest number in float32."""
 SUB_BLOCK = 8
 
 
-@full_precision
-def channel_decay_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """One position: q, k, g ``(B, H, K)``, v ``(B, H, V)`` and S ``(B, H, K, V)`` to y ``(B, H, V)`` and S."""
-    return _step(q, k, v, g, S)
-
-
 def _step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """One position: q, k ``(B, H, K)``, v ``(B, H, V)``, g ``(B, H, K or 1)``, S ``(B, H, K, V)``."""
     S = S * g.exp().unsqueeze(-1) + k.unsqueeze(-1) * v.unsqueeze(-2)
     return (q.unsqueeze(-2) @ S).squeeze(-2), S
 
 
 @full_precision
-def channel_decay_reference(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor | None = None, mask: Tensor | None = None
+def scalar_decay(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    state: Tensor | None = None,
+    mask: Tensor | None = None,
+    *,
+    features: Callable[[Tensor], Tensor] | None = None,
+    similarity: Callable[[Tensor], Tensor] | None = None,
+    plain: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The plain loop for :func:`channel_decay`."""
-    start = start_state(state, v, len(v), v.shape[2], k.shape[-1], v.shape[-1])
-    return over_positions(_step, (q, hide(k, mask), v, hide(g, mask)), start)
-
-
-@full_precision
-def channel_decay(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor | None = None, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Compute all positions chunk by chunk; the form is chosen by how strong the decays are.
+    """Compute all positions chunk by chunk.
 
     Args:
-        q: queries, ``(B, L, H, K)``, scaled already.
+        q: queries, ``(B, L, G, K)``, scaled already; group i is shared by the heads ``i H/G .. (i+1) H/G - 1``.
         k: keys, shaped as q.
-        v: values, ``(B, L, H, V)``.
-        g: log decay, at most 0, shaped as q.
+        v: values, ``(B, L, H, V)``, H a multiple of G.
+        g: log decay, at most 0, ``(B, L, H)``; None for no decay.
         state: S before the first position, ``(B, H, K, V)``; None for zeros.
         mask: ``(B, L)``, False at padding, which writes nothing and decays nothing.
+        features: map of queries and of keys to the ``(..., K)`` on which the state is kept; None for themselves.
+        similarity: the product of features as a function of the product of query and key, if that is shorter.
+        plain: by the definition, one position after the other, as a single position always is.
 
     Returns:
         y ``(B, L, H, V)`` and S after the last position ``(B, H, K, V)``, in float32 at least.
     """
+    batch, length, groups = q.shape[:3]
+    heads, width = v.shape[2:]
+    k, g = hide(k, mask), v.new_zeros(v.shape[:3]) if g is None else hide(g, mask)
+    if features is not None:
+        v = hide(v, mask)  # features of a key of zeros need not be zero
+    if plain or length == 1:
+        q, k = (q, k) if features is None else (features(q), features(k))
+        if groups < heads:
+            q, k = (x.repeat_interleave(heads // groups, 2) for x in (q, k))
+        start = start_state(state, v, batch, heads, q.shape[-1], width)
+        return over_positions(_step, (q, k, v, g.unsqueeze(-1)), start)
+    chunk = min(CHUNK, length)
+    # (B, groups, n, c, .), or with the heads of a group side by side (B, groups, n, c, heads / groups, .)
+    q, k = to_chunks(q, chunk), to_chunks(k, chunk)
+    v = to_chunks(torch.unflatten(v, 2, (groups, -1)), chunk)
+    G = to_chunks(torch.unflatten(g.double(), 2, (groups, -1)), chunk).cumsum(3)
+    by_head = (0, 1, 4, 2, 3)
+    D = decay_matrix(G.permute(by_head), v.dtype)
+    scores = q @ k.mT
+    scores = scores if similarity is None else similarity(scores)
+    y = ((scores.unsqueeze(2) * D) @ v.permute(*by_head, 5)).permute(0, 1, 3, 4, 2, 5)
+    if features is not None:
+        q, k = features(q), features(k)
+    update = k.mT @ (v * to_end(G, 3).exp().to(v.dtype).unsqueeze(-1)).flatten(-2)
+    decay = G[:, :, :, -1:].exp().to(v.dtype).repeat_interleave(width, -1)
+    start = start_state(state, v, batch, heads, q.shape[-1], width)
+    start = torch.unflatten(start, 1, (groups, -1)).transpose(2, 3).flatten(-2)
+    inside, end = carry(decay, update, start)
+    y = y + torch.unflatten(q @ inside, -1, (-1, width)) * G.exp().to(v.dtype).unsqueeze(-1)
+    end = torch.unflatten(end, -1, (-1, width)).transpose(2, 3).flatten(1, 2)
+    return from_chunks(y, length).flatten(2, 3), end
+
+
+@full_precision
+def channel_decay(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    state: Tensor | None = None,
+    mask: Tensor | None = None,
+    *,
+    plain: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """As :func:`scalar_decay`, with ``g`` ``(B, L, H, K)`` and all others of H heads.
+
+    The form is chosen by how strong the decays are.
+    """
     batch, length, heads, d_key = q.shape
-    g = hide(g, mask)
+    k, g = hide(k, mask), hide(g, mask)
+    start = start_state(state, v, batch, heads, d_key, v.shape[-1])
+    if plain or length == 1:
+        return over_positions(_step, (q, k, v, g), start)
     chunk = chunk_for(g, CHUNKS)
     c = chunk or CHUNKS[0]
-    q, k, v = to_chunks(q, c), to_chunks(hide(k, mask), c), to_chunks(v, c)
+    q, k, v = (to_chunks(x, c) for x in (q, k, v))
     G = log_decay(g, c, exact=chunk is None)
     ((A,),) = decayed_products([q], [k], G, chunk is not None)
     update = (k * to_end(G, 3).exp().to(k.dtype)).mT @ v
-    start = start_state(state, v, batch, heads, d_key, v.shape[-1])
     inside, end = carry(G[:, :, :, -1:].exp().to(v.dtype).mT, update, start)
     y = A @ v + (q * G.exp().to(q.dtype)) @ inside
     return from_chunks(y, length), end

@@ -1,6 +1,16 @@
-"""The scalar memory of xLSTM with recurrent gates (sLSTM; Beck et al., arXiv:2405.04517, section 2.2).
+"""The memories of xLSTM (Beck et al., arXiv:2405.04517, sections 2.2 and 2.3 and appendix A.2), stabilised.
 
-With the slots ``(i, f, z, o) = x_t + R h_(t-1)`` of each head, x_t the slots' part of the input with their biases:
+The matrix memory (:func:`mlstm`), with lf = logsigmoid(f), keys scaled by D^(-1/2), and n the same recurrence as C with
+1 for v:
+
+    C_t = exp(lf_t) C_(t-1) + exp(i_t) k_t v_t^T
+    h_t = C_t^T q_t / max(|n_t^T q_t|, 1)
+
+Everything carried is multiplied by exp(-m_t), where m_t = max(lf_t + m_(t-1), i_t) starts at minus infinity; then the
+denominator is ``max(|n^T q|, exp(-m)) + 1e-6``. The normaliser is one more column of C, with ones for values.
+
+The scalar memory with recurrent gates (:func:`slstm`), with the slots ``(i, f, z, o) = x_t + R h_(t-1)`` of each head,
+x_t the slots' part of the input with their biases:
 
     m = max(logsigmoid(f) + m, i);  i' = exp(i - m);  f' = exp(logsigmoid(f) + m_before - m)
     c = f' c + i' tanh(z);  n = f' n + i';  h = sigmoid(o) c / n
@@ -12,6 +22,7 @@ the exponentials in range, and so no gradient passes through m.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -19,10 +30,113 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from lrtasks.models.ops.chunked import full_precision, over_positions, rows, skipping_padding
+from lrtasks.models.ops.chunked import (
+    carry,
+    decay_matrix,
+    from_chunks,
+    full_precision,
+    hide,
+    over_positions,
+    rows,
+    skipping_padding,
+    to_chunks,
+    to_end,
+)
 
+CHUNK = 64
+EPS = 1e-6
+NOTHING = -1e9
+"""Log input gate of what is not written; finite, so that differences of it are."""
 START = -1e30
-"""m before the first position: minus infinity, but finite."""
+"""m before the first position: minus infinity, but finite for the same reason."""
+
+State = tuple[Tensor, Tensor]
+"""Of the matrix memory: C with the normaliser as its last column, ``(B, H, D, V + 1)``, times exp(-m); m ``(B, H)``."""
+
+
+def mlstm_start(q: Tensor, v: Tensor) -> State:
+    """State before the first position for q ``(B, ..., H, D)`` and v ``(B, ..., H, V)``."""
+    shape = (q.shape[0], q.shape[-2])
+    return q.new_zeros(*shape, q.shape[-1], v.shape[-1] + 1), q.new_full(shape, START)
+
+
+@full_precision
+def mlstm(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    state: State | None = None,
+    mask: Tensor | None = None,
+    *,
+    plain: bool = False,
+) -> tuple[Tensor, State]:
+    """Compute all positions chunk by chunk.
+
+    Args:
+        q: queries, ``(B, L, H, D)``.
+        k: keys, shaped as q; scaled by D^(-1/2) here.
+        v: values, ``(B, L, H, V)``.
+        i: input gate before its exponential, ``(B, L, H)``.
+        f: forget gate before its sigmoid, ``(B, L, H)``.
+        state: before the first position; None for nothing written yet.
+        mask: ``(B, L)``, False at padding, which writes nothing and decays nothing.
+        plain: by the definition, one position after the other, as a single position always is.
+
+    Returns:
+        h ``(B, L, H, V)`` and the state after the last position, in float32 at least.
+    """
+    length = q.shape[1]
+    C, m = state or mlstm_start(q, v)
+    lf, i, k = hide(F.logsigmoid(f), mask), hide(i, mask, NOTHING), hide(k, mask) / math.sqrt(k.shape[-1])
+    v = F.pad(v, (0, 1), value=1.0)
+    if plain or length == 1:
+        return over_positions(_mlstm_step, (q, k, v, i, lf), (C, m))
+    c = min(CHUNK, length)
+    q, k, v = to_chunks(q, c), to_chunks(k, c), to_chunks(v, c)
+    # in float64, (B, H, n, c): differences of sums are taken
+    G, i = to_chunks(lf.double(), c).cumsum(-1), to_chunks(i.double(), c, NOTHING)
+    last = G[..., -1:]
+    at_end = to_end(G, 3) + i  # log of what a position weighs at the end of its chunk
+    m_in, m_end = _border_maxima(last.squeeze(-1), at_end.amax(-1), m)
+    m_all = G + torch.maximum((i - G).cummax(-1).values, m_in.unsqueeze(-1))
+
+    scores = (q @ k.mT) * decay_matrix(G, q.dtype, -m_all, i)
+    inherited = (G + m_in.unsqueeze(-1) - m_all).exp().to(q.dtype)
+    m_out = torch.cat((m_in[..., 1:], m_end.unsqueeze(-1)), -1)
+    written = (at_end - m_out.unsqueeze(-1)).exp().to(q.dtype)
+    kept = (last.squeeze(-1) + m_in - m_out).exp().to(q.dtype)
+    inside, C = carry(kept[..., None, None], k.mT @ (v * written.unsqueeze(-1)), C)
+    sums = scores @ v + (q @ inside) * inherited.unsqueeze(-1)
+    return from_chunks(_normalised(sums, m_all.to(q.dtype)), length), (C, m_end.to(q.dtype))
+
+
+def _mlstm_step(q: Tensor, k: Tensor, v: Tensor, i: Tensor, lf: Tensor, state: State) -> tuple[Tensor, State]:
+    """One position; k is scaled, and v has a 1 at its end."""
+    C, m = state
+    m_new = torch.maximum(lf + m, i)
+    kept, written = (lf + m - m_new).exp(), (i - m_new).exp()
+    C = C * kept[..., None, None] + (k * written.unsqueeze(-1)).unsqueeze(-1) * v.unsqueeze(-2)
+    return _normalised((q.unsqueeze(-2) @ C).squeeze(-2), m_new), (C, m_new)
+
+
+def _normalised(sums: Tensor, m: Tensor) -> Tensor:
+    """Divide by the last column; ``exp(-m)`` stays finite, so that its gradient does."""
+    least = math.log(torch.finfo(sums.dtype).max) * 0.9
+    floor = (-m.clamp_min(-least)).exp()
+    denominator = torch.maximum(sums[..., -1].abs(), floor) + EPS
+    return sums[..., :-1] / denominator.unsqueeze(-1)
+
+
+def _border_maxima(last: Tensor, largest: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    """m before each chunk ``(B, H, n)`` and after the last one ``(B, H)``, both in float64."""
+    before = []
+    m = m.double()
+    for last_i, largest_i in zip(last.unbind(-1), largest.unbind(-1), strict=True):
+        before.append(m)
+        m = torch.maximum(last_i + m, largest_i)
+    return torch.stack(before, -1), m
 
 
 class SLSTMState(NamedTuple):
@@ -43,10 +157,6 @@ def slstm_start(x: Tensor) -> SLSTMState:
 @full_precision
 def slstm_step(x: Tensor, R: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
     """One position: x ``(B, 4, H, D)`` and R as for :func:`slstm`; gives h ``(B, H, D)`` and the new state."""
-    return _step(x, R, state)
-
-
-def _step(x: Tensor, R: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
     h, c, n, m = state
     i, f, z, o = (x + torch.einsum("bhd,hsed->bshe", h, R)).unbind(1)
     lf = F.logsigmoid(f)
@@ -58,32 +168,22 @@ def _step(x: Tensor, R: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
 
 
 @full_precision
-def slstm_reference(x: Tensor, R: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The plain loop for :func:`slstm`."""
-
-    def step(x: Tensor, valid: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
-        h, after = _step(x, R, state)
-        kept = (torch.where(valid, new, old) for new, old in zip(after, state, strict=True))
-        return torch.where(valid, h, 0), SLSTMState(*kept)
-
-    valid = x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
-    return over_positions(step, (x, valid[..., None, None]), slstm_start(x))[0]
-
-
-@full_precision
-def slstm(x: Tensor, R: Tensor, mask: Tensor | None = None) -> Tensor:
+def slstm(x: Tensor, R: Tensor, mask: Tensor | None = None, *, plain: bool = False) -> Tensor:
     """Compute all positions, one after the other.
 
     Args:
         x: the slots i, f, z, o before their functions, biases included, ``(B, L, 4, H, D)``.
         R: recurrent maps of each head and slot, ``(H, 4, D out, D in)``.
         mask: ``(B, L)``, False at padding, which is skipped and gives 0.
+        plain: by the definition.
 
     Returns:
         h ``(B, L, H, D)``, in float32 at least.
     """
 
     def run(x: Tensor) -> Tensor:
+        if plain:
+            return over_positions(lambda x_t, state: slstm_step(x_t, R, state), (x,), slstm_start(x))[0]
         h: Tensor = _SLSTM.apply(x.permute(1, 3, 0, 2, 4).flatten(3), R.flatten(1, 2).mT)  # type: ignore[no-untyped-call]
         return h.permute(2, 0, 1, 3)
 

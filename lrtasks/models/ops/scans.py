@@ -1,0 +1,227 @@
+"""Scans of diagonal recurrences: plain ones, and the selective scan of Mamba.
+
+:func:`diagonal_scan` is ``h_t = a_t h_(t-1) + b_t``, each channel by itself, real or complex, in minGRU and minLSTM,
+LRU and S5, and RG-LRU. The gradient is the same recurrence run backwards: ``db_t = dh_t + conj(a_(t+1)) db_(t+1)`` and
+``da_t = db_t conj(h_(t-1))``.
+
+:func:`selective_scan` (S6; Gu and Dao, arXiv:2312.00752, section 3) has N states per channel:
+
+    h_t = exp(dt_t A) h_(t-1) + dt_t B_t u_t     (D channels, N states each)
+    y_t = h_t C_t                                (sum over states)
+
+With ``negative`` the transition is ``2 exp(dt_t A) - 1``, in (-1, 1] (Grazzi et al., arXiv:2411.12537, section 4). All
+h together are N times as large as the input. So the sequence is worked through in blocks, only the states between
+blocks are kept, and the gradient computes each block again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lrtasks.models.ops.chunked import full_precision, hide, over_positions, rows, start_state
+
+Form = Literal["plain", "sequential", "blocks"]
+
+NARROW = 2000
+"""Numbers per position below which blocks are faster than one step per position, on a CPU."""
+BLOCK = 64
+"""Positions of a block of the selective scan."""
+
+
+def _diagonal_step(a: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    h = a * h + b
+    return h, h
+
+
+@full_precision
+def diagonal_scan(a: Tensor, b: Tensor, initial: Tensor | None = None, form: Form | None = None) -> Tensor:
+    """``h_t = a_t h_(t-1) + b_t``, differentiable in all arguments.
+
+    Args:
+        a: ``(batch, length, ...)``, broadcastable to ``b``; ``|a| <= 1`` for ``blocks``, which multiply many of them.
+        b: ``(batch, length, ...)``; real or complex, as a.
+        initial: h before the first position, ``(batch, ...)``; None for zeros.
+        form: ``sequential``, one step per position; ``blocks``, about 2 sqrt(length) steps on more numbers each;
+            ``plain``, the definition, as a single position always is; None for the fastest one.
+
+    Returns:
+        h at all positions, shaped as ``b``, in float32 at least.
+    """
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    b = b.to(dtype)
+    start = torch.zeros_like(b[:, 0]) if initial is None else initial.to(dtype)
+    if b.shape[1] == 1:
+        return a * start.unsqueeze(1) + b
+    if form == "plain":
+        return over_positions(_diagonal_step, (a.expand_as(b), b), start)[0]
+    h: Tensor = _DiagonalScan.apply(a.to(dtype).expand_as(b), b, start, form)  # type: ignore[no-untyped-call]
+    return h
+
+
+class _DiagonalScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, initial: Tensor, form: Form | None) -> Tensor:
+        h = _scan(a.movedim(1, 0), b.movedim(1, 0), initial, form)
+        ctx.save_for_backward(a, h, initial)
+        ctx.form = form
+        return h.movedim(0, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        a, h, initial = ctx.saved_tensors
+        a = a.movedim(1, 0).conj()
+        # from the last position to the first; the decay that meets position t is that of position t + 1
+        turned = torch.cat((torch.zeros_like(a[:1]), a[1:].flip(0)))
+        gradient = _scan(turned, given.movedim(1, 0).flip(0), torch.zeros_like(initial), ctx.form).flip(0)
+        before = torch.cat((initial.unsqueeze(0), h[:-1])).conj()
+        return (gradient * before).movedim(0, 1), gradient.movedim(0, 1), a[0] * gradient[0], None
+
+
+def _scan(a: Tensor, b: Tensor, initial: Tensor, form: Form | None) -> Tensor:
+    """h for a and b of shape ``(length, batch, ...)``."""
+    if form is None:
+        form = "blocks" if initial.numel() < NARROW or a.device.type != "cpu" else "sequential"
+    return _by_blocks(a, b, initial) if form == "blocks" else _sequential(a, b, initial)
+
+
+def _sequential(a: Tensor, b: Tensor, initial: Tensor) -> Tensor:
+    h = torch.empty_like(b, memory_format=torch.contiguous_format)
+    before = initial
+    for a_t, b_t, h_t in rows(a.contiguous(), b.contiguous(), h):
+        torch.addcmul(b_t, a_t, before, out=h_t)
+        before = h_t
+    return h
+
+
+def _by_blocks(a: Tensor, b: Tensor, initial: Tensor) -> Tensor:
+    """All blocks of c positions at once from zeros, then block by block what each inherits from the one before."""
+    length = len(b)
+    c = math.isqrt(length - 1) + 1
+    n = -(-length // c)
+    A, H = (_blocks(x, n, c) for x in (a, b))
+    A_rows, H_rows = A.unbind(), H.unbind()
+    for j in range(1, c):
+        H_rows[j].addcmul_(A_rows[j], H_rows[j - 1])
+        A_rows[j].mul_(A_rows[j - 1])  # now the product of all a of the block so far
+    before = initial
+    for A_i, H_i in zip(A.unbind(1), H.unbind(1), strict=True):
+        H_i.addcmul_(A_i, before)
+        before = H_i[-1]
+    return H.transpose(0, 1).flatten(0, 1)[:length]
+
+
+def _blocks(x: Tensor, n: int, c: int) -> Tensor:
+    """A copy of ``(length, ...)`` as ``(c, n, ...)``, filled up with zeros at the end."""
+    filled = x.new_zeros(n, c, *x.shape[1:])
+    filled.flatten(0, 1)[: len(x)] = x
+    return filled.transpose(0, 1).contiguous()
+
+
+def _selective_step(
+    u: Tensor, dt: Tensor, B: Tensor, C: Tensor, A: Tensor, h: Tensor, negative: bool
+) -> tuple[Tensor, Tensor]:
+    """One position: u, dt ``(batch, D)``, B, C ``(batch, N)``, A ``(D, N)``, h ``(batch, D, N)`` to y and h."""
+    a = (dt.unsqueeze(-1) * A).exp()
+    h = (2 * a - 1 if negative else a) * h + (dt * u).unsqueeze(-1) * B.unsqueeze(-2)
+    return (h @ C.unsqueeze(-1)).squeeze(-1), h
+
+
+@full_precision
+def selective_scan(
+    u: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    state: Tensor | None = None,
+    mask: Tensor | None = None,
+    negative: bool = False,
+    *,
+    plain: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Compute all positions in little memory.
+
+    Args:
+        u: inputs, ``(batch, L, D)``.
+        dt: steps, at least 0, ``(batch, L, D)``.
+        A: eigenvalues, at most 0, ``(D, N)``.
+        B: how each input enters the states, ``(batch, L, N)``.
+        C: how the output reads them, ``(batch, L, N)``.
+        state: h before the first position, ``(batch, D, N)``; None for zeros.
+        mask: ``(batch, L)``, False at padding, which writes nothing and decays nothing.
+        negative: let the transitions be negative.
+        plain: by the definition, one position after the other, as a single position always is.
+
+    Returns:
+        y ``(batch, L, D)`` and h after the last position ``(batch, D, N)``, in float32 at least.
+    """
+    start, dt = start_state(state, u, len(u), *A.shape), hide(dt, mask)
+    if plain or u.shape[1] == 1:
+        return over_positions(lambda u, dt, B, C, h: _selective_step(u, dt, B, C, A, h, negative), (u, dt, B, C), start)
+    y, end = _SelectiveScan.apply(u, dt, A, B, C, start, negative)  # type: ignore[no-untyped-call]
+    return y, end
+
+
+class _SelectiveScan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, start: Tensor, negative: bool
+    ) -> tuple[Tensor, Tensor]:
+        u, dt, B, C = (x.transpose(0, 1).contiguous() for x in (u, dt, B, C))
+        y, h, borders = torch.empty_like(u), start, []
+        for first in range(0, len(u), BLOCK):
+            at = slice(first, first + BLOCK)
+            borders.append(h)
+            _, H = _selective_block(u[at], dt[at], A, B[at], h, negative)
+            torch.matmul(H, C[at].unsqueeze(-1), out=y[at].unsqueeze(-1))
+            h = H[-1].clone()
+        ctx.save_for_backward(u, dt, A, B, C, *borders)
+        ctx.negative = negative
+        return y.transpose(0, 1), h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, dh: Tensor) -> tuple[Tensor | None, ...]:
+        u, dt, A, B, C, *borders = ctx.saved_tensors
+        dy = dy.transpose(0, 1).contiguous()
+        du, ddt, dA, dB, dC = (torch.zeros_like(x) for x in (u, dt, A, B, C))
+        for i in range(len(borders) - 1, -1, -1):
+            at = slice(i * BLOCK, (i + 1) * BLOCK)
+            a, H = _selective_block(u[at], dt[at], A, B[at], borders[i], ctx.negative)
+            dC[at] = (dy[at].unsqueeze(-2) @ H).squeeze(-2)
+            # the same scan run backwards, from the gradient that the next block hands over
+            dH = dy[at].unsqueeze(-1) * C[at].unsqueeze(-2)
+            a_rows, rows = a.unbind(), dH.unbind()
+            rows[-1].add_(dh)
+            for t in range(len(rows) - 1, 0, -1):
+                rows[t - 1].addcmul_(a_rows[t], rows[t])
+            dh = a_rows[0] * rows[0]
+            entering = dt[at] * u[at]
+            dB[at] = (entering.unsqueeze(-2) @ dH).squeeze(-2)
+            of_entering = (dH @ B[at].unsqueeze(-1)).squeeze(-1)
+            du[at] = of_entering * dt[at]
+            # by dt A: the transition, or for 2 exp - 1 itself and 1
+            exponent = a.add_(1).mul_(dH) if ctx.negative else a.mul_(dH)
+            exponent[1:].mul_(H[:-1])
+            exponent[0].mul_(borders[i])
+            dA += torch.einsum("tbdn,tbd->dn", exponent, dt[at])
+            ddt[at] = exponent.mul_(A).sum(-1) + of_entering * u[at]
+        of_u, of_dt, of_B, of_C = (x.transpose(0, 1) for x in (du, ddt, dB, dC))
+        return of_u, of_dt, dA, of_B, of_C, dh, None
+
+
+def _selective_block(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, h: Tensor, negative: bool) -> tuple[Tensor, Tensor]:
+    """Transitions and states of one block, both ``(positions, batch, D, N)``; inputs ``(positions, batch, ...)``."""
+    a = (dt.unsqueeze(-1) * A).exp_()
+    if negative:
+        a.mul_(2).sub_(1)
+    H = (dt * u).unsqueeze(-1) * B.unsqueeze(-2)
+    for a_t, H_t in zip(a.unbind(), H.unbind(), strict=True):
+        h = H_t.addcmul_(a_t, h)
+    return a, H
