@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
+from lrtasks.models.ops import fla
 from lrtasks.models.ops.chunked import full_precision, hide
 from lrtasks.models.ops.delta_rule import delta_rule
 from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, l2_normalised
@@ -34,7 +35,7 @@ from lrtasks.models.recurrent import (
     PAPER_MQAR,
     SMALL,
     TRACKING,
-    RecurrentConfig,
+    KernelConfig,
     RecurrentLayer,
     log_uniform,
     state_zeros,
@@ -76,6 +77,7 @@ class DeltaLayer(RecurrentLayer):
         value_heads, d_value = value_heads or heads, config.expand_v * d_key
         self.heads, self.value_heads, self.n_h, self.d_key, self.d_value = heads, value_heads, n_h, d_key, d_value
         self.allow_neg_eigval, self.decay, self.lower_bound = config.allow_neg_eigval, decay, lower_bound
+        self.rule = fla.on(config.op_backend, delta_rule)
         keys, values = heads * d_key, value_heads * d_value
         self.q_proj, self.k_proj = _linear(d_model, keys), _linear(d_model, n_h * keys)
         self.v_proj, self.b_proj = _linear(d_model, n_h * values), _linear(d_model, n_h * value_heads)
@@ -116,7 +118,8 @@ class DeltaLayer(RecurrentLayer):
         k, beta = l2_normalised(k), beta.squeeze(-1).sigmoid()
         if self.value_heads > self.heads:
             q, k = (value.repeat_interleave(self.value_heads // self.heads, -2) for value in (q, k))
-        y, S = delta_rule(q, k, v, 2 * beta if self.allow_neg_eigval else beta, self._log_decay(x), S, mask)
+        beta = 2 * beta if self.allow_neg_eigval else beta
+        y, S = self.rule(q, k, v, beta, self._log_decay(x), state=S, mask=mask)
         gate = None if self.g_proj is None else torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
         return self.o_proj(self.o_norm(y, gate).flatten(-2)), (S, before_q, before_k, before_v)
 
@@ -142,7 +145,7 @@ def _log_decay(raw: Tensor, A_log: Tensor, bias: Tensor, lower_bound: float | No
 
 @registry.register("deltanet")
 @dataclass(frozen=True)
-class DeltaNet(RecurrentConfig):
+class DeltaNet(KernelConfig):
     """DeltaNet: a delta rule, which replaces the value stored under a key.
 
     Sources: Schlag, Irie and Schmidhuber (arXiv:2102.11174); the parallel form, Yang et al. (arXiv:2406.06484).

@@ -32,11 +32,21 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
+from lrtasks.models.ops import fla
 from lrtasks.models.ops.chunked import full_precision, hide
 from lrtasks.models.ops.decay import channel_decay, scalar_decay
 from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv
 from lrtasks.models.ops.positions import rotate_halves
-from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
+from lrtasks.models.recurrent import (
+    PAPER,
+    PAPER_MQAR,
+    SMALL,
+    TRACKING,
+    KernelConfig,
+    RecurrentConfig,
+    RecurrentLayer,
+    state_zeros,
+)
 
 FeatureMap = Literal["elu", "taylor"]
 EPS = {"elu": 1e-10, "taylor": 1e-12}
@@ -171,6 +181,7 @@ class GLALayer(RecurrentLayer):
         super().__init__()
         d_model, heads, decay = config.d_model, config.heads, config.decay
         self.heads, self.decay, (self.d_key, self.d_value) = heads, decay, config.widths()
+        self.op = fla.on(config.op_backend, channel_decay if decay == "channel" else scalar_decay)
         keys, values = heads * self.d_key, heads * self.d_value
         self.q_proj = nn.Linear(d_model, keys, bias=False)
         self.k_proj = nn.Linear(d_model, keys, bias=False)
@@ -206,8 +217,7 @@ class GLALayer(RecurrentLayer):
         else:
             g = _log_decay(self.gk_proj(x))
             g = torch.unflatten(g, -1, (self.heads, -1)) if self.decay == "channel" else g
-        op = channel_decay if self.decay == "channel" else scalar_decay
-        y, S = op(q * self.d_key**-0.5, k, v, g, S, mask)
+        y, S = self.op(q * self.d_key**-0.5, k, v, g, state=S, mask=mask)
         gate = torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
         return self.o_proj(self.g_norm_swish_gate(y, gate).flatten(-2)), (S, after, first + x.shape[1])
 
@@ -222,7 +232,7 @@ def _log_decay(raw: Tensor) -> Tensor:
 
 @registry.register("gla")
 @dataclass(frozen=True)
-class GLA(RecurrentConfig):
+class GLA(KernelConfig):
     """Gated linear attention: a sum of key-value products with an input-dependent decay per key channel.
 
     Source: Yang et al. (arXiv:2312.06635), section 4.

@@ -46,6 +46,7 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
+from lrtasks.models.ops import fla
 from lrtasks.models.ops.chunked import full_precision, hide
 from lrtasks.models.ops.decay import scalar_decay
 from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv
@@ -55,6 +56,7 @@ from lrtasks.models.recurrent import (
     PAPER_MQAR,
     SMALL,
     TRACKING,
+    KernelConfig,
     RecurrentConfig,
     RecurrentLayer,
     log_uniform,
@@ -165,6 +167,7 @@ class Mamba2Layer(RecurrentLayer):
         self.config = config
         d_model, d_inner, heads = config.d_model, config.expand * config.d_model, config.heads
         states = config.groups * config.d_state
+        self.decay = fla.on(config.op_backend, scalar_decay)
         self.sizes = (d_inner, d_inner + 2 * states, heads)
         self.mixed_sizes = [d_inner, states, states]
         self.in_proj = nn.Linear(d_model, sum(self.sizes), bias=False)
@@ -187,7 +190,7 @@ class Mamba2Layer(RecurrentLayer):
         B, C = (torch.unflatten(value, -1, (self.config.groups, -1)) for value in (B, C))
         x = torch.unflatten(x, -1, (-1, self.config.head_dim))
         v, g = _step_and_decay(x, dt, self.dt_bias, self.A_log)
-        y, S = scalar_decay(C, B, v, g, S, mask)
+        y, S = self.decay(C, B, v, g, state=S, mask=mask)
         return self.out_proj(self.norm((y + self.D.unsqueeze(-1) * x).flatten(-2), z)), (S, before)
 
 
@@ -200,7 +203,7 @@ def _step_and_decay(x: Tensor, raw: Tensor, bias: Tensor, A_log: Tensor) -> tupl
 
 @registry.register("mamba2")
 @dataclass(frozen=True)
-class Mamba2(HeadedMamba):
+class Mamba2(HeadedMamba, KernelConfig):
     """Mamba-2: a state of d_state numbers per channel, with one decay per head that depends on the input.
 
     Source: Dao and Gu (arXiv:2405.21060), sections 5 to 7.

@@ -135,6 +135,15 @@ class RecurrentConfig(ModelConfig):
             raise UsageError(f"{self.name} is a causal model: build it with causal=True")
 
 
+@dataclass(frozen=True)
+class KernelConfig(RecurrentConfig):
+    """A recurrent model whose op has a GPU kernel in flash-linear-attention."""
+
+    op_backend: Literal["auto", "torch", "fla"] = parameter(
+        "auto", "what computes the recurrence: torch, or flash-linear-attention; auto: the latter on a GPU", later=True
+    )
+
+
 @torch.no_grad()
 def shrink_outputs(model: nn.Module) -> None:
     """Divide the map of each residual block back to the stream by the square root of their number."""

@@ -27,10 +27,11 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.base import Block, ResidualBlock, streaming
+from lrtasks.models.ops import fla
 from lrtasks.models.ops.chunked import full_precision, hide
 from lrtasks.models.ops.delta_rule import low_rank_rule
 from lrtasks.models.ops.layers import Recurrent
-from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
+from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, KernelConfig, RecurrentLayer, state_zeros
 from lrtasks.spec import Spec
 
 MIXED = "rwkvag"
@@ -81,6 +82,7 @@ class RWKV7Layer(RecurrentLayer):
         super().__init__()
         d_model, heads, layers = config.d_model, config.heads, config.layers
         self.heads, self.allow_neg_eigval = heads, config.allow_neg_eigval
+        self.rule = fla.on(config.op_backend, low_rank_rule)
         rank_w, rank_a, rank_v, rank_g = config.ranks or default_ranks(d_model)
         early, late = 1 - index / layers, index / max(layers - 1, 1)
         channel = torch.arange(d_model)
@@ -135,7 +137,7 @@ class RWKV7Layer(RecurrentLayer):
             for value in (r, k * self.k_k, k * (1 + (a - 1) * self.k_a), v, a, w)
         )
         kk = F.normalize(raw, dim=-1)
-        y, S = low_rank_rule(r, w, k, v, -kk, kk * (2 * a if self.allow_neg_eigval else a), S, mask)
+        y, S = self.rule(r, w, k, v, -kk, kk * (2 * a if self.allow_neg_eigval else a), state=S, mask=mask)
         normed = _group_norm(y.flatten(-2), self.heads, self.g_norm.weight, self.g_norm.bias, self.g_norm.eps)
         bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v
         gate = self.g_lora(x_g)
@@ -222,7 +224,7 @@ class RWKV7Stack(Block):
 
 @registry.register("rwkv7")
 @dataclass(frozen=True)
-class RWKV7(RecurrentConfig):
+class RWKV7(KernelConfig):
     """RWKV-7: a matrix state with a decay per channel, and separate strengths for erasing and writing.
 
     Source: Peng et al. (arXiv:2503.14456).

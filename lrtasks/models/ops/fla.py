@@ -1,0 +1,141 @@
+"""GPU kernels of flash-linear-attention (extra ``gpu``) for the ops with a matrix state.
+
+:func:`on` turns an op into one that takes the kernel where it can. The kernels compute what the ops define, with
+products in TF32 or bfloat16: results may differ by 1e-3 of their size in float32, and by 2e-2 in bfloat16. The package
+is imported when the first model on a GPU asks for it.
+
+Source: Yang and Zhang, flash-linear-attention, https://github.com/fla-org/flash-linear-attention (functions of 0.6.0).
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lrtasks.errors import UsageError
+from lrtasks.models.ops.chunked import hide
+from lrtasks.models.ops.decay import channel_decay, scalar_decay
+from lrtasks.models.ops.delta_rule import delta_rule, low_rank_rule
+
+OpBackend = Literal["auto", "torch", "fla"]
+Op = Callable[..., tuple[Tensor, Tensor]]
+
+DEVICES = ("cuda",)
+WIDTHS = (16, 32, 64, 128, 256)
+"""Widths of a head's keys and values that the kernels take."""
+
+
+def on(backend: OpBackend, op: Op) -> Op:
+    """``op``, computed by its kernel if ``backend`` allows it and the inputs fit, and by torch if not.
+
+    Args:
+        backend: ``torch``: never; ``auto``: on a GPU; ``fla``: on a GPU, and nowhere else.
+        op: an op of :mod:`~lrtasks.models.ops.decay` or :mod:`~lrtasks.models.ops.delta_rule`.
+
+    Raises:
+        UsageError: for ``fla`` on a machine without a GPU.
+    """
+    if backend == "fla" and not torch.cuda.is_available():
+        raise UsageError("op_backend=fla needs a GPU with CUDA, found none; take op_backend=torch or auto")
+    if backend == "torch":
+        return op
+
+    def run(*inputs: Tensor, state: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        q, v = inputs[0], inputs[3 if op is low_rank_rule else 2]
+        if q.device.type in DEVICES and q.shape[1] > 1 and _usable(q, v):
+            return _KERNELS[op](*inputs, state=state, mask=mask)
+        return op(*inputs, state=state, mask=mask)
+
+    return run
+
+
+def _usable(q: Tensor, v: Tensor) -> bool:
+    """Whether the kernels take these inputs; a warning, which the run's record keeps, says why they do not."""
+    reason = ""
+    if q.dtype == torch.float64:
+        reason = "its kernels have no float64"
+    elif found := {q.shape[-1], v.shape[-1]}.difference(WIDTHS):
+        reason = f"its kernels take heads of widths {WIDTHS}, found {', '.join(map(str, sorted(found)))}"
+    else:
+        try:
+            importlib.import_module("fla.ops")
+        except Exception as error:  # what a package compiled for another machine raises is not foreseeable
+            reason = f"it cannot be imported ({type(error).__name__}: {error}); pip install 'lrtasks[gpu]'"
+    if reason:
+        warnings.warn(f"flash-linear-attention is not used: {reason}", stacklevel=2)
+    return not reason
+
+
+def _call(module: str, name: str, *inputs: Tensor, state: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
+    """One kernel, given inputs of one type, to y and S in float32."""
+    kernel = getattr(importlib.import_module(f"fla.ops.{module}"), name)
+    if torch.is_autocast_enabled("cuda"):
+        inputs = tuple(x.to(torch.get_autocast_dtype("cuda")) for x in inputs)
+    start = None if state is None else state.float()
+    y, S = kernel(*inputs, scale=1.0, initial_state=start, output_final_state=True, **options)
+    return y.float(), S.float()
+
+
+def _scalar_decay(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, state: Tensor | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    q, k = (x.repeat_interleave(v.shape[2] // x.shape[2], 2) for x in (q, hide(k, mask)))
+    return _call("simple_gla", "chunk_simple_gla", q, k, v, state=state, g=hide(g, mask).float())
+
+
+def _channel_decay(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, state: Tensor | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    return _call("gla", "chunk_gla", q, hide(k, mask), v, state=state, g=hide(g, mask).float())
+
+
+def _delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None, *, state: Tensor | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    n_h = k.shape[1] // q.shape[1]
+    steps = mask if mask is None or n_h == 1 else mask.repeat_interleave(n_h, 1)
+    inputs = q, hide(k, steps), v
+    gates = {"beta": hide(beta, steps).float()}
+    if g is not None:
+        gates["g"] = hide(g, mask).float()
+    if n_h > 1:
+        return _call(
+            *("gated_delta_product", "chunk_gated_delta_product"),
+            *inputs,
+            state=state,
+            num_householder=n_h,
+            **{"g": None, **gates},
+        )
+    if g is None:
+        return _call("delta_rule", "chunk_delta_rule", *inputs, state=state, **gates)
+    if g.dim() == q.dim():
+        return _call("kda", "chunk_kda", *inputs, state=state, **gates)
+    return _call("gated_delta_rule", "chunk_gated_delta_rule", *inputs, state=state, **gates)
+
+
+def _low_rank_rule(
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    state: Tensor | None,
+    mask: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    w, k, a, b = (hide(x, mask) for x in (w, k, a, b))
+    return _call("rwkv7", "chunk_rwkv7", r, w, k, v, a, b, state=state)
+
+
+_KERNELS: dict[Op, Op] = {
+    scalar_decay: _scalar_decay,
+    channel_decay: _channel_decay,
+    delta_rule: _delta_rule,
+    low_rank_rule: _low_rank_rule,
+}
