@@ -100,17 +100,12 @@ def _delta_rule(
     n_h = k.shape[1] // q.shape[1]
     steps = mask if mask is None or n_h == 1 else mask.repeat_interleave(n_h, 1)
     inputs = q, hide(k, steps), v
-    gates = {"beta": hide(beta, steps).float()}
+    gates: dict[str, Any] = {"beta": hide(beta, steps).float()}
     if g is not None:
         gates["g"] = hide(g, mask).float()
     if n_h > 1:
-        return _call(
-            *("gated_delta_product", "chunk_gated_delta_product"),
-            *inputs,
-            state=state,
-            num_householder=n_h,
-            **{"g": None, **gates},
-        )
+        options = {"g": None, **gates, "num_householder": n_h}
+        return _call("gated_delta_product", "chunk_gated_delta_product", *inputs, state=state, **options)
     if g is None:
         return _call("delta_rule", "chunk_delta_rule", *inputs, state=state, **gates)
     if g.dim() == q.dim():
