@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.compiling import announced
+from lrtasks.generators.compiling import announced, compiled
 from lrtasks.generators.pathfinder import placement
 from lrtasks.generators.pathfinder.placement import Scene
 from lrtasks.generators.pathfinder.settings import Settings
@@ -153,10 +153,16 @@ def paste_dashes(canvas: np.ndarray, shared: Kit, dashes: np.ndarray) -> None:
 
 def normalised(canvas: np.ndarray, peak: float) -> np.ndarray:
     """Scale 0..peak to 0..255 and round, halves to even; uint8."""
-    grey = canvas.astype(np.float64)
-    grey /= peak  # in place: fresh memory costs more than the arithmetic
-    grey *= 255
-    return np.rint(grey, out=grey).astype(np.uint8)
+    grey = np.zeros(canvas.shape, np.uint8)
+    _normalise(canvas.ravel(), peak, grey.ravel())
+    return grey
+
+
+@compiled
+def _normalise(canvas: np.ndarray, peak: float, grey: np.ndarray) -> None:
+    for pixel in range(len(canvas)):
+        if canvas[pixel] > 0:  # most are not
+            grey[pixel] = int(np.rint(float(canvas[pixel]) / peak * 255))
 
 
 @functools.lru_cache(maxsize=4096)
