@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy is loaded
 import numpy as np
 
 from lrtasks.generators import Task, make, names, registry
-from lrtasks.generators.tasks.signals import Mips, nearest_so_far
+from lrtasks.generators.tasks.mips import Mips, nearest_so_far
 
 
 def cpu_seconds(call: Callable[[int], object], repeats: int) -> float:

@@ -187,7 +187,7 @@ def _describe(kind: str, name: str, cls: Any) -> dict[str, Any]:
 
 def _size_at_small(name: str) -> dict[str, Any]:
     """Parameters and streaming state of a model at its ``small`` preset on shift, or why there is no such model."""
-    from lrtasks.generators.tasks.signals import Shift
+    from lrtasks.generators.tasks.shift import Shift
     from lrtasks.models.base import Backbone, state_bytes
     from lrtasks.models.factory import model_factory, model_presets
 

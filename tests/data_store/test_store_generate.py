@@ -22,7 +22,7 @@ import lrtasks
 from lrtasks.data import generate, info, open_dataset, verify
 from lrtasks.data.store import LOCK, GenerationError, Store
 from lrtasks.data.write import split_counts
-from lrtasks.generators.tasks.signals import Shift
+from lrtasks.generators.tasks.shift import Shift
 
 TASK = Few(kinds=256)
 FEW = {"samples": 60, "split": (0.6, 0.2, 0.2), "shard_size": 7}

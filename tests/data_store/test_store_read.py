@@ -25,7 +25,7 @@ from lrtasks.data.manifest import read_manifest
 from lrtasks.data.store import Store
 from lrtasks.generators.base import Task
 from lrtasks.generators.pixels import from_bytes
-from lrtasks.generators.tasks.signals import Shift
+from lrtasks.generators.tasks.shift import Shift
 from lrtasks.spec import Batch
 
 THIRDS = (0.6, 0.2, 0.2)

@@ -26,7 +26,7 @@ from lrtasks.data import StoredDataset, epoch_order, generate, open_dataset, rea
 from lrtasks.data.manifest import Shard, read_manifest
 from lrtasks.data.store import LARGEST_TEXT, GenerationError, Store
 from lrtasks.data.write import MAX_SAMPLES
-from lrtasks.generators.tasks.signals import Shift
+from lrtasks.generators.tasks.shift import Shift
 from lrtasks.spec import Sample
 
 

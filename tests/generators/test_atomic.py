@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from lrtasks.errors import UsageError
 from lrtasks.generators import make
 from lrtasks.generators.base import MAX_SEED, SPLITS, Split
-from lrtasks.generators.tasks.signals import Shift, nearest_so_far
+from lrtasks.generators.tasks.mips import nearest_so_far
+from lrtasks.generators.tasks.shift import Shift
 
 SEEDS = st.integers(0, MAX_SEED)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lrtasks.generators import Batch, Task, make
 from lrtasks.generators.base import MAX_SEED, SPLITS, Split
-from lrtasks.generators.tasks.signals import unit_vectors
+from lrtasks.generators.signals import unit_vectors
 
 
 def z_scores(counts: Sequence[int] | np.ndarray, expected: float, probability: float) -> np.ndarray:

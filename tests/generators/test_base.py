@@ -17,7 +17,7 @@ from lrtasks.generators import Sample, Task, make
 from lrtasks.generators import randomness as rng
 from lrtasks.generators.base import MAX_SEED, SPLITS, Split, stack
 from lrtasks.generators.baselines import MajorityClass, PositionMean, Rule, ScaledFirstValue, bin_starts
-from lrtasks.generators.tasks.signals import noise
+from lrtasks.generators.signals import noise
 from lrtasks.spec import Spec
 
 SEEDS = st.integers(0, MAX_SEED)

@@ -10,7 +10,7 @@ from scipy import stats
 
 import lrtasks
 from lrtasks.errors import UsageError
-from lrtasks.generators.tasks.retrieval import Mqar
+from lrtasks.generators.tasks.mqar import Mqar
 
 
 @st.composite

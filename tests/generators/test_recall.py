@@ -10,7 +10,7 @@ from scipy import stats
 
 import lrtasks
 from lrtasks.errors import UsageError
-from lrtasks.generators.tasks.retrieval import Recall, window_lookup
+from lrtasks.generators.tasks.recall import Recall, window_lookup
 
 
 @st.composite

@@ -8,7 +8,7 @@ from published_arrays import asked, published, same_law
 from scipy import stats
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.tasks.structure import Dyck, _share_within
+from lrtasks.generators.tasks.dyck import Dyck, _share_within
 from lrtasks.spec import Batch
 
 

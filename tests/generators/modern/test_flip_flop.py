@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.tasks.state import FlipFlop
+from lrtasks.generators.tasks.flip_flop import FlipFlop
 
 
 @pytest.mark.parametrize("clean", [False, True])

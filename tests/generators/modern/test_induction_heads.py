@@ -8,7 +8,7 @@ from published_arrays import published, same_law
 from scipy import stats
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.tasks.copying import InductionHeads
+from lrtasks.generators.tasks.induction_heads import InductionHeads
 
 
 def test_published_sequences() -> None:

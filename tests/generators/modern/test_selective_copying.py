@@ -9,7 +9,7 @@ from scipy import stats
 
 from lrtasks.errors import UsageError
 from lrtasks.generators import make
-from lrtasks.generators.tasks.copying import SelectiveCopying
+from lrtasks.generators.tasks.selective_copying import SelectiveCopying
 
 ARRAYS = published("selective")
 S4 = SelectiveCopying(noise=112, memorise=16, alphabet=16)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.tasks.structure import Stack
+from lrtasks.generators.tasks.stack import Stack
 
 
 @pytest.mark.parametrize("feed", ["teacher", "blank"])

@@ -10,7 +10,7 @@ from published_arrays import published, same_law
 
 from lrtasks.errors import UsageError
 from lrtasks.generators import make
-from lrtasks.generators.tasks.state import WordProblem
+from lrtasks.generators.tasks.word_problem import WordProblem
 
 GROUPS = {"Z2": "Z2", "S3": "S3", "S4": "S4", "A5": "A5", "Z60": "Z60", "A4_x_Z5": "A4xZ5"}
 

@@ -1,8 +1,7 @@
-"""State: flip-flop and word-problem keep a state that every token may change."""
+"""Multiply group elements from left to right; at every position give the product so far."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -14,129 +13,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
+from lrtasks.generators.base import MAX_LENGTH, budget, registry
 from lrtasks.generators.baselines import Baseline, octave
-from lrtasks.generators.tokens import TokenTask, last_where
+from lrtasks.generators.tokens import TokenTask
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
-WRITE, READ, IGNORE, ZERO, ONE, BLANK = range(6)
-SYMBOLS = "wri01_"
-
-
-@registry.register("flip-flop")
-@dataclass(frozen=True)
-class FlipFlop(TokenTask):
-    """Return the bit that was written last, whatever came after it.
-
-    Each of ``instructions`` is a letter and a bit. The first letter is w (write), the last r (read); the others are i
-    (ignore) with probability ``ignore``, else w or r with equal probability, independently. The bit after w and i is
-    uniform; the bit after r is the one that was written last, and it is the label at the r. Tokens: w 0, r 1, i 2,
-    bit 0 is 3, bit 1 is 4. Source: Liu et al., "Exposing Attention Glitches with Flip-Flop Language Modeling"
-    (arXiv:2306.00946), section 3; numbers of the dataset synthseq/flipflop.
-
-    One repair, off by default: with ``clean`` a blank, token 5, stands after each r in place of the answer, which
-    otherwise makes every read after a read trivial.
-
-    >>> task = FlipFlop(instructions=5)
-    >>> task.answer([0, 4, 2, 3, 1, 4, 2, 3, 1, 4]).tolist()
-    [-100, -100, -100, -100, 4, -100, -100, -100, 4, -100]
-    """
-
-    group: ClassVar[str] = "state"
-    presets: ClassVar[Presets] = {
-        # What counts is the sparse test, on which good models err seldom: many test samples.
-        "small": {
-            "instructions": 128,
-            "clean": True,
-            **budget(batch_size=32, steps=1500, test_batches=100),
-        },
-        # Liu et al.: 10,000 steps of 16 sequences of 512 tokens, AdamW; the dataset's 160,000 sparse sequences.
-        "paper": {
-            **budget(steps=10_000, batch_size=16, lr=3e-4, weight_decay=0.1, schedule="linear", warmup_steps=50),
-            **budget(eval_every=500, val_batches=20, test_batches=1000),
-        },
-    }
-
-    instructions: int = parameter(256, "number of instructions; two tokens each", at_least=2, at_most=MAX_LENGTH // 2)
-    ignore: float = parameter(0.8, "probability of an instruction to ignore", at_least=0, at_most=1)
-    ignore_tests: tuple[float, float] = parameter(
-        (0.98, 0.1), "the same probability in the further tests sparse and dense", at_least=0, at_most=1
-    )
-    clean: bool = parameter(False, "a blank in place of the bit after each read")
-
-    @property
-    def input(self) -> Spec:
-        return Spec("token", 2 * self.instructions, BLANK + self.clean)
-
-    @property
-    def target(self) -> Spec:
-        return Spec("token", 2 * self.instructions, BLANK)
-
-    def sample(self, rng: np.random.Generator) -> Sample:
-        count = self.instructions
-        chance = rng.random(count)
-        letters = np.where(chance < (1 - self.ignore) / 2, WRITE, READ)
-        letters[chance >= 1 - self.ignore] = IGNORE
-        letters[0], letters[-1] = WRITE, READ
-        written = rng.integers(ZERO, BLANK, size=count)
-        reads = letters == READ
-        x = np.empty(2 * count, dtype=np.int64)
-        x[::2] = letters
-        x[1::2] = np.where(reads, BLANK if self.clean else written[last_where(letters == WRITE)], written)
-        return Sample(x, self.label(x))
-
-    def label(self, x: np.ndarray) -> np.ndarray:
-        y = np.full(len(x), IGNORED)
-        letters = x[::2]
-        y[::2] = np.where(letters == READ, x[1::2][last_where(letters == WRITE)], IGNORED)
-        return y
-
-    def verify(self, tokens: np.ndarray) -> None:
-        self.divide(tokens, 2)
-        letters, bits = tokens[::2], tokens[1::2]
-        self.allow(letters, WRITE, ZERO, "instructions (w, r, i)", 0, 2)
-        self.allow(bits, ZERO, BLANK + 1, "bits (0, 1) and blanks", 1, 2)
-        if letters[0] != WRITE:
-            self.refuse(f"the first instruction must write (0), found {letters[0]}")
-        blank = (bits == BLANK) & (letters != READ)
-        if blank.any():
-            self.refuse(f"a blank may follow a read alone, found one at {2 * int(blank.argmax()) + 1}")
-
-    def tests(self) -> Mapping[str, Task]:
-        """Few writes and reads, many of them, and 2 and 4 times as many instructions."""
-        sparse, dense = (dataclasses.replace(self, ignore=ignore) for ignore in self.ignore_tests)
-        return {"sparse": sparse, "dense": dense, **self.scaled("instructions", by=(2, 4))}
-
-    def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent bit, and the last bit in the text, whatever the instruction before it."""
-        return {**super().baselines(), "last-bit": self.rule(_last_bit)}
-
-    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By instructions since the write, in octaves, and by ignored bits since then that disagree: 0, 1-3 or 4+."""
-        letters, bits = batch.x[:, ::2], batch.x[:, 1::2]
-        last = np.maximum(last_where(letters == WRITE), 0)
-        zeros, ones = (np.cumsum((letters == IGNORE) & (bits == bit), axis=1) for bit in (ZERO, ONE))
-        one = np.take_along_axis(bits, last, axis=1) == ONE
-        zeros, ones = (count - np.take_along_axis(count, last, axis=1) for count in (zeros, ones))
-        other = np.where(one, zeros, ones)
-        labels = np.where(other == 0, "0", np.where(other < 4, "1-3", "4+"))
-        distance = octave(np.arange(letters.shape[1]) - last)
-        return {"distance": np.repeat(distance, 2, axis=1), "disagreeing": np.repeat(labels, 2, axis=1)}
-
-    def text(self, batch: Batch, index: int) -> str:
-        """The instructions, such as ``w1 i0 r1``; with a blank after reads, the answer follows after a colon."""
-        x, y = batch.x[index], batch.y[index]
-        return " ".join(
-            SYMBOLS[letter] + (f"_:{SYMBOLS[label]}" if bit == BLANK else SYMBOLS[bit])
-            for letter, bit, label in zip(x[::2], x[1::2], y[::2], strict=True)
-        )
-
-
-def _last_bit(x: np.ndarray) -> np.ndarray:
-    return np.take_along_axis(x, np.maximum(last_where((x == ZERO) | (x == ONE)), 1), axis=1)
-
-
 WINDOW = 8
+
 MAX_ORDER = 2**16
 
 # DeltaProduct (arXiv:2502.10297) and its code: 100 epochs of 100,000 sequences in batches of 2,048.
@@ -300,9 +183,6 @@ class WordProblem(TokenTask):
         return f"{' '.join(self.named(x))} | {' '.join(self.named(y[y >= 0]))}"
 
 
-WordProblem.group = "state"  # the capability; the parameter of an instance hides it
-
-
 @functools.lru_cache(maxsize=64)
 def _permutations(name: str) -> np.ndarray:
     """The permutations of Sn or An in lexicographic order, entries from 0."""
@@ -348,3 +228,6 @@ def _names(name: str) -> np.ndarray:
     if name[0] == "Z":
         return np.arange(int(name[1:])).astype(str)
     return np.array(["".join(str(entry + 1) for entry in row) for row in _permutations(name)])
+
+
+WordProblem.group = "state"  # the capability; the parameter of an instance hides it

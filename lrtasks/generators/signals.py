@@ -1,0 +1,115 @@
+"""What the atomic tasks of the DLR paper (Gupta et al., arXiv:2212.00768, section 3.1) share: noise and its positions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, Rngs, Task, budget
+from lrtasks.spec import Batch, Sample, Spec
+
+# no model of the package leaves its floor at small-hard in 2,000 steps of 16 samples
+HARD: dict[str, dict[str, Any]] = {"small-hard": {"length": 256}, "paper": {"length": 4096}}
+
+EASY = budget(batch_size=64, steps=3000)
+
+
+@dataclass(frozen=True)
+class SignalTask(Task):
+    """Base of the atomic tasks: L values of noise, and a target that is a function of them.
+
+    The last two channels of an input of T positions hold cos(2πt/T) and sin(2πt/T). A subclass writes :meth:`respond`;
+    one whose signal is more than a channel of noise overrides :meth:`draw`.
+    """
+
+    presets: ClassVar[Presets] = {"small": {"length": 256}, "paper": {"length": 4096}}
+
+    length: int = parameter(4096, "sequence length L", at_least=2, at_most=MAX_LENGTH)
+
+    @property
+    def input(self) -> Spec:
+        return Spec("real", self.length, 3)
+
+    @property
+    def target(self) -> Spec:
+        return Spec("real", self.length, 1)
+
+    def respond(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Write the target of one input ``x`` into ``y``, which holds zeros; both float32, without batch axis."""
+        raise NotImplementedError
+
+    def draw(self, rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> dict[str, Any] | None:
+        """Write one sample into ``x`` and ``y``, which hold zeros but for the positional channels; return its details.
+
+        Noise at the first L positions of channel 0, unless a subclass says otherwise.
+        """
+        x[: self.length, 0] = noise(rng, self.length)
+        self.respond(x, y)
+        return None
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        x, y = (np.zeros(spec.shape(1)[1:], np.float32) for spec in (self.input, self.target))
+        return Sample(x, y, meta=self._draw(rng, x, y))
+
+    def samples(self, rngs: Rngs) -> Batch:
+        x, y = (np.zeros(spec.shape(len(rngs)), np.float32) for spec in (self.input, self.target))
+        details = [self._draw(*parts) for parts in zip(rngs, x, y, strict=True)]
+        names = details[0] or ()
+        meta = {name: np.array([detail[name] for detail in details if detail]) for name in names}
+        return Batch(x, y, meta=meta or None)
+
+    def _draw(self, rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> dict[str, Any] | None:
+        x[:, -2], x[:, -1] = _positions(len(x))  # column by column: six times as fast as both at once
+        return self.draw(rng, x, y)
+
+    def answer(self, x: np.ndarray) -> np.ndarray:
+        y = np.zeros(self.target.shape(1)[1:], np.float32)
+        self.respond(self.checked_input(x), y)
+        return y
+
+    def tests(self) -> Mapping[str, Task]:
+        return self.longer()
+
+
+def noise(rng: np.random.Generator, length: int) -> np.ndarray:
+    """White Gaussian noise divided by its largest absolute value; ``(length,)`` float32."""
+    signal = rng.standard_normal(length)
+    signal /= max(signal.max(), -signal.min())
+    return signal.astype(np.float32)
+
+
+def unit_vectors(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Vectors drawn uniformly from the unit sphere of the last axis; float64."""
+    vectors = rng.standard_normal(shape)
+    vectors /= np.sqrt(np.einsum("...d,...d->...", vectors, vectors))[..., None]
+    return vectors
+
+
+@functools.lru_cache(maxsize=8)
+def _positions(length: int) -> np.ndarray:
+    angle = 2 * np.pi * np.arange(length) / length
+    table = np.stack([np.cos(angle), np.sin(angle)]).astype(np.float32)
+    table.setflags(write=False)
+    return table
+
+
+class Lagged(SignalTask):
+    """A task that keeps the lags of the trained length, ``coded``, at other lengths."""
+
+    lags_of: int | None
+
+    def check(self) -> None:
+        if self.lags_of == self.length:
+            object.__setattr__(self, "lags_of", None)
+
+    @property
+    def coded(self) -> int:
+        return self.lags_of or self.length
+
+    def at_length(self, length: int) -> Task:
+        return self.make(**{**self.parameters(), "length": length, "lags_of": self.coded})

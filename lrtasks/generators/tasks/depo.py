@@ -1,0 +1,258 @@
+"""A cycle of nodes is given as edges in random order: give the node that comes k steps after a node."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import Task, registry
+from lrtasks.generators.baselines import Baseline
+from lrtasks.generators.tokens import TokenTask
+from lrtasks.spec import IGNORED, Batch, Sample, Spec
+
+Word = tuple[int, ...]
+
+PAD = 0
+
+
+@registry.register("depo")
+@dataclass(frozen=True)
+class Depo(TokenTask):
+    """A cycle of nodes is given as edges in random order: give the node that comes k steps after a node.
+
+    With (V, a, b) = ``words``, N the greatest of ``nodes`` and K = ``hops``: a node's name is a word of a..b tokens,
+    its size uniform, its tokens uniform over 1..V, V added to the last; all names of a sample differ. Tokens: 0 pads,
+    1..2V words, 2V + k "k steps" for k = 1..K, then ANSWER and BEGIN. A sample is BEGIN; the edges v_i v_(i+1 mod n) in
+    random order; then for min(n, ``queries``) distinct nodes "k steps", the node, ANSWER, and the node v_(i+k);
+    padding on the right. Labels: the answer's first token at ANSWER, each further one at the token before it.
+
+    ``law="published"``: in training n is drawn from ``nodes`` with weight 1/(n + √N) and k from 1..K uniformly; in
+    validation and test n = N, and k is uniform over the powers of two up to K, and K (and 24 if K = 32). Source:
+    Allen-Zhu, "Physics of Language Models: Part 4.1, Architecture Design and the Magic of Canon Layers"
+    (arXiv:2512.17351), task Depo; code facebookresearch/PhysicsLM4, which has errors and labels the token
+    ANSWER too.
+    ``law="clean"``: n and k are uniform everywhere. Its presets have words of one token, whose end is known.
+
+    >>> task = Depo(nodes=3, hops=2, words=(3, 1, 1), law="clean")
+    >>> a, b, c, two, ANSWER, BEGIN = 4, 5, 6, 8, 9, 10
+    >>> task.answer([BEGIN, b, c, a, b, c, a, two, a, ANSWER, c]).tolist()[-3:]
+    [-100, 6, -100]
+    """
+
+    group: ClassVar[str] = "hops"
+    presets: ClassVar[Presets] = {
+        "small": {"law": "clean", "nodes": 12, "hops": 2, "queries": 8, "words": (32, 1, 1)},
+        "small-hard": {"law": "clean", "nodes": 24, "hops": 4, "queries": 10, "words": (64, 1, 1)},
+        # Depo1 of the paper at its least N
+        "paper": {"nodes": (3, 225), "hops": 8, "queries": 10, "words": (50, 1, 2)},
+    }
+
+    nodes: int | tuple[int, int] = parameter(
+        (3, 75), "number of nodes n; two numbers: the least and the greatest", at_least=2, at_most=2**16
+    )
+    hops: int = parameter(8, "greatest number of steps K", at_least=1, at_most=1024)
+    queries: int = parameter(10, "questions of a sample, at most one per node", at_least=1, at_most=2**16)
+    words: tuple[int, int, int] = parameter(
+        (50, 1, 2), "vocabulary of names V, least and most tokens of a name", at_least=1, at_most=2**20
+    )
+    law: Literal["published", "clean"] = parameter("published", "how numbers of nodes and of steps are drawn")
+
+    def check(self) -> None:
+        _, most = self.span("nodes")
+        vocab, short, long = self.words
+        if not short <= long <= 16:
+            self.refuse(f"words must have a least and a most number of tokens, at most 16, found {list(self.words)}")
+        names = sum(vocab**size for size in range(short, long + 1))
+        if names < most:
+            self.refuse(f"words {list(self.words)} give {names} names, too few for {most} nodes")
+
+    @property
+    def _hop(self) -> int:
+        """The token "k steps" is this plus k."""
+        return 2 * self.words[0]
+
+    @property
+    def _answer(self) -> int:
+        return self._hop + self.hops + 1
+
+    @property
+    def _begin(self) -> int:
+        return self._answer + 1
+
+    @property
+    def input(self) -> Spec:
+        most, long = self.span("nodes")[1], self.words[2]
+        return Spec("token", 1 + 2 * most * long + min(most, self.queries) * (2 + 2 * long), self._begin + 1)
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", self.input.length, self._hop + 1)
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        n = self._count(rng)
+        names = self._names(rng, n)
+        x = [self._begin]
+        for node in rng.permutation(n).tolist():
+            x += names[node]
+            x += names[(node + 1) % n]
+        y = [IGNORED] * len(x)
+        asked = rng.permutation(n)[: self.queries].tolist()
+        for node, k in zip(asked, self._steps(rng, len(asked)), strict=True):
+            answer = names[(node + k) % n]
+            x += [self._hop + k, *names[node], self._answer, *answer]
+            y += [IGNORED] * (1 + len(names[node])) + [*answer, IGNORED]
+        padding = self.input.length - len(x)
+        least, most = self.span("nodes")
+        fixed = least == most and self.words[1] == self.words[2]
+        mask = None if fixed else np.arange(self.input.length) < len(x)
+        return Sample(np.array(x + [PAD] * padding), np.array(y + [IGNORED] * padding), mask)
+
+    def _count(self, rng: np.random.Generator) -> int:
+        least, most = self.span("nodes")
+        if self.law == "clean":
+            return int(rng.integers(least, most + 1))
+        if self.testing or least == most:
+            return most
+        bounds = _cumulative(least, most)
+        return least + int(np.searchsorted(bounds, rng.random() * bounds[-1], side="right"))
+
+    def _steps(self, rng: np.random.Generator, count: int) -> list[int]:
+        if self.law == "clean" or not self.testing:
+            steps: list[int] = rng.integers(1, self.hops + 1, count).tolist()
+            return steps
+        tested = sorted(
+            {2**i for i in range(self.hops.bit_length())} | {self.hops} | ({24} if self.hops == 32 else set())
+        )
+        return [tested[i] for i in rng.integers(len(tested), size=count).tolist()]
+
+    def _names(self, rng: np.random.Generator, n: int) -> list[Word]:
+        """``n`` different words; one that comes again is drawn anew."""
+        vocab, short, long = self.words
+        if short == long == 1:
+            return [(vocab + 1 + token,) for token in rng.permutation(vocab)[:n].tolist()]
+        found: dict[Word, None] = {}
+        while len(found) < n:
+            sizes = rng.integers(short, long + 1, 2 * n).tolist()
+            for size, tokens in zip(sizes, rng.integers(1, vocab + 1, (2 * n, long)).tolist(), strict=True):
+                found[(*tokens[: size - 1], vocab + tokens[size - 1])] = None
+                if len(found) == n:
+                    break
+        return list(found)
+
+    def _words(self, tokens: list[int], at: int) -> Iterator[tuple[Word, int]]:
+        """Words from position ``at`` on, each with the position after it; ends before a token that is in no word."""
+        begin = at
+        while at < len(tokens) and 0 < tokens[at] <= self._hop:
+            at += 1
+            if tokens[at - 1] > self.words[0]:
+                yield tuple(tokens[begin:at]), at
+                begin = at
+
+    def _read(self, tokens: list[int]) -> tuple[dict[Word, Word], list[tuple[int, Word, int]]]:
+        """Successors by node, and the questions: steps, node, position of ANSWER.
+
+        Raises:
+            UsageError: if the tokens are no input of the task.
+        """
+        if tokens[0] != self._begin:
+            self.refuse(f"an input begins with BEGIN ({self._begin}), found {tokens[0]}")
+        edges = list(self._words(tokens, 1))
+        after: dict[Word, Word] = {}
+        for (one, _), (two, _) in zip(edges[::2], edges[1::2], strict=False):
+            if after.setdefault(one, two) != two:
+                self.refuse(f"node {list(one)} has two successors, {list(after[one])} and {list(two)}")
+        at = edges[-1][1] if edges else 1
+        if len(edges) % 2 or not edges or set(after) != set(after.values()):
+            self.refuse("the words before the first question must be edges that form cycles, two words each")
+        questions = []
+        while at < len(tokens) and tokens[at] != PAD:
+            steps = tokens[at] - self._hop
+            word = next(self._words(tokens, at + 1), None)
+            if not 1 <= steps <= self.hops or word is None or word[1] == len(tokens) or tokens[word[1]] != self._answer:
+                self.refuse(
+                    f"a question is a number of steps, a word, ANSWER and a word; found another at position {at}"
+                )
+            if word[0] not in after:
+                self.refuse(f"the question at position {at} asks for {list(word[0])}, which no edge has")
+            questions.append((steps, *word))
+            answer = next(self._words(tokens, word[1] + 1), None)
+            at = answer[1] if answer else len(tokens)
+        if any(tokens[at:]):
+            self.refuse(f"only padding (0) may follow padding, found another token after position {at}")
+        return after, questions
+
+    def _answers(self, tokens: list[int], steps: int | None = None) -> Iterator[tuple[int, Word, int]]:
+        """For each question the position of ANSWER, the answer, and the steps; those asked for, or ``steps``."""
+        after, questions = self._read(tokens)
+        for asked, node, at in questions:
+            for _ in range(asked if steps is None else steps):
+                node = after[node]
+            yield at, node, asked
+
+    def label_all(self, x: np.ndarray) -> np.ndarray:
+        """As the base class says; refuses inputs that are none. The last answer may be cut."""
+        return self._filled(x, lambda tokens: ((at, node) for at, node, _ in self._answers(tokens)), IGNORED)
+
+    def _filled(
+        self, x: np.ndarray, words: Callable[[list[int]], Iterable[tuple[int, Sequence[int]]]], fill: int = 0
+    ) -> np.ndarray:
+        """An array like ``x`` that holds, for the tokens of each row, ``words`` at their positions."""
+        y = np.full(x.shape, fill)
+        for row, tokens in zip(y, x.tolist(), strict=True):
+            for at, word in words(tokens):
+                row[at : at + len(word)] = word[: len(row) - at]
+        return y
+
+    def baselines(self) -> Mapping[str, Baseline]:
+        """The most frequent token; one node of the sample (that of its first edge); the next node, whatever k."""
+
+        def first(tokens: list[int]) -> Iterator[tuple[int, Word]]:
+            word = next(self._words(tokens, 1))[0]
+            return ((at, word) for at, _, _ in self._answers(tokens))
+
+        def next_one(tokens: list[int]) -> Iterator[tuple[int, Word]]:
+            return ((at, node) for at, node, _ in self._answers(tokens, steps=1))
+
+        return {
+            **super().baselines(),
+            "one-node": self.rule(lambda x: self._filled(x, first)),
+            "one-step": self.rule(lambda x: self._filled(x, next_one)),
+        }
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By the number of steps k."""
+
+        def steps(tokens: list[int]) -> Iterator[tuple[int, list[int]]]:
+            return ((at, [asked] * len(node)) for at, node, asked in self._answers(tokens))
+
+        return {"steps": self._filled(batch.x, steps)}
+
+    def tests(self) -> Mapping[str, Task]:
+        """Twice and four times the nodes, as far as there are names."""
+        least, most = self.span("nodes")
+        more = {n: n * most if isinstance(self.nodes, int) else (least, n * most) for n in (2, 4)}
+        return self.further({f"{n}x": {"nodes": nodes} for n, nodes in more.items()})
+
+    def text(self, batch: Batch, index: int) -> str:
+        """Edges as ``3>7``, then the questions as ``3+2=5``; the tokens of a name are joined by dots."""
+        tokens = batch.x[index].tolist()
+        _, questions = self._read(tokens)
+
+        def name(word: Word) -> str:
+            return ".".join(str(token if token <= self.words[0] else token - self.words[0]) for token in word)
+
+        words = [word for word, _ in self._words(tokens, 1)]
+        edges = (f"{name(one)}>{name(two)}" for one, two in zip(words[::2], words[1::2], strict=True))
+        answers = self._answers(tokens)
+        asked = (f"{name(q[1])}+{q[0]}={name(a[1])}" for q, a in zip(questions, answers, strict=True))
+        return f"{' '.join(edges)} | {' '.join(asked)}"
+
+
+@functools.lru_cache(maxsize=32)
+def _cumulative(least: int, most: int) -> np.ndarray:
+    return np.cumsum(1 / (np.arange(least, most + 1) + most**0.5))

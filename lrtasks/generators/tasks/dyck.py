@@ -1,0 +1,224 @@
+"""Say which kind of bracket closes next."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
+from lrtasks.generators.baselines import Baseline, octave
+from lrtasks.generators.tokens import TokenTask, last_where, padded_sample
+from lrtasks.spec import IGNORED, Batch, Sample, Spec
+
+# Hewitt et al.: batches of 10, Adam at 1e-2, one of their training sets (2 million tokens).
+PAPER = {"close": "typed", "stay": 0.5}
+PAPER |= budget(batch_size=10, lr=1e-2, steps=20_000, eval_every=1000, test_batches=200)
+
+PAIRS = "()[]{}<>"
+
+MAX_WHOLE = 2**16
+
+MIN_SHARE = 0.05
+"""Least share of the strings that must be no longer than they may be; the others are drawn again."""
+
+
+@registry.register("dyck")
+@dataclass(frozen=True)
+class Dyck(TokenTask):
+    """Say which kind of bracket closes next.
+
+    A string of brackets of ``kinds`` kinds, never open deeper than ``depth``. At depth 0 the next bracket opens, at the
+    greatest depth it closes; else it does as the bracket before did with probability ``stay``. The kind of an opening
+    is uniform. The string is cut at ``length``, not ended. With K = ``kinds``: opening k is token k. With
+    ``close="typed"`` closing k is token K + k, and the label stands at each token whose next token closes: its kind.
+    With ``"generic"`` all closings are token K, and the label stands at the closing itself: the kind that it closes.
+
+    With ``whole=(lo, hi)`` a string of at least lo tokens ends with probability 1/2 wherever no bracket is open; one of
+    more than hi tokens is drawn again. Then come the token END, 2K, and padding, 2K + 1.
+
+    Source: Hewitt et al., "RNNs can generate bounded hierarchical languages with optimal memory" (arXiv:2010.07515),
+    sections 2 and 5, which has ``whole``, ``typed`` and ``stay=0.5``.
+
+    >>> Dyck(kinds=2, close="generic").answer([0, 1, 2, 0, 2, 2]).tolist()
+    [-100, -100, 1, -100, 0, 0]
+    >>> task = Dyck(kinds=2)
+    >>> task.answer([0, 1, 3, 0, 2, 2]).tolist()
+    [-100, 1, -100, 0, 0, -100]
+    """
+
+    group: ClassVar[str] = "structure"
+    presets: ClassVar[Presets] = {
+        "small": {"kinds": 8, "depth": 8, "length": 128, "stay": 0.7, "close": "generic"},
+        "paper": {"kinds": 8, "depth": 5, "whole": (2, 180), **PAPER},
+        "paper-3": {"kinds": 8, "depth": 3, "whole": (2, 84), **PAPER},
+    }
+
+    kinds: int = parameter(8, "kinds of brackets K", at_least=1, at_most=2**19)
+    depth: int = parameter(8, "most brackets that are open at once", at_least=1, at_most=4096)
+    length: int = parameter(128, "tokens; not used with whole", at_least=2, at_most=MAX_LENGTH)
+    stay: float = parameter(0.5, "probability to open or close as the step before", at_least=0, at_most=1)
+    close: Literal["typed", "generic"] = parameter("typed", "a closing token for each kind, or one for all")
+    whole: tuple[int, int] | None = parameter(
+        None, "least and greatest number of tokens of strings that end with no bracket open; none: cut at length"
+    )
+
+    def check(self) -> None:
+        if self.whole is None:
+            return
+        least, most = self.span("whole")
+        if least < 2 or most > MAX_WHOLE or least == most == least // 2 * 2 + 1:
+            self.refuse(f"whole must hold an even number in 2..{MAX_WHOLE}, found {list(self.whole)}")
+        share = _share_within(self.whole, self.depth, self.stay)
+        if share < MIN_SHARE:
+            self.refuse(
+                f"at depth {self.depth} and stay {self.stay} too few strings have {least} to {most} tokens:"
+                f" {share:.1%} of those of at least {least}, {MIN_SHARE:.0%} are needed"
+            )
+
+    @property
+    def _end(self) -> int:
+        """The token END; padding is the next one."""
+        return 2 * self.kinds
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self.length if self.whole is None else self.whole[1] + 1, self._end + 2)
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", self.input.length, self.kinds)
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        opens = self._opens(rng)
+        length = len(opens)
+        x, closed = self._typed(opens, rng.integers(self.kinds, size=length).tolist())
+        y = self._labels(closed)
+        if self.whole is None:
+            return Sample(x, y)
+        return padded_sample(np.append(x, self._end), y, self.input.length, self._end + 1)
+
+    def _opens(self, rng: np.random.Generator) -> list[bool]:
+        """Whether each bracket opens."""
+        least, count = (math.inf, self.length) if self.whole is None else (self.whole[0], self.whole[1] + 1)
+        while True:
+            opens: list[bool] = []
+            depth, opening = 0, True
+            for chance in rng.random(count).tolist():
+                if depth == 0 and chance < 0.5 and len(opens) >= least:
+                    return opens
+                opening = depth == 0 or (depth < self.depth and opening == (chance < self.stay))
+                depth += 1 if opening else -1
+                opens.append(opening)
+            if self.whole is None:
+                return opens
+
+    def _typed(self, opens: list[bool], kinds: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of brackets, and the kind that each closes (or IGNORED)."""
+        tokens, closed, stack = [], [], []
+        for opening, kind in zip(opens, kinds, strict=True):
+            if opening:
+                stack.append(kind)
+                tokens.append(kind)
+                closed.append(IGNORED)
+            else:
+                kind = stack.pop()
+                tokens.append(self.kinds + (kind if self.close == "typed" else 0))
+                closed.append(kind)
+        return np.array(tokens), np.array(closed)
+
+    def _labels(self, closed: np.ndarray) -> np.ndarray:
+        """Labels from the kind that each token closes: at the closing, or one token before if closings tell it."""
+        return closed if self.close == "generic" else np.append(closed[1:], IGNORED)
+
+    def label(self, x: np.ndarray) -> np.ndarray:
+        """Labels of a string of brackets, which END (2K) and padding (2K + 1) may follow; refuses other strings."""
+        count = int((x < self._end).argmin()) if (x >= self._end).any() else len(x)
+        if (x[count:] < self._end).any():
+            self.refuse(f"no bracket may follow END or padding, found {x[count]} at position {count}")
+        closed, stack = np.full(len(x), IGNORED), []
+        for place, token in enumerate(x[:count].tolist()):
+            if token < self.kinds:
+                stack.append(token)
+                if len(stack) > self.depth:
+                    self.refuse(f"more than {self.depth} brackets are open at position {place}")
+                continue
+            if self.close == "generic" and token != self.kinds:
+                self.refuse(f"a closing is token {self.kinds}, found {token} at position {place}")
+            if not stack:
+                self.refuse(f"the bracket at position {place} closes nothing")
+            closed[place] = stack.pop()
+            if self.close == "typed" and token != self.kinds + closed[place]:
+                self.refuse(
+                    f"the bracket at position {place} must close kind {closed[place]}, found kind {token - self.kinds}"
+                )
+        return self._labels(closed)
+
+    def tests(self) -> Mapping[str, Task]:
+        """2, 4 and 8 times the length; of whole strings, those that are longer, up to twice."""
+        if self.whole is None:
+            return self.longer()
+        most = self.whole[1]
+        return {"2x": dataclasses.replace(self, whole=(most + 1, 2 * most))}
+
+    def baselines(self) -> Mapping[str, Baseline]:
+        """The most frequent kind, and the kind of the opening that stands last in the text, closed or not."""
+
+        def last_opening(x: np.ndarray) -> np.ndarray:
+            return np.take_along_axis(x, np.maximum(last_where(x < self.kinds), 0), axis=1)
+
+        return {**super().baselines(), "last-opening": self.rule(last_opening)}
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By distance from a closing back to its opening, in octaves, and by the number of brackets then open."""
+        step = np.where(batch.x < self.kinds, 1, np.where(batch.x < self._end, -1, 0))
+        after = np.cumsum(step, axis=1)
+        open_at = np.where(step < 0, after + 1, after)  # how many are open while the bracket stands
+        distance = np.zeros(batch.x.shape, dtype=np.int64)
+        positions = np.arange(batch.x.shape[1])
+        for depth in range(1, int(open_at.max()) + 1):
+            closing = (step < 0) & (open_at == depth)
+            opening = last_where((step > 0) & (open_at == depth))
+            distance[closing] = (positions - opening)[closing]
+        if self.close == "typed":
+            distance, open_at = (np.pad(array[:, 1:], ((0, 0), (0, 1))) for array in (distance, open_at))
+        return {"distance": octave(distance), "depth": open_at}
+
+    def text(self, batch: Batch, index: int) -> str:
+        """The brackets, of more than four kinds with numbers; generic closings as ``)``, then what they close."""
+        x = batch.x[index]
+        x = x[x < self._end]
+        tokens = []
+        for token in x.tolist():
+            side, kind = divmod(token, self.kinds)
+            if side and self.close == "generic":
+                tokens.append(")")
+            else:
+                tokens.append(PAIRS[2 * kind + side] if self.kinds <= 4 else f"{kind})" if side else f"({kind}")
+        y = batch.y[index]
+        asked = f" | {' '.join(map(str, y[y >= 0]))}" if self.close == "generic" else ""
+        return " ".join(tokens) + asked
+
+
+@functools.lru_cache(maxsize=64)
+def _share_within(lengths: tuple[int, int], most: int, stay: float) -> float:
+    """Share of the strings that end at no fewer tokens than the first length that end at no more than the second."""
+    least, greatest = lengths
+    opened, closed = np.zeros((2, most + 1))  # probability of each depth, by what the last bracket did
+    opened[1] = 1.0
+    ended = 0.0
+    for length in range(2, greatest + 1):
+        up = opened * stay + closed * (1 - stay)
+        up[0], up[most] = closed[0], 0.0
+        down = opened + closed - up
+        opened, closed = np.append(0.0, up[:-1]), np.append(down[1:], 0.0)
+        if length >= least:
+            closed[0] /= 2
+            ended += float(closed[0])
+    return ended

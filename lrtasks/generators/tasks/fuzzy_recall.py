@@ -1,0 +1,279 @@
+"""As ``noisy-recall``, without noise, with keys and values of several adjacent tokens."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, registry
+from lrtasks.generators.baselines import Baseline
+from lrtasks.generators.tokens import MAD_PROTOCOL, Uniforms, UniformTask
+from lrtasks.spec import IGNORED, Batch, Spec
+
+Tokens = tuple[int, ...]
+
+
+@registry.register("fuzzy-recall")
+@dataclass(frozen=True)
+class FuzzyRecall(UniformTask):
+    """As ``noisy-recall``, without noise, with keys and values of several adjacent tokens.
+
+    Keys and values are made of different tokens. A key keeps its value in the sample. Labelled are the values of keys
+    seen before: their first token at the key's last token, each further one at the value's token before it.
+
+    ``law="mad"``: with n = ``vocab`` - 1, K = ``key_tokens``, W = ``value_tokens`` and L = ``length``, keys are ordered
+    tuples of distinct tokens of 0..n//2-1, values of n//2..n-1, and n is padding. In training every pair has a key of
+    1..K and a value of 1..W tokens, uniformly; in validation and test all keys have K tokens. A probe pair of k + v
+    tokens is drawn first, and a place p, uniform over 0..L-2(k+v)-1. Pairs are appended while fewer than
+    L-(k+v)-(K+W) tokens stand; the probe goes in as soon as p tokens stand, unless its key came by itself. Then the
+    probe stands once more, padding on the left fills up to L + 1, and the last token is cut off. In training the next
+    token is the label everywhere. Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures" (MAD,
+    arXiv:2403.17844), section 3. Two flaws: in training the end of a key cannot be known, as a pair may be a key and
+    the beginning of a key, so ``answer`` looks one token ahead there; and in 2 % of the test samples the probe stands
+    at the end only, which has no answer: no label here, a label in the source.
+
+    ``law="grid"``, ours: two distinct letters of ``letters`` are drawn for each of the K places of a key; all 2^K
+    combinations are keys, each with W letters of its own, uniform. L/(K + W) pairs, their keys uniform with
+    replacement. Training labels the questions alone. No proper part of a key tells it from all others: with random
+    keys in place of the grid the last two letters answer 96 %.
+
+    >>> task = FuzzyRecall(law="grid", length=10, value_tokens=2)
+    >>> task.answer([1, 4, 2, 9, 13, 1, 4, 2, 9, 13]).tolist()
+    [-100, -100, -100, -100, -100, -100, -100, 9, 13, -100]
+    """
+
+    group: ClassVar[str] = "retrieval"
+    grows: ClassVar[tuple[str, ...]] = ("length",)
+    presets: ClassVar[Presets] = {
+        "small": {"law": "grid", "length": 125, "key_tokens": 3, "value_tokens": 2, "letters": 8},
+        "paper": {"length": 128, "vocab": 16, "key_tokens": 3, "value_tokens": 3, **MAD_PROTOCOL},
+    }
+
+    law: Literal["mad", "grid"] = parameter("mad", "how pairs are drawn")
+    length: int = parameter(
+        128, "sequence length; grid: a multiple of key_tokens + value_tokens", at_least=2, at_most=MAX_LENGTH
+    )
+    vocab: int = parameter(16, "mad: tokens of keys and values, and padding", at_least=3, at_most=2**20)
+    key_tokens: int = parameter(3, "tokens of a key; mad, in training: at most", at_least=1, at_most=8)
+    value_tokens: int = parameter(3, "tokens of a value; mad: at most", at_least=1, at_most=8)
+    letters: int = parameter(8, "grid: letters of keys, and as many of values", at_least=2, at_most=2**16)
+
+    def check(self) -> None:
+        if self.law == "grid":
+            if self.length % self.pair:
+                self.refuse(
+                    f"length must be a multiple of key_tokens + value_tokens ({self.pair}) with law 'grid',"
+                    f" found {self.length}"
+                )
+            return
+        for what, count, most in (
+            ("keys", self.first_value, self.key_tokens),
+            ("values", self._letters_of_values, self.value_tokens),
+        ):
+            if count < most:
+                self.refuse(f"vocab {self.vocab} has {count} tokens for {what}, too few for {most} distinct ones")
+        if self.length <= 2 * self.pair:
+            self.refuse(f"length must be above 2(key_tokens + value_tokens) = {2 * self.pair}, found {self.length}")
+
+    @property
+    def pair(self) -> int:
+        """Most tokens of a pair."""
+        return self.key_tokens + self.value_tokens
+
+    @property
+    def first_value(self) -> int:
+        """The first token of values; keys have those below."""
+        return self.letters if self.law == "grid" else (self.vocab - 1) // 2
+
+    @property
+    def _letters_of_values(self) -> int:
+        return self.letters if self.law == "grid" else self.vocab - 1 - self.first_value
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self.length, 2 * self.letters if self.law == "grid" else self.vocab)
+
+    @property
+    def draws(self) -> int:
+        if self.law == "grid":
+            return 2 * self.key_tokens + (1 << self.key_tokens) * self.value_tokens + self.length // self.pair
+        return 1 + (2 + self.pair) * self._most_pairs
+
+    @property
+    def _most_pairs(self) -> int:
+        """More pairs than a sample of law ``mad`` can hold."""
+        return self.length // 2 + 2
+
+    def made(self, u: Uniforms) -> Batch:
+        if self.law == "grid":
+            x = self._grid(u)
+            return Batch(x, self.label_all(x))
+        shown = self._mad(u)
+        x = shown[:, :-1].copy()
+        return Batch(x, self.label_all(x) if self.testing else shown[:, 1:].copy())
+
+    def _grid(self, u: Uniforms) -> np.ndarray:
+        rows, places, slots = len(u), np.arange(self.key_tokens), self.length // self.pair
+        one = u.whole(self.letters, self.key_tokens)
+        two = (one + 1 + u.whole(self.letters - 1, self.key_tokens)) % self.letters
+        letters = np.stack([one, two], axis=-1)  # (rows, places, choice)
+        values = self.letters + u.whole(self.letters, 2**self.key_tokens * self.value_tokens).reshape(
+            rows, 2**self.key_tokens, self.value_tokens
+        )
+        which = u.whole(2**self.key_tokens, slots)
+        row = np.arange(rows)[:, None]
+        key = letters[row[..., None], places, which[..., None] >> places & 1]
+        return np.concatenate([key, values[row, which]], axis=-1).reshape(rows, self.length)
+
+    def _mad(self, u: Uniforms) -> np.ndarray:
+        """Tokens with padding and with the last one, ``(batch, length + 1)``."""
+        count = self._most_pairs
+        keys = _distinct(u, self.first_value, count, self.key_tokens)
+        values = self.first_value + _distinct(u, self._letters_of_values, count, self.value_tokens)
+        sizes = 1 + u.whole(self.key_tokens, count)
+        if self.testing:
+            sizes[:] = self.key_tokens
+        places, columns = u.take(1)[:, 0], (keys, sizes, values, 1 + u.whole(self.value_tokens, count))
+        rows = zip(places.tolist(), *(column.tolist() for column in columns), strict=True)
+        return np.array([self._text(*row) for row in rows])
+
+    def _text(
+        self, place: float, keys: list[list[int]], k: list[int], values: list[list[int]], v: list[int]
+    ) -> list[int]:
+        """One sample from its pairs, of which the first is the probe."""
+        key, value = tuple(keys[0][: k[0]]), values[0][: v[0]]
+        probe = len(key) + len(value)
+        first = int(place * (self.length - 2 * probe))
+        limit = self.length - probe - self.pair
+        table = {key: value}
+        tokens: list[int] = []
+        shown = False
+        number = 1
+        while len(tokens) < limit:
+            if not shown and len(tokens) >= first:
+                tokens += [*key, *value]
+                shown = True
+                continue
+            other = tuple(keys[number][: k[number]])
+            tokens += other
+            tokens += table.setdefault(other, values[number][: v[number]])
+            shown = shown or other == key
+            number += 1
+        tokens += [*key, *value]
+        return [self.vocab - 1] * (self.length + 1 - len(tokens)) + tokens
+
+    def _showings(self, tokens: list[int]) -> list[tuple[Tokens, Tokens, int]]:
+        """Each showing of a pair: key, value, and the position of the value's first token."""
+        found = []
+        at = 0
+        while at < len(tokens) and tokens[at] >= self.first_value:  # padding
+            at += 1
+        while at < len(tokens):
+            begin = at
+            while at < len(tokens) and tokens[at] < self.first_value:
+                at += 1
+            middle = at
+            while at < len(tokens) and tokens[at] >= self.first_value:
+                at += 1
+            found.append((tuple(tokens[begin:middle]), tuple(tokens[middle:at]), middle))
+        return found
+
+    def _questions(self, tokens: list[int]) -> list[tuple[int, Tokens, int]]:
+        """Each showing of a key that stood before: position of its last token, its value, how often it stood."""
+        table: dict[Tokens, list[tuple[Tokens, int]]] = {}
+        found = []
+        for key, value, middle in self._showings(tokens):
+            before = table.setdefault(key, [])
+            if before:
+                found.append((middle - 1, before[0][0], len(before)))
+            before.append((value, middle))
+        return found
+
+    def label(self, x: np.ndarray) -> np.ndarray:
+        y = np.full(x.shape, IGNORED)
+        for at, value, _ in self._questions(x.tolist()):
+            y[at : at + len(value)] = value[: len(y) - at]
+        return y
+
+    def verify(self, tokens: np.ndarray) -> None:
+        """Pairs one after the other, padding only before the first, the last one possibly cut."""
+        listed = tokens.tolist()
+        padding = self.input.width if self.law == "grid" else self.vocab - 1
+        begin = next((at for at, token in enumerate(listed) if token != padding), len(listed))
+        self.allow(tokens[begin:], 0, padding, "tokens after the padding", begin)
+        showings = self._showings(listed)
+        if listed[begin:] and (not showings or showings[0][2] - len(showings[0][0]) != begin):
+            self.refuse(f"a key must come first, found the value's token {listed[begin]} at position {begin}")
+        table: dict[Tokens, Tokens] = {}
+        for key, value, middle in showings:
+            last = middle + len(value) == len(listed)
+            exact = self.law == "grid" and not last
+            for what, part, most in (("key", key, self.key_tokens), ("value", value, self.value_tokens)):
+                if len(part) > most or (exact and len(part) < most):
+                    bound = "exactly" if self.law == "grid" else "at most"
+                    self.refuse(f"a {what} has {bound} {most} tokens, found {len(part)} before position {middle}")
+            given = table.setdefault(key, value)
+            if value != (given[: len(value)] if last else given):
+                self.refuse(f"key {list(key)} has two values, {list(given)} and {list(value)}")
+
+    def baselines(self) -> Mapping[str, Baseline]:
+        """The most frequent token; with law ``grid`` the value of a key that ends in the same one or two letters."""
+        found: dict[str, Baseline] = {"majority": self.majority()}
+        if self.law == "grid":
+            for name, letters in (("last-letter", 1), ("last-two", 2)):
+                if letters < self.key_tokens:
+                    found[name] = self.rule(functools.partial(self._alike, letters=letters))
+        return found
+
+    def _alike(self, x: np.ndarray, letters: int) -> np.ndarray:
+        """The value of a key drawn at random among those seen that end in the same letters."""
+        random = np.random.default_rng(0)
+        guess = np.zeros(x.shape, dtype=np.int64)
+        for row, tokens in zip(guess, x.tolist(), strict=True):
+            seen: dict[Tokens, dict[Tokens, Tokens]] = {}
+            for key, value, middle in self._showings(tokens):
+                alike = seen.setdefault(key[-letters:], {})
+                if alike:
+                    chosen = list(alike.values())[int(random.random() * len(alike))]
+                    row[middle - 1 : middle - 1 + len(chosen)] = chosen[: len(row) - middle + 1]
+                alike.setdefault(key, value)
+        return guess
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By how often the key stood before, and by the place of the token in the value, from 0."""
+        occurrences, place = np.zeros_like(batch.y), np.zeros_like(batch.y)
+        for row, tokens in enumerate(batch.x.tolist()):
+            for at, value, count in self._questions(tokens):
+                occurrences[row, at : at + len(value)] = count
+                place[row, at : at + len(value)] = np.arange(len(value))[: batch.y.shape[1] - at]
+        return {"occurrences": occurrences, "place": place}
+
+    def text(self, batch: Batch, index: int) -> str:
+        """The pairs as ``key:value``, tokens joined by commas; ``*`` marks the ones that are asked."""
+        tokens = batch.x[index].tolist()
+        asked = {at + 1 for at, _, _ in self._questions(tokens)}
+
+        def joined(part: Tokens) -> str:
+            return ",".join(map(str, part))
+
+        return " ".join(
+            f"{joined(key)}:{joined(value)}{'*' if middle in asked else ''}"
+            for key, value, middle in self._showings(tokens)
+        )
+
+
+def _distinct(u: Uniforms, limit: int, count: int, size: int) -> np.ndarray:
+    """``count`` ordered choices of ``size`` distinct numbers of 0..limit-1, ``(batch, count, size)``."""
+    found = np.empty((len(u), count, size), dtype=np.int64)
+    for taken in range(size):
+        token = u.whole(limit - taken, count)
+        before = np.sort(found[..., :taken], axis=-1)
+        for other in range(taken):  # skip the numbers that are taken, from the least
+            token += token >= before[..., other]
+        found[..., taken] = token
+    return found

@@ -1,0 +1,260 @@
+"""Read strings of a random automaton; where the text so far determines a legal next symbol, give it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, Task, registry
+from lrtasks.generators.baselines import Baseline, octave
+from lrtasks.generators.tokens import Uniforms, UniformTask, earlier, gathered
+from lrtasks.spec import IGNORED, Batch, Spec
+
+
+class Automata(NamedTuple):
+    """One automaton for each sample: ``ways`` is their number out of each state, ``(batch, states)``; symbol and next
+    state of each way, ``(batch, states, most ways)``."""
+
+    ways: np.ndarray
+    symbol: np.ndarray
+    to: np.ndarray
+
+
+@registry.register("in-context-language")
+@dataclass(frozen=True)
+class InContextLanguage(UniformTask):
+    """Read strings of a random automaton; where the text so far determines a legal next symbol, give it.
+
+    Tokens: A = ``symbols`` symbols from 0, END = A after every string, PAD = A + 1 after the last one; classes: symbols
+    and END.
+
+    Law of a sample. An automaton of n states, n uniform over ``states``: one edge from each state to the next of a
+    cycle through all of them, under a uniform symbol; then n (E - 1) times, E = ``edges``, an edge s -a-> t with s, a
+    and t uniform, which is taken if s has fewer than E edges, none under a, and t is not entered under a yet. So a
+    symbol never leads from one state to two, nor from two states to one: the automaton is reversible. State 0 is the
+    start; one other state, uniform, may also end the string. A string is a walk from the start that takes each way out
+    of a state with equal probability, until it ends. The text is a number of strings uniform over ``strings``, cut at
+    ``length``.
+
+    Labels. The known automaton after x[0..t] is the smallest reversible one that reads x[0..t]: start with one state
+    per beginning of a string; all strings start in one state and all that ended did so in one; while one state has two
+    edges under one symbol, join their ends, and while two edges under one symbol enter one state, join their origins.
+    Every join is certain, so every known edge is one of the hidden automaton. y[t] is the symbol of the only known edge
+    of the state after x[0..t]; positions with no known edge or several have no label. The text may go on otherwise; the
+    label is the one symbol that is legal for certain.
+
+    Source: after RegBench of Akyürek et al., "In-Context Language Learning: Architectures and Algorithms"
+    (arXiv:2401.12973), section 3, which scores the share of predictions that are legal; law and labels are ours.
+    Inference: Angluin, "Inference of Reversible Languages", Journal of the ACM 29 (1982), section 4.
+
+    >>> task = InContextLanguage(symbols=3, strings=(1, 4))
+    >>> a, b, c, END = 0, 1, 2, 3
+    >>> task.answer([a, c, END, b, c, END, b]).tolist()
+    [-100, -100, 0, -100, -100, -100, 2]
+    """
+
+    group: ClassVar[str] = "structure"
+    presets: ClassVar[Presets] = {
+        "small": {"length": 128, "strings": (10, 20), "states": (4, 8), "symbols": 3, "edges": 2},
+        "small-hard": {"length": 256, "strings": (10, 20), "states": (6, 12), "symbols": 3, "edges": 2},
+        # the paper's sizes: 10 to 20 strings, 4 to 12 states, alphabets of up to 18 symbols, up to 4 edges
+        "paper": {"length": 512, "strings": (10, 20), "states": (4, 12), "symbols": 18, "edges": 4},
+    }
+
+    length: int = parameter(256, "sequence length, at which the text is cut", at_least=2, at_most=MAX_LENGTH)
+    strings: tuple[int, int] = parameter((10, 20), "least and greatest number of strings", at_least=1)
+    states: tuple[int, int] = parameter((4, 12), "least and greatest number of states", at_least=2, at_most=64)
+    symbols: int = parameter(3, "number of symbols A", at_least=1, at_most=1024)
+    edges: int = parameter(2, "most edges of a state E, without the end", at_least=1, at_most=64)
+
+    def check(self) -> None:
+        self.span("strings")
+        self.span("states")
+        if self.edges > self.symbols:
+            self.refuse(
+                f"edges of a state have different symbols: at most symbols ({self.symbols}), found {self.edges}"
+            )
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self.length, self.symbols + 2)
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", self.length, self.symbols + 1)
+
+    @property
+    def draws(self) -> int:
+        most = self.states[1]
+        return 3 + most + 3 * most * (self.edges - 1) + self.length
+
+    def made(self, u: Uniforms) -> Batch:
+        low, high = self.strings
+        strings = low + u.whole(high - low + 1, 1)
+        automata = self.automata(u)
+        # states and ways of all samples are numbered through, so that a step is two lookups
+        most, first = automata.symbol.shape[2], automata.ways.shape[1] * np.arange(len(u))
+        ways, symbol = automata.ways.ravel(), automata.symbol.ravel()
+        to = (first[:, None, None] + automata.to).ravel()
+        text, state = np.empty((self.length, len(u)), dtype=np.int64), first
+        for at, step in enumerate(u.take(self.length).T):
+            way = most * state + (step * ways[state]).astype(np.int64)
+            text[at], state = symbol[way], to[way]
+        text = np.ascontiguousarray(text.T)
+        ended = text == self.symbols
+        x = np.where(np.cumsum(ended, axis=1) - ended < strings, text, self.symbols + 1)
+        return Batch(x, self.label_all(x), x <= self.symbols)
+
+    def automata(self, u: Uniforms) -> Automata:
+        """The automata that uniform numbers make, one for each sample; END leads to state 0."""
+        low, high = self.states
+        rows, states = np.arange(len(u)), np.arange(high)
+        n = low + u.whole(high - low + 1, 1)
+        final = 1 + u.whole(n - 1, 1)[:, 0]
+        symbol = np.zeros((len(u), high, self.edges + 1), dtype=np.int64)
+        to, ways = np.zeros_like(symbol), np.where(states < n, 1, 0)
+        symbol[..., 0], to[..., 0] = u.whole(self.symbols, high), (states + 1) % n
+        left = np.zeros((len(u), high, self.symbols), dtype=bool)
+        entered = np.zeros_like(left)
+        row, state = np.nonzero(ways)
+        left[row, state, symbol[row, state, 0]] = entered[row, to[row, state, 0], symbol[row, state, 0]] = True
+        tries = high * (self.edges - 1)
+        origins, symbols, ends = u.whole(n, tries), u.whole(self.symbols, tries), u.whole(n, tries)
+        for number, (one, by, two) in enumerate(zip(origins.T, symbols.T, ends.T, strict=True)):
+            free = ~left[rows, one, by] & ~entered[rows, two, by] & (ways[rows, one] < self.edges)
+            (row,) = np.nonzero(free & (number < n[:, 0] * (self.edges - 1)))
+            one, by, two = one[row], by[row], two[row]
+            way = ways[row, one]
+            symbol[row, one, way], to[row, one, way] = by, two
+            left[row, one, by] = entered[row, two, by] = True
+            ways[row, one] += 1
+        symbol[rows, final, ways[rows, final]] = self.symbols
+        to[rows, final, ways[rows, final]] = 0
+        ways[rows, final] += 1
+        return Automata(ways, symbol, to)
+
+    def _known(self, tokens: list[int]) -> list[int]:
+        """The label at each of ``tokens``, which hold no padding."""
+        end = self.symbols
+        after: list[dict[int, int]] = [{}]  # edges out of and into each state by symbol; state 0 is the start
+        before: list[dict[int, int]] = [{}]
+        same = [0]  # the state that each was joined to; itself at first
+        labels = []
+        state = 0
+        for symbol in tokens:
+            edges = after[state]
+            to = edges.get(symbol, -1)
+            if to >= 0:
+                while same[to] != to:
+                    to = same[to]
+            elif symbol != end:
+                to = len(same)
+                after.append({})
+                before.append({symbol: state})
+                same.append(to)
+                edges[symbol] = to
+            else:
+                to = 0
+                if end in before[0]:  # all strings end in one state
+                    _join([(before[0][end], state)], after, before, same)
+                else:
+                    edges[end], before[0][end] = 0, state
+            state = to
+            edges = after[state]
+            labels.append(next(iter(edges)) if len(edges) == 1 else IGNORED)
+        return labels
+
+    def label(self, x: np.ndarray) -> np.ndarray:
+        y, size = np.full(len(x), IGNORED), int((x <= self.symbols).sum())
+        y[:size] = self._known(x[:size].tolist())
+        return y
+
+    def verify(self, tokens: np.ndarray) -> None:
+        """Any text; what the automaton cannot be is not checked."""
+        there = tokens <= self.symbols
+        if (there[1:] & ~there[:-1]).any():
+            at = 1 + int((there[1:] & ~there[:-1]).argmax())
+            self.refuse(f"only padding ({self.symbols + 1}) may follow padding, found {tokens[at]} at position {at}")
+
+    def baselines(self) -> Mapping[str, Baseline]:
+        """The most frequent symbol; what followed the last one, two or three tokens when they last stood together
+        (of fewer if they did not); what followed when a string last began as this one."""
+        return {
+            **super().baselines(),
+            "bigram": self.rule(lambda x: self._followed(x, 1)),
+            "trigram": self.rule(lambda x: self._followed(x, 2)),
+            "4-gram": self.rule(lambda x: self._followed(x, 3)),
+            "same-beginning": self.rule(self._same_beginning),
+        }
+
+    def _followed(self, x: np.ndarray, context: int) -> np.ndarray:
+        """What followed the last ``context`` tokens when they last stood together, or fewer of them."""
+        following = np.concatenate([x[:, 1:], np.full((len(x), 1), -1)], axis=1)
+        guess = np.full(x.shape, -1)
+        key = np.zeros_like(x)
+        for size in range(context):
+            key[:, size:] = key[:, size:] * self.input.width + x[:, : x.shape[1] - size] + 1
+            last, _ = earlier(np.unique(key, return_inverse=True)[1].reshape(x.shape))
+            known = gathered(following, last)
+            guess = np.where(known >= 0, known, guess)
+        return guess
+
+    def _same_beginning(self, x: np.ndarray) -> np.ndarray:
+        """What followed when an earlier string began like the present one up to here, -1 where none did."""
+        guess = np.full(x.shape, -1)
+        for row, tokens in zip(guess, x.tolist(), strict=True):
+            tree: dict[tuple[int, int], int] = {}
+            last: dict[int, int] = {}
+            node = 0
+            for at, token in enumerate(tokens):
+                last[node] = token
+                node = 0 if token == self.symbols else tree.setdefault((node, token), len(tree) + 1)
+                row[at] = last.get(node, -1)
+        return guess
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By number of strings before, in octaves, and by whether a string before began alike (1) or not (0)."""
+        ended = np.cumsum(batch.x == self.symbols, axis=1)
+        return {"strings": octave(ended), "seen": (self._same_beginning(batch.x) >= 0).astype(np.int64)}
+
+    def tests(self) -> Mapping[str, Task]:
+        """Twice and four times the strings, with as much more room."""
+        return self.scaled("length", "strings", by=(2, 4))
+
+    def text(self, batch: Batch, index: int) -> str:
+        """The strings in letters, ``|`` after each; what is asked in brackets behind the token."""
+        x, y = batch.x[index].tolist(), batch.y[index].tolist()
+        names = [*(chr(ord("a") + n) if n < 26 else f"#{n}" for n in range(self.symbols)), "|"]
+        shown = (
+            names[token] + (f"({names[label]})" if label >= 0 else "")
+            for token, label in zip(x, y, strict=True)
+            if token <= self.symbols
+        )
+        return " ".join(shown)
+
+
+def _join(
+    pairs: list[tuple[int, int]], after: list[dict[int, int]], before: list[dict[int, int]], same: list[int]
+) -> None:
+    """Join the states of each of ``pairs``, and whatever must be one state then; the lower number stays."""
+    while pairs:
+        one, two = pairs.pop()
+        while same[one] != one:
+            one = same[one]
+        while same[two] != two:
+            two = same[two]
+        if one == two:
+            continue
+        if one > two:
+            one, two = two, one
+        same[two] = one
+        for edges in (after, before):
+            mine = edges[one]
+            for symbol, other in edges[two].items():
+                known = mine.setdefault(symbol, other)
+                if known != other:
+                    pairs.append((known, other))

@@ -1,0 +1,171 @@
+"""From the letter at each position, go k times to the letter that followed its last earlier occurrence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
+from lrtasks.generators.baselines import Baseline, octave
+from lrtasks.generators.tokens import Uniforms, UniformTask, earlier
+from lrtasks.spec import IGNORED, Batch, Spec
+
+TESTED_HOPS = 8
+
+
+@registry.register("k-hop")
+@dataclass(frozen=True)
+class KHop(UniformTask):
+    """From the letter at each position, go k times to the letter that followed its last earlier occurrence.
+
+    The first token is the hop count: token h stands for k = ``hops[0]`` + h. The rest are letters, A = ``letters`` of
+    them, numbered from the token after the last hop count; each is uniform among those that differ from the one
+    before. With s the letters, hop(i) = j + 1 where j is the greatest index below i with s[j] = s[i]; the answer at i
+    is s[hop^k(i)]. k is uniform over ``hops``, or over ``asked``.
+
+    ``law="sanford"``: classes 0..A-1 are the letters, A is "none" (a hop that does not exist) and A + 1 is "blank" (the
+    label of the first token). ``law="clean"``: those positions have no label; of the published labels 26 % are one of
+    the two. Source: Sanford et al., "Transformers, parallel computation, and logarithmic depth" (arXiv:2402.09268),
+    section 4, code chsanford/hop-induction-heads.
+
+    >>> task = KHop(length=7, letters=3, hops=(1, 2), law="clean")
+    >>> a, b, c = 2, 3, 4
+    >>> [task.answer([hop, a, b, a, c, b, a]).tolist()[3:] for hop in (0, 1)]
+    [[1, -100, 0, 2], [-100, -100, 1, -100]]
+    """
+
+    group: ClassVar[str] = "hops"
+    presets: ClassVar[Presets] = {
+        "small": {"law": "clean", "length": 64, "letters": 8, "hops": (1, 2)}
+        | budget(batch_size=64, lr=3e-3, steps=1500),
+        "small-hard": {"law": "clean", "length": 128, "letters": 8, "hops": (1, 4), **budget(batch_size=32)},
+        "paper": {"length": 99, "letters": 4, "hops": (0, 16)}
+        | budget(steps=100_000, batch_size=32, lr=1e-4, eval_every=5_000),
+    }
+
+    length: int = parameter(99, "sequence length, hop count included", at_least=2, at_most=MAX_LENGTH)
+    letters: int = parameter(4, "number of letters A", at_least=2, at_most=2**16)
+    hops: tuple[int, int] = parameter((0, 16), "least and greatest hop count", at_least=0, at_most=1024)
+    law: Literal["sanford", "clean"] = parameter("sanford", "whether missing hops and the first token have labels")
+    asked: tuple[int, int] | None = parameter(None, "hop counts that are drawn; none: all of hops", at_least=0)
+
+    def check(self) -> None:
+        self.span("hops")
+        low, high = self.span("asked" if self.asked else "hops")
+        if low < self.hops[0] or high > self.hops[1]:
+            self.refuse(f"asked must lie in hops {list(self.hops)}, found [{low}, {high}]")
+
+    @property
+    def _first_letter(self) -> int:
+        return self.hops[1] - self.hops[0] + 1
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self.length, self._first_letter + self.letters)
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", self.length, self.letters + (2 if self.law == "sanford" else 0))
+
+    @property
+    def draws(self) -> int:
+        return self.length
+
+    def made(self, u: Uniforms) -> Batch:
+        low, high = self.asked or self.hops
+        hop = low - self.hops[0] + u.whole(high - low + 1, 1)
+        first, step = u.whole(self.letters, 1), 1 + u.whole(self.letters - 1, self.length - 2)
+        letters = np.cumsum(np.concatenate([first, step], axis=1), axis=1) % self.letters
+        x = np.concatenate([hop, self._first_letter + letters], axis=1)
+        return Batch(x, self.label_all(x))
+
+    def _ends(self, x: np.ndarray) -> np.ndarray:
+        """For each letter, the index hop^k(i) among the letters, or -1 if a hop does not exist."""
+        last, _ = earlier(x[:, 1:])
+        hop = np.where(last >= 0, last + 1, -1)
+        k = self.hops[0] + x[:, :1]
+        end = np.broadcast_to(np.arange(hop.shape[1]), hop.shape)
+        for done in range(int(k.max())):
+            further = np.where(end >= 0, np.take_along_axis(hop, np.maximum(end, 0), axis=1), -1)
+            end = np.where(done < k, further, end)
+        return end
+
+    def label_all(self, x: np.ndarray) -> np.ndarray:
+        end = self._ends(x)
+        missing, blank = (self.letters, self.letters + 1) if self.law == "sanford" else (IGNORED, IGNORED)
+        letters = np.take_along_axis(x[:, 1:], np.maximum(end, 0), axis=1) - self._first_letter
+        y = np.full(x.shape, blank)
+        y[:, 1:] = np.where(end >= 0, letters, missing)
+        return y
+
+    def verify(self, tokens: np.ndarray) -> None:
+        if len(tokens) < 2:
+            self.refuse(f"an input is a hop count and at least one letter, found {len(tokens)} token")
+        self.allow(tokens[:1], 0, self._first_letter, "the first token is a hop count and")
+        self.allow(tokens[1:], self._first_letter, self.input.width, "letters", 1)
+
+    def baselines(self) -> Mapping[str, Baseline]:
+        """The most frequent class; the letter itself; another letter; and the best of these for each hop count."""
+        return {
+            **super().baselines(),
+            "own-letter": self.rule(lambda x: self._offset(x, 0)),
+            "not-own": self.rule(lambda x: self._offset(x, 1)),
+            "by-hops": _ByHops(self),
+        }
+
+    def _offset(self, x: np.ndarray, offset: int | np.ndarray) -> np.ndarray:
+        """The letter at each position, moved on by ``offset`` in the alphabet."""
+        moved: np.ndarray = (np.maximum(x - self._first_letter, 0) + offset) % self.letters
+        return moved
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By hop count, and by distance back to the letter that answers, in octaves."""
+        end = self._ends(batch.x)
+        distance = np.zeros(batch.y.shape, dtype=np.int64)
+        distance[:, 1:] = octave(np.where(end >= 0, np.arange(end.shape[1]) - end, 0))
+        return {"hops": self.hops[0] + batch.x[:, :1], "distance": distance}
+
+    def tests(self) -> Mapping[str, Task]:
+        """2 and 4 times the length; each hop count up to 8 alone."""
+        counts = range(self.hops[0], min(self.hops[1], TESTED_HOPS) + 1)
+        return {**self.scaled("length", by=(2, 4)), **self.further({f"hops-{k}": {"asked": (k, k)} for k in counts})}
+
+    def text(self, batch: Batch, index: int) -> str:
+        """The hop count, then each letter with its answer below it in a second row."""
+        x, y = batch.x[index], batch.y[index]
+        names = [*(_letter(number) for number in range(self.letters)), "~", "_"]
+        asked = " ".join(_letter(token - self._first_letter) for token in x[1:].tolist())
+        return f"k={self.hops[0] + x[0]}: {asked} => " + " ".join("." if t < 0 else names[t] for t in y[1:].tolist())
+
+
+class _ByHops:
+    """For each hop count the most frequent answer, as a distance in the alphabet from the letter itself or a class."""
+
+    def __init__(self, task: KHop) -> None:
+        self._task = task
+
+    def fit(self, batches: Iterable[Batch]) -> None:
+        task = self._task
+        counts = np.zeros((task.input.width - task.letters, task.target.width), dtype=np.int64)
+        for batch in batches:
+            hop = np.broadcast_to(batch.x[:, :1], batch.y.shape)[:, 1:]
+            y, own = batch.y[:, 1:], task._offset(batch.x, 0)[:, 1:]
+            answer = np.where(y < task.letters, (y - own) % task.letters, y)
+            np.add.at(counts, (hop[y >= 0], answer[y >= 0]), 1)
+        self._best = counts.argmax(axis=1)
+
+    def predict(self, batch: Batch) -> np.ndarray:
+        task = self._task
+        best = self._best[batch.x[:, :1]]
+        guess = np.where(best < task.letters, task._offset(batch.x, best), best)
+        if task.law == "sanford":
+            guess[:, 0] = task.letters + 1
+        return guess
+
+
+def _letter(number: int) -> str:
+    return chr(ord("a") + number) if number < 26 else f"#{number}"

@@ -1,0 +1,149 @@
+"""Give the value of a pair of tokens under one fixed map that all samples share."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, budget, registry
+from lrtasks.generators.tokens import MAD_PROTOCOL, Uniforms, UniformTask
+from lrtasks.spec import IGNORED, Batch, Spec
+
+CLASSES = 64
+
+
+@registry.register("memorization")
+@dataclass(frozen=True)
+class Memorization(UniformTask):
+    """Give the value of a pair of tokens under one fixed map that all samples share.
+
+    ``law="pair"``, with s = √``facts``: first tokens are 0..s-1, second ones s..2s-1, the mark is 2s. A sample is
+    ``pairs`` times first, second, mark, each pair uniform with replacement; at the mark stands the label, map[first,
+    second], one of 64 classes. The map is uniform and fixed by ``facts`` alone: training, validation and test ask the
+    same facts under every seed.
+
+    ``law="mad"``, with F = ``facts``: keys are 0..F-1, their values a permutation of tokens F..2F (one stays over), the
+    mark is 2F + 1; a sample is ``pairs`` times key, mark. One-token keys are a weaker test: the embedding can hold the
+    map, and the layers only pass it on. Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures"
+    (MAD, arXiv:2403.17844), section 3, where the vocabulary is 2F + 2.
+
+    >>> task = Memorization(facts=4096)
+    >>> y = task.answer([5, 70, 128])
+    >>> y[:2].tolist(), bool(y[2] == task.table()[5, 70 - 64])
+    ([-100, -100], True)
+    """
+
+    group: ClassVar[str] = "capacity"
+    presets: ClassVar[Presets] = {
+        "small": {"facts": 4096, "pairs": 32},
+        "small-hard": {"facts": 16_384, "pairs": 32},
+        # vocabulary 256; 256 samples in batches of 128, 200 epochs
+        "paper": {"law": "mad", "facts": 127, "pairs": 16}
+        | MAD_PROTOCOL
+        | budget(steps=400, train_samples=256, eval_every=50),
+    }
+
+    pairs: int = parameter(32, "facts asked in a sample, with replacement", at_least=1, at_most=MAX_LENGTH // 3)
+    facts: int = parameter(4096, "number of facts of the map; pair: a square number", at_least=2, at_most=2**22)
+    law: Literal["pair", "mad"] = parameter("pair", "keys of two tokens, or of one")
+
+    def check(self) -> None:
+        if self.law == "pair" and self._side**2 != self.facts:
+            self.refuse(
+                f"facts must be a square number with law 'pair', such as {self._side**2} or {(self._side + 1) ** 2},"
+                f" found {self.facts}"
+            )
+
+    @property
+    def _side(self) -> int:
+        return math.isqrt(self.facts)
+
+    @property
+    def _mark(self) -> int:
+        return 2 * self._side if self.law == "pair" else 2 * self.facts + 1
+
+    @property
+    def _slot(self) -> int:
+        """Tokens of a slot, with the mark."""
+        return 3 if self.law == "pair" else 2
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self._slot * self.pairs, self._mark + 1)
+
+    @property
+    def target(self) -> Spec:
+        return Spec("token", self.input.length, CLASSES if self.law == "pair" else self.input.width)
+
+    def table(self) -> np.ndarray:
+        """The map, read-only int64: ``(s, s)`` classes by first and second token, or ``(F,)`` values by key."""
+        return _table(self)
+
+    @property
+    def draws(self) -> int:
+        return self.pairs * (self._slot - 1)
+
+    def made(self, u: Uniforms) -> Batch:
+        x = np.full((len(u), self.pairs, self._slot), self._mark)
+        if self.law == "pair":
+            x[..., 0] = u.whole(self._side, self.pairs)
+            x[..., 1] = self._side + u.whole(self._side, self.pairs)
+        else:
+            x[..., 0] = u.whole(self.facts, self.pairs)
+        tokens = x.reshape(len(u), -1)
+        return Batch(tokens, self.label_all(tokens))
+
+    def label_all(self, x: np.ndarray, table: np.ndarray | None = None) -> np.ndarray:
+        values = self.table() if table is None else table
+        y = np.full(x.shape, IGNORED)
+        if self.law == "pair":
+            y[:, 2::3] = values[x[:, ::3], x[:, 1::3] - self._side]
+        else:
+            y[:, 1::2] = values[x[:, ::2]]
+        return y
+
+    def verify(self, tokens: np.ndarray) -> None:
+        self.divide(tokens, self._slot)
+        if self.law == "pair":
+            self.allow(tokens[::3], 0, self._side, "first tokens", 0, 3)
+            self.allow(tokens[1::3], self._side, 2 * self._side, "second tokens", 1, 3)
+        else:
+            self.allow(tokens[::2], 0, self.facts, "keys", 0, 2)
+        last = self._slot - 1
+        self.allow(tokens[last :: self._slot], self._mark, self._mark + 1, "marks", last, self._slot)
+
+    def answer(self, x: np.ndarray, table: np.ndarray | None = None) -> np.ndarray:
+        """As the base class says.
+
+        Args:
+            x: tokens, any number of slots.
+            table: another map in the form of :meth:`table`, such as one of the source's; the task's own by default.
+        """
+        y = super().answer(x)
+        if table is None:
+            return y
+        if np.shape(table) != self.table().shape:
+            self.refuse(f"a map must have shape {self.table().shape}, found {np.shape(table)}")
+        return np.asarray(self.label_all(np.asarray(x)[None], np.asarray(table))[0])
+
+    def text(self, batch: Batch, index: int) -> str:
+        """The facts as ``key=value``, the tokens of a key joined by a comma."""
+        slots = batch.x[index].reshape(-1, self._slot).tolist()
+        values = batch.y[index, self._slot - 1 :: self._slot].tolist()
+        return " ".join(f"{','.join(map(str, slot[:-1]))}={v}" for slot, v in zip(slots, values, strict=True))
+
+
+@functools.lru_cache(maxsize=16)
+def _table(task: Memorization) -> np.ndarray:
+    rng = task.layout_rng(law=task.law, facts=task.facts)
+    if task.law == "pair":
+        table = rng.integers(CLASSES, size=(task._side, task._side))
+    else:
+        table = task.facts + rng.permutation(task.facts + 1)[: task.facts]
+    table.setflags(write=False)
+    return table

@@ -1,0 +1,151 @@
+"""Read K pairs of a key and a value; when a key comes again, return its value."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
+from lrtasks.generators.baselines import Baseline, octave
+from lrtasks.generators.tokens import TokenTask
+from lrtasks.spec import IGNORED, Batch, Sample, Spec
+
+
+@registry.register("mqar")
+@dataclass(frozen=True)
+class Mqar(TokenTask):
+    """Read K pairs of a key and a value; when a key comes again, return its value.
+
+    With V = ``vocab`` and L = ``length``: K distinct keys of 1..V/2-1, each followed by one of K distinct values of
+    V/2..V-1, make the first 2K tokens. The rest is (L - 2K)/2 slots of two tokens; distinct slots are drawn one after
+    another with probability proportional to (i+1)^(``power_a`` - 1), i = 0, 1, ..., and the n-th key goes to the first
+    token of the n-th slot drawn. All other tokens are fillers. Labelled: the K repeated keys. The further tests keep K,
+    so that longer ones have more fillers. Source: Arora et al., "Zoology: Measuring and Improving Recall in Efficient
+    Language Models" (arXiv:2312.04927), section 3 and appendix.
+
+    One difference by default: fillers never equal a key or value of their own sample, which would make a query
+    ambiguous; ``fillers="zoology"`` draws them from the whole vocabulary as the paper's code does, ``"zero"`` leaves 0.
+
+    >>> task = Mqar(length=8, pairs=2, vocab=8, fillers="zero")
+    >>> task.answer(np.array([1, 6, 3, 5, 3, 0, 1, 0])).tolist()
+    [-100, -100, -100, -100, 5, -100, 6, -100]
+    """
+
+    group: ClassVar[str] = "retrieval"
+    grows: ClassVar[tuple[str, ...]] = ("length",)
+    presets: ClassVar[Presets] = {
+        "small": {"length": 64, "pairs": (4, 8), "vocab": 256, **budget(batch_size=64, steps=1500)},
+        "paper": {"length": 512, "pairs": 64},
+    }
+
+    length: int = parameter(512, "sequence length L, even", at_least=4, at_most=MAX_LENGTH)
+    pairs: int | tuple[int, int] = parameter(
+        64, "number of pairs K, at most L/4; two numbers: drawn uniformly between them for each sample", at_least=1
+    )
+    vocab: int = parameter(8192, "vocabulary size V, even: V/2 - 1 keys and V/2 values", at_least=4, at_most=2**20)
+    power_a: float = parameter(0.01, "exponent of the law of query positions, towards 0: early; 1: uniform", above=0)
+    fillers: Literal["safe", "zoology", "zero"] = parameter(
+        "safe", "tokens between queries: none of the sample's keys and values, the whole vocabulary, or 0"
+    )
+
+    def check(self) -> None:
+        for name in ("length", "vocab"):
+            if getattr(self, name) % 2:
+                self.refuse(f"{name} must be even, found {getattr(self, name)}")
+        _, most = self.span("pairs")
+        if 4 * most > self.length:
+            self.refuse(f"pairs must be at most length / 4 ({self.length // 4}), found {most}")
+        if most > self.vocab // 2 - 1:
+            self.refuse(
+                f"vocab {self.vocab} has {self.vocab // 2 - 1} keys, too few for {most} pairs;"
+                f" take vocab of at least {2 * most + 2}"
+            )
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self.length, self.vocab)
+
+    def sample(self, rng: np.random.Generator) -> Sample:
+        fewest, most = self.span("pairs")
+        pairs = fewest if fewest == most else int(rng.integers(fewest, most + 1))
+        keys = 1 + rng.choice(self.vocab // 2 - 1, pairs, replace=False)
+        values = self.vocab // 2 + rng.choice(self.vocab // 2, pairs, replace=False)
+        queries = 2 * pairs + 2 * self._slots(rng, pairs)
+        x = self._fillers(rng, keys, values)
+        x[0 : 2 * pairs : 2] = keys
+        x[1 : 2 * pairs : 2] = values
+        x[queries] = keys
+        y = np.full(self.length, IGNORED)
+        y[queries] = values
+        return Sample(x, y)
+
+    sequence = Task.checked_input  # of this length
+
+    def label(self, x: np.ndarray) -> np.ndarray:
+        """As the base class says. Where ``pairs`` is a range, the input does not tell how many pairs there are.
+
+        With ``fillers="zoology"``, an input in which a filler could be taken for a query is refused.
+        """
+        pairs, most = self.span("pairs")
+        if pairs != most:
+            self.refuse(f"there is no exact answer with pairs={[pairs, most]}: the input does not tell how many")
+        keys, values, rest = x[0 : 2 * pairs : 2], x[1 : 2 * pairs : 2], x[2 * pairs :: 2]
+        row, slot = np.nonzero(keys[:, None] == rest)
+        if not np.array_equal(row, np.arange(pairs)):
+            self.refuse(f"each of the first {pairs} keys must come once more, at an even position")
+        y = np.full(self.length, IGNORED)
+        y[2 * pairs + 2 * slot] = values
+        return y
+
+    def _slots(self, rng: np.random.Generator, pairs: int) -> np.ndarray:
+        """Slots in the order in which they are drawn without replacement.
+
+        Exponential waiting times of rate w_i end in the order of successive draws with weights w_i (Efraimidis and
+        Spirakis, "Weighted random sampling with a reservoir", 2006), so the first ``pairs`` to end are the draw.
+        """
+        slots = self.length // 2 - pairs
+        waiting = rng.standard_exponential(slots) * _mean_waiting(slots, self.power_a)
+        first = np.argpartition(waiting, pairs - 1)[:pairs]
+        return first[np.argsort(waiting[first])]
+
+    def _fillers(self, rng: np.random.Generator, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+        if self.fillers == "zero":
+            return np.zeros(self.length, dtype=np.int64)
+        if self.fillers == "zoology":
+            return rng.integers(self.vocab, size=self.length)
+        free = np.ones(self.vocab, dtype=bool)
+        free[keys] = free[values] = False
+        allowed = np.flatnonzero(free)
+        return allowed[rng.integers(len(allowed), size=self.length)]
+
+    def baselines(self) -> Mapping[str, Baseline]:
+        """The most frequent value, and one of the sample's own values: 1/K for knowing which values were given."""
+        return {**super().baselines(), "own-value": self.rule(lambda x: x[:, 1:2])}
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By distance from the query back to its key (bins from each power of two), and by number of pairs."""
+        pairs = (batch.y >= 0).sum(axis=1)
+        home = np.zeros((len(batch.x), self.vocab), dtype=np.int64)  # where each key of each sample was given
+        row, pair = np.nonzero(np.arange(pairs.max()) < pairs[:, None])
+        home[row, batch.x[row, 2 * pair]] = 2 * pair
+        row, query = np.nonzero(batch.y >= 0)
+        distance = np.zeros(batch.y.shape, dtype=np.int64)
+        distance[row, query] = octave(query - home[row, batch.x[row, query]])
+        return {"distance": distance, "pairs": pairs[:, None]}
+
+    def text(self, batch: Batch, index: int) -> str:
+        """The pairs as ``key:value``, then each query with its position and answer; fillers are left out."""
+        x, y = batch.x[index], batch.y[index]
+        queries = np.flatnonzero(y >= 0)
+        given = " ".join(f"{x[2 * pair]}:{x[2 * pair + 1]}" for pair in range(len(queries)))
+        return f"{given} | " + " ".join(f"@{query} {x[query]}:{y[query]}" for query in queries)
+
+
+@functools.lru_cache(maxsize=32)
+def _mean_waiting(slots: int, power_a: float) -> np.ndarray:
+    return np.arange(1, slots + 1) ** (1 - power_a)

@@ -1,0 +1,184 @@
+"""Keys get values, and some get new ones: return the present value of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
+from lrtasks.generators.baselines import Baseline, octave
+from lrtasks.generators.tokens import Uniforms, UniformTask, earlier, gathered, spread
+from lrtasks.spec import IGNORED, Batch, Spec
+
+
+@registry.register("overwrite")
+@dataclass(frozen=True)
+class Overwrite(UniformTask):
+    """Keys get values, and some get new ones: return the present value of each key.
+
+    With V = ``vocab``, K = ``keys`` and U = ``updates``: keys are tokens 1..V/2-1, values V/2..V-1. A sample writes K
+    distinct keys once, in random order, then updates them U times; each pair takes two tokens. Queries follow, each a
+    key and a 0. The label at the key of a query is the value written last for it, or with ``back=n`` the n-th last,
+    where there are n.
+
+    ``law="mixed"``: the updated key is uniform over the K keys each time, a new value is uniform over all values but
+    the key's present one, and all keys are asked once in random order: 2(K + U) + 2K tokens. ``law="zoology"``: the K
+    first values are distinct, U distinct keys are updated once, and the queries stand among zeros as in ``mqar``
+    (``power_a``) up to ``length``. Source: HazyResearch/zoology, ``forgetting_mqar.py``, where a new value is kept
+    apart from the old value of another key by mistake, so that some updates change nothing; the task of mixed updates
+    is ours. ``back`` follows the N-back recall of Yang et al., "PaTH Attention" (arXiv:2505.16381).
+
+    >>> task = Overwrite(keys=2, updates=1, vocab=64)
+    >>> task.answer([3, 40, 5, 41, 3, 44, 5, 0, 3, 0]).tolist()
+    [-100, -100, -100, -100, -100, -100, 41, -100, 44, -100]
+    """
+
+    group: ClassVar[str] = "retrieval"
+    presets: ClassVar[Presets] = {
+        "small": {"keys": 8, "updates": 16, "vocab": 32, **budget(batch_size=64, steps=1500)},
+        "small-hard": {"keys": 16, "updates": 32, "vocab": 64, **budget(batch_size=64, steps=1500)},
+        # the sizes that Zoology's code proposes; it publishes no figures
+        "paper": {"keys": 36, "updates": 18, "vocab": 8192, "law": "zoology", "length": 256},
+    }
+
+    keys: int = parameter(16, "number of keys K", at_least=1, at_most=2**19)
+    updates: int = parameter(32, "number of later writes U; zoology: at most K", at_least=0, at_most=MAX_LENGTH // 4)
+    vocab: int = parameter(64, "vocabulary size V, even: V/2 - 1 keys and V/2 values", at_least=6, at_most=2**20)
+    back: int = parameter(1, "give the value written last (1), the one before (2), ...; zoology: 1", at_least=1)
+    law: Literal["mixed", "zoology"] = parameter("mixed", "how updates and queries are drawn")
+    length: int | None = parameter(
+        None, "zoology: sequence length, even; none: 2(K + U) + 2K, the least", at_least=4, at_most=MAX_LENGTH
+    )
+    power_a: float = parameter(0.01, "zoology: exponent of the law of query positions, as in mqar", above=0)
+
+    def check(self) -> None:
+        if self.vocab % 2:
+            self.refuse(f"vocab must be even, found {self.vocab}")
+        if self.keys > self.vocab // 2 - 1:
+            self.refuse(f"vocab {self.vocab} has {self.vocab // 2 - 1} keys, too few for keys={self.keys}")
+        least = 4 * self.keys + 2 * self.updates
+        if least > MAX_LENGTH:
+            self.refuse(f"2(K + U) + 2K must be at most {MAX_LENGTH:_}, found {least:_}")
+        if self.law == "mixed":
+            if self.length not in (None, least):
+                self.refuse(f"length belongs to law 'zoology'; with law 'mixed' it is {least}, found {self.length}")
+            return
+        if self.updates > self.keys or self.back != 1:
+            self.refuse(
+                f"with law 'zoology' updates must be at most keys ({self.keys}) and back 1,"
+                f" found {self.updates} and {self.back}"
+            )
+        if self.length is not None and (self.length < least or self.length % 2):
+            self.refuse(f"length must be even and at least 2(K + U) + 2K = {least}, found {self.length}")
+
+    @property
+    def written(self) -> int:
+        """Number of writes K + U of a sample; its queries begin at twice this position."""
+        return self.keys + self.updates
+
+    @property
+    def input(self) -> Spec:
+        return Spec("token", self.length or 2 * (self.written + self.keys), self.vocab)
+
+    @property
+    def draws(self) -> int:
+        queries = self.keys if self.law == "mixed" else self.input.length // 2 - self.written
+        return 2 * self.keys + 2 * self.updates + queries
+
+    def made(self, u: Uniforms) -> Batch:
+        half, rows = self.vocab // 2, np.arange(len(u))[:, None]
+        names = 1 + u.distinct(half - 1, self.keys)
+        if self.law == "mixed":
+            first, which = u.whole(half, self.keys), u.whole(self.keys, self.updates)
+        else:
+            first, which = u.distinct(half, self.keys), u.distinct(self.keys, self.updates)
+        key = np.concatenate([np.broadcast_to(np.arange(self.keys), first.shape), which], axis=1)
+        # a new value is the present one moved on by 1..V/2-1, cyclically: each write adds to the key's running sum
+        step = np.concatenate([first, 1 + u.whole(half - 1, self.updates)], axis=1)
+        x = np.zeros((len(u), self.input.length), dtype=np.int64)
+        x[:, 0 : 2 * self.written : 2] = names[rows, key]
+        x[:, 1 : 2 * self.written : 2] = half + _running_sums(key, step) % half
+        slots = self.input.length // 2 - self.written
+        if self.law == "mixed":
+            query = u.order(self.keys)
+        else:  # as mqar draws its slots: exponential waiting times, the shortest first
+            waiting = -np.log1p(-u.take(slots)) * np.arange(1, slots + 1) ** (1 - self.power_a)
+            query = np.argsort(waiting, axis=1, kind="stable")[:, : self.keys]
+        x[rows, 2 * (self.written + query)] = names
+        return Batch(x, self.label_all(x))
+
+    def label_all(self, x: np.ndarray) -> np.ndarray:
+        last, _ = self._last(x, self.back)
+        y = np.full(x.shape, IGNORED)
+        y[:, 2 * self.written :: 2] = gathered(x[:, 1::2], last)[:, self.written :]
+        return y
+
+    def _last(self, x: np.ndarray, back: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each slot of two tokens, the slot of its key's ``back``-th last write, and the key's writes."""
+        return earlier(x[:, ::2], np.arange(x.shape[1] // 2) < self.written, back)
+
+    def verify(self, tokens: np.ndarray) -> None:
+        """K + U pairs, then slots that hold a key and a 0, or two zeros."""
+        self.divide(tokens, 2)
+        begin, half = 2 * self.written, self.vocab // 2
+        if len(tokens) < begin:
+            self.refuse(f"an input begins with {self.written} pairs, {begin} tokens, found {len(tokens)} tokens")
+        self.allow(tokens[0:begin:2], 1, half, "keys of pairs", 0, 2)
+        self.allow(tokens[1:begin:2], half, self.vocab, "values of pairs", 1, 2)
+        self.allow(tokens[begin::2], 0, half, "queries", begin, 2)
+        self.allow(tokens[begin + 1 :: 2], 0, 1, "tokens after queries", begin + 1, 2)
+
+    def baselines(self) -> Mapping[str, Baseline]:
+        """The most frequent value; the value that the key had first; the value that was written last for any key."""
+        last = 2 * self.written - 1
+        return {
+            **super().baselines(),
+            "first-value": self.rule(self._first),
+            "last-written": self.rule(lambda x: x[:, last : last + 1]),
+        }
+
+    def _first(self, x: np.ndarray) -> np.ndarray:
+        slot, _ = self._last(x, self._last(x, 1)[1])
+        return np.repeat(gathered(x[:, 1::2], slot), 2, axis=1)
+
+    def slices(self, batch: Batch) -> dict[str, np.ndarray]:
+        """By the writes of the asked key, and by the writes of any key since the one asked for, in octaves."""
+        last, writes = self._last(batch.x, self.back)
+        even = slice(0, None, 2)
+        return {
+            "writes": spread(writes, batch.y.shape, even),
+            "since": spread(octave(self.written - 1 - last), batch.y.shape, even),
+        }
+
+    def tests(self) -> Mapping[str, Task]:
+        """With 2, 4 and 8 times the updates; law ``zoology``: 2, 4 and 8 times the length."""
+        longer = self.law == "zoology"
+        return self.further(
+            {
+                f"{n}x": {"length": n * self.input.length} if longer else {"updates": n * self.updates, "length": None}
+                for n in (2, 4, 8)
+            }
+        )
+
+    def text(self, batch: Batch, index: int) -> str:
+        """The pairs as ``key:value``, then each query with its answer."""
+        x, y = batch.x[index].tolist(), batch.y[index].tolist()
+        begin = 2 * self.written
+        given = " ".join(f"{x[t]}:{x[t + 1]}" for t in range(0, begin, 2))
+        return f"{given} | " + " ".join(f"{x[t]}={y[t]}" for t in range(begin, len(x), 2) if y[t] >= 0)
+
+
+def _running_sums(key: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Sum of ``step`` over this and all earlier positions of the row that have the same key."""
+    order = np.argsort(key, axis=1, kind="stable")
+    sums = np.cumsum(np.take_along_axis(step, order, axis=1), axis=1)
+    begins = np.diff(np.take_along_axis(key, order, axis=1), axis=1, prepend=-1) != 0
+    begin = np.maximum.accumulate(np.where(begins, np.arange(key.shape[1]), 0), axis=1)
+    before = np.where(begin > 0, np.take_along_axis(sums, np.maximum(begin - 1, 0), axis=1), 0)
+    found = np.empty_like(sums)
+    np.put_along_axis(found, order, sums - before, axis=1)
+    return found
