@@ -1,4 +1,4 @@
-"""What the atomic tasks of the DLR paper (Gupta et al., arXiv:2212.00768, section 3.1) share: noise and its positions."""
+"""What the atomic tasks of the DLR paper (arXiv:2212.00768, section 3.1) share: noise and its positions."""
 
 from __future__ import annotations
 

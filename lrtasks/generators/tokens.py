@@ -24,8 +24,8 @@ MAD_PROTOCOL = budget(
     val_batches=10,
     test_batches=10,
 )
-"""One setting of the protocol of MAD (Poli et al., arXiv:2403.17844; mad/configs.py): 200 epochs of 12,800 samples, 1,280
-test samples. MAD takes the best of three learning rates (1e-4, 5e-4, 1e-3) and two weight decays (0, 0.1)."""
+"""One setting of the protocol of MAD (Poli et al., arXiv:2403.17844; mad/configs.py): 200 epochs of 12,800 samples and
+1,280 test samples. MAD takes the best of three learning rates (1e-4, 5e-4, 1e-3) and two weight decays (0, 0.1)."""
 
 
 @dataclass(frozen=True)

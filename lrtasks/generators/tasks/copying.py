@@ -18,6 +18,7 @@ from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 # Batch size and learning rate as the published launch script has them. It packs several samples into one context; here
 # each sample stands alone. Steps: ours, as the script's 200 per epoch are no setting of the paper.
+SMALL = budget(batch_size=64, steps=1500)
 PAPER = {"end": True, **budget(steps=50_000, batch_size=32, lr=5e-5, eval_every=2500)}
 
 MAX_KEYS = 2**62
@@ -53,10 +54,11 @@ class Copying(TokenTask):
 
     group: ClassVar[str] = "copying"
     presets: ClassVar[Presets] = {
-        "small": {"string": (5, 32)},
-        "forward": {"string": (5, 32)},
-        "reverse": {"mode": "reverse", "string": (5, 32), "feed": "blank"},
-        "lookup": {"mode": "suffix-lookup", "string": (16, 64), "ngram": 2, "law": "clean"},
+        **{name: {"string": (3, 8), "feed": "blank", **SMALL} for name in ("small", "forward")},
+        "small-hard": {"string": (5, 32)},
+        "reverse": {"mode": "reverse", "string": (4, 12), "feed": "blank", **SMALL},
+        "reverse-hard": {"mode": "reverse", "string": (5, 32), "feed": "blank"},
+        "lookup": {"mode": "suffix-lookup", "string": (16, 64), "ngram": 2, "law": "clean", **SMALL},
         "paper": {"string": (20, 50), **PAPER},
         "paper-20": {"string": (5, 20), **PAPER},
         "paper-300": {"string": (50, 300), **PAPER},

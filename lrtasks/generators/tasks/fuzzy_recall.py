@@ -10,12 +10,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, registry
+from lrtasks.generators.base import MAX_LENGTH, budget, registry
 from lrtasks.generators.baselines import Baseline
 from lrtasks.generators.tokens import MAD_PROTOCOL, Uniforms, UniformTask
 from lrtasks.spec import IGNORED, Batch, Spec
 
 Tokens = tuple[int, ...]
+
+GRID = {"law": "grid", "value_tokens": 2, "letters": 8}
 
 
 @registry.register("fuzzy-recall")
@@ -50,7 +52,8 @@ class FuzzyRecall(UniformTask):
     group: ClassVar[str] = "retrieval"
     grows: ClassVar[tuple[str, ...]] = ("length",)
     presets: ClassVar[Presets] = {
-        "small": {"law": "grid", "length": 125, "key_tokens": 3, "value_tokens": 2, "letters": 8},
+        "small": {**GRID, "length": 124, "key_tokens": 2, **budget(batch_size=32, steps=1500)},
+        "small-hard": {**GRID, "length": 125, "key_tokens": 3, **budget(batch_size=32, steps=1500)},
         "paper": {"length": 128, "vocab": 16, "key_tokens": 3, "value_tokens": 3, **MAD_PROTOCOL},
     }
 

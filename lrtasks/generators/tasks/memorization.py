@@ -40,8 +40,8 @@ class Memorization(UniformTask):
 
     group: ClassVar[str] = "capacity"
     presets: ClassVar[Presets] = {
-        "small": {"facts": 4096, "pairs": 32},
-        "small-hard": {"facts": 16_384, "pairs": 32},
+        "small": {"facts": 4096, "pairs": 32, **budget(batch_size=32, lr=3e-3)},
+        "small-hard": {"facts": 16_384, "pairs": 32, **budget(batch_size=32, lr=3e-3)},
         # vocabulary 256; 256 samples in batches of 128, 200 epochs
         "paper": {"law": "mad", "facts": 127, "pairs": 16}
         | MAD_PROTOCOL

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from lrtasks.config import parameter
-from lrtasks.generators.base import MAX_LENGTH, registry
-from lrtasks.generators.signals import SignalTask
+from lrtasks.config import Presets, parameter
+from lrtasks.generators.base import MAX_LENGTH, budget, registry
+from lrtasks.generators.signals import HARD, SignalTask
 from lrtasks.spec import Spec
 
 
@@ -28,6 +28,7 @@ class Reverse(SignalTask):
     """
 
     group: ClassVar[str] = "copying"
+    presets: ClassVar[Presets] = {"small": {"length": 32, **budget(batch_size=32)}, **HARD}
 
     length: int = parameter(4096, "number of values L; the input has 2L positions", at_least=2, at_most=MAX_LENGTH)
 

@@ -81,6 +81,12 @@ class SelectFixed(Select):
     True
     """
 
+    presets: ClassVar[Presets] = {
+        "small": {"length": 128, "marks": 16},
+        "small-hard": {"length": 256, "marks": 16},
+        "paper": {"length": 4096, "marks": 32},
+    }
+
     layout_seed: int = parameter(0, "seed of the marked positions", at_least=0, at_most=MAX_SEED)
 
     @property

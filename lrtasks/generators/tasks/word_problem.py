@@ -58,9 +58,10 @@ class WordProblem(TokenTask):
 
     presets: ClassVar[Presets] = {
         "small": {"group": "S3", "length": 64, **SMALL},
-        **{
-            name.lower(): {"group": name, "length": 64, **SMALL} for name in ("Z2", "Z60", "S3", "A4", "S4", "A5", "S5")
-        },
+        **{name.lower(): {"group": name, "length": 64, **SMALL} for name in ("Z2", "Z60", "S3", "A4", "S4", "S5")},
+        # what an LSTM can solve: it has 0.03 on a5-hard after 2,000 steps
+        "a5": {"group": "A5", "length": 12, "tokens": "generators", **budget(batch_size=64, lr=3e-3, steps=4000)},
+        "a5-hard": {"group": "A5", "length": 64, **SMALL},
         "a4xz5": {"group": "A4xZ5", "length": 64, **SMALL},
         "paper": {"group": "S3", **PAPER},
         **{f"paper-{name.lower()}": {"group": name, **PAPER} for name in ("S3", "S4", "A5", "S5")},
