@@ -18,7 +18,7 @@ from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 # Batch size and learning rate as the published launch script has them. It packs several samples into one context; here
 # each sample stands alone. Steps: ours, as the script's 200 per epoch are no setting of the paper.
-SMALL = budget(batch_size=64, steps=1500)
+SMALL = budget(batch_size=64)
 PAPER = {"end": True, **budget(steps=50_000, batch_size=32, lr=5e-5, eval_every=2500)}
 
 MAX_KEYS = 2**62

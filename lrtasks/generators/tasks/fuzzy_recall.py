@@ -52,8 +52,8 @@ class FuzzyRecall(UniformTask):
     group: ClassVar[str] = "retrieval"
     grows: ClassVar[tuple[str, ...]] = ("length",)
     presets: ClassVar[Presets] = {
-        "small": {**GRID, "length": 124, "key_tokens": 2, **budget(batch_size=32, steps=1500)},
-        "small-hard": {**GRID, "length": 125, "key_tokens": 3, **budget(batch_size=32, steps=1500)},
+        "small": {**GRID, "length": 124, "key_tokens": 2, **budget(batch_size=32)},
+        "small-hard": {**GRID, "length": 125, "key_tokens": 3, **budget(batch_size=32)},
         "paper": {"length": 128, "vocab": 16, "key_tokens": 3, "value_tokens": 3, **MAD_PROTOCOL},
     }
 
