@@ -270,7 +270,7 @@ def to_bytes(values: np.ndarray) -> np.ndarray:
         UsageError: if some value is not one of the 256 that bytes have.
     """
     scaled = values.astype(np.float32) * np.float32(127.5) + np.float32(127.5)
-    pixels = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+    pixels: np.ndarray = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
     if not np.array_equal(from_bytes(pixels), values):
         raise UsageError("an image is stored as 8-bit pixels: each input value must be (byte / 255 - 0.5) / 0.5")
     return pixels

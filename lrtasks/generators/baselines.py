@@ -36,23 +36,34 @@ class PositionMean:
 
 
 class MajorityClass:
-    """The most frequent class of the training targets, at every position.
+    """The most frequent class of the training targets, at every position or in each group of positions.
 
     Args:
         classes: number of classes.
         answers: the answers ``y`` alone from inputs ``x``, for tasks whose training targets hold other labels as well.
+        groups: number of groups.
+        group: the group 0..groups-1 of each position from inputs ``x``; positions that are ignored may have any.
     """
 
-    def __init__(self, classes: int, answers: Callable[[np.ndarray], np.ndarray] | None = None) -> None:
-        self._counts, self._answers = np.zeros(classes, dtype=np.int64), answers
+    def __init__(
+        self,
+        classes: int,
+        answers: Callable[[np.ndarray], np.ndarray] | None = None,
+        *,
+        groups: int = 1,
+        group: Callable[[np.ndarray], np.ndarray] = lambda _: np.zeros((), dtype=np.int64),
+    ) -> None:
+        self._counts, self._answers, self._group = np.zeros((groups, classes), dtype=np.int64), answers, group
 
     def fit(self, batches: Iterable[Batch]) -> None:
         for batch in batches:
             y = self._answers(batch.x) if self._answers else batch.y
-            self._counts += np.bincount(y[y >= 0].ravel(), minlength=len(self._counts))
+            place = np.broadcast_to(self._group(batch.x), y.shape) * self._counts.shape[1] + y
+            self._counts += np.bincount(place[y >= 0], minlength=self._counts.size).reshape(self._counts.shape)
 
     def predict(self, batch: Batch) -> np.ndarray:
-        return np.full(batch.y.shape, int(self._counts.argmax()))
+        best = self._counts.argmax(axis=1)[self._group(batch.x)]
+        return np.broadcast_to(best, batch.y.shape).copy()
 
 
 class Rule:

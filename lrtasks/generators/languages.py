@@ -7,7 +7,8 @@ are those of the published code.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -82,41 +83,33 @@ class Language:
         return UsageError(f"chomsky: impossible string of {self.name}: {why}")
 
 
-class EvenPairs(Language):
-    name = "even-pairs"
+def _plain(
+    name: str,
+    answer: Callable[[np.ndarray, int], np.ndarray],
+    *,
+    partial: Callable[[np.ndarray, int], np.ndarray] | None = None,
+    outputs: Callable[[int], int] = lambda _: 1,
+    draw: Callable[[np.random.Generator, int, int], np.ndarray] = lambda rng, n, _: rng.integers(2, size=n),
+    **attributes: Any,
+) -> type[Language]:
+    """A language of all strings over its alphabet; functions of a string or a size, and of the modulus."""
 
-    def answer(self, string: np.ndarray) -> np.ndarray:
-        return np.asarray(string[:1] ^ string[-1:])
+    class Plain(Language):
+        def outputs(self, size: int) -> int:
+            return outputs(size)
 
-    def partial(self, string: np.ndarray) -> np.ndarray:
-        return np.asarray(string[0] ^ string)
+        def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+            return draw(rng, n, self.modulus)
 
+        def answer(self, string: np.ndarray) -> np.ndarray:
+            return np.asarray(answer(string, self.modulus))
 
-class ParityCheck(Language):
-    name = "parity-check"
+        def partial(self, string: np.ndarray) -> Partial:
+            return None if partial is None else np.asarray(partial(string, self.modulus))
 
-    def answer(self, string: np.ndarray) -> np.ndarray:
-        return np.asarray(string.sum(keepdims=True) % 2)
-
-    def partial(self, string: np.ndarray) -> np.ndarray:
-        return np.cumsum(string) % 2
-
-
-class CycleNavigation(Language):
-    """Tokens 0, 1, 2: one place back, none, one on."""
-
-    name = "cycle-navigation"
-    symbols = ("<", "=", ">")
-    classes = 0
-
-    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        return rng.integers(3, size=n)
-
-    def answer(self, string: np.ndarray) -> np.ndarray:
-        return np.asarray((string - 1).sum(keepdims=True) % self.modulus)
-
-    def partial(self, string: np.ndarray) -> np.ndarray:
-        return np.cumsum(string - 1) % self.modulus
+    for attribute, value in {"name": name, **attributes}.items():
+        setattr(Plain, attribute, value)
+    return Plain
 
 
 class ModularArithmetic(Language):
@@ -327,26 +320,6 @@ class StackManipulation(Language):
         return np.array([*stack[::-1], END])
 
 
-class ReverseString(Language):
-    name = "reverse-string"
-
-    def outputs(self, size: int) -> int:
-        return size
-
-    def answer(self, string: np.ndarray) -> np.ndarray:
-        return string[::-1]
-
-
-class DuplicateString(Language):
-    name = "duplicate-string"
-
-    def outputs(self, size: int) -> int:
-        return 2 * size
-
-    def answer(self, string: np.ndarray) -> np.ndarray:
-        return np.concatenate([string, string])
-
-
 class MissingDuplicate(Language):
     """Bits twice, one of them replaced by a blank (2): give it; a 3 follows where the length is odd."""
 
@@ -378,16 +351,6 @@ class MissingDuplicate(Language):
         if found[0] > 1:
             raise self.impossible("one bit alone may be a blank (2)")
         return found
-
-
-class OddsFirst(Language):
-    name = "odds-first"
-
-    def outputs(self, size: int) -> int:
-        return size
-
-    def answer(self, string: np.ndarray) -> np.ndarray:
-        return np.concatenate([string[1::2], string[::2]])
 
 
 class _Binary(Language):
@@ -435,43 +398,40 @@ class BinaryMultiplication(_Binary):
         return np.append(_bits(numbers[0] * numbers[1]), END)
 
 
-class ComputeSqrt(Language):
-    """A binary number, greatest digit first; answer: the floor of its square root in half as many digits."""
-
-    name = "compute-sqrt"
-
-    def outputs(self, size: int) -> int:
-        return (size + 1) // 2
-
-    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        return _positive(rng, n)
-
-    def answer(self, string: np.ndarray) -> np.ndarray:
-        return _bits(math.isqrt(_number(string[::-1])), self.outputs(len(string)))[::-1]
-
-
-class BucketSort(Language):
-    name = "bucket-sort"
-    symbols = ()
-    modular = True
-    classes = 0
-
-    def outputs(self, size: int) -> int:
-        return size
-
-    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        return rng.integers(self.modulus, size=n)
-
-    def answer(self, string: np.ndarray) -> np.ndarray:
-        return np.sort(string)
-
-
 LANGUAGES: dict[str, type[Language]] = {
     language.name: language
     for language in (
-        *(EvenPairs, ParityCheck, CycleNavigation, ModularArithmetic),
-        *(ModularArithmeticBrackets, SolveEquation, StackManipulation, ReverseString),
-        *(DuplicateString, MissingDuplicate, OddsFirst, BinaryAddition, BinaryMultiplication, ComputeSqrt, BucketSort),
+        _plain("even-pairs", lambda s, _: s[:1] ^ s[-1:], partial=lambda s, _: s[0] ^ s),
+        _plain("parity-check", lambda s, _: s.sum(keepdims=True) % 2, partial=lambda s, _: np.cumsum(s) % 2),
+        _plain(  # tokens 0, 1, 2: one place back, none, one on
+            "cycle-navigation",
+            lambda s, modulus: (s - 1).sum(keepdims=True) % modulus,
+            partial=lambda s, modulus: np.cumsum(s - 1) % modulus,
+            draw=lambda rng, n, _: rng.integers(3, size=n),
+            symbols=("<", "=", ">"),
+            classes=0,
+        ),
+        *(ModularArithmetic, ModularArithmeticBrackets, SolveEquation, StackManipulation),
+        _plain("reverse-string", lambda s, _: s[::-1], outputs=lambda size: size),
+        _plain("duplicate-string", lambda s, _: np.concatenate([s, s]), outputs=lambda size: 2 * size),
+        MissingDuplicate,
+        _plain("odds-first", lambda s, _: np.concatenate([s[1::2], s[::2]]), outputs=lambda size: size),
+        *(BinaryAddition, BinaryMultiplication),
+        _plain(  # a number, greatest digit first; the floor of its square root in half as many digits
+            "compute-sqrt",
+            lambda s, _: _bits(math.isqrt(_number(s[::-1])), (len(s) + 1) // 2)[::-1],
+            outputs=lambda size: (size + 1) // 2,
+            draw=lambda rng, n, _: _positive(rng, n),
+        ),
+        _plain(
+            "bucket-sort",
+            lambda s, _: np.sort(s),
+            outputs=lambda size: size,
+            draw=lambda rng, n, modulus: rng.integers(modulus, size=n),
+            symbols=(),
+            modular=True,
+            classes=0,
+        ),
     )
 }
 """By name: four regular, four deterministic context-free, seven context-sensitive languages."""

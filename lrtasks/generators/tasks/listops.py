@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators import tables
 from lrtasks.generators.base import Rngs, Task, registry, stack
-from lrtasks.generators.baselines import Baseline, octave
+from lrtasks.generators.baselines import Baseline, MajorityClass, octave
 from lrtasks.generators.listops import grammar, sampling
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
@@ -145,12 +145,12 @@ class ListOps(Task):
         tokens = self.checked_input(x)
         length = int((tokens != grammar.PAD).sum())
         if (tokens[:length] == grammar.PAD).any() or length < 2:
-            raise UsageError(f"an input of {self.name} begins with an operator and has all padding on the right")
+            self.refuse("an input begins with an operator and has all padding on the right")
         grammar.check(tokens[:length])
         return self._evaluated(tokens[None])[0].y
 
     def baselines(self) -> Mapping[str, Baseline]:
-        return {**super().baselines(), "majority-per-operator": MajorityPerGroup(4, 10, self._operators)}
+        return {**super().baselines(), "majority-per-operator": MajorityClass(10, groups=4, group=self._operators)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """By operator, height, length of the sub-expression (bins from each power of two), and root (1) or not (0)."""
@@ -162,7 +162,7 @@ class ListOps(Task):
             "subtree_length": octave(found.length),
             "root": (found.close == last[found.row]).astype(np.int64),
         }
-        return {name: _at_brackets(batch, found, values) for name, values in labels.items()}
+        return {name: _at_brackets(batch.x, found, values) for name, values in labels.items()}
 
     def text(self, batch: Batch, index: int) -> str:
         return grammar.render(batch.x[index])
@@ -187,9 +187,9 @@ class ListOps(Task):
         """The expression without its digits: the published data sets keep one expression of each such template."""
         return grammar.template(batch.x[index])
 
-    def _operators(self, batch: Batch) -> np.ndarray:
-        found = grammar.operators(batch.x)
-        return _at_brackets(batch, found, found.kind)
+    def _operators(self, x: np.ndarray) -> np.ndarray:
+        found = grammar.operators(x)
+        return _at_brackets(x, found, found.kind)
 
 
 @registry.register("listops-root")
@@ -221,46 +221,23 @@ class ListOpsRoot(ListOps):
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """By operator, height and length (bins from each power of two) of the whole expression."""
         labels = super().slices(batch)
-        return {name: _at_root(batch, values) for name, values in labels.items() if name != "root"}
+        return {name: _at_root(batch.x, values) for name, values in labels.items() if name != "root"}
 
-    def _operators(self, batch: Batch) -> np.ndarray:
-        return _at_root(batch, super()._operators(batch))
+    def _operators(self, x: np.ndarray) -> np.ndarray:
+        return _at_root(x, super()._operators(x))
 
     def _labels(self, row: tables.Row, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return tables.numbers(row, "Target"), np.zeros(1, np.int64)
 
 
-class MajorityPerGroup:
-    """The most frequent class of the training targets within each group of positions.
-
-    Args:
-        groups: number of groups.
-        classes: number of classes.
-        group: gives, for a batch, the group 0..groups-1 of each element of ``y``; ignored elements may have any.
-    """
-
-    def __init__(self, groups: int, classes: int, group: Callable[[Batch], np.ndarray]) -> None:
-        self._counts = np.zeros((groups, classes), dtype=np.int64)
-        self._group = group
-
-    def fit(self, batches: Iterable[Batch]) -> None:
-        for batch in batches:
-            labelled = batch.y >= 0
-            np.add.at(self._counts, (self._group(batch)[labelled], batch.y[labelled]), 1)
-
-    def predict(self, batch: Batch) -> np.ndarray:
-        prediction: np.ndarray = self._counts.argmax(axis=1)[self._group(batch)]
-        return prediction
-
-
-def _at_brackets(batch: Batch, found: grammar.Operators, values: np.ndarray) -> np.ndarray:
-    """Spread values of the operators over an array like ``batch.x``, each at its closing bracket; zeros elsewhere."""
-    spread: np.ndarray = np.zeros(batch.x.shape, dtype=values.dtype)
+def _at_brackets(x: np.ndarray, found: grammar.Operators, values: np.ndarray) -> np.ndarray:
+    """Spread values of the operators over an array like ``x``, each at its closing bracket; zeros elsewhere."""
+    spread: np.ndarray = np.zeros(x.shape, dtype=values.dtype)
     spread[found.row, found.close] = values
     return spread
 
 
-def _at_root(batch: Batch, values: np.ndarray) -> np.ndarray:
-    """Pick, from an array like ``batch.x``, the column of the last tokens: ``(batch, 1)``."""
-    last = (batch.x != grammar.PAD).sum(axis=1, keepdims=True) - 1
+def _at_root(x: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Pick, from an array like ``x``, the column of the last tokens: ``(batch, 1)``."""
+    last = (x != grammar.PAD).sum(axis=1, keepdims=True) - 1
     return np.take_along_axis(values, last, axis=1)

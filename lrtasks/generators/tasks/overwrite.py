@@ -156,13 +156,9 @@ class Overwrite(UniformTask):
 
     def tests(self) -> Mapping[str, Task]:
         """With 2, 4 and 8 times the updates; law ``zoology``: 2, 4 and 8 times the length."""
-        longer = self.law == "zoology"
-        return self.further(
-            {
-                f"{n}x": {"length": n * self.input.length} if longer else {"updates": n * self.updates, "length": None}
-                for n in (2, 4, 8)
-            }
-        )
+        if self.law == "zoology":
+            return dataclasses.replace(self, length=self.input.length).scaled("length")
+        return dataclasses.replace(self, length=None).scaled("updates")
 
     def text(self, batch: Batch, index: int) -> str:
         """The pairs as ``key:value``, then each query with its answer."""
