@@ -1,8 +1,7 @@
 """Processes that never outlive the process that started them: commands of lrtasks, and workers.
 
 The standard input of a command is a pipe whose other end the parent holds and never writes to. The pipe closes when the
-parent closes it, or dies for whatever reason; then the child kills itself and the processes that it started. A run
-therefore never goes on beside the one that takes its place.
+parent dies, for whatever reason; then the child kills itself and the processes that it started.
 
 Loading torch and Lightning takes seconds of CPU time. On Linux, many commands can therefore fork from one process that
 has loaded them (:class:`Template`). That process starts no threads and does nothing else.
@@ -107,10 +106,8 @@ def run_command(
 class Template:
     """A process that has loaded what a run needs, from which commands fork; it ends with this process.
 
-    Args:
-        threads: of each command, as for :func:`run_command`.
-
-    Only Linux has what this needs; elsewhere, and if the process fails, every command starts anew.
+    Each command uses ``threads`` as for :func:`run_command`. Only Linux has what this needs; elsewhere, and if the
+    process fails, every command starts anew.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -135,7 +132,7 @@ class Template:
 
         Args:
             arguments: words after ``lrtasks``.
-            tether: file descriptor that the command watches.
+            tether: file descriptor of its standard input, which it watches.
             errors: file descriptor of its standard error.
             stop: the process ends before it has loaded if another thread sets this.
         """
@@ -164,12 +161,7 @@ class Template:
 
 
 class _Forked:
-    """A command that a :class:`Template` has forked.
-
-    Args:
-        status: gives the exit code when it ends.
-        pid: its number.
-    """
+    """A command that a :class:`Template` has forked; ``status`` gives its exit code when it ends."""
 
     def __init__(self, status: Connection, pid: int) -> None:
         self.pid = pid
@@ -188,11 +180,7 @@ class _Forked:
 
 
 def serve(number: int) -> None:
-    """In the process of a :class:`Template`: fork at each request. Returns in forked processes only.
-
-    Args:
-        number: file descriptor of the socket of requests.
-    """
+    """In the process of a :class:`Template`: fork at each request of a socket. Returns in forked processes only."""
     set_thread_defaults()
     for name in PRELOADED:
         importlib.import_module(name)
@@ -206,19 +194,22 @@ def serve(number: int) -> None:
             words, files, *_ = socket.recv_fds(requests, LARGEST_REQUEST, 3)
             if not words:
                 os._exit(0)  # the parent has ended
-            if _fork() == 0:
-                break
+            with suppress(OSError):  # no room for another process: the command then starts anew
+                if os.fork() == 0:
+                    break
             for file in files:
                 os.close(file)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    child, status = _fork(), Connection(files[0])
-    if child != 0:
-        for file in files[1:]:
-            os.close(file)
-        with suppress(OSError):
-            if child is not None:
-                status.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        os._exit(0)
+    status = Connection(files[0])
+    try:
+        child = os.fork()
+        if child:
+            for file in files[1:]:
+                os.close(file)
+            status.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            os._exit(0)
+    except OSError:
+        os._exit(1)
     os.setsid()
     with status:
         status.send(os.getpid())
@@ -229,19 +220,11 @@ def serve(number: int) -> None:
     sys.argv[1:] = json.loads(words)
 
 
-def _fork() -> int | None:
-    """As :func:`os.fork`; ``None`` if there is no room for another process."""
-    try:
-        return os.fork()
-    except OSError:
-        return None
-
-
 def end_with_parent() -> None:
     """End this process as soon as the one that started it has ended, even by a kill.
 
-    This is for processes of :mod:`multiprocessing`, and for commands of :func:`run_command`, which take along the
-    processes that they have started. Nothing happens in others.
+    It was started by :mod:`multiprocessing`, or is a command of :func:`run_command`, which takes along the processes
+    that it has started. In any other process nothing happens.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -265,7 +248,7 @@ def end_with_parent() -> None:
 
 
 def _environment(threads: int | None) -> dict[str, str]:
-    """This process's, with a number of threads for a command; the user's own number goes before it."""
+    """This process's, with a number of threads unless the user has set one."""
     if threads is None or any(name in os.environ for name in THREADS):
         return dict(os.environ)
     return {**os.environ, **dict.fromkeys((*THREADS, CORES), str(threads))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def test_the_digest_tells_runs_apart() -> None:
         RunConfig.make("shift", "dlr", settings={"lr": 0.1}),
         RunConfig.make("cumsum", "dlr"),
         RunConfig.make("shift", "dss"),
-        base.with_data("digest of a dataset"),
+        replace(base, data_digest="digest of a dataset"),
     ]
     assert len({config.digest for config in (base, *others)}) == 1 + len(others)
 

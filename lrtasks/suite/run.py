@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from statistics import mean
 
@@ -32,7 +32,7 @@ A refused run is impossible here, or another process works on it; nothing about 
 
 
 class SuiteProgress:
-    """A status for each run of a suite, its record once it has ended, and how long it took.
+    """What a display needs to know of a suite.
 
     Attributes:
         runs: the runs.
@@ -112,6 +112,9 @@ def run_suite(
 ) -> list[RunRecord]:
     """Carry out runs; return their records in order.
 
+    A refused run (impossible here, locked by another process, or with an unreadable record) has a record with status
+    ``failed`` and the reason, which is not written.
+
     Args:
         runs: the runs; each model needs a name or an address, since each run is a command.
         out: results folder.
@@ -121,10 +124,6 @@ def run_suite(
         may_differ: fields of :data:`lrtasks.budget.SHARED_BUDGET` that runs on one task need not share.
         trackers: trackers that every run writes; finished runs that lack them get them from their records.
         on_change: called after every change of status.
-
-    Returns:
-        One record per run. A refused run (impossible here, locked by another process, or with an unreadable record)
-        has a record with status ``failed`` and the reason, which is not written.
 
     Raises:
         UsageError: for equal runs, unequal budgets, models without an address, and a results folder that cannot be
@@ -157,29 +156,23 @@ def run_suite(
     left = [number for number, status in enumerate(progress.statuses) if status == WAITING]
     tail = ("--out", str(out), "--device", device, *(word for name in tracked for word in ("--tracker", name)))
     jobs = [Job((*runs[number].command()[1:], *tail), progress.folders[number], time_limit) for number in left]
-    if jobs:
-        with _results_folder(out), closing((backend or Local()).run(jobs)) as events:
-            for job, event in events:
-                number = left[job]
-                if isinstance(event, Began):
-                    progress.begin(number)
-                else:
-                    progress.end(number, *_settle(runs[number], progress.folders[number], event))
-                on_change(progress, number)
-    return [record for record in progress.records if record is not None]
-
-
-@contextmanager
-def _results_folder(out: Path) -> Iterator[None]:
-    """Make the results folder; remove it afterwards if it is new and empty."""
     new = not out.exists()
-    make_folder(out, "the results folder")
-    try:
-        yield
-    finally:
-        if new:
-            with suppress(OSError):  # not empty
-                out.rmdir()
+    if jobs:
+        make_folder(out, "the results folder")
+        try:
+            with closing((backend or Local()).run(jobs)) as events:
+                for job, event in events:
+                    number = left[job]
+                    if isinstance(event, Began):
+                        progress.begin(number)
+                    else:
+                        progress.end(number, *_settle(runs[number], progress.folders[number], event))
+                    on_change(progress, number)
+        finally:
+            if new:
+                with suppress(OSError):  # not empty
+                    out.rmdir()
+    return [record for record in progress.records if record is not None]
 
 
 def look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:

@@ -47,16 +47,13 @@ def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
 def run_selected(
     suite: Suite, names: Sequence[str], runner: Runner, out: Path
 ) -> tuple[list[RunConfig], list[RunRecord]]:
-    """Carry out a suite with selection.
+    """Carry out a suite with selection; the chosen runs of all seeds and their records.
 
     Args:
         suite: runs of all values and all seeds.
         names: the settings that are selected (:func:`require_selectable`).
         runner: carries out runs.
         out: results folder.
-
-    Returns:
-        The chosen runs of all seeds and their records.
     """
     bare = [split_setting(name)[1] for name in names]
     groups: dict[str, list[RunConfig]] = {}

@@ -129,7 +129,7 @@ settings = { kernel = "prod", steps = 6 }
         ('[[runs]]\nmodel = "dlr"', "run 1: task is missing"),
         (
             '[[runs]]\nmodel = "dlr"\ntask = "shift"\nseeds = 3',
-            "run 1: run has no parameter 'seeds'; did you mean 'seed'",
+            "run has no parameter 'seeds'; did you mean 'seed'",
         ),
         ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nseed = -1', "run 1: run: seed must be at least 0, found -1"),
         ('[[runs]]\nmodel = 5\ntask = "shift"', "run 1: run: model must be a text, found 5"),

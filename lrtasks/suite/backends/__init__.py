@@ -41,12 +41,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run's process has failed.
-
-    Attributes:
-        reason: one line.
-        refused: whether the command asked for something impossible (exit code 2).
-    """
+    """A run's process has failed, for a reason of one line; ``refused`` if it was impossible (exit code 2)."""
 
     reason: str
     refused: bool = False
@@ -76,11 +71,7 @@ BACKENDS = {"local": "local:Local", "ray": "ray:Ray", "slurm": "slurm:Slurm"}
 
 
 def backend_class(name: str) -> type[Config]:
-    """The class of the backend called ``name``.
-
-    Raises:
-        UsageError: if there is none.
-    """
+    """The class of the backend called ``name``; :class:`UsageError` if there is none."""
     if name not in BACKENDS:
         raise unknown("backend", name, BACKENDS)
     module, _, attribute = BACKENDS[name].partition(":")
@@ -107,9 +98,7 @@ def make_backend(name: str, options: Mapping[str, Any] | None = None) -> Backend
 def run_job(job: Job, **limits: Any) -> Failure | None:
     """Carry out a job here and now, and keep its log if it failed.
 
-    Args:
-        job: the job.
-        limits: ``threads``, ``environment``, ``stop`` and ``template`` of :func:`lrtasks.processes.run_command`.
+    ``limits`` are ``threads``, ``environment``, ``stop`` and ``template`` of :func:`lrtasks.processes.run_command`.
     """
     code, said = run_command(("--debug", *job.arguments), time_limit=job.time_limit, **limits)
     if code == 0:

@@ -27,13 +27,7 @@ Stamp = tuple[int, int]
 
 @dataclass(frozen=True)
 class Report:
-    """What another machine reports of a run that has ended there.
-
-    Attributes:
-        host: the machine.
-        failure: how the run failed, or ``None``.
-        record: the record that it left, as that machine sees it.
-    """
+    """What another machine (``host``) reports of a run that has ended there; ``record`` is as that machine sees it."""
 
     host: str
     failure: Failure | None
