@@ -84,24 +84,17 @@ def bench(
         from lrtasks.bench.run import all_models, make_cases, run_bench
         from lrtasks.evaluation.environment import make_fabric
 
-        shared = Settings.make(
-            d_model=d_model,
-            layers=layers,
-            batch=batch,
-            bidirectional=bidirectional,
-            repeats=repeats,
-            patience=patience,
-            threads=threads,
-        )
+        shared: dict[str, Any] = {"d_model": d_model, "layers": layers, "batch": batch, "bidirectional": bidirectional}
+        made = Settings.make(**shared, repeats=repeats, patience=patience, threads=threads)
         wanted = all_models() if models == "all" else models.split(",")
-        cases = make_cases(wanted, lengths, shared, make_fabric(device, "32").device.type, hyper)
+        cases = make_cases(wanted, lengths, made, make_fabric(device, "32").device.type, hyper)
         found = []
         with Progress("bench", "measurements", len(cases)) as progress:
             for measurement in run_bench(cases, out, time_limit=time_limit):
                 found.append(measurement)
                 progress.update(len(found))
-    made = Report(found)
-    print_tables(form, lambda: (made.tables(), made.notes()), made.rows if form == "csv" else made.content)
+    report = Report(found)
+    print_tables(form, lambda: (report.tables(), report.notes()), report.rows if form == "csv" else report.content)
 
 
 def _length(text: str) -> int:

@@ -83,11 +83,11 @@ def grid(progress: SuiteProgress, width: int, height: int) -> Table:
     cells: dict[tuple[str, str], list[int]] = {}
     for number, (label, run) in enumerate(zip(task_labels(progress.runs), progress.runs, strict=True)):
         cells.setdefault((label, run.model.name), []).append(number)
-    names = {what: list(dict.fromkeys(place[side] for place in cells)) for side, what in enumerate(("tasks", "models"))}
-    fitting = [_fitting(*names.values(), width, height), _fitting(*reversed(names.values()), width, height)]
+    tasks, models = (list(dict.fromkeys(place[side] for place in cells)) for side in (0, 1))
+    fitting = [_fitting(tasks, models, width, height), _fitting(models, tasks, width, height)]
     turned = math.prod(fitting[1]) > math.prod(fitting[0])
     high, wide = fitting[turned]
-    (what, rows), (across, columns) = sorted(names.items(), reverse=not turned)
+    rows, columns = (models, tasks) if turned else (tasks, models)
     numbers = [[cells.get((column, row) if turned else (row, column), []) for column in columns] for row in rows]
     going = [any(progress.statuses[run] in ("waiting", "running") for cell in row for run in cell) for row in numbers]
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -96,8 +96,9 @@ def grid(progress: SuiteProgress, width: int, height: int) -> Table:
         table.add_column("\n".join(_pieces(column)), justify="right", overflow="fold")
     for row in sorted(range(len(rows)), key=lambda row: not going[row])[:high]:
         table.add_row(rows[row], *(_cell(progress, cell) for cell in numbers[row][:wide]))
-    hidden = {what: len(rows) - high, across: len(columns) - wide}
-    said = [f"{hidden[name]} {name}" for name in names if hidden[name] > 0]
+    left = [len(rows) - high, len(columns) - wide]
+    hidden = zip(reversed(left) if turned else left, ("tasks", "models"), strict=True)
+    said = [f"{count} {names}" for count, names in hidden if count > 0]
     symbols = "  ".join(f"{symbol} {name}" for name, symbol in SYMBOLS.items())
     table.caption = "; ".join([symbols, *(["no room for " + " and ".join(said)] if said else [])])
     table.caption_justify = "left"

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,7 +103,8 @@ def compare(
     elif published:
         raise UsageError(f"--published stands beside the word published in place of B, found {b!r}")
     else:
-        are_folders = [not folders and ":" not in word and ("/" in word or _exists(word)) for word in (a, b)]
+        # Path.exists raises for a word that is too long for a file: a model's name with its settings
+        are_folders = [not folders and ":" not in word and ("/" in word or os.path.exists(word)) for word in (a, b)]  # noqa: PTH110
         if all(are_folders):
             sides = [(word, read_frame([Path(word)])) for word in (a, b)]
         elif any(are_folders):
@@ -245,12 +245,6 @@ def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
         if chosen != "all":
             runs = runs[runs[column].isin(chosen.split(","))]
     return runs
-
-
-def _exists(name: str) -> bool:
-    with suppress(OSError):  # a model's name with its settings may be too long for a file
-        return Path(name).exists()
-    return False
 
 
 def require_writable(path: Path) -> None:

@@ -177,18 +177,10 @@ def suite(
         wanted = read_suite(file, given)
     else:
         wanted = suite_from_options(context, chosen, given)
-    return carry_out(
-        wanted,
-        out,
-        backend=place,
-        time_limit=wanted.time_limit if time_limit is None else time_limit,
-        device=device,
-        trackers=trackers or (),
-        unequal_budgets=unequal_budgets,
-        select=select,
-        dry_run=dry_run,
-        as_json=as_json,
-    )
+    limit = wanted.time_limit if time_limit is None else time_limit
+    how: dict[str, Any] = {"backend": place, "time_limit": limit, "device": device, "trackers": trackers or ()}
+    how |= {"select": select, "dry_run": dry_run, "as_json": as_json, "unequal_budgets": unequal_budgets}
+    return carry_out(wanted, out, **how)
 
 
 @budget_options
@@ -228,19 +220,9 @@ def sweep(
         for name in () if select else wanted.varied:
             print_solved(name, wanted.runs, records, solved)
 
-    return carry_out(
-        wanted,
-        out,
-        backend=place,
-        time_limit=time_limit,
-        device=device,
-        trackers=trackers or (),
-        unequal_budgets=unequal_budgets,
-        select=select,
-        dry_run=dry_run,
-        as_json=as_json,
-        summary=summary,
-    )
+    how: dict[str, Any] = {"backend": place, "time_limit": time_limit, "device": device, "trackers": trackers or ()}
+    how |= {"select": select, "dry_run": dry_run, "as_json": as_json, "unequal_budgets": unequal_budgets}
+    return carry_out(wanted, out, summary=summary, **how)
 
 
 @budget_options

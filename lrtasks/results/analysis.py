@@ -148,9 +148,9 @@ def draw_curve(record: RunRecord) -> Figure:
     metric = record.task["metric"]
     steps = [point["step"] for point in record.curve]
     figure, (loss, score) = style.panels(2, 2, *PANEL)
-    loss.plot(steps, [point.get("loss") for point in record.curve], "o-")
+    loss.plot(steps, np.array([point.get("loss") for point in record.curve], float), "o-")
     loss.set(xlabel="step", ylabel=f"training loss ({printable(record.task['name'])})", yscale="log")
-    score.plot(steps, [point.get(metric) for point in record.curve], "o-")
+    score.plot(steps, np.array([point.get(metric) for point in record.curve], float), "o-")
     for name, scores in record.baselines.items():
         if scores.get(metric) is not None:
             score.axhline(scores[metric], linestyle="--", color="grey", linewidth=0.8)

@@ -58,9 +58,13 @@ class Comparison:
 
     a: str
     b: str
-    differences: Sequence[Mapping[str, Any]]
+    differences: Sequence[dict[str, Any]]
     left_out: Sequence[str]
     versions: Sequence[str]
+
+    def __post_init__(self) -> None:
+        for entry, p in zip(self.differences, holm([entry["p"] for entry in self.differences]), strict=True):
+            entry["p_holm"] = p
 
     def by_task(self) -> dict[str, float]:
         """Mean difference of each task; one that is there with several parameters or models counts once."""
@@ -207,7 +211,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
         _difference(label_of[setup][0], model, setups[setup], grouped[setup, model])
         for setup, model in sorted(grouped, key=lambda group: (label_of[group[0]][1], group[1] or ""))
     ]
-    return Comparison(*names, _corrected(entries), left_out, versions_note(run for pair in both for run in pair))
+    return Comparison(*names, entries, left_out, versions_note(run for pair in both for run in pair))
 
 
 def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str, str]) -> Comparison:
@@ -233,12 +237,7 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
     entries = [{**entry, "model": one.b} for one in found for entry in one.differences]
     left_out = [f"no matching run of {', '.join(reasons)}"] if reasons else []
     versions = dict.fromkeys(note for one in found for note in one.versions)
-    return Comparison(*names, _corrected(entries), left_out, list(versions))
-
-
-def _corrected(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    corrected = holm([entry["p"] for entry in entries])
-    return [{**entry, "p_holm": p} for entry, p in zip(entries, corrected, strict=True)]
+    return Comparison(*names, entries, left_out, list(versions))
 
 
 def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[Pair]) -> dict[str, Any]:

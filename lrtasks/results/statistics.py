@@ -6,7 +6,7 @@ The tests import scipy.stats when first used, since that takes a second.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
@@ -16,7 +16,8 @@ RESAMPLES = 2000
 """Times that seeds are drawn again."""
 
 
-class Estimate(NamedTuple):
+@dataclass(frozen=True)
+class Estimate:
     """A mean with its interval.
 
     Attributes:

@@ -129,51 +129,38 @@ def _lines(x: str, y: str, field: str, *, log_x: bool = False, log_y: bool = Fal
     import altair as alt
 
     shown = alt.selection_point(name="shown", fields=["name"], bind="legend")
-    scale = alt.Scale(type="log") if log_y else alt.Scale(domainMax=1)
-    lines = (
-        alt.Chart(alt.NamedData("values"))
-        .mark_line(point=True, strokeWidth=1.75, clip=True)
-        .encode(
-            x=alt.X(
-                "x:Q", title=x, scale=alt.Scale(type="log", nice=False) if log_x else alt.Scale(zero=True, nice=False)
-            ),
-            y=alt.Y(field, title=y, scale=scale),
-            color=alt.Color(
-                "name:N", title=None, legend=alt.Legend(orient="bottom", labelLimit=240, symbolType="stroke")
-            ),
-            detail="result:N",
-            opacity=alt.condition(shown, alt.value(1), alt.value(0.06)),
-            tooltip=[
-                alt.Tooltip("name:N", title=" "),
-                alt.Tooltip("x:Q", title=x, format=","),
-                alt.Tooltip("mean(value):Q" if "mean" in field else "value:Q", title=y, format=".4~g"),
-            ],
-        )
-        .add_params(shown)
-    )
-    floor = alt.Chart(alt.NamedData("floor"))
-    level = floor.mark_rule(strokeDash=[2, 3], color="gray").encode(y="y:Q")
-    words = floor.mark_text(align="right", dx=-2, dy=-6, fontSize=10).encode(
-        x=alt.value("width"), y="y:Q", text="name:N"
-    )
+    across = alt.Scale(type="log", nice=False) if log_x else alt.Scale(zero=True, nice=False)
+    up = alt.Scale(type="log") if log_y else alt.Scale(domainMax=1)
+    legend = alt.Legend(orient="bottom", labelLimit=240, symbolType="stroke")
+    value = "mean(value):Q" if "mean" in field else "value:Q"
+    tips = [("name:N", {"title": " "}), ("x:Q", {"title": x, "format": ","}), (value, {"title": y, "format": ".4~g"})]
+    lines = alt.Chart(alt.NamedData("values")).mark_line(point=True, strokeWidth=1.75, clip=True)
+    lines = lines.encode(
+        x=alt.X("x:Q", title=x, scale=across),
+        y=alt.Y(field, title=y, scale=up),
+        color=alt.Color("name:N", title=None, legend=legend),
+        detail="result:N",
+        opacity=alt.condition(shown, alt.value(1), alt.value(0.06)),
+        tooltip=[alt.Tooltip(name, **how) for name, how in tips],
+    ).add_params(shown)
+    floor = alt.Chart(alt.NamedData("floor")).encode(y="y:Q")
+    level = floor.mark_rule(strokeDash=[2, 3], color="gray")
+    words = floor.mark_text(align="right", dx=-2, dy=-6, fontSize=10).encode(x=alt.value("width"), text="name:N")
     return dict((lines + level + words).properties(width="container", height=220).to_dict(validate=False))
 
 
 def _points() -> dict[str, Any]:
     import altair as alt
 
-    legend = alt.Legend(orient="bottom", labelLimit=240)
+    tips = [("name:N", {"title": " "}), ("y:Q", {"title": "scaled score", "format": ".2f"})]
+    tips.append(("cost:N", {"title": "cost"}))
+    wide = alt.Scale(type="log", nice=False, padding=30)
     base = alt.Chart(alt.NamedData("values")).encode(
-        x=alt.X("x:Q", title="cost", scale=alt.Scale(type="log", nice=False, padding=30), axis=alt.Axis(format="~s")),
+        x=alt.X("x:Q", title="cost", scale=wide, axis=alt.Axis(format="~s")),
         y=alt.Y("y:Q", title="scaled score", scale=alt.Scale(domainMin=-0.03)),
-        tooltip=[
-            alt.Tooltip("name:N", title=" "),
-            alt.Tooltip("y:Q", title="scaled score", format=".2f"),
-            alt.Tooltip("cost:N", title="cost"),
-        ],
+        tooltip=[alt.Tooltip(name, **how) for name, how in tips],
     )
-    points = base.mark_point(filled=True, size=110, opacity=1).encode(
-        color=alt.Color("name:N", title=None, legend=legend)
-    )
+    colour = alt.Color("name:N", title=None, legend=alt.Legend(orient="bottom", labelLimit=240))
+    points = base.mark_point(filled=True, size=110, opacity=1).encode(color=colour)
     names = base.mark_text(align="left", dx=9).encode(text="name:N")
     return dict((points + names).properties(width="container", height=330).to_dict(validate=False))

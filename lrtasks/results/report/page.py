@@ -19,6 +19,7 @@ from importlib import resources
 from typing import Any
 
 import jinja2
+import numpy as np
 from markupsafe import Markup, escape
 from PIL import Image
 
@@ -157,16 +158,12 @@ def step(value: float) -> int:
 
 
 @functools.cache
-def ramp(stops: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def ramp(stops: tuple[str, ...]) -> list[tuple[str, str]]:
     """The colours of a ramp through ``stops``, each with the colour of legible text on it, as ``#rrggbb``."""
-    colours = []
-    for place in range(STEPS):
-        at = place / (STEPS - 1) * (len(stops) - 1)
-        left = min(int(at), len(stops) - 2)
-        mixed = (a + (b - a) * (at - left) for a, b in zip(_parse(stops[left]), _parse(stops[left + 1]), strict=True))
-        colour = "#" + "".join(f"{round(255 * part):02x}" for part in mixed)
-        colours.append((colour, max(("#000000", "#ffffff"), key=lambda ink: contrast(ink, colour))))
-    return tuple(colours)
+    places = np.linspace(0, len(stops) - 1, STEPS)
+    parts = [np.interp(places, range(len(stops)), channel) for channel in zip(*map(_parse, stops), strict=True)]
+    colours = ["#" + "".join(f"{round(255 * part):02x}" for part in mixed) for mixed in zip(*parts, strict=True)]
+    return [(colour, max(("#000000", "#ffffff"), key=functools.partial(contrast, colour))) for colour in colours]
 
 
 def contrast(one: str, other: str) -> float:
