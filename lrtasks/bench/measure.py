@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
@@ -50,6 +50,15 @@ class Settings(Config):
     threads: int = parameter(1, "threads of a process", at_least=1, at_most=1024)
 
 
+def shared_parameters(known: Collection[str] | None) -> dict[str, str]:
+    """The parameters that are equal in all models, by their names in a model that has the parameters ``known``.
+
+    The parameter ``layers`` of a hybrid says which layers it has; ``n_layers`` is their number.
+    """
+    number = "n_layers" if known is not None and "n_layers" in known else "layers"
+    return {number if each == "layers" else each: each for each in SHARED_PARAMETERS}
+
+
 @dataclass(frozen=True)
 class Case:
     """One model at one length.
@@ -77,10 +86,8 @@ class Case:
     def factory(self) -> ModelFactory:
         """The model with its hyper-parameters."""
         name = self.name
-        shared = {each: getattr(self.settings, each) for each in SHARED_PARAMETERS}
         known = model_parameter_names(name)
-        if known is not None and "n_layers" in known:  # a hybrid, whose parameter layers says which
-            shared["n_layers"] = shared.pop("layers")
+        shared = {key: getattr(self.settings, each) for key, each in shared_parameters(known).items()}
         if not is_registered(name):  # a whole model of the user's has those that it names
             shared = {key: value for key, value in shared.items() if key in (known or ())}
         return model_factory(name, {**shared, **self.hyper.get(model_label(name), {})})

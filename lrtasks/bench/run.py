@@ -14,16 +14,16 @@ from typing import Any
 import torch
 
 from lrtasks import models
-from lrtasks.bench import BASELINE, PHASES, SHARED_PARAMETERS, UNFUSED
+from lrtasks.bench import BASELINE, PHASES, UNFUSED
 from lrtasks.bench import measure as measuring
-from lrtasks.bench.measure import Case, Settings, cost, kernel_entry, run_apart, sizes
+from lrtasks.bench.measure import Case, Settings, cost, kernel_entry, run_apart, shared_parameters, sizes
 from lrtasks.bench.report import SCHEMA, read_measurement
 from lrtasks.errors import UsageError, unknown
 from lrtasks.evaluation import optimiser
 from lrtasks.evaluation.environment import describe_environment, device_name
 from lrtasks.files import held, make_folder, write_atomically
 from lrtasks.generators.base import MAX_LENGTH
-from lrtasks.models.factory import is_registered, model_label
+from lrtasks.models.factory import is_registered, model_label, model_parameter_names
 
 
 def all_models() -> list[str]:
@@ -64,9 +64,9 @@ def make_cases(
     for model, values in hyper.items():
         if model not in {*models.names(), *own}:
             raise unknown("model", model, {*models.names(), *own})
-        for name in SHARED_PARAMETERS:
+        for name, option in shared_parameters(model_parameter_names(own.get(model, model))).items():
             if name in values:
-                raise UsageError(f"{model}.{name} cannot differ between models; give {name} for all of them")
+                raise UsageError(f"{model}.{name} cannot differ between models; give {option} for all of them")
     for length in lengths:
         if not 1 <= length <= MAX_LENGTH:
             raise UsageError(f"a length must be at least 1 and at most {MAX_LENGTH:_}, found {length}")
