@@ -22,8 +22,7 @@ from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.batches import BatchStream, Loaded, Streams, check_batch, load
-from lrtasks.evaluation.losses import loss_named
-from lrtasks.evaluation.optimiser import make_optimiser, set_rate
+from lrtasks.evaluation.optimiser import loss_named, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
 from lrtasks.metrics import SOLVED, scaled_score
