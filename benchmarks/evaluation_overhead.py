@@ -26,8 +26,7 @@ import torch
 
 from lrtasks import generators
 from lrtasks.evaluation.batches import BatchStream
-from lrtasks.evaluation.losses import loss_named
-from lrtasks.evaluation.optimiser import make_optimiser
+from lrtasks.evaluation.optimiser import loss_named, make_optimiser
 from lrtasks.evaluation.run import run
 from lrtasks.run_config import RunConfig
 

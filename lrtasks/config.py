@@ -193,16 +193,13 @@ def override(settings: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, An
 def assign(
     settings: Mapping[str, Any], known: Mapping[str, Sequence[str] | None], *, options: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Sort settings by owner.
+    """Sort settings by owner: values by bare name, for each owner.
 
     Args:
         settings: values by bare name or by ``OWNER.NAME``.
         known: for each owner the names of its parameters; ``None`` if they are not known (a user's own model), so that
             its settings must be given as ``OWNER.NAME``.
         options: other names that the user could have meant, for the suggestion.
-
-    Returns:
-        Values by bare name, for each owner.
 
     Raises:
         UsageError: for a name that no owner has, that two owners have, or that is given twice.
@@ -217,12 +214,10 @@ def assign(
         if not having:
             every = sorted({*options, *(entry for names in known.values() for entry in names or ())})
             others = [entry for entry in every if entry.replace("-", "_") != name]
-            listed = "; ".join(f"{owner} has: {', '.join(names)}" for owner, names in known.items() if names)
-            own = "".join(
-                f"; write {owner}.{name} for a {owner} of your own" for owner in known if known[owner] is None
-            )
-            owners = " or ".join(known)
-            raise UsageError(f"no {owners} parameter is called {name!r}{suggestion(name, others)} ({listed}{own})")
+            listed = [f"{owner} has: {', '.join(names)}" for owner, names in known.items() if names]
+            listed += [f"write {o}.{name} for a {o} of your own" for o, names in known.items() if names is None]
+            no = f"no {' or '.join(known)} parameter is called {name!r}"
+            raise UsageError(f"{no}{suggestion(name, others)} ({'; '.join(listed)})")
         values = owned[having[0]]
         if bare in values and values[bare] != value:
             raise UsageError(f"{bare} is given twice: {values[bare]!r} and {value!r}")

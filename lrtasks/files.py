@@ -15,11 +15,7 @@ from lrtasks.errors import UsageError
 
 
 def make_folder(folder: Path, what: str) -> None:
-    """Make a folder, and those above it, unless it is there; files can be written into it afterwards.
-
-    Args:
-        folder: the folder.
-        what: what it is, for the message.
+    """Make a folder, and those above it, unless it is there; ``what`` names it in messages.
 
     Raises:
         UsageError: if it cannot be made, or is not writable.
@@ -82,14 +78,10 @@ def remove_partials(path: Path) -> None:
 
 @contextmanager
 def held(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``, which is removed afterwards.
+    """Hold the lock file ``path``, which is removed afterwards; ``what`` names in messages what is locked.
 
     The system takes the lock away when this process dies, whatever it dies of. Child processes do not inherit it, so
     that workers which outlive a killed parent for a moment keep nobody out.
-
-    Args:
-        path: the lock file.
-        what: what is locked, for the message.
 
     Raises:
         UsageError: if another process holds it, or it is a symbolic link.

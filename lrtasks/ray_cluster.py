@@ -26,10 +26,7 @@ def connected(address: str | None) -> Iterator[Any]:
     Args:
         address: ``host:port`` or ``ray://host:port`` of a cluster, ``auto`` for the one that this machine belongs to,
             or ``None`` for the connection that this process has, else the cluster that RAY_ADDRESS names, else a Ray
-            of this machine alone, which ends with the block.
-
-    Yields:
-        The module ``ray``.
+            of this machine alone, which ends with the block. The block gets the module ``ray``.
 
     Raises:
         UsageError: if Ray is not installed, or nothing answers at the address.

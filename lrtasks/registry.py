@@ -323,5 +323,4 @@ def malformed(cls: type[Config]) -> Iterator[str]:
 
 
 def _origin(point: metadata.EntryPoint) -> str:
-    """Where an entry point leads, and the package that brings it."""
     return point.value if point.dist is None else f"{point.value} (package {point.dist.name})"

@@ -92,11 +92,9 @@ def score_further(fabric: Fabric, model: nn.Module, config: RunConfig, streams: 
             with _at_specs_of(model, task):
                 scorer = loop.score(fabric, model, task, test, count, streams.workers, slices=False)
             record.scores[name], record.errors[name] = scorer.scores(), scorer.error()
-        except (UsageError, loop.DivergedError) as error:
-            record.notes.append(f"test {name}: not possible: {error}")
-            continue
         except Exception as error:  # whatever a model does at a length that it was not made for
-            record.notes.append(f"test {name}: not possible: {in_one_line(error)}")
+            reason = error if isinstance(error, (UsageError, loop.DivergedError)) else in_one_line(error)
+            record.notes.append(f"test {name}: not possible: {reason}")
             continue
         replays = Replay(train, BASELINE_BATCHES, streams.workers), Replay(test, count, streams.workers)
         record.further_baselines[name] = baseline_scores(task, *replays)

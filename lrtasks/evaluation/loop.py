@@ -22,8 +22,7 @@ from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.batches import BatchStream, Loaded, Streams, check_batch, load
-from lrtasks.evaluation.losses import loss_named
-from lrtasks.evaluation.optimiser import make_optimiser, set_rate
+from lrtasks.evaluation.optimiser import loss_named, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
 from lrtasks.metrics import VAL_SOLVED, scaled_score
@@ -50,8 +49,7 @@ class State:
         step: optimiser steps done.
         seconds: time spent training; evaluations and checkpoints do not count.
         seconds_with_evaluation: the same with them.
-        loss_sum: sum of the losses since the last evaluation.
-        loss_count: number of steps since then.
+        loss_sum: sum of the losses of the ``loss_count`` steps since the last evaluation.
         curve: one entry per evaluation: ``step``, ``loss`` and the validation scores.
         best: best validation score so far.
     """
@@ -77,11 +75,11 @@ def train(
     quiet: bool,
     report: Callable[[State], None],
 ) -> State:
-    """Train ``model`` in place, from the last checkpoint in ``folder`` if there is one.
+    """Train ``model`` in place, from the last checkpoint in ``folder`` if there is one, and return the final state.
 
     Args:
         fabric: device, precision and processes.
-        model: module on ``(batch, length[, channels])``.
+        model: module on ``(batch, length[, channels])``; afterwards it holds the weights to be tested.
         config: task, budget and seed.
         streams: where batches come from.
         folder: where checkpoints go.
@@ -89,9 +87,6 @@ def train(
         floor: the best baseline's validation score, if the run is to stop when it is solved.
         quiet: show no progress.
         report: called at the start and after each evaluation.
-
-    Returns:
-        The final state; ``model`` holds the weights to be tested.
 
     Raises:
         DivergedError: when loss, weights or predictions are no longer finite; the message names the step.

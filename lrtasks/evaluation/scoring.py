@@ -22,12 +22,7 @@ RESAMPLES = 200
 
 
 class Scorer:
-    """Adds up one metric over batches.
-
-    Args:
-        task: names the metric and the breakdowns.
-        slices: whether breakdowns are added up as well; without them scoring costs less.
-    """
+    """Adds up the metric of a task over batches, and its breakdowns if ``slices`` are wanted, which cost more."""
 
     def __init__(self, task: Task, *, slices: bool = True) -> None:
         self._task = task
@@ -101,11 +96,7 @@ class Scorer:
 
 
 def baseline_scores(task: Task, train: Iterable[Batch], test: Iterable[Batch]) -> dict[str, dict[str, float]]:
-    """Fit each baseline of ``task`` on ``train``, which can be iterated several times, and score it on ``test``.
-
-    Returns:
-        Scores by the baseline's name, e.g. ``{"constant": {"r2": 0.45, ...}}``.
-    """
+    """Fit each baseline on ``train``, which can be iterated several times; its scores on ``test`` by its name."""
     baselines = task.baselines()
     for baseline in baselines.values():
         baseline.fit(train)

@@ -43,13 +43,7 @@ def tracker_names(chosen: str | Iterable[str]) -> tuple[str, ...]:
 
 
 class Trackers:
-    """The trackers of one run, written from its record.
-
-    Args:
-        names: as :func:`tracker_names` gives them.
-        folder: the run's folder; what an earlier process wrote there is replaced.
-        record: what the run is, and what is known of it.
-    """
+    """The trackers of one run, written from its record; what an earlier process wrote in ``folder`` is replaced."""
 
     def __init__(self, names: Iterable[str], folder: Path, record: RunRecord) -> None:
         self._budget = Budget(**record.budget)

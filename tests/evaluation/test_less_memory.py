@@ -14,7 +14,7 @@ import lrtasks
 from lrtasks.budget import Budget
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import checkpoint
-from lrtasks.evaluation.losses import LOSSES
+from lrtasks.evaluation.optimiser import LOSSES
 from lrtasks.models.base import recompute_blocks
 from lrtasks.models.factory import model_factory
 from lrtasks.run_config import RunConfig

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.losses import loss_named
+from lrtasks.evaluation.optimiser import loss_named
 
 RNG = np.random.default_rng(5)
 
