@@ -132,8 +132,8 @@ def _lines(x: str, y: str, field: str, *, log_x: bool = False, log_y: bool = Fal
     across = alt.Scale(type="log", nice=False) if log_x else alt.Scale(zero=True, nice=False)
     up = alt.Scale(type="log") if log_y else alt.Scale(domainMax=1)
     legend = alt.Legend(orient="bottom", labelLimit=240, symbolType="stroke")
-    value = "mean(value):Q" if "mean" in field else "value:Q"
-    tips = [("name:N", {"title": " "}), ("x:Q", {"title": x, "format": ","}), (value, {"title": y, "format": ".4~g"})]
+    tips: dict[str, Any] = {"name:N": {"title": " "}, "x:Q": {"title": x, "format": ","}}
+    tips["mean(value):Q" if "mean" in field else "value:Q"] = {"title": y, "format": ".4~g"}
     lines = alt.Chart(alt.NamedData("values")).mark_line(point=True, strokeWidth=1.75, clip=True)
     lines = lines.encode(
         x=alt.X("x:Q", title=x, scale=across),
@@ -141,7 +141,7 @@ def _lines(x: str, y: str, field: str, *, log_x: bool = False, log_y: bool = Fal
         color=alt.Color("name:N", title=None, legend=legend),
         detail="result:N",
         opacity=alt.condition(shown, alt.value(1), alt.value(0.06)),
-        tooltip=[alt.Tooltip(name, **how) for name, how in tips],
+        tooltip=[alt.Tooltip(name, **how) for name, how in tips.items()],
     ).add_params(shown)
     floor = alt.Chart(alt.NamedData("floor")).encode(y="y:Q")
     level = floor.mark_rule(strokeDash=[2, 3], color="gray")
@@ -152,13 +152,13 @@ def _lines(x: str, y: str, field: str, *, log_x: bool = False, log_y: bool = Fal
 def _points() -> dict[str, Any]:
     import altair as alt
 
-    tips = [("name:N", {"title": " "}), ("y:Q", {"title": "scaled score", "format": ".2f"})]
-    tips.append(("cost:N", {"title": "cost"}))
+    tips: dict[str, Any] = {"name:N": {"title": " "}, "y:Q": {"title": "scaled score", "format": ".2f"}}
+    tips["cost:N"] = {"title": "cost"}
     wide = alt.Scale(type="log", nice=False, padding=30)
     base = alt.Chart(alt.NamedData("values")).encode(
         x=alt.X("x:Q", title="cost", scale=wide, axis=alt.Axis(format="~s")),
         y=alt.Y("y:Q", title="scaled score", scale=alt.Scale(domainMin=-0.03)),
-        tooltip=[alt.Tooltip(name, **how) for name, how in tips],
+        tooltip=[alt.Tooltip(name, **how) for name, how in tips.items()],
     )
     colour = alt.Color("name:N", title=None, legend=alt.Legend(orient="bottom", labelLimit=240))
     points = base.mark_point(filled=True, size=110, opacity=1).encode(color=colour)
