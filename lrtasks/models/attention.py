@@ -23,24 +23,18 @@ from lrtasks.models.ops.layers import FeedForward
 class AttentionLayer(nn.Module):
     """``y = linear(u + GELU(attention(u)))``, then ``y <- y + FeedForward(LayerNorm(y))`` for each part.
 
-    Args:
-        attention: module on ``(batch, length, d_model)`` and a mask.
-        d_model: width.
-        glu: the linear map is twice as wide and gated, ``first half * sigmoid(second half)``.
-        feedforward: number of residual feed-forward parts.
-        expansion: their hidden width, in units of ``d_model``.
+    The linear map is gated with ``glu``, ``first half * sigmoid(second half)`` of a map twice as wide.
     """
 
-    def __init__(
-        self, attention: MultiHeadAttention, d_model: int, *, glu: bool, feedforward: int, expansion: int
-    ) -> None:
+    def __init__(self, config: Attention, causal: bool) -> None:
         super().__init__()
-        self.attention = attention
+        d_model, width = config.d_model, config.expansion * config.d_model
+        self.attention = config.attention(causal)
         self.output: nn.Module = nn.Linear(d_model, d_model)
-        if glu:
+        if config.glu:
             self.output = nn.Sequential(nn.Linear(d_model, 2 * d_model), nn.GLU())
         self.parts = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(d_model), FeedForward(d_model, expansion * d_model)) for _ in range(feedforward)
+            nn.Sequential(nn.LayerNorm(d_model), FeedForward(d_model, width)) for _ in range(config.feedforward)
         )
 
     def forward(self, u: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -92,13 +86,7 @@ class Attention(ModelConfig):
         return MultiHeadAttention(self.d_model, self.heads, causal=causal, learned_scale=True)
 
     def mixer(self, length: int, causal: bool) -> AttentionLayer:
-        return AttentionLayer(
-            self.attention(causal),
-            self.d_model,
-            glu=self.glu,
-            feedforward=self.feedforward,
-            expansion=self.expansion,
-        )
+        return AttentionLayer(self, causal)
 
 
 @registry.register("local-attention")

@@ -42,24 +42,22 @@ class ImplicitFilter(nn.Module):
     share the learned vector a; the rates δ run evenly over channels from ``ln(100)/1.5`` to ``ln(100)/0.3``.
 
     Args:
-        d_model: channels c.
+        config: the hyper-parameters; ``filter_features`` is 1 + 2 · bands, ``filter_frequency`` a at the start.
         length: L, the length at which the kernel has run through its features once.
-        features: 1 + 2 · bands.
-        width: hidden width of the MLP.
-        frequency: a at the start.
     """
 
     rates: Tensor
 
-    def __init__(self, d_model: int, length: int, features: int, width: int, frequency: float) -> None:
+    def __init__(self, config: Hyena, length: int) -> None:
         super().__init__()
+        features, width = config.filter_features, config.filter_width
         self.length, self.bands = length, (features - 1) // 2
         sizes = [features, width, width, width]
         self.hidden = nn.ModuleList(FilterLinear(sizes[i], sizes[i + 1]) for i in range(3))
-        self.frequency = nn.Parameter(torch.full((width,), frequency))
-        self.out = FilterLinear(width, d_model, bias=False)
+        self.frequency = nn.Parameter(torch.full((width,), config.filter_frequency))
+        self.out = FilterLinear(width, config.d_model, bias=False)
         fast, slow = (math.log(100) / fraction for fraction in DECAY)
-        self.register_buffer("rates", torch.linspace(slow, fast, d_model), persistent=False)
+        self.register_buffer("rates", torch.linspace(slow, fast, config.d_model), persistent=False)
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
         return {"frequency": {"weight_decay": 0.0}}
@@ -81,15 +79,13 @@ class ImplicitFilter(nn.Module):
 class HyenaOperator(nn.Module):
     """The map of the module docstring on ``(batch, length, d_model)``; padded positions weigh nothing.
 
-    Args:
-        d_model: width.
-        length: longest sequence.
-        filter: gives the long kernel.
+    ``length`` is that of the longest sequence.
     """
 
-    def __init__(self, d_model: int, length: int, filter: ImplicitFilter) -> None:
+    def __init__(self, config: Hyena, length: int) -> None:
         super().__init__()
-        self.length = length
+        d_model, self.length = config.d_model, length
+        filter = ImplicitFilter(config, length)
         self.input = nn.Linear(d_model, 3 * d_model)
         self.short = nn.Conv1d(3 * d_model, 3 * d_model, SHORT, groups=3 * d_model)
         self.filter = filter
@@ -160,5 +156,4 @@ class Hyena(TransformerLike):
     def mixer(self, length: int, causal: bool) -> HyenaOperator:
         if not causal:
             raise UsageError("hyena is a causal model: build it with causal=True")
-        settings = (self.filter_features, self.filter_width, self.filter_frequency)
-        return HyenaOperator(self.d_model, length, ImplicitFilter(self.d_model, length, *settings))
+        return HyenaOperator(self, length)
