@@ -31,6 +31,7 @@ from torch import nn
 from lrtasks.config import Presets, parameter, parse_assignment
 from lrtasks.errors import UsageError, unknown
 from lrtasks.models import registry
+from lrtasks.models.attention import Transformer
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
 from lrtasks.models.factory import stack_of
 from lrtasks.models.ops.layers import GatedFeedForward, ShortConv, check_canon
@@ -42,7 +43,6 @@ from lrtasks.models.recurrent import (
     spare_vectors,
 )
 from lrtasks.models.rwkv7 import RWKV7, RWKV7Stack
-from lrtasks.models.transformer import Transformer
 from lrtasks.registry import load_object, source_digest
 from lrtasks.spec import Spec
 

@@ -20,19 +20,12 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
+from lrtasks.models.attention import TransformerLike
 from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.convolution import WindowState, fft_conv
-from lrtasks.models.transformer import TransformerLike
 
 SHORT = 3  # lags of the short convolution
 DECAY = (0.3, 1.5)  # the fastest and the slowest channel fall to 0.01 at these fractions of the length
-
-
-class FilterLinear(nn.Linear):
-    """A linear map inside the network that makes a kernel: no weight decay, as for every kernel."""
-
-    def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {name: {"weight_decay": 0.0} for name, _ in self.named_parameters()}
 
 
 class ImplicitFilter(nn.Module):
@@ -53,14 +46,15 @@ class ImplicitFilter(nn.Module):
         features, width = config.filter_features, config.filter_width
         self.length, self.bands = length, (features - 1) // 2
         sizes = [features, width, width, width]
-        self.hidden = nn.ModuleList(FilterLinear(sizes[i], sizes[i + 1]) for i in range(3))
+        self.hidden = nn.ModuleList(nn.Linear(sizes[i], sizes[i + 1]) for i in range(3))
         self.frequency = nn.Parameter(torch.full((width,), config.filter_frequency))
-        self.out = FilterLinear(width, config.d_model, bias=False)
+        self.out = nn.Linear(width, config.d_model, bias=False)
         fast, slow = (math.log(100) / fraction for fraction in DECAY)
         self.register_buffer("rates", torch.linspace(slow, fast, config.d_model), persistent=False)
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"frequency": {"weight_decay": 0.0}}
+        """No weight decay, as for every kernel."""
+        return {name: {"weight_decay": 0.0} for name, _ in self.named_parameters()}
 
     def forward(self, length: int) -> Tensor:
         """Taps for the lags ``0..length-1``, ``(d_model, length)``, in the precision of the parameters."""

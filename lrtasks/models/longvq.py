@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models import lra, registry
+from lrtasks.models import mega, registry
 from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
 from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.convolution import SSM, Kernel
@@ -490,14 +490,16 @@ class LongVQ(ModelConfig):
         # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
         "paper/recall": {"d_model": 64, "d_k": 32, "layers": 2, "budget.lr": 0.0005},
         # LongVQ paper, hyper-parameters of LRA. Softmax and ListOps' layer norm are readings (docs/models/longvq.md).
-        **lra.paper_presets(lra.LISTOPS_TASKS, {"d_model": 80, "layers": 6, "d_k": 64, "dropout": 0.1, **lra.LISTOPS}),
-        **lra.paper_presets(lra.PATH_X_TASKS, {"d_model": 64, "d_k": 32, "layers": 4, **PIXELS, **lra.PATH_X}),
+        **mega.paper_presets(
+            mega.LISTOPS_TASKS, {"d_model": 80, "layers": 6, "d_k": 64, "dropout": 0.1, **mega.LISTOPS}
+        ),
+        **mega.paper_presets(mega.PATH_X_TASKS, {"d_model": 64, "d_k": 32, "layers": 4, **PIXELS, **mega.PATH_X}),
         # The other rows of that table, for a user's own tasks.
-        "lra-text": {"d_model": 128, "layers": 4, "d_k": 64, "norm": "scale", "dropout": 0.1, **lra.TEXT},
-        "lra-retrieval": {"d_model": 128, "layers": 6, "d_k": 64, "norm": "scale", "dropout": 0.1, **lra.RETRIEVAL},
-        "lra-image": {"d_model": 160, "layers": 8, "d_k": 96, **PIXELS, **lra.IMAGE},
-        "lra-pathfinder": {"d_model": 128, "layers": 6, "d_k": 64, **PIXELS, **lra.PATHFINDER},
-        "speech": {"d_model": 60, "layers": 6, "d_k": 30, **PIXELS, **lra.SPEECH},
+        "lra-text": {"d_model": 128, "layers": 4, "d_k": 64, "norm": "scale", "dropout": 0.1, **mega.TEXT},
+        "lra-retrieval": {"d_model": 128, "layers": 6, "d_k": 64, "norm": "scale", "dropout": 0.1, **mega.RETRIEVAL},
+        "lra-image": {"d_model": 160, "layers": 8, "d_k": 96, **PIXELS, **mega.IMAGE},
+        "lra-pathfinder": {"d_model": 128, "layers": 6, "d_k": 64, **PIXELS, **mega.PATHFINDER},
+        "speech": {"d_model": 60, "layers": 6, "d_k": 30, **PIXELS, **mega.SPEECH},
         "enwik8": {
             "d_model": 512,
             "layers": 12,
@@ -507,7 +509,7 @@ class LongVQ(ModelConfig):
             "norm": "layer",
             "prenorm": True,
             "dropout": 0.1,
-            **lra.ENWIK8,
+            **mega.ENWIK8,
         },
     }
 

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models import lra, registry
+from lrtasks.models import mega, registry
 from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
 from lrtasks.models.ops.convolution import SSM, Kernel
 from lrtasks.models.ops.exponentials import EMAKernel
@@ -416,8 +416,8 @@ TASK_PRESETS: Presets = {
     # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
     "paper/recall": {"d_model": 64, "d_z": 32, "layers": 2, "budget.lr": 0.0005},
     # SeqBoat paper, hyper-parameters of LRA.
-    **lra.paper_presets(
-        lra.LISTOPS_TASKS,
+    **mega.paper_presets(
+        mega.LISTOPS_TASKS,
         {
             "d_model": 80,
             "layers": 6,
@@ -425,10 +425,12 @@ TASK_PRESETS: Presets = {
             "dropout": 0.1,
             "kernel_length": 1024,
             "max_positions": 2002,
-            **lra.budget(90_000, 64, 4e-3, 1e-3, 27_000),
+            **mega.budget(90_000, 64, 4e-3, 1e-3, 27_000),
         },
     ),
-    **lra.paper_presets(lra.PATH_X_TASKS, {"layers": 6, "max_positions": 16384, "window": 512, **PIXELS, **lra.PATH_X}),
+    **mega.paper_presets(
+        mega.PATH_X_TASKS, {"layers": 6, "max_positions": 16384, "window": 512, **PIXELS, **mega.PATH_X}
+    ),
 }
 """What SeqBoat and its two named variants share."""
 
@@ -451,10 +453,10 @@ class SeqBoat(ModelConfig):
     presets: ClassVar[Presets] = {
         **TASK_PRESETS,
         # The other rows of that table, and its language model, for a user's own tasks.
-        "lra-text": {**TEXT, "layers": 4, "bias": "compressed", **lra.TEXT},
-        "lra-retrieval": {**TEXT, "layers": 6, "max_positions": 4002, **lra.RETRIEVAL},
-        "lra-image": {**IMAGE, "d_model": 160, "layers": 8, "temperature": 0.4, "d_z": 96, **lra.IMAGE},
-        "lra-pathfinder": {**IMAGE, "d_model": 128, "layers": 6, "d_z": 64, **lra.PATHFINDER},
+        "lra-text": {**TEXT, "layers": 4, "bias": "compressed", **mega.TEXT},
+        "lra-retrieval": {**TEXT, "layers": 6, "max_positions": 4002, **mega.RETRIEVAL},
+        "lra-image": {**IMAGE, "d_model": 160, "layers": 8, "temperature": 0.4, "d_z": 96, **mega.IMAGE},
+        "lra-pathfinder": {**IMAGE, "d_model": 128, "layers": 6, "d_z": 64, **mega.PATHFINDER},
         "speech": {
             "d_model": 60,
             "layers": 8,
@@ -463,7 +465,7 @@ class SeqBoat(ModelConfig):
             "bias": "compressed",
             "kernel_length": 4000,
             **PIXELS,
-            **lra.SPEECH,
+            **mega.SPEECH,
         },
         "enwik8": {
             "d_model": 616,
@@ -475,7 +477,7 @@ class SeqBoat(ModelConfig):
             "bias": "rotary",
             "dropout": 0.15,
             "kernel_length": 2048,
-            **without(lra.ENWIK8, "budget.betas"),
+            **without(mega.ENWIK8, "budget.betas"),
             "budget.clip": 0.25,
         },
     }

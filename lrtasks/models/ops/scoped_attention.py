@@ -357,9 +357,9 @@ def attend_step(
         memory: keys so far; ``bias`` measures distances between their positions, or ranks if it holds none.
         position: original position.
         active: ``(batch,)`` bool, rows whose key is stored; the output of the others means nothing. None for all.
-        scope: as in the parallel form.
-        function: as in the parallel form.
-        bias: as in the parallel form.
+        scope: as in the parallel form, and so what follows.
+        function: likewise.
+        bias: likewise.
 
     Returns:
         ``(batch, f)`` and the memory with the new keys.
