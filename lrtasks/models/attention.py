@@ -29,6 +29,7 @@ from lrtasks.models import registry
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
 from lrtasks.models.ops.attention import KVCache, MultiHeadAttention, check_heads
 from lrtasks.models.ops.layers import FeedForward, check_canon
+from lrtasks.models.recurrent import CAREFUL
 from lrtasks.spec import Spec
 
 WEIGHT_STD = 0.02
@@ -52,15 +53,12 @@ class AttentionLayer(nn.Module):
         )
 
     def forward(self, u: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``(batch, length, d_model)``; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
         return self._finish(u, self.attention(u, mask))
 
     def initial_state(self, batch: int) -> KVCache:
-        """The attention's cache."""
         return self.attention.initial_state(batch)
 
     def step(self, u: Tensor, state: KVCache) -> tuple[Tensor, KVCache]:
-        """One position ``(batch, d_model)``."""
         attended, state = self.attention.step(u, state)
         return self._finish(u, attended), state
 
@@ -176,17 +174,7 @@ class Transformer(TransformerLike):
     presets: ClassVar[Presets] = {
         # As many parameters as the other models' small presets, in two layers: one can join a value to the key before
         # it, one can look it up. Short convolutions, as in most of the field's recurrent layers, shorten the search.
-        "small": {
-            "d_model": 56,
-            "layers": 2,
-            "heads": 2,
-            "expansion": 3,
-            "conv": True,
-            "norm": "layer",
-            "budget.lr": 0.001,
-            "budget.clip": 1.0,
-            "budget.warmup_steps": 100,
-        },
+        "small": {**CAREFUL, "d_model": 56, "layers": 2, "heads": 2, "expansion": 3, "conv": True, "norm": "layer"},
         # Short convolutions are causal; these tasks are not.
         "small/pathfinder": {"conv": False},
         "small/pathfinder-classification": {"conv": False},

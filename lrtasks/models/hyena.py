@@ -87,7 +87,6 @@ class HyenaOperator(nn.Module):
         self.out = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
         z = hide(self.input(x), mask).transpose(1, 2)
         x0, x1, v = self.short(F.pad(z, (SHORT - 1, 0))).chunk(3, 1)
         u = x1 * v

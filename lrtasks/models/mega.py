@@ -62,7 +62,6 @@ class MegaLayer(NormedBlock):
         return self.ssm.initial_state(batch), self.attention.initial_state(batch), 0
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
         recurrent, memory, position = state
         normed = self.normed(x)
         averaged, recurrent = self.ssm.step(normed, recurrent)
@@ -106,6 +105,9 @@ PATH_X = budget(125_000, 128, 1e-2, 0.01, 25_000)
 SPEECH = budget(250_000, 20, 1e-2, 0.01, 10_000)
 ENWIK8 = budget(400_000, 8, 5e-3, 0.1, 24_000)
 
+ATOMIC: dict[str, Any] = {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001}
+"""The budget of the DLR paper's atomic tasks, at that paper's width."""
+PIXELS: dict[str, Any] = {"norm": "batch", "prenorm": True}
 LISTOPS_TASKS = ("listops-root", "listops")
 PATH_X_TASKS = ("pathfinder-classification", "pathfinder")
 """Path-X stands for images of pixels in a row, whether the task asks once or at every position."""
@@ -129,23 +131,14 @@ class Mega(ModelConfig):
         "small": {"d_model": 48, "layers": 2, "norm": "layer", "budget.lr": 0.001},
         # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16 and d_z as in most rows of the MEGA
         # paper's table.
-        "paper": {"d_model": 128, "layers": 1, "norm": "layer", "d_z": 64, "d_state": 16, "budget.lr": 0.001},
+        "paper": {**ATOMIC, "d_z": 64, "d_state": 16},
         # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
         "paper/recall": {"d_model": 64, "d_z": 32, "layers": 2, "budget.lr": 0.0005},
         # MEGA paper, hyper-parameters of LRA.
         **paper_presets(LISTOPS_TASKS, {"d_model": 80, "layers": 6, "dropout": 0.1, **LISTOPS}),
         **paper_presets(
             PATH_X_TASKS,
-            {
-                "d_model": 64,
-                "d_z": 32,
-                "layers": 4,
-                "attention": "laplace",
-                "norm": "batch",
-                "prenorm": True,
-                "sinusoids": True,
-                **PATH_X,
-            },
+            {**PIXELS, "d_model": 64, "d_z": 32, "layers": 4, "attention": "laplace", "sinusoids": True, **PATH_X},
         ),
     }
 
