@@ -65,7 +65,7 @@ registry: Registry[ModelConfig] = Registry(
         "seqboat-local": "seqboat:SeqBoatLocal",
         "sgconv": "sgconv:SGConv",
         "slstm": "xlstm:SLSTM",
-        "transformer": "transformer:Transformer",
+        "transformer": "attention:Transformer",
     },
 )
 

@@ -1,58 +1,64 @@
-"""Attention as the DLR paper compares with (Simplifying and Understanding State Space Models with Diagonal Linear
-RNNs, section 4.1 and appendix A.5): the DLR layer with its long convolution replaced by multi-head attention, over all
-keys or over the own and neighbouring chunks.
+"""Attention models: those that the DLR paper compares with, and the Transformer.
 
-``u`` input of the layer, ``y`` its output; heads have rotary positions and share one learned scale.
+``attention`` and ``local-attention`` (Simplifying and Understanding State Space Models with Diagonal Linear RNNs,
+section 4.1 and appendix A.5) are the DLR layer with its long convolution replaced by multi-head attention, over all
+keys or over the own and neighbouring chunks. ``u`` input of the layer, ``y`` its output; heads have rotary positions
+and share one learned scale.
+
+``transformer`` is the Transformer with rotary positions (Vaswani et al., arXiv:1706.03762; Su et al.,
+arXiv:2104.09864), pre-norm and initialised as GPT-2: weights N(0, 0.02²), those of the output maps divided by sqrt(2 ·
+layers), biases 0. A layer is two residual blocks: ``x + mixer(norm(x))``, then ``x + FeedForward(norm(x))``. Options:
+no positions (NoPE), a penalty on distance (ALiBi; Press et al., arXiv:2108.12409), a sliding window, short convolutions
+of queries, keys and values, and canon layers (Allen-Zhu, arXiv:2512.17351), which are short convolutions with a
+residual.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
+from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import ModelConfig
+from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
 from lrtasks.models.ops.attention import KVCache, MultiHeadAttention, check_heads
-from lrtasks.models.ops.layers import FeedForward
+from lrtasks.models.ops.layers import FeedForward, check_canon
+from lrtasks.models.recurrent import CAREFUL
+from lrtasks.spec import Spec
+
+WEIGHT_STD = 0.02
 
 
 class AttentionLayer(nn.Module):
     """``y = linear(u + GELU(attention(u)))``, then ``y <- y + FeedForward(LayerNorm(y))`` for each part.
 
-    Args:
-        attention: module on ``(batch, length, d_model)`` and a mask.
-        d_model: width.
-        glu: the linear map is twice as wide and gated, ``first half * sigmoid(second half)``.
-        feedforward: number of residual feed-forward parts.
-        expansion: their hidden width, in units of ``d_model``.
+    The linear map is gated with ``glu``, ``first half * sigmoid(second half)`` of a map twice as wide.
     """
 
-    def __init__(
-        self, attention: MultiHeadAttention, d_model: int, *, glu: bool, feedforward: int, expansion: int
-    ) -> None:
+    def __init__(self, config: Attention, causal: bool) -> None:
         super().__init__()
-        self.attention = attention
+        d_model, width = config.d_model, config.expansion * config.d_model
+        self.attention = config.attention(causal)
         self.output: nn.Module = nn.Linear(d_model, d_model)
-        if glu:
+        if config.glu:
             self.output = nn.Sequential(nn.Linear(d_model, 2 * d_model), nn.GLU())
         self.parts = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(d_model), FeedForward(d_model, expansion * d_model)) for _ in range(feedforward)
+            nn.Sequential(nn.LayerNorm(d_model), FeedForward(d_model, width)) for _ in range(config.feedforward)
         )
 
     def forward(self, u: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``(batch, length, d_model)``; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
         return self._finish(u, self.attention(u, mask))
 
     def initial_state(self, batch: int) -> KVCache:
-        """The attention's cache."""
         return self.attention.initial_state(batch)
 
     def step(self, u: Tensor, state: KVCache) -> tuple[Tensor, KVCache]:
-        """One position ``(batch, d_model)``."""
         attended, state = self.attention.step(u, state)
         return self._finish(u, attended), state
 
@@ -92,13 +98,7 @@ class Attention(ModelConfig):
         return MultiHeadAttention(self.d_model, self.heads, causal=causal, learned_scale=True)
 
     def mixer(self, length: int, causal: bool) -> AttentionLayer:
-        return AttentionLayer(
-            self.attention(causal),
-            self.d_model,
-            glu=self.glu,
-            feedforward=self.feedforward,
-            expansion=self.expansion,
-        )
+        return AttentionLayer(self, causal)
 
 
 @registry.register("local-attention")
@@ -126,3 +126,88 @@ class LocalAttention(Attention):
 
     def attention(self, causal: bool) -> MultiHeadAttention:
         return MultiHeadAttention(self.d_model, self.heads, causal=causal, learned_scale=True, chunk=self.chunk)
+
+
+@dataclass(frozen=True)
+class TransformerLike(ModelConfig):
+    """Layers of a mixer and a feed-forward map; subclasses say which mixer, whose output map is called ``out``."""
+
+    prenorm: bool = parameter(True, "normalise before mixer and feed-forward instead of after the residual")
+    expansion: int = parameter(4, "hidden width of the feed-forward map, in d_model", at_least=1, at_most=64)
+    canon: str = parameter("", "sites of canon layers, some of the letters ABCD", later=True)
+
+    def check(self) -> None:
+        check_canon(self.name, self.canon, "ACD")
+
+    def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
+        blocks: list[nn.Module] = []
+        for _ in range(self.layers):
+            blocks.append(ResidualBlock(self.mixer(input.length, causal), *self.around, canon="A" in self.canon))
+            feedforward = FeedForward(self.d_model, self.expansion * self.d_model, canon="D" in self.canon)
+            blocks.append(ResidualBlock(feedforward, *self.around, canon="C" in self.canon))
+        return blocks
+
+    def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
+        model = super().build(input, target, causal=causal)
+        model.apply(_initialise)
+        with torch.no_grad():
+            for block in model.blocks:
+                block.mixer.out.weight /= math.sqrt(2 * self.layers)  # type: ignore[union-attr, operator]
+        return model
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=WEIGHT_STD)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+@registry.register("transformer")
+@dataclass(frozen=True)
+class Transformer(TransformerLike):
+    """Pre-norm Transformer: rotary multi-head attention, then a feed-forward map, in every layer.
+
+    Sources: Vaswani et al. (arXiv:1706.03762), with the rotary positions of Su et al. (arXiv:2104.09864).
+    """
+
+    presets: ClassVar[Presets] = {
+        # As many parameters as the other models' small presets, in two layers: one can join a value to the key before
+        # it, one can look it up. Short convolutions, as in most of the field's recurrent layers, shorten the search.
+        "small": {**CAREFUL, "d_model": 56, "layers": 2, "heads": 2, "expansion": 3, "conv": True, "norm": "layer"},
+        # Short convolutions are causal; these tasks are not.
+        "small/pathfinder": {"conv": False},
+        "small/pathfinder-classification": {"conv": False},
+        # The budget of the DLR paper's atomic tasks.
+        "paper": {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001},
+        # Hyena paper, associative recall: 2,000 samples, 200 epochs of which 10 warm up, 500 test sequences.
+        "paper/recall": {"d_model": 64, "layers": 2, "budget.lr": 0.0005},
+    }
+
+    heads: int = parameter(4, "attention heads", at_least=1, at_most=1024)
+
+    positions: Literal["rope", "nope", "alibi"] = parameter(
+        "rope", "how attention is told positions: rotary, nothing, or a penalty on distance (ALiBi)", later=True
+    )
+    window: int | None = parameter(
+        None, "keys that a query sees, its own and those before it; none for all", at_least=1, later=True
+    )
+    conv: bool = parameter(False, "short convolutions of queries, keys and values", later=True)
+
+    def check(self) -> None:
+        check_heads(self.d_model, self.heads, self.positions)
+        check_canon(self.name, self.canon)
+        if self.conv and "B" in self.canon:
+            raise UsageError(f"{self.name}: conv and canon site B both convolve queries, keys and values; take one")
+
+    def mixer(self, length: int, causal: bool) -> MultiHeadAttention:
+        if not causal and (self.conv or self.canon):
+            raise UsageError(f"{self.name}: conv and canon are causal: build it with causal=True")
+        return MultiHeadAttention(
+            self.d_model,
+            self.heads,
+            causal=causal,
+            window=self.window,
+            positions=self.positions,
+            conv="silu" if self.conv else "canon" if "B" in self.canon else "none",
+        )

@@ -220,19 +220,18 @@ def recomputed(block: nn.Module, hidden: Tensor, mask: Tensor | None) -> Tensor:
     @contextmanager
     def as_before() -> Iterator[None]:
         after = [buffer.clone() for buffer in buffers]
-        _put(buffers, before)
+        put(before)
         try:
             yield
         finally:
-            _put(buffers, after)
+            put(after)
+
+    def put(values: list[Tensor]) -> None:
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.data.copy_(value)
 
     y: Tensor = checkpoint(block, hidden, mask, use_reentrant=False, context_fn=lambda: (nullcontext(), as_before()))
     return y
-
-
-def _put(buffers: list[Tensor], values: list[Tensor]) -> None:
-    for buffer, value in zip(buffers, values, strict=True):
-        buffer.data.copy_(value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -68,13 +68,6 @@ class MixerStack(ModelConfig):
     layers: int = parameter(2, "number of blocks", at_least=1, at_most=256)
     prenorm: bool = parameter(True, "normalise before the mixer instead of after the residual")
 
-    def mixer(self, length: int, causal: bool) -> nn.Module:
-        return self.make_mixer(causal)
-
-    def make_mixer(self, causal: bool) -> nn.Module:
-        """One mixer; set by :func:`_own_mixer`."""
-        raise NotImplementedError
-
 
 def is_registered(model: ModelLike) -> bool:
     """Whether ``model`` is the name of a registered model rather than an address or a Python object."""
@@ -171,12 +164,11 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
 
 def _of_config(cls: type[ModelConfig], parameters: dict[str, Any], address: str | None) -> ModelFactory:
     config = cls.make(**parameters)
-    label = model_label(cls)
 
     def build(input: Spec, target: Spec, causal: bool) -> nn.Module:
         return config.build(input, target, causal=causal)
 
-    return ModelFactory(label, config.identifying(), address, cls.version, config.own_source(), build)
+    return ModelFactory(model_label(cls), config.identifying(), address, cls.version, config.own_source(), build)
 
 
 def _of_module(module: nn.Module, parameters: dict[str, Any], name: str) -> ModelFactory:
@@ -195,25 +187,29 @@ def _own_model(target: Any, parameters: dict[str, Any]) -> Callable[[Spec, Spec,
         found = str(inspect.signature(target)) if callable(target) else type(target).__name__
         raise UsageError(f"a model of your own must have the form {FORMS}; found arguments {found}")
 
-    def build(input: Spec, output: Spec, causal: bool) -> nn.Module:
-        return _called(target, parameters, causal, input, output)
-
-    return build
+    return lambda input, output, causal: _called(target, parameters, causal, input, output)
 
 
 def _own_mixer(target: Any, label: str, parameters: dict[str, Any]) -> Callable[[Spec, Spec, bool], nn.Module]:
     """A mixer of the user's in the standard stack; parameters that the stack has are the stack's."""
     of_stack = {key: value for key, value in parameters.items() if key in MixerStack.parameter_names()}
     of_mixer = {key: value for key, value in parameters.items() if key not in of_stack}
+    config = stack_of(target, of_mixer, MixerStack, label)(**of_stack)
+    return lambda input, output, causal: config.build(input, output, causal=causal)
 
-    class Stack(MixerStack):
+
+def stack_of(
+    target: Any, parameters: Mapping[str, Any], base: type[ModelConfig] = ModelConfig, label: str = "mixer"
+) -> type[ModelConfig]:
+    """A model called ``label`` whose mixer is one of the user's, with these parameters."""
+
+    class Own(base):  # type: ignore[valid-type, misc]
         name = label
 
-        def make_mixer(self, causal: bool) -> nn.Module:
-            return own_mixer(target, self.d_model, causal, of_mixer)
+        def mixer(self, length: int, causal: bool) -> nn.Module:
+            return own_mixer(target, self.d_model, causal, parameters)
 
-    config = Stack(**of_stack)
-    return lambda input, output, causal: config.build(input, output, causal=causal)
+    return Own
 
 
 def own_mixer(target: Any, d_model: int, causal: bool, parameters: Mapping[str, Any]) -> nn.Module:

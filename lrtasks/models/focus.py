@@ -338,7 +338,6 @@ class FocusLayer(NormedBlock):
         return theta, self.filter.initial_state(batch, theta), cache, inner, 0
 
     def step(self, x: Tensor, summary: Tensor | None, state: Any) -> tuple[Tensor, Any]:
-        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
         theta, past, cache, inner, position = state
         normed = self.normed(x)
         filtered, past = self.filter.step(normed, theta, past, position)
@@ -395,7 +394,6 @@ class FocusStack(Block):
         return shared, [layer.initial_state(batch) for layer in self.layers]  # type: ignore[operator]
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One position ``(batch, d_model)``."""
         shared, layers = state
         summary = None
         if self.summary is not None:

@@ -31,8 +31,9 @@ from torch import nn
 from lrtasks.config import Presets, parameter, parse_assignment
 from lrtasks.errors import UsageError, unknown
 from lrtasks.models import registry
+from lrtasks.models.attention import Transformer
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
-from lrtasks.models.factory import own_mixer
+from lrtasks.models.factory import stack_of
 from lrtasks.models.ops.layers import GatedFeedForward, ShortConv, check_canon
 from lrtasks.models.recurrent import (
     PAPER,
@@ -42,7 +43,6 @@ from lrtasks.models.recurrent import (
     spare_vectors,
 )
 from lrtasks.models.rwkv7 import RWKV7, RWKV7Stack
-from lrtasks.models.transformer import Transformer
 from lrtasks.registry import load_object, source_digest
 from lrtasks.spec import Spec
 
@@ -227,7 +227,7 @@ class Hybrid(ModelConfig):
         cls = _target(name)
         if not (isinstance(cls, type) and issubclass(cls, ModelConfig)):
             shared |= {key: own.pop(key) for key in STACK if key in own}
-            return _own_part(cls, own)(**shared)
+            return stack_of(cls, own)(**shared)
         if issubclass(cls, RecurrentConfig):
             shared |= {"mlp": self.mlp, "mlp_width": self.mlp_width, "canon": self.canon.replace("B", "")}
         elif issubclass(cls, Transformer):
@@ -260,18 +260,6 @@ def _target(name: str) -> Any:
     if isinstance(target, type) and issubclass(target, Hybrid):
         raise UsageError("a hybrid cannot be a layer of a hybrid; write out its layers")
     return target
-
-
-def _own_part(target: Any, given: dict[str, Any]) -> type[ModelConfig]:
-    """A model of mixers of the user's with these parameters."""
-
-    class Own(ModelConfig):
-        name = "mixer"
-
-        def mixer(self, length: int, causal: bool) -> nn.Module:
-            return own_mixer(target, self.d_model, causal, given)
-
-    return Own
 
 
 def _label(name: str) -> str:

@@ -20,19 +20,12 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
+from lrtasks.models.attention import TransformerLike
 from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.convolution import WindowState, fft_conv
-from lrtasks.models.transformer import TransformerLike
 
 SHORT = 3  # lags of the short convolution
 DECAY = (0.3, 1.5)  # the fastest and the slowest channel fall to 0.01 at these fractions of the length
-
-
-class FilterLinear(nn.Linear):
-    """A linear map inside the network that makes a kernel: no weight decay, as for every kernel."""
-
-    def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {name: {"weight_decay": 0.0} for name, _ in self.named_parameters()}
 
 
 class ImplicitFilter(nn.Module):
@@ -42,27 +35,26 @@ class ImplicitFilter(nn.Module):
     share the learned vector a; the rates δ run evenly over channels from ``ln(100)/1.5`` to ``ln(100)/0.3``.
 
     Args:
-        d_model: channels c.
+        config: the hyper-parameters; ``filter_features`` is 1 + 2 · bands, ``filter_frequency`` a at the start.
         length: L, the length at which the kernel has run through its features once.
-        features: 1 + 2 · bands.
-        width: hidden width of the MLP.
-        frequency: a at the start.
     """
 
     rates: Tensor
 
-    def __init__(self, d_model: int, length: int, features: int, width: int, frequency: float) -> None:
+    def __init__(self, config: Hyena, length: int) -> None:
         super().__init__()
+        features, width = config.filter_features, config.filter_width
         self.length, self.bands = length, (features - 1) // 2
         sizes = [features, width, width, width]
-        self.hidden = nn.ModuleList(FilterLinear(sizes[i], sizes[i + 1]) for i in range(3))
-        self.frequency = nn.Parameter(torch.full((width,), frequency))
-        self.out = FilterLinear(width, d_model, bias=False)
+        self.hidden = nn.ModuleList(nn.Linear(sizes[i], sizes[i + 1]) for i in range(3))
+        self.frequency = nn.Parameter(torch.full((width,), config.filter_frequency))
+        self.out = nn.Linear(width, config.d_model, bias=False)
         fast, slow = (math.log(100) / fraction for fraction in DECAY)
-        self.register_buffer("rates", torch.linspace(slow, fast, d_model), persistent=False)
+        self.register_buffer("rates", torch.linspace(slow, fast, config.d_model), persistent=False)
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"frequency": {"weight_decay": 0.0}}
+        """No weight decay, as for every kernel."""
+        return {name: {"weight_decay": 0.0} for name, _ in self.named_parameters()}
 
     def forward(self, length: int) -> Tensor:
         """Taps for the lags ``0..length-1``, ``(d_model, length)``, in the precision of the parameters."""
@@ -81,15 +73,13 @@ class ImplicitFilter(nn.Module):
 class HyenaOperator(nn.Module):
     """The map of the module docstring on ``(batch, length, d_model)``; padded positions weigh nothing.
 
-    Args:
-        d_model: width.
-        length: longest sequence.
-        filter: gives the long kernel.
+    ``length`` is that of the longest sequence.
     """
 
-    def __init__(self, d_model: int, length: int, filter: ImplicitFilter) -> None:
+    def __init__(self, config: Hyena, length: int) -> None:
         super().__init__()
-        self.length = length
+        d_model, self.length = config.d_model, length
+        filter = ImplicitFilter(config, length)
         self.input = nn.Linear(d_model, 3 * d_model)
         self.short = nn.Conv1d(3 * d_model, 3 * d_model, SHORT, groups=3 * d_model)
         self.filter = filter
@@ -97,7 +87,6 @@ class HyenaOperator(nn.Module):
         self.out = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mix; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
         z = hide(self.input(x), mask).transpose(1, 2)
         x0, x1, v = self.short(F.pad(z, (SHORT - 1, 0))).chunk(3, 1)
         u = x1 * v
@@ -160,5 +149,4 @@ class Hyena(TransformerLike):
     def mixer(self, length: int, causal: bool) -> HyenaOperator:
         if not causal:
             raise UsageError("hyena is a causal model: build it with causal=True")
-        settings = (self.filter_features, self.filter_width, self.filter_frequency)
-        return HyenaOperator(self.d_model, length, ImplicitFilter(self.d_model, length, *settings))
+        return HyenaOperator(self, length)

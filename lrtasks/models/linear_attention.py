@@ -83,19 +83,11 @@ def linear_attention(
     state: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of all positions, causal.
+    """Causal attention, ``(B, L, H, V)`` in float32 at least, and the state after the last position.
 
-    Args:
-        q: queries, ``(B, L, H, K)``; scaled by K^(-1/4) already for taylor, and not at all for elu.
-        k: keys, likewise.
-        v: values, ``(B, L, H, V)``.
-        feature_map: ``elu`` or ``taylor``.
-        eps: added to the sum of the weights, by which the result is divided.
-        state: S, with z as its last column, ``(B, H, features, V + 1)``; None for zeros.
-        mask: ``(B, L)``, False at padding, which writes nothing.
-
-    Returns:
-        ``(B, L, H, V)`` in float32 at least, and the state after the last position.
+    Arguments are as :func:`lrtasks.models.ops.decay.scalar_decay` takes them, but that q and k are scaled by K^(-1/4)
+    for taylor and not at all for elu. ``eps`` is added to the sum of the weights, by which the result is divided. The
+    state is S, with z as its last column, ``(B, H, features, V + 1)``.
     """
     v = F.pad(v, (0, 1), value=1.0)
     if feature_map == "elu":

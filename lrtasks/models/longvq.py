@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models import lra, registry
+from lrtasks.models import mega, registry
 from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
 from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.convolution import SSM, Kernel
@@ -49,7 +49,6 @@ DEFAULT_WINDOW = 128
 FLOOR = 0.01  # least divisor of a centre; a code whose average count is below it is dead, its centre no mean any more
 WORKING = 2**24  # distances held at once, in elements
 NORM_EPSILON = 1e-6
-PIXELS: dict[str, Any] = {"norm": "batch", "prenorm": True}
 
 # Without a meaning where keys are not quantised; so is ``codebook``, but presets set that one.
 QUANTISER_OPTIONS = ("commitment", "decay", "key_gradients")
@@ -272,7 +271,6 @@ class QuantisedAttention(nn.Module):
         self.bias = LocalBias(window, causal) if config.local_bias else None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
         q, k = self._normalised(q), self._normalised(k)
         codes = centres = None
         block = k.shape[1]
@@ -299,14 +297,9 @@ class QuantisedAttention(nn.Module):
         )
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Two blocks of keys and sums per code; without a codebook, as many keys as the longest sequence has.
+        """Two blocks of keys and sums per code, in the type and on the device of ``like``.
 
-        Args:
-            batch: rows.
-            like: a tensor of the type and on the device wanted.
-
-        Raises:
-            UsageError: if the attention is not causal.
+        Without a codebook, as many keys as the longest sequence has. Raises :class:`UsageError` if not causal.
         """
         require_causal(self.causal)
         if self.codebook is None:
@@ -445,7 +438,6 @@ class LongVQLayer(NormedBlock):
         return self.ssm.initial_state(batch), self.attention.initial_state(batch, self.value.weight)
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
         recurrent, memory = state
         normed = self.normed(x)
         z, recurrent = self.ssm.step(normed, recurrent)
@@ -478,26 +470,20 @@ class LongVQ(ModelConfig):
         "small/compression": {"window": None},
         # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16, d_k and S as in most rows of the
         # LongVQ paper.
-        "paper": {
-            "d_model": 128,
-            "layers": 1,
-            "norm": "layer",
-            "d_k": 64,
-            "d_state": 16,
-            "codebook": 512,
-            "budget.lr": 0.001,
-        },
+        "paper": {**mega.ATOMIC, "d_k": 64, "d_state": 16, "codebook": 512},
         # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
         "paper/recall": {"d_model": 64, "d_k": 32, "layers": 2, "budget.lr": 0.0005},
         # LongVQ paper, hyper-parameters of LRA. Softmax and ListOps' layer norm are readings (docs/models/longvq.md).
-        **lra.paper_presets(lra.LISTOPS_TASKS, {"d_model": 80, "layers": 6, "d_k": 64, "dropout": 0.1, **lra.LISTOPS}),
-        **lra.paper_presets(lra.PATH_X_TASKS, {"d_model": 64, "d_k": 32, "layers": 4, **PIXELS, **lra.PATH_X}),
+        **mega.paper_presets(
+            mega.LISTOPS_TASKS, {"d_model": 80, "layers": 6, "d_k": 64, "dropout": 0.1, **mega.LISTOPS}
+        ),
+        **mega.paper_presets(mega.PATH_X_TASKS, {"d_model": 64, "d_k": 32, "layers": 4, **mega.PIXELS, **mega.PATH_X}),
         # The other rows of that table, for a user's own tasks.
-        "lra-text": {"d_model": 128, "layers": 4, "d_k": 64, "norm": "scale", "dropout": 0.1, **lra.TEXT},
-        "lra-retrieval": {"d_model": 128, "layers": 6, "d_k": 64, "norm": "scale", "dropout": 0.1, **lra.RETRIEVAL},
-        "lra-image": {"d_model": 160, "layers": 8, "d_k": 96, **PIXELS, **lra.IMAGE},
-        "lra-pathfinder": {"d_model": 128, "layers": 6, "d_k": 64, **PIXELS, **lra.PATHFINDER},
-        "speech": {"d_model": 60, "layers": 6, "d_k": 30, **PIXELS, **lra.SPEECH},
+        "lra-text": {"d_model": 128, "layers": 4, "d_k": 64, "norm": "scale", "dropout": 0.1, **mega.TEXT},
+        "lra-retrieval": {"d_model": 128, "layers": 6, "d_k": 64, "norm": "scale", "dropout": 0.1, **mega.RETRIEVAL},
+        "lra-image": {"d_model": 160, "layers": 8, "d_k": 96, **mega.PIXELS, **mega.IMAGE},
+        "lra-pathfinder": {"d_model": 128, "layers": 6, "d_k": 64, **mega.PIXELS, **mega.PATHFINDER},
+        "speech": {"d_model": 60, "layers": 6, "d_k": 30, **mega.PIXELS, **mega.SPEECH},
         "enwik8": {
             "d_model": 512,
             "layers": 12,
@@ -507,7 +493,7 @@ class LongVQ(ModelConfig):
             "norm": "layer",
             "prenorm": True,
             "dropout": 0.1,
-            **lra.ENWIK8,
+            **mega.ENWIK8,
         },
     }
 

@@ -268,12 +268,12 @@ def trapezoid(q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tenso
         q: rotated queries, ``(B, L, R, H, N)``.
         k: rotated keys, shaped as q.
         v: values, ``(B, L, R, H, P)``.
-        g: log decay, log alpha, ``(B, L, H)``.
-        dt: steps, ``(B, L, H)``; 0 at padding.
-        lam: share of the present, ``(B, L, H)``.
+        g: log decay, log alpha, ``(B, L, H)``, as dt and lam are.
+        dt: steps; 0 at padding.
+        lam: share of the present.
 
     Returns:
-        S^T q, ``(B, L, R, H, P)``, and S after the last position, ``(B, H, N, P)``.
+        S^T q, shaped as v, and S after the last position, ``(B, H, N, P)``.
     """
     rank = q.shape[2]
     own = lam * dt

@@ -14,6 +14,7 @@ A feed-forward sub-layer follows each layer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -22,7 +23,7 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models import lra, registry
+from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
 from lrtasks.models.ops.convolution import SSM
 from lrtasks.models.ops.exponentials import EMAKernel
@@ -61,7 +62,6 @@ class MegaLayer(NormedBlock):
         return self.ssm.initial_state(batch), self.attention.initial_state(batch), 0
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
         recurrent, memory, position = state
         normed = self.normed(x)
         averaged, recurrent = self.ssm.step(normed, recurrent)
@@ -78,6 +78,46 @@ class MegaLayer(NormedBlock):
         return self.blend(x, update, candidate)
 
 
+# Training budgets that MEGA, SeqBoat and LongVQ publish for the Long Range Arena, as settings of presets. Source: the
+# tables of hyper-parameters in the three papers. Steps, warm-up and the linear fall of the rate are those of the public
+# code of MEGA and SeqBoat; LongVQ's are MEGA's.
+def budget(steps: int, batch_size: int, lr: float, weight_decay: float, warmup_steps: int) -> dict[str, Any]:
+    """A budget with the betas, the linear schedule and the clipping that all rows of the tables share."""
+    return {
+        "budget.steps": steps,
+        "budget.batch_size": batch_size,
+        "budget.lr": lr,
+        "budget.weight_decay": weight_decay,
+        "budget.betas": (0.9, 0.98),
+        "budget.schedule": "linear",
+        "budget.warmup_steps": warmup_steps,
+        "budget.clip": 1.0,
+    }
+
+
+LISTOPS = budget(90_000, 64, 1e-3, 0.01, 3_000)
+"""MEGA's and LongVQ's; SeqBoat has one of its own."""
+TEXT = budget(25_000, 50, 4e-3, 0.01, 10_000)
+RETRIEVAL = budget(91_960, 64, 3e-3, 0.04, 10_000)
+IMAGE = budget(180_000, 50, 1e-2, 0.02, 9_000)
+PATHFINDER = budget(250_000, 128, 1e-2, 0.01, 50_000)
+PATH_X = budget(125_000, 128, 1e-2, 0.01, 25_000)
+SPEECH = budget(250_000, 20, 1e-2, 0.01, 10_000)
+ENWIK8 = budget(400_000, 8, 5e-3, 0.1, 24_000)
+
+ATOMIC: dict[str, Any] = {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001}
+"""The budget of the DLR paper's atomic tasks, at that paper's width."""
+PIXELS: dict[str, Any] = {"norm": "batch", "prenorm": True}
+LISTOPS_TASKS = ("listops-root", "listops")
+PATH_X_TASKS = ("pathfinder-classification", "pathfinder")
+"""Path-X stands for images of pixels in a row, whether the task asks once or at every position."""
+
+
+def paper_presets(tasks: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The same settings of the preset ``paper`` for each of ``tasks``."""
+    return {f"paper/{task}": settings for task in tasks}
+
+
 @registry.register("mega")
 @dataclass(frozen=True)
 class Mega(ModelConfig):
@@ -91,23 +131,14 @@ class Mega(ModelConfig):
         "small": {"d_model": 48, "layers": 2, "norm": "layer", "budget.lr": 0.001},
         # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16 and d_z as in most rows of the MEGA
         # paper's table.
-        "paper": {"d_model": 128, "layers": 1, "norm": "layer", "d_z": 64, "d_state": 16, "budget.lr": 0.001},
+        "paper": {**ATOMIC, "d_z": 64, "d_state": 16},
         # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
         "paper/recall": {"d_model": 64, "d_z": 32, "layers": 2, "budget.lr": 0.0005},
         # MEGA paper, hyper-parameters of LRA.
-        **lra.paper_presets(lra.LISTOPS_TASKS, {"d_model": 80, "layers": 6, "dropout": 0.1, **lra.LISTOPS}),
-        **lra.paper_presets(
-            lra.PATH_X_TASKS,
-            {
-                "d_model": 64,
-                "d_z": 32,
-                "layers": 4,
-                "attention": "laplace",
-                "norm": "batch",
-                "prenorm": True,
-                "sinusoids": True,
-                **lra.PATH_X,
-            },
+        **paper_presets(LISTOPS_TASKS, {"d_model": 80, "layers": 6, "dropout": 0.1, **LISTOPS}),
+        **paper_presets(
+            PATH_X_TASKS,
+            {**PIXELS, "d_model": 64, "d_z": 32, "layers": 4, "attention": "laplace", "sinusoids": True, **PATH_X},
         ),
     }
 
@@ -149,8 +180,8 @@ class Mega(ModelConfig):
 CHUNKS = {
     "small": 32,
     "paper": 128,
-    **{f"paper/{task}": 128 for task in lra.LISTOPS_TASKS},
-    **{f"paper/{task}": 4096 for task in lra.PATH_X_TASKS},
+    **{f"paper/{task}": 128 for task in LISTOPS_TASKS},
+    **{f"paper/{task}": 4096 for task in PATH_X_TASKS},
 }
 """Positions per chunk in the presets of MEGA-chunk."""
 

@@ -20,11 +20,12 @@ from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
 from lrtasks.models.ops.layers import GatedFeedForward, Recurrent, check_canon
 from lrtasks.spec import Spec
 
-SMALL = {"d_model": 64, "layers": 2, "budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100}
+CAREFUL = {"budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100}
+SMALL = {"d_model": 64, "layers": 2, **CAREFUL}
 """What the presets ``small``, ``recall-16k`` and ``recall-64k`` share. Widths are such that the first have about the
 parameters of dlr's, and the other two a state of 16,384 and of 65,536 bytes: recall is compared at equal state."""
 
-TRACKING = {"d_model": 128, "layers": 1, "budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100}
+TRACKING = {"d_model": 128, "layers": 1, **CAREFUL}
 """What the ``state-tracking`` presets share: one layer, in heads of 32, negative eigenvalues where there are any."""
 
 PAPER = {
@@ -41,14 +42,10 @@ PAPER = {
 models."""
 
 PAPER_MQAR = {
-    "d_model": 128,
-    "layers": 2,
+    **PAPER,
     "mlp": False,
     "budget.steps": 22_500,
-    "budget.batch_size": 256,
     "budget.lr": 10**-2.5,
-    "budget.weight_decay": 0.1,
-    "budget.schedule": "cosine",
     "budget.warmup_steps": 0,
     "budget.train_samples": 180_000,
 }

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models import lra, registry
+from lrtasks.models import mega, registry
 from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
 from lrtasks.models.ops.convolution import SSM, Kernel
 from lrtasks.models.ops.exponentials import EMAKernel
@@ -211,17 +211,13 @@ class Selection:
 
 @dataclass(frozen=True)
 class Activity:
-    """Where a module ran in the last forward pass.
-
-    Attributes:
-        valid: ``(batch, length)`` bool, False at padding.
-        active: ``(batch, length)`` bool.
-        confidence: ``(batch, length)``, 0 where inactive.
-    """
+    """Where a module ran in the last forward pass, each ``(batch, length)``."""
 
     valid: Tensor
+    """False at padding."""
     active: Tensor
     confidence: Tensor
+    """0 where inactive."""
 
 
 class SparseModule(nn.Module):
@@ -260,11 +256,9 @@ class SparseModule(nn.Module):
         return spread
 
     def initial_state(self, batch: int) -> Any:
-        """The inner module's."""
         return self.inner.initial_state(batch)  # type: ignore[operator]
 
     def step(self, h: Tensor, state: Any, position: int) -> tuple[Tensor, Any]:
-        """One position ``(batch, d_model)``."""
         active, confidence = (None, None) if self.router is None else self.router(h)
         inner = (position, active) if self.scope is not None else ()
         y, state = self.inner.step(h, state, *inner)  # type: ignore[operator]
@@ -330,7 +324,6 @@ class GatedAttentionUnit(nn.Module):
         return y
 
     def initial_state(self, batch: int) -> Memory:
-        """The attention's memory; raises :class:`UsageError` if it is not causal."""
         return self.attention.initial_state(batch)
 
     def step(self, h: Tensor, state: Memory, position: int, active: Tensor | None = None) -> tuple[Tensor, Memory]:
@@ -375,7 +368,6 @@ class SeqBoatLayer(NormedBlock):
         return self.ssm.initial_state(batch), [module.initial_state(batch) for module in self.sparse], 0  # type: ignore[operator]
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer in evaluation mode."""
         recurrent, memories, position = state
         h, recurrent = self.ssm.step(self.normed(x), recurrent)
         h = F.silu(h)
@@ -387,48 +379,27 @@ class SeqBoatLayer(NormedBlock):
         return self.after(F.silu(update + x)), (recurrent, following, position + 1)
 
 
-PIXELS: dict[str, Any] = {"attention": "relu2", "norm": "batch", "prenorm": True, "sinusoids": True}
-IMAGE: dict[str, Any] = {**PIXELS, "window": 256, "max_positions": 1024, "kernel_length": 1024}
-TEXT: dict[str, Any] = {
-    "d_model": 128,
-    "temperature": 0.3,
-    "d_z": 64,
-    "norm": "scale",
-    "window": 256,
-    "dropout": 0.1,
-    "kernel_length": 1024,
-}
+PIXELS: dict[str, Any] = {**mega.PIXELS, "attention": "relu2", "sinusoids": True}
+SHORT: dict[str, Any] = {"window": 256, "kernel_length": 1024}
+IMAGE: dict[str, Any] = {**PIXELS, **SHORT, "max_positions": 1024}
+TEXT: dict[str, Any] = {**SHORT, "d_model": 128, "temperature": 0.3, "d_z": 64, "norm": "scale", "dropout": 0.1}
+TREES: dict[str, Any] = {"d_model": 80, "layers": 6, "temperature": 0.3, "dropout": 0.1, "max_positions": 2002}
 TASK_PRESETS: Presets = {
     # About as many parameters as dlr's small preset; a step takes longer.
     "small": {"d_model": 64, "layers": 2, "norm": "layer", "window": 32, "budget.lr": 0.001},
     "small/compression": {"window": None},
     # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16, d_z and w = 256 as in most rows of the
     # SeqBoat paper's table.
-    "paper": {
-        "d_model": 128,
-        "layers": 1,
-        "norm": "layer",
-        "d_z": 64,
-        "d_state": 16,
-        "window": 256,
-        "budget.lr": 0.001,
-    },
+    "paper": {**mega.ATOMIC, "d_z": 64, "d_state": 16, "window": 256},
     # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
     "paper/recall": {"d_model": 64, "d_z": 32, "layers": 2, "budget.lr": 0.0005},
     # SeqBoat paper, hyper-parameters of LRA.
-    **lra.paper_presets(
-        lra.LISTOPS_TASKS,
-        {
-            "d_model": 80,
-            "layers": 6,
-            "temperature": 0.3,
-            "dropout": 0.1,
-            "kernel_length": 1024,
-            "max_positions": 2002,
-            **lra.budget(90_000, 64, 4e-3, 1e-3, 27_000),
-        },
+    **mega.paper_presets(
+        mega.LISTOPS_TASKS, {**TREES, "kernel_length": 1024, **mega.budget(90_000, 64, 4e-3, 1e-3, 27_000)}
     ),
-    **lra.paper_presets(lra.PATH_X_TASKS, {"layers": 6, "max_positions": 16384, "window": 512, **PIXELS, **lra.PATH_X}),
+    **mega.paper_presets(
+        mega.PATH_X_TASKS, {"layers": 6, "max_positions": 16384, "window": 512, **PIXELS, **mega.PATH_X}
+    ),
 }
 """What SeqBoat and its two named variants share."""
 
@@ -451,10 +422,10 @@ class SeqBoat(ModelConfig):
     presets: ClassVar[Presets] = {
         **TASK_PRESETS,
         # The other rows of that table, and its language model, for a user's own tasks.
-        "lra-text": {**TEXT, "layers": 4, "bias": "compressed", **lra.TEXT},
-        "lra-retrieval": {**TEXT, "layers": 6, "max_positions": 4002, **lra.RETRIEVAL},
-        "lra-image": {**IMAGE, "d_model": 160, "layers": 8, "temperature": 0.4, "d_z": 96, **lra.IMAGE},
-        "lra-pathfinder": {**IMAGE, "d_model": 128, "layers": 6, "d_z": 64, **lra.PATHFINDER},
+        "lra-text": {**TEXT, "layers": 4, "bias": "compressed", **mega.TEXT},
+        "lra-retrieval": {**TEXT, "layers": 6, "max_positions": 4002, **mega.RETRIEVAL},
+        "lra-image": {**IMAGE, "d_model": 160, "layers": 8, "temperature": 0.4, "d_z": 96, **mega.IMAGE},
+        "lra-pathfinder": {**IMAGE, "d_model": 128, "layers": 6, "d_z": 64, **mega.PATHFINDER},
         "speech": {
             "d_model": 60,
             "layers": 8,
@@ -463,7 +434,7 @@ class SeqBoat(ModelConfig):
             "bias": "compressed",
             "kernel_length": 4000,
             **PIXELS,
-            **lra.SPEECH,
+            **mega.SPEECH,
         },
         "enwik8": {
             "d_model": 616,
@@ -475,7 +446,7 @@ class SeqBoat(ModelConfig):
             "bias": "rotary",
             "dropout": 0.15,
             "kernel_length": 2048,
-            **without(lra.ENWIK8, "budget.betas"),
+            **without(mega.ENWIK8, "budget.betas"),
             "budget.clip": 0.25,
         },
     }

@@ -32,8 +32,8 @@ def test_parity(data: Path, causal: bool, precision: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_layer_parity(data: Path, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = dict(np.load(data / "dlr" / "layer_attention_block_causal.npz"))
-    attention = MultiHeadAttention(16, 4, causal=True, learned_scale=True)
-    layer = AttentionLayer(attention, 16, glu=False, feedforward=0, expansion=4)
+    layer = AttentionLayer(Attention(d_model=16), causal=True)
+    attention = layer.attention
     with torch.no_grad():
         layer.output.weight.copy_(torch.from_numpy(arrays["raw_output_linear_weight"]))
         layer.output.bias.copy_(torch.from_numpy(arrays["raw_output_linear_bias"][:, 0]))

@@ -12,7 +12,7 @@ from parity import gap
 from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.base import offered
-from lrtasks.models.hyena import HyenaOperator, ImplicitFilter
+from lrtasks.models.hyena import Hyena, HyenaOperator, ImplicitFilter
 from lrtasks.spec import Spec
 
 SIGNAL, SYMBOLS = Spec("real", 24, 3), Spec("token", 24, 5)
@@ -40,19 +40,19 @@ def plain_filter(filter: ImplicitFilter, length: int) -> np.ndarray:
 
 @pytest.mark.parametrize("features", [3, 5, 9])
 def test_filter_is_the_plain_definition(features: int) -> None:
-    filter = ImplicitFilter(4, 30, features, 7, 10.0).double()
+    filter = ImplicitFilter(Hyena(d_model=4, filter_features=features, filter_width=7), 30).double()
     # the decay rates are stored in float32
     assert gap(filter(30), plain_filter(filter, 30)) < 1e-6
 
 
 def test_filter_of_fewer_lags_is_the_start_of_the_longer_one() -> None:
-    filter = ImplicitFilter(4, 30, 5, 7, 10.0)
+    filter = ImplicitFilter(Hyena(d_model=4, filter_width=7), 30)
     assert gap(filter(12), filter(30)[:, :12]) < 1e-6
 
 
 def test_operator_is_the_plain_definition() -> None:
     d_model, length = 4, 13
-    operator = HyenaOperator(d_model, length, ImplicitFilter(d_model, length, 5, 7, 10.0)).double()
+    operator = HyenaOperator(Hyena(d_model=d_model, filter_width=7), length).double()
     x = torch.randn(2, length, d_model, dtype=torch.float64)
     z = operator.input(x)
     taps = operator.short.weight[:, 0].flip(-1)

@@ -14,7 +14,7 @@ from lrtasks.models import names, registry
 from lrtasks.models.base import Backbone
 from lrtasks.models.dlr import DLR, DLRKernel
 from lrtasks.models.focus import Focus
-from lrtasks.models.hyena import HyenaOperator, ImplicitFilter
+from lrtasks.models.hyena import Hyena, HyenaOperator
 from lrtasks.models.ops.attention import MultiHeadAttention, attend
 from lrtasks.models.ops.convolution import SSM, LongConvLayer
 from lrtasks.models.ops.exponentials import EMAKernel
@@ -117,7 +117,7 @@ def mixers(causal: bool) -> dict[str, nn.Module]:
         "ssm": SSM(EMAKernel(8, 4, directions), 8, LENGTH),
     }
     if causal:
-        found["hyena"] = HyenaOperator(8, LENGTH, ImplicitFilter(8, LENGTH, 5, 8, 10.0))
+        found["hyena"] = HyenaOperator(Hyena(d_model=8, filter_width=8), LENGTH)
     (found["focus"],) = Focus(d_model=8, chunk=8).blocks(Spec("real", LENGTH, 1), causal)
     for name in ("mega", "seqboat", "longvq"):
         settings = {key: value for key, value in SMALL.items() if key in registry.get(name).parameter_names()}

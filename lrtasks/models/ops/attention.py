@@ -95,18 +95,8 @@ def attend_local(
     The scores take ``O(length · chunk)`` memory. With ``length <= chunk`` this is ordinary attention; with
     ``window = chunk`` it is attention over a sliding window.
 
-    Args:
-        q: ``(batch, heads, length, e)``; the caller has put the scale into it.
-        k: as ``q``.
-        v: as ``q``.
-        chunk: positions in a chunk, counted from position 0.
-        causal: see above.
-        valid: ``(batch, length)`` bool, False at padding, as :func:`attend` takes it.
-        window: at most ``chunk``, as :func:`attend` takes it.
-        slopes: as :func:`attend` takes them.
-
-    Returns:
-        ``(batch, heads, length, e)``.
+    ``q``, ``k`` and ``v`` are ``(batch, heads, length, e)``, as the result; chunks of ``chunk`` positions count from
+    position 0; ``window`` is at most ``chunk``.
     """
     length, after = q.shape[2], 0 if causal else 1
     # chunks [1, inner) have a whole previous chunk and, unless causal, a whole next one
@@ -211,7 +201,6 @@ class MultiHeadAttention(nn.Module):
             self.conv = ShortConv(3 * d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
         qkv = self.qkv(x)
         if self.conv is not None:
             qkv = self.conv(qkv, mask)
@@ -231,7 +220,6 @@ class MultiHeadAttention(nn.Module):
         return KVCache(empty, empty, 0, None if self.conv is None else self.conv.initial_state(batch))
 
     def step(self, x: Tensor, state: KVCache) -> tuple[Tensor, KVCache]:
-        """One position ``(batch, d_model)``."""
         qkv, before = self.qkv(x), state.before
         if self.conv is not None and before is not None:
             qkv, before = self.conv.step(qkv, before)

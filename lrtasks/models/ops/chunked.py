@@ -48,13 +48,8 @@ def _promoted(value: Any) -> Any:
 def over_positions(step: Callable[..., tuple[Tensor, Any]], inputs: Sequence[Tensor], state: Any) -> tuple[Tensor, Any]:
     """The plain loop: ``step(*inputs at t, state) -> (output, state)`` for every position t.
 
-    Args:
-        step: one position, on tensors ``(batch, ...)``.
-        inputs: tensors ``(batch, length, ...)``.
-        state: before the first position.
-
-    Returns:
-        The outputs, ``(batch, length, ...)``, and the state after the last position.
+    From ``inputs`` ``(batch, length, ...)`` and the state before the first position to the outputs, ``(batch, length,
+    ...)``, and the state after the last one.
     """
     if inputs[0].shape[1] == 1:
         y, state = step(*(value.squeeze(1) for value in inputs), state)

@@ -194,7 +194,6 @@ class KernelConvolution(nn.Module):
         raise NotImplementedError
 
     def step(self, x: Tensor, state: ExponentialState | WindowState) -> tuple[Tensor, ExponentialState | WindowState]:
-        """One position ``(batch, d_model)``; equals :meth:`forward` of a causal layer."""
         s, state = state.step(x)
         return self.after(s.to(x.dtype), x), state
 

@@ -150,12 +150,12 @@ def low_rank_rule(
     ``(I - Aab) [U | W] = [Aak V | a exp(Gp)]``, then u = U + W S_in and Y = Ark V + Arb u + (r exp(G)) S_in.
 
     Args:
-        r: what reads the state, ``(B, L, H, K)``.
-        w: log decay, at most 0, shaped as r.
-        k: keys, shaped as r.
+        r: what reads the state, ``(B, L, H, K)``, as w, k, a and b are.
+        w: log decay, at most 0.
+        k: keys.
         v: values, ``(B, L, H, V)``.
-        a: what the erase reads, shaped as r.
-        b: where it writes, shaped as r.
+        a: what the erase reads.
+        b: where it writes.
         state: as for :func:`delta_rule`, and so the results.
         mask: likewise.
         plain: likewise.

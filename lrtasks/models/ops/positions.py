@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lrtasks.models.ops.layers import WEIGHT_STD, normal_
+from lrtasks.models.ops.layers import WEIGHT_STD, Recurrent, normal_
 
 BASE = 10000.0
 
@@ -132,7 +132,7 @@ class RotaryBias(nn.Module):
         return cos @ (a * b + a2 * b2) + sin @ (a2 * b - a * b2)
 
 
-class Sinusoids(nn.Module):
+class Sinusoids(Recurrent):
     """``x[t] + s [sin(t f) ‖ cos(t f)]`` with f_m = 10000^(-2m / d_model) and a learned s, at start d_model^(-1/2).
 
     Source: public code of MEGA and SeqBoat, image and speech tasks.
@@ -146,18 +146,12 @@ class Sinusoids(nn.Module):
         self.d_model = d_model
         self.scale = nn.Parameter(torch.tensor([1 / math.sqrt(d_model)]))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return x + self._at(torch.arange(x.shape[1], device=x.device), x.dtype)
-
     def initial_state(self, batch: int) -> int:
         """The position of the next input."""
         return 0
 
-    def step(self, x: Tensor, state: int) -> tuple[Tensor, int]:
-        """One position ``(batch, d_model)``."""
-        return x + self._at(torch.tensor([state], device=x.device), x.dtype), state + 1
-
-    def _at(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        exponent = torch.arange(self.d_model // 2, dtype=torch.float64, device=positions.device) * 2 / self.d_model
-        angle = positions.unsqueeze(1) * BASE**-exponent
-        return self.scale * torch.cat([angle.sin(), angle.cos()], 1).to(dtype)
+    def run(self, x: Tensor, state: int, mask: Tensor | None = None) -> tuple[Tensor, int]:
+        end = state + x.shape[1]
+        exponent = torch.arange(self.d_model // 2, dtype=torch.float64, device=x.device) * 2 / self.d_model
+        angle = torch.arange(state, end, device=x.device).unsqueeze(1) * BASE**-exponent
+        return x + self.scale * torch.cat([angle.sin(), angle.cos()], 1).to(x.dtype), end

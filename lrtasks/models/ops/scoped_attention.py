@@ -230,7 +230,8 @@ def attend(
         scores = (query @ key.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32))
         if bias is not None and places is not None:
             scores = scores.add_(bias(places[1].unsqueeze(-2) - places[0].unsqueeze(-1)))
-        added = by_distance(scope, *scores.shape[-2:], first, q.device, None if places is not None else bias)
+        rows, columns = scores.shape[-2:]
+        added = by_distance(scope, rows, columns, first, q.device, None if places is not None else bias)
         if added is not None:
             scores = scores.add_(added)
         if existing is not None:
@@ -356,9 +357,9 @@ def attend_step(
         memory: keys so far; ``bias`` measures distances between their positions, or ranks if it holds none.
         position: original position.
         active: ``(batch,)`` bool, rows whose key is stored; the output of the others means nothing. None for all.
-        scope: as in the parallel form.
-        function: as in the parallel form.
-        bias: as in the parallel form.
+        scope: as in the parallel form, and so what follows.
+        function: likewise.
+        bias: likewise.
 
     Returns:
         ``(batch, f)`` and the memory with the new keys.
