@@ -18,6 +18,7 @@ from lrtasks.generators.tokens import TokenTask, last_where, padded_sample
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 # Hewitt et al.: batches of 10, Adam at 1e-2, one of their training sets (2 million tokens).
+GENERIC = {"kinds": 8, "length": 128, "stay": 0.7, "close": "generic"}
 PAPER = {"close": "typed", "stay": 0.5}
 PAPER |= budget(batch_size=10, lr=1e-2, steps=20_000, eval_every=1000, test_batches=200)
 
@@ -55,7 +56,8 @@ class Dyck(TokenTask):
 
     group: ClassVar[str] = "structure"
     presets: ClassVar[Presets] = {
-        "small": {"kinds": 8, "depth": 8, "length": 128, "stay": 0.7, "close": "generic"},
+        "small": {**GENERIC, "depth": 4, **budget(batch_size=64)},
+        "small-hard": {**GENERIC, "depth": 8, **budget(batch_size=64)},
         "paper": {"kinds": 8, "depth": 5, "whole": (2, 180), **PAPER},
         "paper-3": {"kinds": 8, "depth": 3, "whole": (2, 84), **PAPER},
     }

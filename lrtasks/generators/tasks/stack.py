@@ -14,6 +14,8 @@ from lrtasks.generators.baselines import Baseline, octave
 from lrtasks.generators.tokens import TokenTask, last_where
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
+BLANK = {"stay": 0.8, "feed": "blank"}
+
 
 @registry.register("stack")
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Stack(TokenTask):
     group: ClassVar[str] = "structure"
     grows: ClassVar[tuple[str, ...]] = ("operations",)
     presets: ClassVar[Presets] = {
-        "small": {"stacks": 4, "values": 16, "operations": 42, "stay": 0.8, "feed": "blank"},
+        "small": {"stacks": 2, "values": 4, "operations": 21, **BLANK, **budget(batch_size=64)},
+        "small-hard": {"stacks": 4, "values": 16, "operations": 42, **BLANK},
         # Kimi Linear: 1,024 tokens, at most 20,000 steps.
         "paper": budget(steps=20_000, batch_size=64, lr=1e-3, eval_every=1000),
     }
