@@ -238,7 +238,7 @@ def test_tasks_have_the_further_tests_of_their_axes() -> None:
         ("overwrite", "small", 64, 32),
         ("overwrite", "small-hard", 128, 64),
         ("noisy-recall", "small", 127, 64),
-        ("fuzzy-recall", "small", 125, 16),
+        ("fuzzy-recall", "small-hard", 125, 16),
         ("joint-recall", "small", 74, 35),
         ("k-hop", "small", 64, 10),
         ("k-hop", "small-hard", 128, 12),
