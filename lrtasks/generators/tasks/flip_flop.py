@@ -76,11 +76,12 @@ class FlipFlop(TokenTask):
         letters[chance >= 1 - self.ignore] = IGNORE
         letters[0], letters[-1] = WRITE, READ
         written = rng.integers(ZERO, BLANK, size=count)
-        reads = letters == READ
-        x = np.empty(2 * count, dtype=np.int64)
+        reads, bits = letters == READ, written[last_where(letters == WRITE)]
+        x, y = np.empty(2 * count, dtype=np.int64), np.full(2 * count, IGNORED)
         x[::2] = letters
-        x[1::2] = np.where(reads, BLANK if self.clean else written[last_where(letters == WRITE)], written)
-        return Sample(x, self.label(x))
+        x[1::2] = np.where(reads, BLANK if self.clean else bits, written)
+        y[::2][reads] = bits[reads]
+        return Sample(x, y)
 
     def label(self, x: np.ndarray) -> np.ndarray:
         y = np.full(len(x), IGNORED)
