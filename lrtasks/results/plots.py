@@ -196,9 +196,7 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
     return panels(count, 4, 2.2 if count > 1 else 3.4, 1.8)
 
 
-def _line(
-    panel: Axes, table: Table, column: int, x: Sequence[float], seeds: Sequence[Sequence[float]], **how: Any
-) -> None:
+def _line(panel: Axes, table: Table, column: int, x: Sequence[float], seeds: Sequence[Any], **how: Any) -> None:
     """A model's mean over seeds, and the band between its lowest and highest seed where there are several."""
     values = np.array(seeds, dtype=float)
     known = ~np.isnan(values).all(axis=0)
@@ -235,14 +233,11 @@ def _with_legend(figure: Figure, drawn: Sequence[Axes]) -> Figure:
     return figure
 
 
-def _carried(record: RunRecord, name: str, steps: Sequence[int]) -> list[float]:
+def _carried(record: RunRecord, name: str, steps: Sequence[int]) -> np.ndarray:
     """A run's validation score at each step: that of its last evaluation so far, as if it went on after stopping."""
-    points = [(point["step"], point.get(name)) for point in record.curve]
-    found = []
-    for step in steps:
-        before = [score for at, score in points if at <= step]
-        found.append(np.nan if not before or before[-1] is None else float(before[-1]))
-    return found
+    scores = np.array([point.get(name) for point in record.curve], dtype=float)
+    last = np.searchsorted([point["step"] for point in record.curve], steps, side="right") - 1
+    return np.where(last < 0, np.nan, scores[last])
 
 
 def _further(record: RunRecord) -> dict[int, tuple[float, float]]:

@@ -225,10 +225,8 @@ def make_report(
         )
     tasks, models = [], []
     for row in rows:
-        run, text = (
-            next(cell for (place, _), cell in table.cells.items() if place == row).runs[0],
-            table.row_labels[row],
-        )
+        text = table.row_labels[row]
+        run = next(cell.runs[0] for (place, _), cell in table.cells.items() if place == row)
         tasks.append(Axis(name("task", text), text, run["task"], run["metric"], floors[row]))
     for column in columns:
         text = table.column_labels[column]
