@@ -16,19 +16,23 @@ from lrtasks.results.table import Aggregate, make_table, paper_notes
 
 RESULTS = Path(__file__).parents[2] / "results"
 SMALL = RESULTS / "small"
-CALIBRATION = RESULTS / "calibration"
+TODAY = {
+    "fair": "With a learning rate chosen on validation, by seeds 0 to 2",
+    "calibration": "Single runs that solve it",
+}
+"""Folders with runs under today's presets, and what they show."""
 NONE_YET = "No runs are published yet."
 
 
 def of_task(words: Sequence[str]) -> str:
     """What each model scores on one task, the best first."""
     (name,) = words
-    return "\n\n".join(filter(None, [_solvers(name), _scores(name)])) or NONE_YET
+    return "\n\n".join(filter(None, [*(_solvers(name, folder) for folder in TODAY), _scores(name)])) or NONE_YET
 
 
-def _solvers(name: str) -> str:
+def _solvers(name: str, folder: str) -> str:
     """Who solves a task, from which step, and up to which length the trained model does."""
-    runs = runs_of(CALIBRATION)
+    runs = runs_of(RESULTS / folder)
     if not (runs["task"] == name).any():
         return ""
     made = make_table(runs[runs["task"] == name], unequal_budgets=True)
@@ -49,7 +53,7 @@ def _solvers(name: str) -> str:
                 "" if length is None else number(length),
             ]
         )
-    return "Runs that solve it ([records](../../results/calibration/README.md)):\n\n" + table(header, rows)
+    return f"{TODAY[folder]} ([records](../../results/{folder}/README.md)):\n\n" + table(header, rows)
 
 
 def _scores(name: str) -> str:

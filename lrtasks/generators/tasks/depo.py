@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import Task, registry
+from lrtasks.generators.base import Task, budget, registry
 from lrtasks.generators.baselines import Baseline
 from lrtasks.generators.tokens import TokenTask
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
@@ -46,7 +46,8 @@ class Depo(TokenTask):
 
     group: ClassVar[str] = "hops"
     presets: ClassVar[Presets] = {
-        "small": {"law": "clean", "nodes": 12, "hops": 2, "queries": 8, "words": (32, 1, 1)},
+        "small": {"law": "clean", "nodes": 4, "hops": 2, "queries": 4, "words": (8, 1, 1)}
+        | budget(batch_size=64, lr=3e-3),
         "small-hard": {"law": "clean", "nodes": 24, "hops": 4, "queries": 10, "words": (64, 1, 1)},
         # Depo1 of the paper at its least N
         "paper": {"nodes": (3, 225), "hops": 8, "queries": 10, "words": (50, 1, 2)},

@@ -14,11 +14,12 @@ from lrtasks.generators.baselines import Baseline, octave
 from lrtasks.generators.tokens import Uniforms, UniformTask, spread
 from lrtasks.spec import IGNORED, Batch, Spec
 
-FORWARD: dict[str, Any] = {"order": "forward", "statements": 48, "variables": 16, "constants": 16}
-FORWARD |= budget(steps=2000, batch_size=16, lr=1e-3)
+FORWARD: dict[str, Any] = {"order": "forward", "statements": 12, "variables": 6, "constants": 8}
+FORWARD |= budget(batch_size=64, lr=3e-3)
 
 # 36 names: enough for chains of 8 hops, on which the model is tested
-SHUFFLED = {**FORWARD, "order": "shuffled", "variables": 36, "chains": 4}
+SHUFFLED: dict[str, Any] = {"order": "shuffled", "variables": 36, "constants": 16, "chains": 4}
+SHUFFLED |= budget(batch_size=64, lr=3e-3)
 
 
 @registry.register("variable-tracking")
@@ -54,6 +55,7 @@ class VariableTracking(UniformTask):
     presets: ClassVar[Presets] = {
         "small": FORWARD,
         "forward": FORWARD,
+        "small-hard": {"order": "forward", "statements": 48, "variables": 16, "constants": 16},
         "shuffled": {**SHUFFLED, "hops": 2},
         "shuffled-hard": {**SHUFFLED, "hops": 4},
         # no paper trains on this task; RULER asks language models at lengths from 4,096
