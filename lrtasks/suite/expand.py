@@ -171,7 +171,10 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
     Raises:
         UsageError: for a value of a wrong type, an unknown model, task, preset or setting, or an impossible single run.
     """
-    content = dict(content)
+    content, keys = dict(content), [*Combinations.parameter_names(), "settings", "runs"]
+    for key in content:
+        if key not in keys:
+            raise unknown("key", key, keys)
     singles, shared = content.pop("runs", []), _take_settings(content)
     if not isinstance(singles, list) or not all(isinstance(single, dict) for single in singles):
         raise UsageError(f"runs must be tables, each under a heading [[runs]], found {singles!r}")

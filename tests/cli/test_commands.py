@@ -276,7 +276,7 @@ def test_a_suite_from_a_file_names_its_unknown_keys(command: Command, tmp_path: 
     (tmp_path / "suite.toml").write_text('model = ["dlr"]\n')
     said = command("suite", "--file", "suite.toml")
     assert said.code == 2
-    assert "unknown key of suite suite.toml 'model'; did you mean 'models'?" in said.err
+    assert "in suite.toml: unknown key 'model'; did you mean 'models'?" in said.err
     (tmp_path / "suite.toml").write_text('models = ["dlr"]\ntasks = ["shift"]\nsettings = { length = 0 }\n')
     said = command("suite", "--file", "suite.toml")
     assert said.code == 2

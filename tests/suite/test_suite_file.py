@@ -111,7 +111,7 @@ settings = { kernel = "prod", steps = 6 }
     ("text", "message"),
     [
         ("models = [", "suite.toml is not valid TOML"),
-        ('model = ["dlr"]', r"suite has no parameter 'model'; did you mean 'models'"),
+        ('model = ["dlr"]', r"unknown key 'model'; did you mean 'models'"),
         ("models = 3", "suite: models must be a text or a list whose entries are each a text, found 3"),
         ("models = []", "no model is chosen"),
         ('models = ["dlrr"]', "unknown model 'dlrr'; did you mean 'dlr'"),
