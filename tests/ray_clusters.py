@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -14,15 +15,14 @@ NODE = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
 
 
 @contextmanager
-def alone(folder: Path, *modules: Path) -> Iterator[None]:
-    """Settings of Ray: loopback only, no tokens, and files in a folder.
+def alone(*modules: Path) -> Iterator[None]:
+    """Settings of Ray: loopback only, no tokens, and files in a folder with a short path, as sockets are among them.
 
     Args:
-        folder: for the files; a short path, as sockets are among them.
         modules: folders that Ray's processes import from, beside that of this file.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", str(folder))
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as folder:
+        patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # elsewhere than there, 0 means 127.0.0.1 for everything
         patch.setenv("RAY_AUTH_MODE", "disabled")  # or a token is written into the home folder
         patch.delenv("RAY_ADDRESS", raising=False)

@@ -46,9 +46,9 @@ class Fatal(Few):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def alone() -> Iterator[None]:
     """A Ray of this process's own, with two workers."""
-    with ray_clusters.alone(tmp_path_factory.mktemp("r"), Path(__file__).parent), connected(None):
+    with ray_clusters.alone(Path(__file__).parent), connected(None):
         yield
 
 

@@ -40,7 +40,7 @@ class Place(NamedTuple):
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     port = free_port()
     gate = tmp_path_factory.mktemp("gate") / "open"
-    settings = ray_clusters.alone(tmp_path_factory.mktemp("r"), Path(__file__).parents[1])
+    settings = ray_clusters.alone(Path(__file__).parents[1])
     with settings, pytest.MonkeyPatch.context() as patch:
         patch.setenv(paused.GATE, str(gate))
         with ray_clusters.cluster(num_cpus=0, ray_client_server_port=port) as nodes:
