@@ -25,7 +25,6 @@ from torch.nn import functional as F
 
 from lrtasks.models.ops import decay as decays
 from lrtasks.models.ops import delta_rule, scans, xlstm
-from lrtasks.models.ops.layers import ShortConv
 
 LENGTHS = (4096, 16384)
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -130,7 +129,6 @@ OPS = {
         partial(xlstm.slstm, plain=True),
         2,
     ),
-    "conv": Op(lambda b, n: (normal(b, n, 64),), ShortConv(64), ShortConv(64), None),
 }
 
 

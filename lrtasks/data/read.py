@@ -49,8 +49,13 @@ class StoredDataset:
         self.manifest = manifest
         self.counts = dict(manifest.counts)
         self._store = store
-        self._process = os.getpid()
         self._shards = {split: manifest.of_split(split) for split in manifest.counts}
+        self._forget()
+
+    def _forget(self) -> None:
+        """Start with no open files and no rows in memory."""
+        self._process = os.getpid()
+        manifest = self.manifest
         group_bytes = sample_bytes(manifest.columns) * row_group(manifest.columns)
         self._file = functools.lru_cache(OPEN_SHARDS)(self._open)
         self._group = functools.lru_cache(max(1, CACHE_BYTES // group_bytes))(self._read_group)
@@ -108,7 +113,7 @@ class StoredDataset:
             if not whole or not 0 <= index < self.counts[split]:
                 raise UsageError(f"{split} has samples 0..{self.counts[split] - 1}, found index {index!r}")
         if self._process != os.getpid():  # a forked process shares no open files with its parent
-            self.__init__(self._store, self.manifest)  # type: ignore[misc]
+            self._forget()
         wanted: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
         shards = self._shards[split]
         for position, index in enumerate(indices):

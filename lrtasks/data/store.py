@@ -14,8 +14,9 @@ import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from lrtasks.errors import UsageError
 from lrtasks.files import held
@@ -94,10 +95,11 @@ class Store:
     def exists(self, name: str) -> bool:
         return bool(self._fs.isfile(self._remote(name))) if self.root is None else (self.root / name).exists()
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> BufferedReader:
         """Open a file for reading bytes, with random access; only regular files, as devices and pipes may never end."""
         if self.root is None:
-            return self._fs.open(self._remote(name), "rb")  # type: ignore[no-any-return]
+            remote: BufferedReader = self._fs.open(self._remote(name), "rb")
+            return remote
         path = self.root / name
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} is not a regular file")
@@ -113,7 +115,7 @@ class Store:
 
     def sha256(self, name: str) -> str:
         with self.open(name) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def size(self, name: str) -> int:
         return int(self._fs.size(self._remote(name))) if self.root is None else (self.root / name).stat().st_size

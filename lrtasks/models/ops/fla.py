@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -28,13 +28,15 @@ Op = Callable[..., tuple[Tensor, Tensor]]
 DEVICES = ("cuda",)
 WIDTHS = (16, 32, 64, 128, 256)
 """Widths of a head's keys and values that the kernels take."""
+SINGLE = ("simple_gla", "gla", "gated_delta_rule", "kda")
+"""Kernels that take float32 as well as bfloat16 (by their code in 0.6.0)."""
 
 
 def on(backend: OpBackend, op: Op) -> Op:
     """``op``, computed by its kernel if ``backend`` allows it and the inputs fit, and by torch if not.
 
     Args:
-        backend: ``torch``: never; ``auto``: on a GPU; ``fla``: on a GPU, and nowhere else.
+        backend: ``torch``: never take the kernel; ``auto``: take it on a GPU; ``fla``: likewise, and require a GPU.
         op: an op of :mod:`~lrtasks.models.ops.decay` or :mod:`~lrtasks.models.ops.delta_rule`.
 
     Raises:
@@ -47,18 +49,28 @@ def on(backend: OpBackend, op: Op) -> Op:
 
     def run(*inputs: Tensor, state: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         q, v = inputs[0], inputs[3 if op is low_rank_rule else 2]
-        if q.device.type in DEVICES and q.shape[1] > 1 and _usable(q, v):
+        if q.device.type in DEVICES and q.shape[1] > 1 and _usable(_module(op, inputs), q, v):
             return _KERNELS[op](*inputs, state=state, mask=mask)
         return op(*inputs, state=state, mask=mask)
 
     return run
 
 
-def _usable(q: Tensor, v: Tensor) -> bool:
-    """Whether the kernels take these inputs; a warning, which the run's record keeps, says why they do not."""
-    reason = ""
-    if q.dtype == torch.float64:
-        reason = "its kernels have no float64"
+def _module(op: Op, inputs: Sequence[Tensor]) -> str:
+    """The module of ``fla.ops`` with the kernel of an op."""
+    if op is not delta_rule:
+        return {scalar_decay: "simple_gla", channel_decay: "gla", low_rank_rule: "rwkv7"}[op]
+    q, k, _, _, g = inputs
+    if k.shape[1] > q.shape[1]:
+        return "gated_delta_product"
+    return "kda" if g is not None and g.dim() == q.dim() else "gated_delta_rule"
+
+
+def _usable(module: str, q: Tensor, v: Tensor) -> bool:
+    """Whether a kernel takes these inputs; a warning, which the run's record keeps, says why it does not."""
+    reason, dtype = "", torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else q.dtype
+    if dtype == torch.float64 or (dtype == torch.float32 and module not in SINGLE):
+        reason = f"its kernel {module} does not take {dtype}"
     elif found := {q.shape[-1], v.shape[-1]}.difference(WIDTHS):
         reason = f"its kernels take heads of widths {WIDTHS}, found {', '.join(map(str, sorted(found)))}"
     else:
@@ -71,13 +83,16 @@ def _usable(q: Tensor, v: Tensor) -> bool:
     return not reason
 
 
-def _call(module: str, name: str, *inputs: Tensor, state: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
-    """One kernel, given inputs of one type, to y and S in float32."""
-    kernel = getattr(importlib.import_module(f"fla.ops.{module}"), name)
+def _call(
+    module: str, inputs: dict[str, Tensor], gates: dict[str, Tensor], state: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """The kernel of ``module``, to y and S in float32; under autocast the inputs are cast, gates and state are not."""
+    kernel = getattr(importlib.import_module(f"fla.ops.{module}"), f"chunk_{module}")
     if torch.is_autocast_enabled("cuda"):
-        inputs = tuple(x.to(torch.get_autocast_dtype("cuda")) for x in inputs)
+        inputs = {name: x.to(torch.get_autocast_dtype("cuda")) for name, x in inputs.items()}
+    given = {**inputs, **{name: x.float() for name, x in gates.items()}, **options}
     start = None if state is None else state.float()
-    y, S = kernel(*inputs, scale=1.0, initial_state=start, output_final_state=True, **options)
+    y, S = kernel(**given, scale=1.0, initial_state=start, output_final_state=True)
     return y.float(), S.float()
 
 
@@ -85,13 +100,13 @@ def _scalar_decay(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, state: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     q, k = (x.repeat_interleave(v.shape[2] // x.shape[2], 2) for x in (q, hide(k, mask)))
-    return _call("simple_gla", "chunk_simple_gla", q, k, v, state=state, g=hide(g, mask).float())
+    return _call("simple_gla", {"q": q, "k": k, "v": v}, {"g": hide(g, mask)}, state)
 
 
 def _channel_decay(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, state: Tensor | None, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    return _call("gla", "chunk_gla", q, hide(k, mask), v, state=state, g=hide(g, mask).float())
+    return _call("gla", {"q": q, "k": hide(k, mask), "v": v}, {"g": hide(g, mask)}, state)
 
 
 def _delta_rule(
@@ -99,18 +114,10 @@ def _delta_rule(
 ) -> tuple[Tensor, Tensor]:
     n_h = k.shape[1] // q.shape[1]
     steps = mask if mask is None or n_h == 1 else mask.repeat_interleave(n_h, 1)
-    inputs = q, hide(k, steps), v
-    gates: dict[str, Any] = {"beta": hide(beta, steps).float()}
-    if g is not None:
-        gates["g"] = hide(g, mask).float()
-    if n_h > 1:
-        options = {"g": None, **gates, "num_householder": n_h}
-        return _call("gated_delta_product", "chunk_gated_delta_product", *inputs, state=state, **options)
-    if g is None:
-        return _call("delta_rule", "chunk_delta_rule", *inputs, state=state, **gates)
-    if g.dim() == q.dim():
-        return _call("kda", "chunk_kda", *inputs, state=state, **gates)
-    return _call("gated_delta_rule", "chunk_gated_delta_rule", *inputs, state=state, **gates)
+    g = beta.new_zeros(q.shape[:3]) if g is None else hide(g, mask)
+    inputs, gates = {"q": q, "k": hide(k, steps), "v": v}, {"beta": beta, "g": g}
+    options = {"num_householder": n_h} if n_h > 1 else {}
+    return _call(_module(delta_rule, (q, k, v, beta, g)), inputs, gates, state, **options)
 
 
 def _low_rank_rule(
@@ -125,7 +132,7 @@ def _low_rank_rule(
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     w, k, a, b = (hide(x, mask) for x in (w, k, a, b))
-    return _call("rwkv7", "chunk_rwkv7", r, w, k, v, a, b, state=state)
+    return _call("rwkv7", {"r": r, "k": k, "v": v, "a": a, "b": b}, {"w": w}, state)
 
 
 _KERNELS: dict[Op, Op] = {
