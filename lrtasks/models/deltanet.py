@@ -119,7 +119,9 @@ class DeltaLayer(RecurrentLayer):
         if self.value_heads > self.heads:
             q, k = (value.repeat_interleave(self.value_heads // self.heads, -2) for value in (q, k))
         beta = 2 * beta if self.allow_neg_eigval else beta
-        y, S = self.rule(q, k, v, beta, self._log_decay(x), state=S, mask=mask)
+        g = self._log_decay(x)
+        self.show(log_decay=g, beta=torch.unflatten(beta, 1, (-1, self.n_h)))
+        y, S = self.rule(q, k, v, beta, g, state=S, mask=mask)
         gate = None if self.g_proj is None else torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
         return self.o_proj(self.o_norm(y, gate).flatten(-2)), (S, before_q, before_k, before_v)
 

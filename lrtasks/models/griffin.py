@@ -114,6 +114,7 @@ class RGLRU(RecurrentLayer):
             valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
             first = (valid & (valid.cumsum(1) == 1)).unsqueeze(-1)
         a, b = rglru_coefficients(x, self.a_gate(x), self.input_gate(x), self.Lambda, first)
+        self.show(decay=a)
         h = diagonal_scan(hide(a, mask, 1.0), hide(b, mask), h)
         return h.to(x.dtype), (h[:, -1], True)
 

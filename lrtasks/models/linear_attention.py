@@ -209,6 +209,7 @@ class GLALayer(RecurrentLayer):
         else:
             g = _log_decay(self.gk_proj(x))
             g = torch.unflatten(g, -1, (self.heads, -1)) if self.decay == "channel" else g
+        self.show(log_decay=g)
         y, S = self.op(q * self.d_key**-0.5, k, v, g, state=S, mask=mask)
         gate = torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
         return self.o_proj(self.g_norm_swish_gate(y, gate).flatten(-2)), (S, after, first + x.shape[1])

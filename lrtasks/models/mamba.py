@@ -101,6 +101,8 @@ class MambaLayer(RecurrentLayer):
         u, before = self.conv1d.run(u, before)
         dt, B, C = torch.split(self.x_proj(u), self.sizes, -1)
         dt, A = _step_and_rate(F.linear(dt, self.dt_proj.weight), self.dt_proj.bias, self.A_log)
+        if not self.training:
+            self.show(log_decay=dt[:1, :, :, None] * A)
         y, h = selective_scan(u, dt, A, B, C, h, mask, self.negative)
         return self.out_proj((y + self.D * u).to(z.dtype) * F.silu(z)), (h, before)
 
@@ -190,6 +192,7 @@ class Mamba2Layer(RecurrentLayer):
         B, C = (torch.unflatten(value, -1, (self.config.groups, -1)) for value in (B, C))
         x = torch.unflatten(x, -1, (-1, self.config.head_dim))
         v, g = _step_and_decay(x, dt, self.dt_bias, self.A_log)
+        self.show(log_decay=g)
         y, S = self.decay(C, B, v, g, state=S, mask=mask)
         return self.out_proj(self.norm((y + self.D.unsqueeze(-1) * x).flatten(-2), z)), (S, before)
 
@@ -326,6 +329,7 @@ class Mamba3Layer(RecurrentLayer):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         z, v, k, q, g, dt, lam, angle = self._inputs(hide(x, mask))
         g, dt = hide(g, mask), hide(dt, mask)
+        self.show(log_decay=g, present_share=lam, half_turns=_half_turns(angle.unsqueeze(2), dt))
         theta = angle_sums(angle.unsqueeze(2), dt).unsqueeze(2)
         v = self._ranked(v, "mimo_x")
         y, _ = trapezoid(rotated(q, theta), rotated(k, theta), v, g, dt, lam)

@@ -61,6 +61,7 @@ class MinLayer(RecurrentLayer):
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         a, b = self.gates(self.to_gates(hide(x, mask)))
+        self.show(decay=a)
         h = diagonal_scan(hide(a, mask, 1.0), hide(b, mask), state)
         y = h.to(self.to_gates.weight.dtype)
         return y if self.to_out is None else self.to_out(y), h[:, -1]

@@ -18,6 +18,7 @@ from lrtasks.config import parameter
 from lrtasks.errors import UsageError
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
 from lrtasks.models.ops.layers import GatedFeedForward, Recurrent, check_canon
+from lrtasks.models.portraits import Portrait
 from lrtasks.spec import Spec
 
 CAREFUL = {"budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100}
@@ -57,14 +58,43 @@ class RecurrentLayer(Recurrent):
 
     Class attributes:
         out_name: name of the map back to the residual stream that starts smaller in deeper stacks, if there is one.
+
+    Attributes:
+        shown: gates of the last forward pass in evaluation mode, by name; see :meth:`show`.
     """
 
     out_name: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: dict[str, Tensor] = {}
 
     @property
     def out(self) -> nn.Module | None:
         """The map called ``out_name``."""
         return getattr(self, self.out_name, None)
+
+    def show(self, **gates: Tensor | None) -> None:
+        """Keep gates ``(batch, length, ...)`` of a forward pass in evaluation mode, of the first sample alone.
+
+        The name of a logarithm begins with ``log_``; None is left out.
+        """
+        if not self.training:
+            self.shown = {name: gate[0].detach().clone() for name, gate in gates.items() if gate is not None}
+
+    def portraits(self) -> list[Portrait]:
+        """Each gate that :meth:`show` kept: units (heads or channels) sorted by their mean, and units by position."""
+        figures = []
+        for name, gate in self.shown.items():
+            title = name.removeprefix("log_").replace("_", " ")
+            values = (gate.double().exp() if name != title.replace(" ", "_") else gate.double()).flatten(1).mT
+            values = values[values.mean(1).argsort()].cpu()
+            spread = {"mean": values.mean(1), "smallest": values.amin(1), "largest": values.amax(1)}
+            series = {label: value.numpy() for label, value in spread.items()}
+            figures.append(Portrait(title, "lines", series, "unit, sorted by its mean", title))
+            image = {title: values.numpy()}
+            figures.append(Portrait(f"{title} by position, sample 0", "image", image, "position", "unit, sorted"))
+        return figures
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,9 @@ class RWKV7Layer(RecurrentLayer):
             for value in (r, k * self.k_k, k * (1 + (a - 1) * self.k_a), v, a, w)
         )
         kk = F.normalize(raw, dim=-1)
-        y, S = self.rule(r, w, k, v, -kk, kk * (2 * a if self.allow_neg_eigval else a), state=S, mask=mask)
+        a = 2 * a if self.allow_neg_eigval else a
+        self.show(log_decay=w, erase=a)
+        y, S = self.rule(r, w, k, v, -kk, kk * a, state=S, mask=mask)
         normed = _group_norm(y.flatten(-2), self.heads, self.g_norm.weight, self.g_norm.bias, self.g_norm.eps)
         bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v
         gate = self.g_lora(x_g)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from parity import gap
@@ -14,7 +15,7 @@ from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.models import build, names, registry
-from lrtasks.models.base import Backbone, state_bytes
+from lrtasks.models.base import Backbone, offered, state_bytes
 from lrtasks.models.ops.layers import ShortConv
 from lrtasks.models.recurrent import RecurrentConfig
 from lrtasks.spec import Spec
@@ -202,3 +203,75 @@ def test_rwkv7_passes_values_of_the_first_layer_on(v_residual: bool) -> None:
     for block in built.blocks[0].blocks:  # type: ignore[union-attr]
         alone = block(alone)
     assert (gap(alone, hidden.detach()) > 1e-3) == v_residual
+
+
+GATES = {
+    "mamba": {"decay"},
+    "mamba2": {"decay"},
+    "mamba3": {"decay", "present share", "half turns"},
+    "gla": {"decay"},
+    "retnet": {"decay"},
+    "deltanet": {"beta"},
+    "gated-deltanet": {"decay", "beta"},
+    "gated-deltaproduct": {"decay", "beta"},
+    "kda": {"decay", "beta"},
+    "rwkv7": {"decay", "erase"},
+    "mlstm": {"forget gate", "input gate"},
+    "rglru": {"decay"},
+    "mingru": {"decay"},
+    "minlstm": {"decay"},
+}
+
+
+def shown(built: Backbone) -> dict[str, np.ndarray]:
+    """Gates of the first layer at the last evaluation, units by positions."""
+    figures = next(portraits() for _, portraits in offered(built, "portraits") if portraits())
+    suffix = " by position, sample 0"
+    return {
+        figure.title.removesuffix(suffix): next(iter(figure.series.values()))
+        for figure in figures
+        if figure.title.endswith(suffix)
+    }
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_portraits_show_the_gates_of_the_first_sample(name: str) -> None:
+    built = model(name).eval()
+    x = torch.randn(2, 50, 3)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+        built(x)
+        gates = shown(built)
+        assert set(gates) == GATES[name]
+        for gate in gates.values():
+            assert gate.shape[1] == 50 and (np.diff(gate.mean(1)) >= 0).all()
+        if "decay" in gates:
+            assert (gates["decay"] >= 0).all() and (gates["decay"] <= 1).all() and gates["decay"].min() < 1
+        # gates of a later input differ and earlier ones do not: they belong to the positions below which they stand
+        changed = x.clone()
+        changed[0, 30:] += 1
+        built(changed)
+        for title, gate in shown(built).items():
+            assert np.allclose(np.sort(gate[:, :30], 0), np.sort(gates[title][:, :30], 0))
+            if (name, title) != ("retnet", "decay"):
+                assert not np.allclose(np.sort(gate[:, 30:], 0), np.sort(gates[title][:, 30:], 0))
+        kept = shown(built)
+        built.train()(x)
+        assert all((kept[title] == gate).all() for title, gate in shown(built).items())
+
+
+def test_portraits_show_fixed_decays_and_doubled_strengths() -> None:
+    """RetNet's head h decays by 1 - 2^(-5-h); without an input, beta is half of its range."""
+    with torch.no_grad():
+        retnet = model("retnet", heads=4).eval()
+        retnet(torch.randn(1, 50, 3))
+        assert np.allclose(shown(retnet)["decay"][:, 0], 1 - 2.0 ** (-5 - np.arange(4)))
+        for doubled in (False, True):
+            delta = model("gated-deltaproduct", n_h=2, allow_neg_eigval=doubled).eval()
+            for name, weight in delta.named_parameters():
+                if "b_proj" in name:
+                    weight.zero_()
+            delta(torch.randn(1, 50, 3))
+            beta = shown(delta)["beta"]
+            assert beta.shape == (4, 50) and np.allclose(beta, 1.0 if doubled else 0.5)
