@@ -61,8 +61,9 @@ def test_a_budget_is_taken_whole(tmp_path: Path) -> None:
     assert record.budget == budget.identifying()
 
 
-def test_a_trained_model_is_loaded_at_another_length(tmp_path: Path) -> None:
-    run("dlr", tmp_path, "shift", length=16, d_model=8, d_state=4)
+@pytest.mark.parametrize("task", ["shift", "shift@trend"])
+def test_a_trained_model_is_loaded_at_another_length(task: str, tmp_path: Path) -> None:
+    run("dlr", tmp_path, task, length=16, shifts=8, d_model=8, d_state=4)
     (folder,) = (file.parent for file in tmp_path.rglob("record.json"))
     model = lrtasks.load_model(folder, length=32)
     assert not model.training

@@ -39,6 +39,7 @@ from lrtasks.generators.splits import overlap
 from lrtasks.models.base import Backbone, ModelLike, offered, state_bytes
 from lrtasks.models.factory import model_factory
 from lrtasks.record import FILE, FINISHED, LOCK, PANEL, RunRecord, read_record
+from lrtasks.registry import split_preset
 from lrtasks.run_config import RunConfig
 
 PACKAGE = Path(lrtasks.__file__).parent
@@ -149,7 +150,8 @@ def load_model(folder: str | Path, *, length: int | None = None, trained: bool =
     """
     folder = Path(folder)
     record = read_record(folder)
-    task = registry.get(record.task.get("address") or record.task["name"]).make(**record.task["parameters"])
+    name, _ = split_preset(record.task.get("address") or record.task["name"])
+    task = registry.get(name).make(**record.task["parameters"])
     factory = model_factory(record.model.get("address") or record.model["name"], record.model["parameters"])
     if length is not None:
         task = task.at_length(length)
