@@ -3,10 +3,12 @@
     python benchmarks/startup.py --repeats 9
     python benchmarks/startup.py --suite 6      # a tiny run by itself, and as one of a suite
     python benchmarks/startup.py --beside 300   # a run of 300 steps alone, and two at a time
+    python benchmarks/startup.py --allocator 60 # runs of 60 steps with freed memory kept, and given back
 
 Prints the median wall and CPU time of new processes, and the CPU time over that of ``python -c pass``; for a run of a
 suite the CPU time that one more run adds, and the most memory that a run has of its own (Linux); for two runs at a time
-the time of the first over its time alone, with threads that wait passively (the default) and actively.
+the time of the first over its time alone, with threads that wait passively (the default) and actively; for the
+allocator the CPU time and page faults of runs that keep freed memory (the default), over those with glibc's settings.
 """
 
 from __future__ import annotations
@@ -132,16 +134,43 @@ def print_beside(steps: int) -> None:
         print(f"{policy:8} {alone:6.1f} s alone, {beside:6.1f} s beside another run: {beside / alone:.1f} times")
 
 
+def print_allocator(steps: int, repeats: int = 3) -> None:
+    """Training with freed memory kept, over training with glibc's own settings, in turn."""
+    print(f"{'':24}{'CPU time':>10}{'of it system':>14}{'page faults':>13}")
+    for model, length in (("dlr", 256), ("transformer", 256), ("longvq", 256), ("dlr", 4096)):
+        spent: dict[str, list[tuple[float, float, int]]] = {"kept": [], "given back": []}
+        words = ["eval", "--model", model, "--task", "shift", "--length", str(length), "--steps", str(steps)]
+        words += ["--device", "cpu", "--workers", "0", "--test-batches", "1", "--val-batches", "1"]
+        for _ in range(repeats):
+            for name, runs in spent.items():
+                user = {} if name == "kept" else {"MALLOC_TRIM_THRESHOLD_": "131072"}
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                with tempfile.TemporaryDirectory() as out:
+                    command = [sys.executable, "-m", "lrtasks", *words, "--out", out]
+                    subprocess.run(command, env={**os.environ, **user}, capture_output=True, check=True)
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                system = after.ru_stime - before.ru_stime
+                faults = after.ru_minflt - before.ru_minflt
+                runs.append((after.ru_utime - before.ru_utime + system, system, faults))
+        kept, given_back = ([statistics.median(column) for column in zip(*spent[name], strict=True)] for name in spent)
+        columns = zip(kept, given_back, (10, 14, 13), strict=True)
+        ratios = "".join(f"{ours / theirs:>{width}.2f}" for ours, theirs, width in columns)
+        print(f"{model:14}{length:>10}{ratios}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9, help="processes per case, one after the other in turn")
     parser.add_argument("--suite", type=int, help="measure this many more runs in a suite instead")
     parser.add_argument("--beside", type=int, help="measure runs of this many steps beside each other instead")
+    parser.add_argument("--allocator", type=int, help="measure runs of this many steps with both allocators instead")
     options = parser.parse_args()
     if options.suite:
         print_suite(options.suite)
     elif options.beside:
         print_beside(options.beside)
+    elif options.allocator:
+        print_allocator(options.allocator)
     else:
         print_commands(options.repeats)
 

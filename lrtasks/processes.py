@@ -27,7 +27,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 
 from lrtasks.errors import UsageError
-from lrtasks.machine import CORES, THREADS, set_thread_defaults
+from lrtasks.machine import CORES, THREADS, set_process_defaults
 
 TETHERED = "LRTASKS_TETHERED"
 """Environment variable that tells a child to watch its standard input."""
@@ -181,7 +181,7 @@ class _Forked:
 
 def serve(number: int) -> None:
     """In the process of a :class:`Template`: fork at each request of a socket. Returns in forked processes only."""
-    set_thread_defaults()
+    set_process_defaults()
     for name in PRELOADED:
         importlib.import_module(name)
     with suppress(UsageError):  # a command that is refused loads what reading a command takes

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,11 +46,36 @@ def test_threads_follow_the_work_the_suite_and_before_all_the_user(monkeypatch: 
 
 def test_waiting_threads_do_not_spin_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    machine.set_thread_defaults()
+    machine.set_process_defaults()
     assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
     monkeypatch.delenv("OMP_WAIT_POLICY")
-    machine.set_thread_defaults()
+    machine.set_process_defaults()
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+FREED = """
+import gc, sys
+from lrtasks.machine import set_process_defaults
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
+
+set_process_defaults()
+before = resident()
+block = bytearray(b"1" * (100 << 20))
+del block
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
+def test_freed_memory_is_kept_unless_the_user_says_otherwise() -> None:
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(machine.ALLOCATOR)}
+    kept, given_back = (
+        int(subprocess.run([sys.executable, "-c", FREED], env=env, capture_output=True, check=True).stdout)
+        for env in (bare, {**bare, "MALLOC_TRIM_THRESHOLD_": "131072"})
+    )
+    assert given_back < 50 < kept  # MiB, of 100 MiB
 
 
 @pytest.mark.parametrize(("user", "threads"), [(None, 1), ("3", 3)])

@@ -21,7 +21,7 @@ from lrtasks.cli.look import check, describe, list_names, preview
 from lrtasks.cli.results import analyze, compare, plot, report, table
 from lrtasks.cli.runs import evaluate, profile, suite, sweep
 from lrtasks.errors import UsageError, in_one_line, suggestion
-from lrtasks.machine import set_thread_defaults
+from lrtasks.machine import set_process_defaults
 
 # typer's own errors have this base; newer versions of typer carry their own click, older ones import it
 _CommandLineError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
@@ -75,7 +75,7 @@ def _options(
 def main() -> None:
     """Run the command line: exit code 0 done, 2 a user's mistake, 1 anything else; errors take one line."""
     debug = "--debug" in sys.argv[1:]
-    set_thread_defaults()
+    set_process_defaults()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115

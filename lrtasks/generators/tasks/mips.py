@@ -35,7 +35,8 @@ class Mips(SignalTask):
 
     group: ClassVar[str] = "retrieval"
     presets: ClassVar[Presets] = {
-        "small": {"length": 256},
+        "small": {"length": 64, **budget(batch_size=32)},
+        "small-hard": {"length": 256},
         # DLR paper: batches of 4 where the other atomic tasks have 16, over as many samples.
         "paper": {
             "length": 4096,
