@@ -308,7 +308,10 @@ def _seed_step(seed: int, step: int, rank: int) -> None:
     """Make what is random inside a model a function of seed, step and process, as the data are."""
     digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "little") >> 1
-    torch.manual_seed(number)
+    # not torch.manual_seed: for each kind of device that is not in use it formats the stack, a millisecond in all
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(number)
     np.random.seed(number & 0xFFFFFFFF)
     random.seed(number)
 

@@ -86,7 +86,9 @@ def make_optimiser(model: nn.Module, budget: Budget) -> torch.optim.AdamW:
     ]
     if not parameters:
         raise UsageError("the model has no parameters to train")
-    return torch.optim.AdamW(parameters, lr=budget.lr, betas=budget.betas)
+    trained = [value for group in groups.values() for value in group]
+    fused = all(value.is_floating_point() and value.device.type in ("cpu", "cuda") for value in trained)  # not complex
+    return torch.optim.AdamW(parameters, lr=budget.lr, betas=budget.betas, fused=fused or None)
 
 
 def set_rate(optimiser: torch.optim.Optimizer, factor: float) -> None:
