@@ -23,7 +23,7 @@ from lrtasks.errors import UsageError, in_one_line
 from lrtasks.generators import randomness
 from lrtasks.generators.base import LOSSES, METRICS, SPLITS, Split, Task, make, stack
 from lrtasks.registry import malformed
-from lrtasks.spec import IGNORED, Batch, Sample, Spec
+from lrtasks.spec import IGNORED, Batch, Sample, Spec, misfit
 
 OVERLAP_SAMPLES = 64
 """Training and test samples that are compared: enough to find a pool of up to about 90 samples."""
@@ -177,9 +177,10 @@ def _sample_problems(task: Task, sample: Any) -> Iterator[str]:
     if not isinstance(sample, Sample):
         yield f"sample() must return lrtasks.generators.Sample(x, y), found {type(sample).__name__}"
         return
-    for name, array, spec in (("x", sample.x, task.input), ("y", sample.y, task.target)):
-        yield from _array_problems(name, array, spec, spec.shape(1)[1:])
-    if sample.mask is not None:
+    problem = misfit(sample, task.input, task.target)
+    if problem:
+        yield problem
+    elif sample.mask is not None:
         yield from _mask_problems(task, sample.mask, sample.y)
     meta: object = sample.meta
     if not (meta is None or isinstance(meta, dict)):
@@ -192,38 +193,15 @@ def _sample_problems(task: Task, sample: Any) -> Iterator[str]:
             yield f"meta {name!r} must be a number, a text, an array or a list of them, found {type(value).__name__}"
 
 
-def _array_problems(name: str, array: Any, spec: Spec, shape: tuple[int, ...]) -> Iterator[str]:
-    """Problems of ``x`` or ``y``; only ``y`` may hold ignored labels."""
-    dtype = np.dtype(np.float32 if spec.kind == "real" else np.int64)
-    if not isinstance(array, np.ndarray):
-        yield f"{name} must be a NumPy array, found {type(array).__name__}"
-    elif array.shape != shape or array.dtype != dtype:
-        mend = f"; use .astype(np.{dtype})" if array.shape == shape else ""
-        yield f"{name} must be {shape} {dtype} as its spec says, found {array.shape} {array.dtype}{mend}"
-    elif spec.kind == "real":
-        if not np.isfinite(array).all():
-            first = np.argwhere(~np.isfinite(array))[0].tolist()
-            yield f"{name} holds values that are not finite, first at {name}{first}"
-    else:
-        scored = array[array != IGNORED] if name == "y" else array
-        if scored.size and (scored.min() < 0 or scored.max() >= spec.width):
-            also = f" (or {IGNORED}, where a label is not scored)" if name == "y" else ""
-            yield f"{name} must be in 0..{spec.width - 1}{also}, found {scored.min()}..{scored.max()}"
-
-
-def _mask_problems(task: Task, mask: Any, y: np.ndarray) -> Iterator[str]:
+def _mask_problems(task: Task, mask: np.ndarray, y: np.ndarray) -> Iterator[str]:
     """A mask is True somewhere, pads where models expect padding, and no label stands at padding."""
-    length, target = task.input.length, task.target
-    if not isinstance(mask, np.ndarray) or mask.shape != (length,) or mask.dtype != bool:
-        found = f"{mask.shape} {mask.dtype}" if isinstance(mask, np.ndarray) else type(mask).__name__
-        yield f"mask must be {(length,)} bool, found {found}"
-        return
+    target = task.target
     if not mask.any():
         yield "mask is False at every position"
-    at_target = mask[length - target.length :]
+    at_target = mask[task.input.length - target.length :]
     if target.pooled:
         return  # padding may stand on either side
-    if target.kind == "token" and isinstance(y, np.ndarray) and y.shape == (target.length,):
+    if target.kind == "token":
         labelled = ~at_target & (y != IGNORED)
         if labelled.any():
             first = int(labelled.argmax())
@@ -246,13 +224,14 @@ def _differences(first: Sample, sample: Sample) -> Iterator[str]:
 
 def _batches(probe: _Probe) -> Iterator[str]:
     """Each split can be scored. That batches hold the samples is checked later."""
-    target = probe.task.target
+    input, target = probe.task.input, probe.task.target
     for split in SPLITS:
         batch: Batch = probe.call(f"batch() of split {split!r}", probe.batch, None, split)
         for name, array in (("x", batch.x), ("y", batch.y)):
             if not array.flags.writeable:
                 raise ContractError(f"{name} of a batch must be writable, found a read-only array; return a copy")
-        for problem in _array_problems("y", batch.y, target, target.shape(probe.samples)):
+        problem = misfit(batch, input, target)
+        if problem:
             raise ContractError(f"split {split!r}: {problem}")
         if target.kind == "token" and np.all(batch.y == IGNORED):
             yield f"y ignores every label of split {split!r} (all are {IGNORED}), so nothing can be scored"
