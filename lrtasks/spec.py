@@ -73,22 +73,31 @@ class Batch(NamedTuple):
     meta: dict[str, Any] | None = None
 
 
-def misfit(batch: Batch, input: Spec, target: Spec) -> str | None:
-    """Why a batch does not fit the specs of its task; ``None`` if it does."""
-    count = len(batch.x)
-    for name, spec, values in (("x", input, batch.x), ("y", target, batch.y)):
-        dtype = np.dtype(np.float32 if spec.kind == "real" else np.int64)
-        if values.shape != spec.shape(count) or values.dtype != dtype:
-            wanted = f"{dtype} of shape {spec.shape(count)[1:]}"
-            return f"{name} must be {wanted}, found {values.dtype} of shape {values.shape[1:]}"
+def misfit(arrays: Sample | Batch, input: Spec, target: Spec) -> str | None:
+    """Why a sample or a batch does not fit the specs of its task; ``None`` if it does."""
+    for name, spec, values in (("x", input, arrays.x), ("y", target, arrays.y)):
+        dtype = np.float32 if spec.kind == "real" else np.int64
+        problem = _unlike(arrays, name, values, dtype, spec.shape(1)[1:])
+        if problem:
+            return problem
         if spec.kind == "real":
-            if not np.isfinite(values).all():
-                return f"{name} holds values that are no finite numbers"
+            wild = np.argwhere(~np.isfinite(values))
+            if len(wild):
+                return f"{name} holds values that are not finite, first at {name}{wild[0].tolist()}"
             continue
         outside = values[((values < 0) | (values >= spec.width)) & ((values != IGNORED) | (name == "x"))]
         if outside.size:
             ignored = f", and {IGNORED} where a label is ignored" if name == "y" else ""
             return f"{name} holds {outside[0]}; allowed: 0..{spec.width - 1}{ignored}"
-    if batch.mask is not None and (batch.mask.shape != (count, input.length) or batch.mask.dtype != bool):
-        return f"mask must be bool of shape {(input.length,)}, found {batch.mask.dtype} of {batch.mask.shape[1:]}"
-    return None
+    return None if arrays.mask is None else _unlike(arrays, "mask", arrays.mask, bool, (input.length,))
+
+
+def _unlike(arrays: Sample | Batch, name: str, found: Any, dtype: type, shape: tuple[int, ...]) -> str | None:
+    """Why ``found`` is no array of ``dtype`` that has this ``shape`` in each sample."""
+    wanted = f"{name} must be {dtype.__name__} of shape {shape}"
+    if not isinstance(found, np.ndarray):
+        return f"{wanted}, found {type(found).__name__}"
+    count = (len(arrays.x),) if isinstance(arrays, Batch) else ()
+    if found.shape != count + shape:
+        return f"{wanted}, found {found.dtype} of shape {found.shape[len(count) :]}"
+    return None if found.dtype == dtype else f"{wanted}, found {found.dtype}; use .astype(np.{np.dtype(dtype)})"

@@ -22,7 +22,7 @@ from lrtasks.budget import Budget
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError, in_one_line, is_shortage
 from lrtasks.evaluation.optimiser import make_optimiser
-from lrtasks.models.base import Backbone, offered, state_bytes
+from lrtasks.models.base import Backbone, diagnostics, extra_losses, state_bytes
 from lrtasks.models.factory import ModelFactory, is_registered, model_factory, model_label, model_parameter_names
 from lrtasks.processes import end_with_parent
 from lrtasks.spec import Spec
@@ -151,7 +151,7 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
     for name, repeats in times.items():
         figures[f"{name}cpu_seconds"], figures[f"{name}wall_seconds"] = map(list, zip(*repeats, strict=True))
     if phase == "training":
-        found = {name or "model": report() for name, report in offered(model, "diagnostics")}
+        found = diagnostics(model)
         figures |= {"diagnostics": found} if found else {}
     return figures
 
@@ -171,9 +171,7 @@ def _prepare(case: Case, phase: Phase) -> tuple[nn.Module, Callable[[], None]]:
         ):
             outputs = model(x)
             if optimiser is not None:
-                loss = cross_entropy(outputs[:, 0], labels)
-                for _, losses in offered(model, "extra_losses"):
-                    loss = loss + sum(losses().values())
+                loss = cross_entropy(outputs[:, 0], labels) + extra_losses(model, x.device)
                 torch.autograd.backward(loss)
                 optimiser.step()
                 optimiser.zero_grad(set_to_none=True)

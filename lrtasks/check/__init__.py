@@ -24,20 +24,16 @@ SPECS = {
 """Inputs and targets on which models are checked."""
 
 
-class ContractError(Exception):
-    """A problem that ends the check which found it."""
-
-
 def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[str]:
     """Run checks and collect the problems that they return, yield or raise, one line each.
 
-    Any other exception is a problem too, since checks call other people's code.
+    A :class:`UsageError` ends the check. Any other exception is a problem too, since checks call other people's code.
     """
     found: list[str] = []
     for check in checks:
         try:
             found += (" ".join(problem.split()) for problem in check(subject) or ())
-        except ContractError as problem:
+        except UsageError as problem:
             found.append(" ".join(str(problem).split()))
         except Exception as error:
             found.append(f"{check.__name__.removeprefix('_').replace('_', ' ')} raised {in_one_line(error)}")

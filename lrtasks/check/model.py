@@ -14,9 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrtasks.check import ContractError, collect
+from lrtasks.check import collect
 from lrtasks.errors import UsageError, in_one_line, unknown
-from lrtasks.models.base import PARAMETER_OPTIONS, ModelLike, offered, takes_mask, uninitialised
+from lrtasks.models.base import (
+    ModelLike,
+    diagnostics,
+    extra_losses,
+    output_misfit,
+    parameter_options,
+    takes_mask,
+    uninitialised,
+)
 from lrtasks.models.factory import model_factory
 from lrtasks.spec import Spec
 
@@ -118,7 +126,7 @@ def model_problems(
         if problems:
             return problems
         problems = collect(probe, *([_causality] if causal else []), _mask, _step)
-        problems += collect(probe, _extras) or collect(probe, _gradients)
+        problems += collect(probe, _options_losses_and_diagnostics) or collect(probe, _gradients)
         if not isinstance(model, nn.Module):
             with _seeded(seed + 1):
                 problems += collect(probe, _reload)
@@ -209,35 +217,20 @@ class _Probe:
                 y: object = self.model.train(training)(x, **arguments)
         except Exception as error:
             kind = f" on a {self.input.kind} input, {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
-            raise ContractError(f"fails{when or kind}: {in_one_line(error)}") from None
+            raise UsageError(f"fails{when or kind}: {in_one_line(error)}") from None
         if not torch.equal(before, x):
-            raise ContractError(
-                f"writes to its input{when}, first at {_place(before != x)}; write x = x * 2, not x *= 2"
-            )
-        if not isinstance(y, Tensor):
-            raise ContractError(f"must return a tensor{when}, found {type(y).__name__}")
-        rows, length, width = wanted = (len(x), self.target.length, self.target.width)
-        if tuple(y.shape) != wanted:
-            hints = {
-                (rows, width, length): "; exchange the last two axes: y.transpose(1, 2)",
-                (rows, self.input.length, width): f"; the target is read at the last positions: y[:, -{length}:]",
-                (rows, width): "; one value for the sequence is a length of 1: y[:, None]",
-            }
-            raise ContractError(
-                f"output{when} must have shape (batch, target length, target width) = {wanted}, found {tuple(y.shape)}"
-                f"{hints.get(tuple(y.shape), '')}"
-            )
+            raise UsageError(f"writes to its input{when}, first at {_place(before != x)}; write x = x * 2, not x *= 2")
+        problem = output_misfit(y, x, self.input, self.target)
+        if problem:
+            raise UsageError(f"output{when} {problem}")
+        assert isinstance(y, Tensor)
         if y.dtype != self.dtype:
-            raise ContractError(
+            raise UsageError(
                 f"output{when} must be of type {self.dtype}, found {y.dtype}; make tensors with dtype=x.dtype"
             )
-        if y.device != x.device:
-            raise ContractError(f"output{when} must be on {x.device}, found {y.device}; use device=x.device")
         if not y.isfinite().all():
             hint = " (a softmax over no valid key?)" if "mask" in arguments else ""
-            raise ContractError(
-                f"output is not finite{when}, first at {_place(~y.isfinite(), 'output position')}{hint}"
-            )
+            raise UsageError(f"output is not finite{when}, first at {_place(~y.isfinite(), 'output position')}{hint}")
         return y
 
     def compare(
@@ -260,7 +253,7 @@ class _Probe:
         scale = expected.abs().max() if scale is None else scale
         gap = (found - expected).abs() / scale.clamp_min(torch.finfo(self.dtype).tiny)
         if gap.max() > tolerance[self.dtype]:
-            raise ContractError(
+            raise UsageError(
                 f"{what}: by {float(gap.max()):.1e} of its scale (allowed {tolerance[self.dtype]:.0e}),"
                 f" most at {_place(gap == gap.max(), 'output position')}{hint}"
             )
@@ -344,7 +337,7 @@ def _step(probe: _Probe) -> None:
     model: Any = probe.model.eval()
     has = [name for name in ("initial_state", "step") if callable(getattr(model, name, None))]
     if len(has) == 1:
-        raise ContractError(f"has {has[0]} only: a streaming form is initial_state(batch) and step(x, state)")
+        raise UsageError(f"has {has[0]} only: a streaming form is initial_state(batch) and step(x, state)")
     pooled = probe.target.pooled
     whole = not pooled and probe.target.length == probe.input.length
     steps = min(probe.input.length, STEPS if whole else ALL_STEPS)
@@ -360,12 +353,12 @@ def _step(probe: _Probe) -> None:
     except UsageError:
         return  # the model says itself that it has no streaming form
     except Exception as error:
-        raise ContractError(f"step fails at position {len(outputs)}: {in_one_line(error)}") from None
+        raise UsageError(f"step fails at position {len(outputs)}: {in_one_line(error)}") from None
     expected = probe.outputs(probe.x)
     expected = expected.flatten(1)[:, None] if pooled else expected[:, :steps]
     wanted = (ROWS, expected.shape[-1])
     if tuple(outputs[0].shape) != wanted:
-        raise ContractError(
+        raise UsageError(
             f"step must return an output of shape (batch, target width) = {wanted}, found {tuple(outputs[0].shape)}"
         )
     streamed = torch.stack(outputs[-expected.shape[1] :], 1).to(expected.dtype)
@@ -376,71 +369,34 @@ def _step(probe: _Probe) -> None:
 # In training mode.
 
 
-def _extras(probe: _Probe) -> Iterator[str]:
-    """Extra losses, diagnostics and options of parameters have the form that the loop reads."""
+def _options_losses_and_diagnostics(probe: _Probe) -> Iterator[str]:
+    """Options of parameters, extra losses and diagnostics have the form that training reads."""
     probe.outputs(probe.x, " in training mode", training=True)
-    for method, wrong in (
-        ("extra_losses", _loss_problem),
-        ("diagnostics", _diagnostic_problem),
-        ("parameter_options", _options_problem),
-    ):
-        for name, function in offered(probe.model, method):
-            label = f"{name}.{method}" if name else method
+    parameter_options(probe.model)
+    extra_losses(probe.model, probe.device)
+    for module, report in diagnostics(probe.model).items():
+        for name, value in report.items():
             try:
-                entries: object = function()
-            except Exception as error:
-                yield f"{label} fails: {in_one_line(error)}"
-                continue
-            if not isinstance(entries, Mapping) or not all(isinstance(key, str) for key in entries):
-                yield f"{label} must return a dictionary by name, found {entries!r}"
-                continue
-            for key, value in entries.items():
-                if problem := wrong(value, probe):
-                    yield f"{label}: {key} {problem}"
-                inside = dict(probe.model.get_submodule(name).named_parameters())
-                if method == "parameter_options" and key not in inside:
-                    yield f"{label}: {key} is not a parameter of this module"
-
-
-def _loss_problem(value: Any, probe: _Probe) -> str | None:
-    if not isinstance(value, Tensor):
-        return f"must be a finite scalar tensor, found {value!r}"
-    if value.dim() or not value.is_floating_point() or value.device != probe.device:
-        found = f"{value.dtype}, {tuple(value.shape)} on {value.device}"
-        return f"must be a real scalar tensor on {probe.device}, found {found}"
-    return None if value.isfinite() else f"must be finite, found {value.item()}"
-
-
-def _diagnostic_problem(value: Any, _: _Probe) -> str | None:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        return f"must be finite numbers, texts, or lists or dictionaries of them (.item(), .tolist()): {error}"
-    return None
-
-
-def _options_problem(value: Any, _: _Probe) -> str | None:
-    if isinstance(value, dict) and set(value) <= set(PARAMETER_OPTIONS):
-        return None
-    return f"must be a dictionary with {' or '.join(PARAMETER_OPTIONS)}, found {value!r}"
+                json.dumps(value, allow_nan=False)
+            except ValueError:
+                yield f"diagnostics of {module}: {name} must be finite, found {value!r}"
 
 
 def _gradients(probe: _Probe) -> Iterator[str]:
     """A training step reaches the parameters, with finite gradients."""
     wanting = {name: value for name, value in probe.model.named_parameters() if value.requires_grad}
     if not wanting:
-        raise ContractError("it has no parameters to train")
+        raise UsageError("it has no parameters to train")
     for time in ("", " after the first step; forward must keep nothing of an earlier one (.detach() it)"):
         y = probe.outputs(probe.x, " in training mode", training=True)
         loss = (y * torch.randn(y.shape, dtype=y.dtype).to(y.device)).sum()
-        for _, extra in offered(probe.model, "extra_losses"):
-            loss = loss + sum(extra().values())
+        loss = loss + extra_losses(probe.model, probe.device)
         if not loss.requires_grad:
-            raise ContractError("no parameter gets a gradient: the output is cut off from all of them")
+            raise UsageError("no parameter gets a gradient: the output is cut off from all of them")
         try:
             torch.autograd.backward(loss)
         except RuntimeError as error:
-            raise ContractError(f"the backward pass fails{time}: {error}") from None
+            raise UsageError(f"the backward pass fails{time}: {error}") from None
     gradients = {name: value.grad for name, value in wanting.items()}
     missing = [name for name, gradient in gradients.items() if gradient is None and name not in probe.unused]
     if missing:
@@ -459,7 +415,7 @@ def _reload(probe: _Probe) -> None:
     try:
         probe.model.load_state_dict(state)
     except RuntimeError as error:
-        raise ContractError(
+        raise UsageError(
             f"its state cannot be loaded into a model built anew, as a resumed run does: {error}"
         ) from None
     what = "a model built anew that loads the stored state gives other outputs"

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lrtasks.check import ContractError, collect
+from lrtasks.check import collect
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.generators import randomness
 from lrtasks.generators.base import LOSSES, METRICS, SPLITS, Split, Task, make, stack
 from lrtasks.registry import malformed
-from lrtasks.spec import IGNORED, Batch, Sample, Spec
+from lrtasks.spec import IGNORED, Batch, Sample, Spec, misfit
 
 OVERLAP_SAMPLES = 64
 """Training and test samples that are compared: enough to find a pool of up to about 90 samples."""
@@ -110,7 +110,7 @@ class _Probe(NamedTuple):
             file = getattr(sys.modules.get(type(self.task).__module__), "__file__", None)
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
             where = f" (line {lines[-1]} of {Path(file).name})" if file and lines else ""
-            raise ContractError(f"{what} raised {in_one_line(error)}{where}") from None
+            raise UsageError(f"{what} raised {in_one_line(error)}{where}") from None
 
 
 # Before samples are drawn: name, parameters, specs, loss, metric, version.
@@ -119,7 +119,7 @@ class _Probe(NamedTuple):
 def _declaration(probe: _Probe) -> Iterator[str]:
     task = probe.task
     if not hasattr(task, "name"):
-        raise ContractError(
+        raise UsageError(
             "it has no name; register the class with @lrtasks.generators.registry.register(NAME), or take the task"
             " from lrtasks.make(NAME) where an entry point names it"
         )
@@ -129,11 +129,11 @@ def _declaration(probe: _Probe) -> Iterator[str]:
         return
     for field in ("input", "target"):
         if getattr(type(task), field) is getattr(Task, field):
-            raise ContractError(f"{field} is missing: write a property that returns a lrtasks.generators.Spec")
+            raise UsageError(f"{field} is missing: write a property that returns a lrtasks.generators.Spec")
         spec: object = probe.call(field, getattr, task, field)
         if not isinstance(spec, Spec):
             found = "a method; put @property above it" if callable(spec) else repr(spec)
-            raise ContractError(f"{field} must be a Spec, found {found}")
+            raise UsageError(f"{field} must be a Spec, found {found}")
     if task.target.length > task.input.length and not task.target.pooled:
         yield (
             f"the target is read at the last positions of the input, but is longer"
@@ -162,7 +162,7 @@ def _samples(probe: _Probe) -> Iterator[str]:
     """Samples one by one, up to the first that is wrong."""
     task, count, seed = probe
     if type(task).sample is Task.sample:
-        raise ContractError("sample() is missing: write sample(self, rng), which returns a lrtasks.generators.Sample")
+        raise UsageError("sample() is missing: write sample(self, rng), which returns a lrtasks.generators.Sample")
     first: Sample | None = None
     for index, rng in enumerate(randomness.generators(task.key(seed, "train"), range(count))):
         sample = probe.call("sample()", task.sample, rng)
@@ -177,9 +177,10 @@ def _sample_problems(task: Task, sample: Any) -> Iterator[str]:
     if not isinstance(sample, Sample):
         yield f"sample() must return lrtasks.generators.Sample(x, y), found {type(sample).__name__}"
         return
-    for name, array, spec in (("x", sample.x, task.input), ("y", sample.y, task.target)):
-        yield from _array_problems(name, array, spec, spec.shape(1)[1:])
-    if sample.mask is not None:
+    problem = misfit(sample, task.input, task.target)
+    if problem:
+        yield problem
+    elif sample.mask is not None:
         yield from _mask_problems(task, sample.mask, sample.y)
     meta: object = sample.meta
     if not (meta is None or isinstance(meta, dict)):
@@ -192,38 +193,15 @@ def _sample_problems(task: Task, sample: Any) -> Iterator[str]:
             yield f"meta {name!r} must be a number, a text, an array or a list of them, found {type(value).__name__}"
 
 
-def _array_problems(name: str, array: Any, spec: Spec, shape: tuple[int, ...]) -> Iterator[str]:
-    """Problems of ``x`` or ``y``; only ``y`` may hold ignored labels."""
-    dtype = np.dtype(np.float32 if spec.kind == "real" else np.int64)
-    if not isinstance(array, np.ndarray):
-        yield f"{name} must be a NumPy array, found {type(array).__name__}"
-    elif array.shape != shape or array.dtype != dtype:
-        mend = f"; use .astype(np.{dtype})" if array.shape == shape else ""
-        yield f"{name} must be {shape} {dtype} as its spec says, found {array.shape} {array.dtype}{mend}"
-    elif spec.kind == "real":
-        if not np.isfinite(array).all():
-            first = np.argwhere(~np.isfinite(array))[0].tolist()
-            yield f"{name} holds values that are not finite, first at {name}{first}"
-    else:
-        scored = array[array != IGNORED] if name == "y" else array
-        if scored.size and (scored.min() < 0 or scored.max() >= spec.width):
-            also = f" (or {IGNORED}, where a label is not scored)" if name == "y" else ""
-            yield f"{name} must be in 0..{spec.width - 1}{also}, found {scored.min()}..{scored.max()}"
-
-
-def _mask_problems(task: Task, mask: Any, y: np.ndarray) -> Iterator[str]:
+def _mask_problems(task: Task, mask: np.ndarray, y: np.ndarray) -> Iterator[str]:
     """A mask is True somewhere, pads where models expect padding, and no label stands at padding."""
-    length, target = task.input.length, task.target
-    if not isinstance(mask, np.ndarray) or mask.shape != (length,) or mask.dtype != bool:
-        found = f"{mask.shape} {mask.dtype}" if isinstance(mask, np.ndarray) else type(mask).__name__
-        yield f"mask must be {(length,)} bool, found {found}"
-        return
+    target = task.target
     if not mask.any():
         yield "mask is False at every position"
-    at_target = mask[length - target.length :]
+    at_target = mask[task.input.length - target.length :]
     if target.pooled:
         return  # padding may stand on either side
-    if target.kind == "token" and isinstance(y, np.ndarray) and y.shape == (target.length,):
+    if target.kind == "token":
         labelled = ~at_target & (y != IGNORED)
         if labelled.any():
             first = int(labelled.argmax())
@@ -246,14 +224,15 @@ def _differences(first: Sample, sample: Sample) -> Iterator[str]:
 
 def _batches(probe: _Probe) -> Iterator[str]:
     """Each split can be scored. That batches hold the samples is checked later."""
-    target = probe.task.target
+    input, target = probe.task.input, probe.task.target
     for split in SPLITS:
         batch: Batch = probe.call(f"batch() of split {split!r}", probe.batch, None, split)
         for name, array in (("x", batch.x), ("y", batch.y)):
             if not array.flags.writeable:
-                raise ContractError(f"{name} of a batch must be writable, found a read-only array; return a copy")
-        for problem in _array_problems("y", batch.y, target, target.shape(probe.samples)):
-            raise ContractError(f"split {split!r}: {problem}")
+                raise UsageError(f"{name} of a batch must be writable, found a read-only array; return a copy")
+        problem = misfit(batch, input, target)
+        if problem:
+            raise UsageError(f"split {split!r}: {problem}")
         if target.kind == "token" and np.all(batch.y == IGNORED):
             yield f"y ignores every label of split {split!r} (all are {IGNORED}), so nothing can be scored"
         if target.kind == "real" and np.ptp(batch.y) == 0:
@@ -271,7 +250,7 @@ def _independence(probe: _Probe) -> Iterator[str]:
     for array in (batch.x, batch.y):
         array[...] = 0  # the receiver of a batch may write to it
     if batch_digest(probe.batch()) != expected:
-        raise ContractError(
+        raise UsageError(
             "the same call twice gives different samples: it draws from something else than rng (np.random, random, an"
             " unseeded generator, the clock), keeps state between calls, or returns an array that it keeps"
         )
@@ -281,7 +260,7 @@ def _independence(probe: _Probe) -> Iterator[str]:
     for row, index in enumerate(order):
         if batch_digest(_row(mixed, row)) != batch_digest(probe.batch([index])):
             hint = " (samples() must take all draws from one generator before asking for the next)" * vectorised
-            raise ContractError(
+            raise UsageError(
                 f"sample {index} depends on the order, the size or the repeats of the batch it is in{hint}"
             )
     if vectorised:
@@ -302,9 +281,9 @@ def _streams(probe: _Probe) -> Iterator[str]:
     task, count, seed = probe
     indices, batch = range(count), probe.batch()
     if (batch.x == batch.x[0]).all():
-        raise ContractError("all samples are equal: sample() does not draw from rng")
+        raise UsageError("all samples are equal: sample() does not draw from rng")
     if task.target.kind == "real" and (batch.y == batch.y[0]).all():
-        raise ContractError(f"y is the same in all of {count} samples, so a model needs no input to predict it")
+        raise UsageError(f"y is the same in all of {count} samples, so a model needs no input to predict it")
     others = {
         f"seed {seed + 1}": task.batch(indices, seed + 1),
         "split 'val'": task.batch(indices, seed, "val"),
@@ -353,7 +332,7 @@ def _process(probe: _Probe) -> Iterator[str]:
     try:
         payload = pickle.dumps(tuple(probe))
     except Exception as error:
-        raise ContractError(
+        raise UsageError(
             f"it cannot be pickled, as background workers need (is the class at the top of a module?): {error}"
         ) from None
     second = subprocess.run(
@@ -365,7 +344,7 @@ def _process(probe: _Probe) -> Iterator[str]:
     )
     if second.returncode != 0:
         reason = second.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise ContractError(f"a second process cannot make a batch: {' '.join(reason)}")
+        raise UsageError(f"a second process cannot make a batch: {' '.join(reason)}")
     digest, heavy = json.loads(second.stdout)
     if digest != batch_digest(probe.batch()):
         yield "a second process gives other samples (does it depend on hash(), on a set's order or on global state?)"
@@ -383,7 +362,7 @@ def _baselines(probe: _Probe) -> Iterator[str]:
     """Baselines can be fitted and predict, without looking at the targets."""
     baselines: object = probe.call("baselines()", probe.task.baselines)
     if not isinstance(baselines, Mapping):
-        raise ContractError(
+        raise UsageError(
             f"baselines() must return a dictionary of predictors by name, found {type(baselines).__name__}"
         )
     if not baselines:
@@ -415,7 +394,7 @@ def _slices(probe: _Probe) -> Iterator[str]:
     batch = probe.batch()
     slices: object = probe.call("slices()", probe.task.slices, batch)
     if not isinstance(slices, Mapping):
-        raise ContractError(f"slices() must return a dictionary of labels by name, found {type(slices).__name__}")
+        raise UsageError(f"slices() must return a dictionary of labels by name, found {type(slices).__name__}")
     for name, values in slices.items():
         labels, shape = np.asarray(values), batch.y.shape
         if not _broadcasts(labels, shape):

@@ -26,7 +26,7 @@ from lrtasks.evaluation.optimiser import loss_named, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
 from lrtasks.metrics import VAL_SOLVED, scaled_score
-from lrtasks.models.base import offered, recompute_blocks, takes_mask
+from lrtasks.models.base import extra_losses, output_misfit, recompute_blocks, takes_mask
 from lrtasks.progress import Progress
 from lrtasks.run_config import RunConfig
 
@@ -128,12 +128,12 @@ def train(
                 with fabric.no_backward_sync(wrapped, enabled=number < len(parts)):
                     output = forward(wrapped, part, masked)
                     if before is not None and number == 1:
-                        check_output(output, part, task, training=True)
+                        check_output(output, part.x, task, training=True)
                         _check_unchanged(model, batch, *before)
                     if len(parts) == 1:
-                        loss = loss_function(output, part.y) + _extra_losses(model)
+                        loss = loss_function(output, part.y) + extra_losses(model, fabric.device)
                     else:
-                        loss = loss_function(output, part.y, batch.y) + _extra_losses(model) / len(parts)
+                        loss = loss_function(output, part.y, batch.y) + extra_losses(model, fabric.device) / len(parts)
                     fabric.backward(loss)
                 running += loss.detach()
             if budget.clip:
@@ -198,8 +198,9 @@ def predictions(
     try:
         with closing(batches), torch.no_grad(), fabric.autocast():
             for batch in batches:
-                output = forward(model, _to_device(batch, fabric.device), masked)
-                check_output(output, batch, task, training=False)
+                moved = _to_device(batch, fabric.device)
+                output = forward(model, moved, masked)
+                check_output(output, moved.x, task, training=False)
                 output = output.float()
                 if not output.isfinite().all():
                     raise DivergedError(
@@ -217,18 +218,12 @@ def forward(model: nn.Module, batch: Loaded, masked: bool) -> Tensor:
     return output
 
 
-def check_output(output: Any, batch: Loaded, task: Task, *, training: bool) -> None:
-    """Raise :class:`UsageError` unless a model's output fits the task's target."""
-    expected = (len(batch.y), task.target.length, task.target.width)
-    if not isinstance(output, Tensor):
-        raise UsageError(f"forward must return one tensor of shape {expected}, found {type(output).__name__}")
-    if tuple(output.shape) != expected:
+def check_output(output: Any, x: Tensor, task: Task, *, training: bool) -> None:
+    """Raise :class:`UsageError` unless a model's output for ``x`` fits the task's target."""
+    problem = output_misfit(output, x, task.input, task.target)
+    if problem:
         mode = "training" if training else "evaluation"
-        raise UsageError(f"forward returned shape {tuple(output.shape)} in {mode}; task {task.name} needs {expected}")
-    if not output.is_floating_point():
-        raise UsageError(f"forward must return floating-point values, found {output.dtype}")
-    if training and output.device != batch.x.device:
-        raise UsageError(f"forward must return its output on {batch.x.device}, found {output.device}")
+        raise UsageError(f"output of forward in {mode} {problem} (task {task.name})")
     if training and not output.requires_grad:
         raise UsageError("forward returned an output without a gradient: it was detached, or no weight is trained")
 
@@ -283,16 +278,6 @@ def _solved(state: State, config: RunConfig, floor: float | None) -> bool:
         return True
     last = [point[config.task.metric] for point in state.curve[-2:]]
     return floor is not None and len(last) == 2 and all(scaled_score(value, floor) >= VAL_SOLVED for value in last)
-
-
-def _extra_losses(model: nn.Module) -> Tensor | float:
-    total: Tensor | float = 0.0
-    for name, losses in offered(model, "extra_losses"):
-        found = losses()
-        if not isinstance(found, dict) or not all(isinstance(v, Tensor) and v.numel() == 1 for v in found.values()):
-            raise UsageError(f"extra_losses of {name or 'the model'} must return a dictionary of scalar tensors")
-        total = total + sum(found.values())
-    return total
 
 
 def _split(batch: Loaded, count: int) -> list[Loaded]:

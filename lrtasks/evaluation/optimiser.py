@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch.nn import functional as F
 
 from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, unknown
-from lrtasks.models.base import PARAMETER_OPTIONS, offered
+from lrtasks.models.base import parameter_options
 from lrtasks.spec import IGNORED
 
 Loss = Callable[..., Tensor]
@@ -73,7 +72,7 @@ def make_optimiser(model: nn.Module, budget: Budget) -> torch.optim.AdamW:
     Raises:
         UsageError: if there is nothing to train, or a module declares what it does not have.
     """
-    declared = _declared_options(model)
+    declared = parameter_options(model)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for value in model.parameters():
         if value.requires_grad:
@@ -95,18 +94,3 @@ def set_rate(optimiser: torch.optim.Optimizer, factor: float) -> None:
     """Set each group's learning rate to its starting rate times ``factor``."""
     for group in optimiser.param_groups:
         group["lr"] = group["base_lr"] * factor
-
-
-def _declared_options(model: nn.Module) -> dict[int, dict[str, Any]]:
-    """Options by the parameter's id, since a parameter that two modules share has two names."""
-    declared: dict[int, dict[str, Any]] = {}
-    for prefix, parameter_options in offered(model, "parameter_options"):
-        own = dict(model.get_submodule(prefix).named_parameters())
-        where = f"parameter_options of {prefix or 'the model'}"
-        for name, options in parameter_options().items():
-            if name not in own:
-                raise UsageError(f"{where} names {name!r}, which it does not have; it has: {', '.join(own) or 'none'}")
-            if not options.keys() <= set(PARAMETER_OPTIONS):
-                raise UsageError(f"{where} may set {', '.join(PARAMETER_OPTIONS)}, found {', '.join(options)}")
-            declared[id(own[name])] = {**declared.get(id(own[name]), {}), **options}
-    return declared

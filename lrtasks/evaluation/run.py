@@ -36,7 +36,7 @@ from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
 from lrtasks.files import held, make_folder, refuse_links, remove_partials
 from lrtasks.generators.base import Task, registry
 from lrtasks.generators.splits import overlap
-from lrtasks.models.base import Backbone, ModelLike, offered, state_bytes
+from lrtasks.models.base import Backbone, ModelLike, diagnostics, state_bytes
 from lrtasks.models.factory import model_factory
 from lrtasks.record import FILE, FINISHED, LOCK, PANEL, RunRecord, read_record
 from lrtasks.registry import split_preset
@@ -274,12 +274,7 @@ class _Run:
         record.scores["test"], record.slices = scorer.scores(), scorer.slices()
         record.errors["test"] = scorer.error()
         # now, since they describe the last batch that the model saw
-        for name, report in offered(self.model, "diagnostics"):
-            found = report()
-            if not isinstance(found, dict):
-                kind = type(found).__name__
-                raise UsageError(f"diagnostics of {name or 'the model'} must return a dictionary, found {kind}")
-            record.diagnostics[name or "model"] = found
+        record.diagnostics = diagnostics(self.model)
         train = streams.train.whole()
         if task.input.kind == "token" and self.config.data is None:
             self._note_overlap()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Literal
 
@@ -314,6 +315,88 @@ def offered(model: nn.Module, method: str) -> Iterator[tuple[str, Callable[..., 
         function = getattr(module, method, None)
         if callable(function):
             yield name, function
+
+
+def _reported(model: nn.Module, method: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Module, a title for messages, and what it returns, which must be a dictionary by name."""
+    for name, function in offered(model, method):
+        title, found = f"{method} of {name or 'the model'}", function()
+        if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+            raise UsageError(f"{title} must return a dictionary by name, found {found!r}")
+        yield name, title, dict(found)
+
+
+def parameter_options(model: nn.Module) -> dict[int, dict[str, Any]]:
+    """Options by the parameter's id, since a parameter that two modules share has two names.
+
+    Raises:
+        UsageError: if a module declares what it does not have.
+    """
+    declared: dict[int, dict[str, Any]] = {}
+    for module, title, options in _reported(model, "parameter_options"):
+        own = dict(model.get_submodule(module).named_parameters())
+        for name, option in options.items():
+            if name not in own:
+                raise UsageError(f"{title} names {name!r}, which it does not have; it has: {', '.join(own) or 'none'}")
+            if not isinstance(option, dict) or not option.keys() <= set(PARAMETER_OPTIONS):
+                raise UsageError(f"{title} may set {', '.join(PARAMETER_OPTIONS)} of {name}, found {option!r}")
+            declared[id(own[name])] = {**declared.get(id(own[name]), {}), **option}
+    return declared
+
+
+def extra_losses(model: nn.Module, device: torch.device) -> Tensor | float:
+    """The sum of the losses that modules add to the training loss, after a forward pass on ``device``.
+
+    Raises:
+        UsageError: if one of them is not a real scalar there.
+    """
+    total: Tensor | float = 0.0
+    for _, title, losses in _reported(model, "extra_losses"):
+        for name, value in losses.items():
+            if not isinstance(value, Tensor):
+                raise UsageError(f"{title}: {name} must be a scalar tensor, found {value!r}")
+            if value.dim() or not value.is_floating_point() or value.device != device:
+                found = f"{value.dtype}, {tuple(value.shape)} on {value.device}"
+                raise UsageError(f"{title}: {name} must be a real scalar tensor on {device}, found {found}")
+        total = total + sum(losses.values())
+    return total
+
+
+def diagnostics(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """What modules report of the last forward pass, by module.
+
+    Raises:
+        UsageError: if a record cannot hold it.
+    """
+    found = {}
+    for module, title, report in _reported(model, "diagnostics"):
+        for name, value in report.items():
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError) as error:
+                kinds = "numbers, texts, or lists or dictionaries of them (.item(), .tolist())"
+                raise UsageError(f"{title}: {name} must be {kinds}: {error}") from None
+        found[module or "model"] = report
+    return found
+
+
+def output_misfit(y: object, x: Tensor, input: Spec, target: Spec) -> str | None:
+    """Why ``y`` is not what a model gives for inputs ``x``; ``None`` if it is."""
+    if not isinstance(y, Tensor):
+        return f"must be one tensor, found {type(y).__name__}"
+    rows, length, width = wanted = (len(x), target.length, target.width)
+    if tuple(y.shape) != wanted:
+        hints = {
+            (rows, width, length): "; exchange the last two axes: y.transpose(1, 2)",
+            (rows, input.length, width): f"; the target is read at the last positions: y[:, -{length}:]",
+            (rows, width): "; one value for the sequence is a length of 1: y[:, None]",
+        }
+        shape = tuple(y.shape)
+        hint = hints.get(shape, "")
+        return f"must have shape (batch, target length, target width) = {wanted}, found {shape}{hint}"
+    if not y.is_floating_point():
+        return f"must hold floating-point values, found {y.dtype}"
+    return None if y.device == x.device else f"must be on {x.device}, found {y.device}; use device=x.device"
 
 
 def streaming(module: nn.Module) -> Any:

@@ -114,7 +114,7 @@ def test_a_folder_may_itself_be_a_link(tmp_path: Path) -> None:
         ("label 100", r"y holds 100; allowed: 0..99, and -100 where a label is ignored"),
         ("label -1", r"y holds -1; allowed"),
         ("token", r"x holds 100; allowed: 0..99$"),
-        ("dtype", r"x must be int64 of shape \(4,\), found float32 of shape \(4,\)"),
+        ("dtype", r"x must be int64 of shape \(4,\), found float32; use \.astype\(np\.int64\)"),
         ("shape", r"y must be int64 of shape \(4,\), found int64 of shape \(3,\)"),
         ("mask", r"mask must be bool of shape \(4,\), found float32"),
     ],

@@ -86,7 +86,7 @@ def test_a_factor_on_the_budgets_rate_of_a_parameter_inside() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"slow": {"learning_rate": 1.0}}, "may set lr, lr_factor, weight_decay, found learning_rate"),
+        ({"slow": {"learning_rate": 1.0}}, "may set lr, lr_factor, weight_decay of slow, found {'learning_rate': 1.0}"),
         ({"sloww": {"lr": 1.0}}, r"names 'sloww', which it does not have; it has: slow, bare, rest, frozen"),
     ],
 )

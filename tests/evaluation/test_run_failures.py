@@ -47,13 +47,13 @@ def test_diverging_leaves_other_runs_alone(tmp_path: Path) -> None:
 
 
 def test_an_output_of_the_wrong_shape(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"returned shape \(4, 16, 3\) in training; task shift needs \(4, 16, 2\)"):
+    with pytest.raises(UsageError, match=r"= \(4, 16, 2\), found \(4, 16, 3\) \(task shift\)"):
         run(misshapen, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_output_that_is_no_tensor(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"must return one tensor of shape \(4, 16, 2\), found tuple"):
+    with pytest.raises(UsageError, match=r"output of forward in training must be one tensor, found tuple"):
         run(nn.GRU(3, 2, batch_first=True), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -172,11 +172,11 @@ class NotANumber(Net):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Integer, "forward must return floating-point values, found torch.int64"),
+        (Integer, "output of forward in training must hold floating-point values, found torch.int64"),
         (Detached, "forward returned an output without a gradient"),
         (InPlace, "forward changes its input in place"),
-        (OtherInEvaluation, "forward returned shape .* in evaluation"),
-        (Listing, "extra_losses of the model must return a dictionary of scalar tensors"),
+        (OtherInEvaluation, "output of forward in evaluation must have shape"),
+        (Listing, "extra_losses of the model must return a dictionary by name"),
     ],
 )
 def test_a_faulty_model_is_an_error_in_words(tmp_path: Path, model: Any, message: str) -> None:

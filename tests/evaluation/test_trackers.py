@@ -90,7 +90,7 @@ def test_a_finished_run_gets_the_trackers_it_lacks(tmp_path: Path) -> None:
 
 
 def test_an_impossible_run_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="forward returned shape"):
+    with pytest.raises(UsageError, match="output of forward in training must have shape"):
         run(misshapen, tmp_path, trackers=FILES)
     assert list(tmp_path.iterdir()) == []
 
