@@ -47,7 +47,7 @@ class Budget(Config):
     )
     stop_at: float | None = parameter(None, "stop when the validation score reaches this; none: never")
     accumulate: int = parameter(
-        1, "parts of a batch that the model takes one after the other, for want of memory", at_least=1, later=True
+        1, "split each batch into this many parts, one after the other, to save memory", at_least=1, later=True
     )
     checkpoint_blocks: bool = parameter(
         False, "keep the input of each block only; the backward pass computes the rest again", later=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import os
 import sys
 import traceback
@@ -52,7 +53,10 @@ for panel, commands in COMMANDS.items():
     for name, command in commands.items():
         extra = name in TAKE_PARAMETERS
         context = {"allow_extra_args": extra, "ignore_unknown_options": extra}
-        app.command(name, rich_help_panel=panel, context_settings=context)(command)
+        # typer keeps the line breaks of a docstring, whatever the width of the terminal
+        paragraphs = inspect.cleandoc(command.__doc__).split("\n\n")
+        text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+        app.command(name, help=text, rich_help_panel=panel, context_settings=context)(command)
 app.add_typer(data, name="data", rich_help_panel="Data")
 
 

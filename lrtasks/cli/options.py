@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import shutil
 import sys
 import typing
@@ -110,10 +111,11 @@ def _option(entry: dict[str, Any], panel: str) -> Any:
     several = entry["type"].startswith("tuple[str, ...")
     default = "" if entry["default"] in (None, []) else f" [default: {entry['default']}]"
     kinds = {"int": "INTEGER", "float": "NUMBER", "bool": "true|false"}
+    choices = "|".join(re.findall(r"'([^']*)'", entry["type"])) if entry["type"].startswith("Literal") else "TEXT"
     option = typer.Option(
         f"--{entry['name'].replace('_', '-')}",
         help=f"{entry['doc'][0].upper()}{entry['doc'][1:]}.{default}",
-        metavar=None if several else kinds.get(entry["type"].split(" ")[0], "TEXT"),
+        metavar=None if several else kinds.get(entry["type"].split(" ")[0], choices),
         rich_help_panel=panel,
     )
     return Annotated[(list[str] if several else str) | None, option]
@@ -140,7 +142,7 @@ def parse_settings(
     Args:
         arguments: words that the command has no option for.
         assignments: values of ``--set``.
-        options: names of the command's own options, for a hint where one was misspelt.
+        options: names of the command's flags, for a hint where one was misspelt.
 
     Raises:
         UsageError: for a word that is neither, a missing value, or a name that has two values.
@@ -175,7 +177,13 @@ def given_settings(
 ) -> dict[str, Any]:
     """Fields of the budget, then the words that a command has no option for and those of ``--set``, by name."""
     given = {f"budget.{name}": value for name, value in (budget or {}).items()}
-    return given | parse_settings(context.args, settings or (), options=option_names(context))
+    flags = [
+        name.lstrip("-")
+        for option in context.command.params
+        if getattr(option, "is_flag", False)
+        for name in option.opts
+    ]
+    return given | parse_settings(context.args, settings or (), options=flags)
 
 
 def task_parameters(context: typer.Context, task: str, settings: Iterable[str] | None) -> dict[str, Any]:

@@ -55,6 +55,7 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
 ]
 
+MOST_SEEDS = 100_000
 RATES = "3e-4,1e-3,3e-3"
 """Learning rates among which validation chooses in a profile."""
 ENDINGS = (".html", ".svg", ".pdf", ".png")
@@ -96,12 +97,20 @@ def evaluate(
     Every parameter of the task and the model is an option as well, such as --length 512 or --d-state 64; lrtasks
     describe NAME lists them. Example: lrtasks eval --model dlr --task shift --length 512 --steps 1000
     """
-    if seeds < 1:
-        raise UsageError(f"--seeds must be at least 1, found {seeds}")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UsageError(f"--seeds must be at least 1 and at most {MOST_SEEDS:,}, found {seeds}")
+    if "," in model or "," in task:
+        raise UsageError(
+            f"eval takes one model and one task, found {model} and {task}; several: lrtasks suite --models {model}"
+            f" --tasks {task}"
+        )
     require_names(model, task)
     given = given_settings(context, settings, budget)
     how: dict[str, Any] = {"device": device, "trackers": trackers or ()}
     if select:
+        beside = {"--seed": seed, "--data": data, "--workers": workers != "auto", "--overwrite": overwrite}
+        for name in (name for name, value in beside.items() if value):
+            raise UsageError(f"{name} cannot stand beside --select")
         chosen = {"models": model, "tasks": task, "preset": preset, "seeds": seeds}
         wanted = suite_from_options(context, chosen, given)
         return carry_out(wanted, out, select=select, as_json=as_json, dry_run=dry_run, **how)
@@ -110,10 +119,15 @@ def evaluate(
     from lrtasks.run_config import RunConfig
 
     options = option_names(context)
-    configs = [
-        RunConfig.make(task, model, preset=preset, seed=number, settings=given, data=data, options=options)
-        for number in range(seed, seed + seeds)
-    ]
+    try:
+        configs = [
+            RunConfig.make(task, model, preset=preset, seed=number, settings=given, data=data, options=options)
+            for number in range(seed, seed + seeds)
+        ]
+    except UsageError as error:
+        if any(isinstance(value, str) and "," in value and repr(value) in str(error) for value in given.values()):
+            raise UsageError(f"{error}; of several values, --select val chooses one; lrtasks suite runs all") from None
+        raise
     if dry_run:
         return print_plan(configs, out, device=device, as_json=as_json)
     records = [run(config, workers=worker_number(workers), out=out, overwrite=overwrite, **how) for config in configs]
@@ -200,7 +214,7 @@ def sweep(
     out: Out = Path("runs"),
     settings: Settings = None,
     trackers: Trackers = None,
-    solved: Annotated[float, typer.Option(help="Score from which a point counts as solved.")] = 0.95,
+    solved: Annotated[float, typer.Option(help="Test score from which a run counts as solved.")] = 0.95,
     as_json: AsJson = False,
     options: dict[str, Any] | None = None,
     budget: dict[str, Any] | None = None,
@@ -266,7 +280,12 @@ def profile(
     options = {**({"jobs": 2} if backend == "local" and cores() > 1 else {}), **(options or {})}
     budget = {**({"stop_solved": True} if quick else {"lr": RATES}), **(budget or {})}
     names = ",".join(instances(quick=True)) if quick and tasks == "fingerprint" else tasks
-    chosen = {"models": model, "tasks": names, "preset": preset, "seeds": seeds or (1 if quick else 3)}
+    chosen = {
+        "models": model,
+        "tasks": names,
+        "preset": preset,
+        "seeds": (1 if quick else 3) if seeds is None else seeds,
+    }
     wanted = suite_from_options(context, chosen, given_settings(context, settings, budget))
     others = read_published(published)
     place = backends.make_backend(backend, options)

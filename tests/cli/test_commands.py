@@ -32,6 +32,13 @@ def test_list(command: Command) -> None:
     assert json.loads(command("list", "models", "--json").out) == {"models": models.names()}
 
 
+def test_help_has_whole_lines_and_choices(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    said = command("eval", "--help").out
+    assert "or --d-state 64; lrtasks describe NAME lists them." in said
+    assert "constant|linear|cosine" in said
+
+
 def test_describe_a_task(command: Command) -> None:
     found = json.loads(command("describe", "shift", "--json").out)
     assert (found["kind"], found["name"], found["version"]) == ("task", "shift", 1)
