@@ -83,7 +83,7 @@ class RecurrentLayer(Recurrent):
             self.shown = {name: gate[0].detach().clone() for name, gate in gates.items() if gate is not None}
 
     def portraits(self) -> list[Portrait]:
-        """Each gate that :meth:`show` kept: units (heads or channels) sorted by their mean, and units by position."""
+        """Each gate that :meth:`show` kept: heads or channels sorted by their mean, and by position."""
         figures = []
         for name, gate in self.shown.items():
             title = name.removeprefix("log_").replace("_", " ")
@@ -91,9 +91,9 @@ class RecurrentLayer(Recurrent):
             values = values[values.mean(1).argsort()].cpu()
             spread = {"mean": values.mean(1), "smallest": values.amin(1), "largest": values.amax(1)}
             series = {label: value.numpy() for label, value in spread.items()}
-            figures.append(Portrait(title, "lines", series, "unit, sorted by its mean", title))
+            figures.append(Portrait(title, "lines", series, "head or channel, sorted by its mean", title))
             image = {title: values.numpy()}
-            figures.append(Portrait(f"{title} by position, sample 0", "image", image, "position", "unit, sorted"))
+            figures.append(Portrait(f"{title} by position, sample 0", "image", image, "position", "head or channel"))
         return figures
 
 

@@ -29,6 +29,8 @@ SAMPLES = 4
 """Test samples that a model sees before its modules are asked what they hold."""
 PANEL = 4.5, 3.5
 """Width and height of a panel, in inches."""
+FEW = 16
+"""Points of a line that are marked, at most."""
 
 
 def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
@@ -234,9 +236,14 @@ def _draw_pictures(states: Mapping[str, Portrait], pictures: np.ndarray) -> Figu
 
 
 def _lines(panel: Axes, shown: Portrait) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     first = 1 if shown.log_x else 0
     for name, values in shown.series.items():
-        panel.plot(np.arange(first, len(values)), values[first:], linewidth=0.7, label=name)
+        marker = "o" if len(values) <= FEW else ""
+        panel.plot(np.arange(first, len(values)), values[first:], marker=marker, linewidth=0.7, label=name)
+    if not shown.log_x:
+        panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     panel.set(xscale="log" if shown.log_x else "linear", yscale="log" if shown.log_y else "linear")
     if len(shown.series) > 1:
         panel.legend(fontsize=6)
