@@ -12,7 +12,7 @@ from regions import table
 from lrtasks.results import RunRecord, frame, read_records
 from lrtasks.results.formats import markdown_text, number
 from lrtasks.results.report import heat_map_svg, read_report
-from lrtasks.results.table import Aggregate, make_table, paper_notes
+from lrtasks.results.table import Row, make_table, paper_beside, paper_notes, shown
 
 RESULTS = Path(__file__).parents[2] / "results"
 SMALL = RESULTS / "small"
@@ -38,21 +38,11 @@ def _solvers(name: str, folder: str) -> str:
     made = make_table(runs[runs["task"] == name], unequal_budgets=True)
     header = ["task", "model", "score", "floor", "learning rate", "solved at step", "samples", "generalises to"]
     rows = []
-    for (row, column), cell in made.cells.items():
-        length = cell.median_of("generalisation_length")
-        steps = cell.median_of("steps_to_solve")
-        samples = steps and steps * cell.first("budget.batch_size")
-        rows.append(
-            [
-                *(made.row_labels[row], made.column_labels[column], cell.shown(), _floor(cell)),
-                *(
-                    f"{cell.first('budget.lr'):g}",
-                    number(steps),
-                    number(samples),
-                ),
-                "" if length is None else number(length),
-            ]
-        )
+    for cell in made.cells:
+        steps = cell["steps_to_solve"]
+        samples = steps and steps * cell["budget.batch_size"]
+        line = [cell["row"], cell["column"], shown(cell), _floor(cell), f"{cell['budget.lr']:g}"]
+        rows.append([*line, number(steps), number(samples), number(cell["generalisation_length"])])
     return f"{TODAY[folder]} ([records](../../results/{folder}/README.md)):\n\n" + table(header, rows)
 
 
@@ -61,21 +51,23 @@ def _scores(name: str) -> str:
     found = _cells("task", [name])
     if not found:
         return ""
-    settings = {row for row, _, _ in found}
-    has_paper = any(cell.paper is not None for _, _, cell in found)
-    found.sort(key=lambda item: (item[0], -_median(item[2])))
+    settings = {cell["row"] for cell in found}
+    has_paper = any(paper_beside(cell) is not None for cell in found)
+    found.sort(key=lambda cell: (cell["row"], -(float("-inf") if cell["median"] is None else cell["median"])))
     rows = []
-    for row, model, cell in found:
-        first = cell.runs[0]
-        paper = "" if cell.paper is None else f"{cell.paper:g} ({first['paper_source']}, {first['paper_where']})"
-        row_of_several = [row] if len(settings) > 1 else []
-        figure = [paper] if has_paper else []
+    for cell in found:
+        figure = number(paper_beside(cell)) and f"{cell['paper']:g} ({cell['paper_source']}, {cell['paper_where']})"
         rows.append(
-            [*row_of_several, model, cell.shown(), _floor(cell), *figure, number(cell.first("parameter_count"))]
+            [
+                *([cell["row"]] if len(settings) > 1 else []),
+                *(cell["column"], shown(cell), _floor(cell)),
+                *([figure] if has_paper else []),
+                number(cell["parameter_count"]),
+            ]
         )
     figure = ["the paper's"] if has_paper else []
     header = [*(["task"] if len(settings) > 1 else []), "model", "score", "floor", *figure, "parameters"]
-    notes = [note for note in paper_notes(cell for _, _, cell in found) if note.startswith("not comparable")]
+    notes = [note for note in paper_notes(found) if note.startswith("not comparable")]
     return "\n\n".join([table(header, rows), *map(markdown_text, notes)])
 
 
@@ -84,12 +76,12 @@ def of_models(words: Sequence[str]) -> str:
     found = _cells("model", words)
     if not found:
         return NONE_YET
-    columns = sorted({model for _, model, _ in found})
+    columns = sorted({cell["column"] for cell in found})
     rows = []
-    for row in dict.fromkeys(row for row, _, _ in found):
-        here = {model: cell for label, model, cell in found if label == row}
+    for row in dict.fromkeys(cell["row"] for cell in found):
+        here = {cell["column"]: cell for cell in found if cell["row"] == row}
         floor = _floor(next(iter(here.values())))
-        rows.append([row, floor, *(here[model].shown() if model in here else "" for model in columns)])
+        rows.append([row, floor, *(shown(here[model]) if model in here else "" for model in columns)])
     return table(["task", "floor", *columns], rows)
 
 
@@ -101,14 +93,11 @@ def heat_map() -> str:
 KINDS: dict[str, Callable[[Sequence[str]], str]] = {"task": of_task, "models": of_models}
 
 
-def _cells(column: str, names: Sequence[str]) -> list[tuple[str, str, Aggregate]]:
-    """Row label, column label and aggregate of the runs of some tasks or models, in the order of the table."""
+def _cells(column: str, names: Sequence[str]) -> list[Row]:
+    """The cells of some tasks or models, in the order of the table."""
     runs = runs_of(SMALL)
     chosen = runs[(runs["preset"] == "small") & runs[column].isin(names)]
-    if not len(chosen):
-        return []
-    made = make_table(chosen, unequal_budgets=True)
-    return [(made.row_labels[row], made.column_labels[place], cell) for (row, place), cell in made.cells.items()]
+    return make_table(chosen, unequal_budgets=True).cells if len(chosen) else []
 
 
 @functools.cache
@@ -127,9 +116,5 @@ def records(folder: Path) -> list[RunRecord]:
     return [record for _, record in found]
 
 
-def _floor(cell: Aggregate) -> str:
-    return f"{number(cell.floor[1], 3)} `{cell.floor[0]}`" if cell.floor else ""
-
-
-def _median(cell: Aggregate) -> float:
-    return float("-inf") if cell.median is None else cell.median
+def _floor(cell: Row) -> str:
+    return "" if cell["floor"] is None else f"{number(cell['floor'], 3)} `{cell['baseline']}`"

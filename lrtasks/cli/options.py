@@ -80,31 +80,48 @@ def config_options(argument: str, panel: str, *classes: type[Config]) -> Callabl
         classes: what has the parameters; a parameter that two classes have becomes one option.
     """
     entries = {entry["name"]: entry for cls in reversed(classes) for entry in cls.describe_parameters()}
+    only = inspect.Parameter.KEYWORD_ONLY
+    declared = [
+        inspect.Parameter(name, only, default=None, annotation=_option(entry, panel)) for name, entry in entries.items()
+    ]
+
+    def read(**values: Any) -> dict[str, Any]:
+        return {name: _read(name, value) for name, value in values.items() if value is not None}
+
+    return _with_options(argument, declared, read)
+
+
+def shared_options(argument: str, shared: Command) -> Callable[[Command], Command]:
+    """Add the options of ``shared`` to a command, which gets what ``shared`` makes of them as ``argument``."""
+    return _with_options(argument, _declared(shared), shared)
+
+
+def _with_options(argument: str, options: Sequence[inspect.Parameter], read: Command) -> Callable[[Command], Command]:
+    """Add options to a command, which gets what ``read`` makes of them as ``argument``."""
 
     def decorate(command: Command) -> Command:
+        own = {option.name: option for option in _declared(command) if option.name != argument}
+        every = {**own, **{option.name: option for option in options}}
+
         @functools.wraps(command)
         def wrapper(**values: Any) -> Any:
-            given = {name: values.pop(name) for name in entries}
-            return command(**values, **{argument: {key: _read(key, v) for key, v in given.items() if v is not None}})
+            made = read(**{option.name: values[option.name] for option in options})
+            return command(**{argument: made}, **{name: values[name] for name in own})
 
-        signature, only = inspect.signature(command), inspect.Parameter.KEYWORD_ONLY
-        hints = typing.get_type_hints(command, include_extras=True)
-        parameters = [
-            *(
-                parameter.replace(annotation=hints[name], kind=only)
-                for name, parameter in signature.parameters.items()
-                if name != argument
-            ),
-            *(
-                inspect.Parameter(name, only, default=None, annotation=_option(entry, panel))
-                for name, entry in entries.items()
-            ),
-        ]
-        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        wrapper.__dict__["__signature__"] = inspect.Signature(list(every.values()))
+        wrapper.__annotations__ = {name: option.annotation for name, option in every.items()}
         return wrapper
 
     return decorate
+
+
+def _declared(command: Command) -> list[inspect.Parameter]:
+    """The parameters of a function as keywords, with their types evaluated."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    return [
+        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(command).parameters.items()
+    ]
 
 
 def _option(entry: dict[str, Any], panel: str) -> Any:

@@ -139,7 +139,7 @@ def plot(
     from lrtasks.results import plots
     from lrtasks.results.frame import make_frame, read_runs
     from lrtasks.results.style import save
-    from lrtasks.results.table import make_table
+    from lrtasks.results.table import arrange
 
     if kind not in plots.KINDS:
         raise unknown("figure", kind, plots.KINDS)
@@ -150,7 +150,7 @@ def plot(
         raise unknown("cost", cost or "", [name.replace("_", "-") for name in plots.COSTS])
     runs, problems = read_runs(folders or RUNS)
     _left_out(problems)
-    made = make_table(_chosen(make_frame(runs), models, tasks), unequal_budgets=unequal_budgets)
+    made = arrange(_chosen(make_frame(runs), models, tasks), unequal_budgets=unequal_budgets)
     more = {"cost": against} if kind == "scatter" else {}
     figure = plots.KINDS[kind](made, [record for _, record in runs], **more)
     print(f"wrote {save(figure, out or Path(f'{kind}.pdf'))}")

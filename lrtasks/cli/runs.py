@@ -27,6 +27,7 @@ from lrtasks.cli.options import (
     print_json,
     print_tables,
     require_names,
+    shared_options,
     terminal_width,
     worker_number,
 )
@@ -70,6 +71,7 @@ backend_options = config_options("options", "Where the runs go", *map(backends.b
 @budget_options
 def evaluate(
     context: typer.Context,
+    budget: dict[str, Any],
     model: Annotated[
         str,
         typer.Option(
@@ -90,7 +92,6 @@ def evaluate(
     dry_run: DryRun = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Run again even if the run is finished.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of run records, one per seed.")] = False,
-    budget: dict[str, Any] | None = None,
 ) -> int:
     """Train a model on a task, score it, and print the score beside baselines and the paper's figure.
 
@@ -113,7 +114,7 @@ def evaluate(
             raise UsageError(f"{name} cannot stand beside --select")
         chosen = {"models": model, "tasks": task, "preset": preset, "seeds": seeds}
         wanted = suite_from_options(context, chosen, given)
-        return carry_out(wanted, out, select=select, as_json=as_json, dry_run=dry_run, **how)
+        return carry_out(wanted, out=out, select=select, as_json=as_json, dry_run=dry_run, **how)
 
     from lrtasks.evaluation.run import run
     from lrtasks.run_config import RunConfig
@@ -148,8 +149,43 @@ def evaluate(
 
 @budget_options
 @backend_options
+def how_options(
+    context: typer.Context,
+    options: dict[str, Any],
+    budget: dict[str, Any],
+    backend: BackendName = "local",
+    time_limit: TimeLimit = None,
+    device: Device = "auto",
+    unequal_budgets: Unequal = False,
+    select: Select = None,
+    dry_run: DryRun = False,
+    out: Out = Path("runs"),
+    settings: Settings = None,
+    trackers: Trackers = None,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """The options that ``suite`` and ``sweep`` share: the settings ``given``, and what :func:`carry_out` takes."""
+    return {
+        "given": given_settings(context, settings, budget),
+        "backend": backends.make_backend(backend, options),
+        "time_limit": time_limit,
+        "device": device,
+        "unequal_budgets": unequal_budgets,
+        "select": select,
+        "dry_run": dry_run,
+        "out": out,
+        "trackers": trackers or (),
+        "as_json": as_json,
+    }
+
+
+with_how = shared_options("how", how_options)
+
+
+@with_how
 def suite(
     context: typer.Context,
+    how: dict[str, Any],
     file: Annotated[Path | None, typer.Option(help="A suite as TOML, instead of the four options below.")] = None,
     models: Annotated[
         str | None, typer.Option(help="Models with commas, or all (default).", autocompletion=complete_models)
@@ -159,18 +195,6 @@ def suite(
     ] = None,
     preset: Annotated[str | None, typer.Option(help="Preset of every run (default: small).")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds, counted from 0 (default: 1).")] = None,
-    backend: BackendName = "local",
-    time_limit: TimeLimit = None,
-    device: Device = "auto",
-    unequal_budgets: Unequal = False,
-    select: Select = None,
-    dry_run: DryRun = False,
-    out: Out = Path("runs"),
-    settings: Settings = None,
-    trackers: Trackers = None,
-    as_json: AsJson = False,
-    options: dict[str, Any] | None = None,
-    budget: dict[str, Any] | None = None,
 ) -> int:
     """Run every task × every model; finished runs are not repeated, and one that fails does not stop the rest.
 
@@ -180,8 +204,7 @@ def suite(
     """
     chosen = {"models": models, "tasks": tasks, "preset": preset, "seeds": seeds}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    given = given_settings(context, settings, budget)
-    place = backends.make_backend(backend, options)
+    given = how.pop("given")
     if file:
         from lrtasks.suite.expand import read_suite
 
@@ -191,33 +214,20 @@ def suite(
         wanted = read_suite(file, given)
     else:
         wanted = suite_from_options(context, chosen, given)
-    limit = wanted.time_limit if time_limit is None else time_limit
-    how: dict[str, Any] = {"backend": place, "time_limit": limit, "device": device, "trackers": trackers or ()}
-    how |= {"select": select, "dry_run": dry_run, "as_json": as_json, "unequal_budgets": unequal_budgets}
-    return carry_out(wanted, out, **how)
+    if how["time_limit"] is None:
+        how["time_limit"] = wanted.time_limit
+    return carry_out(wanted, **how)
 
 
-@budget_options
-@backend_options
+@with_how
 def sweep(
     context: typer.Context,
+    how: dict[str, Any],
     task: Annotated[str, typer.Option(help="A task.", autocompletion=complete_tasks)],
     models: Annotated[str, typer.Option(help="Models with commas, or all.", autocompletion=complete_models)],
     preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
     seeds: Annotated[int, typer.Option(help="How many seeds, counted from 0.")] = 1,
-    backend: BackendName = "local",
-    time_limit: TimeLimit = None,
-    device: Device = "auto",
-    unequal_budgets: Unequal = False,
-    select: Select = None,
-    dry_run: DryRun = False,
-    out: Out = Path("runs"),
-    settings: Settings = None,
-    trackers: Trackers = None,
     solved: Annotated[float, typer.Option(help="Test score from which a run counts as solved.")] = 0.95,
-    as_json: AsJson = False,
-    options: dict[str, Any] | None = None,
-    budget: dict[str, Any] | None = None,
 ) -> int:
     """Run models on one task over a grid, and print the largest value of each varied option that a model solves.
 
@@ -226,23 +236,22 @@ def sweep(
 
     An option with commas varies. Example: lrtasks sweep --task shift --models dlr,attention --length 1024,4096,16384
     """
-    place = backends.make_backend(backend, options)
     chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
-    wanted = suite_from_options(context, chosen, given_settings(context, settings, budget))
+    wanted = suite_from_options(context, chosen, how.pop("given"))
 
     def summary(records: Sequence[RunRecord]) -> None:
-        for name in () if select else wanted.varied:
+        for name in () if how["select"] else wanted.varied:
             print_solved(name, wanted.runs, records, solved)
 
-    how: dict[str, Any] = {"backend": place, "time_limit": time_limit, "device": device, "trackers": trackers or ()}
-    how |= {"select": select, "dry_run": dry_run, "as_json": as_json, "unequal_budgets": unequal_budgets}
-    return carry_out(wanted, out, summary=summary, **how)
+    return carry_out(wanted, summary=summary, **how)
 
 
 @budget_options
 @backend_options
 def profile(
     context: typer.Context,
+    options: dict[str, Any],
+    budget: dict[str, Any],
     model: Annotated[str, typer.Option(help="Models with commas: names, FILE.py:NAME or package.module:NAME.")],
     quick: Annotated[
         bool,
@@ -261,8 +270,6 @@ def profile(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a .html, .svg, .pdf or .png file.")] = None,
     as_json: AsJson = False,
-    options: dict[str, Any] | None = None,
-    budget: dict[str, Any] | None = None,
 ) -> int:
     """Say what a model can do: scaled score, solved seeds, generalisation length and cost of each capability group.
 
@@ -277,8 +284,8 @@ def profile(
     from lrtasks.generators.fingerprint import instances
     from lrtasks.machine import cores
 
-    options = {**({"jobs": 2} if backend == "local" and cores() > 1 else {}), **(options or {})}
-    budget = {**({"stop_solved": True} if quick else {"lr": RATES}), **(budget or {})}
+    options = {**({"jobs": 2} if backend == "local" and cores() > 1 else {}), **options}
+    budget = {**({"stop_solved": True} if quick else {"lr": RATES}), **budget}
     names = ",".join(instances(quick=True)) if quick and tasks == "fingerprint" else tasks
     chosen = {
         "models": model,
@@ -342,8 +349,8 @@ def suite_from_options(context: typer.Context, chosen: dict[str, Any], given: di
 
 def carry_out(
     wanted: Suite,
-    out: Path,
     *,
+    out: Path,
     select: str | None,
     as_json: bool,
     dry_run: bool,

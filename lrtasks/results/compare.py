@@ -23,7 +23,7 @@ from lrtasks.results.formats import TextTable, number
 from lrtasks.results.frame import OUTCOME
 from lrtasks.results.settings import Settings, bare, distinguishing, labels, owned
 from lrtasks.results.statistics import bootstrap, holm, paired_t, sign_test, signed_rank
-from lrtasks.results.table import Run, make_table, plain_rows, run_name, versions_note
+from lrtasks.results.table import Row, arrange, plain_rows, run_name, versions_note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,8 +37,8 @@ AHEAD = 0.05
 NEAREST = 30
 """So many runs of each side are looked at for an example of what keeps two runs from matching."""
 
-Pair = tuple[Run, Run]
-Matches = dict[tuple[str, str, int, str], Run]
+Pair = tuple[Row, Row]
+Matches = dict[tuple[str, str, int, str], Row]
 
 
 @dataclass(frozen=True)
@@ -163,11 +163,8 @@ def model_runs(name: str, runs: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
 def by_column(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The runs of each column of a table, by its label."""
-    table = make_table(runs, unequal_budgets=True)
-    variants = [{cell.runs[0]["variant"] for cell in cells} for cells in table.columns]
-    return {
-        label: runs[runs["variant"].isin(wanted)] for label, wanted in zip(table.column_labels, variants, strict=True)
-    }
+    arranged = arrange(runs, unequal_budgets=True)
+    return {label: own.sort_index() for label, own in arranged.groupby("column", observed=True)}
 
 
 def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B")) -> Comparison:
@@ -211,7 +208,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
         _difference(label_of[setup][0], model, setups[setup], grouped[setup, model])
         for setup, model in sorted(grouped, key=lambda group: (label_of[group[0]][1], group[1] or ""))
     ]
-    return Comparison(*names, entries, left_out, versions_note(run for pair in both for run in pair))
+    return Comparison(*names, entries, left_out, versions_note(run["version"] for pair in both for run in pair))
 
 
 def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str, str]) -> Comparison:
@@ -297,7 +294,7 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
     return dict(sorted(found.items(), key=lambda entry: entry[0]))
 
 
-def _selected(run: Run) -> str:
+def _selected(run: Row) -> str:
     """Names of the settings that were selected on validation."""
     return ",".join(json.loads(run["selected"] or "{}"))
 

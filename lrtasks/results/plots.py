@@ -1,15 +1,14 @@
 """Figures over many models, for a paper: score against step, test length and cost, and tasks × models as a heat map.
 
-Each function takes the table of the runs (:func:`lrtasks.results.table.make_table`) and all records, which a run's
-``index`` counts. A line is the mean over seeds; its band reaches from the lowest seed to the highest. A model has the
-same colour and marker in all panels, and in all figures of the same runs.
+Each function takes runs (:func:`lrtasks.results.table.arrange`) and the records that their index counts. A line is the
+mean over seeds; its band reaches from the lowest seed to the highest. A model has the same colour and marker in all
+panels, and in all figures of the same runs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,9 +18,10 @@ from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord
 from lrtasks.results.settings import key, labels
 from lrtasks.results.style import metric, panels, series, styled, title
-from lrtasks.results.table import Aggregate, Table, length_of_test
+from lrtasks.results.table import CELL, aggregate, length_of_test
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -40,31 +40,28 @@ COSTS = {
 
 
 @styled
-def draw_curves(table: Table, records: Sequence[RunRecord]) -> Figure:
+def draw_curves(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     """Validation score against training step: one panel per task, one line per model, the floor dotted.
 
     Raises:
         UsageError: if no run was evaluated while it was trained.
     """
-    found: dict[int, dict[int, list[RunRecord]]] = {}
-    for (row, column), cell in table.cells.items():
-        runs = [record for run in cell.runs if (record := records[run["index"]]).curve]
-        if runs:
-            found.setdefault(row, {})[column] = runs
-    if not found:
+    evaluated = runs[[bool(records[number].curve) for number in runs.index]]
+    if evaluated.empty:
         raise UsageError("no run has a learning curve yet")
-    figure, drawn = _panels(len(found))
-    for panel, (row, models) in zip(drawn, found.items(), strict=True):
-        for column, runs in models.items():
-            name = runs[0].task["metric"]
-            steps = sorted({point["step"] for record in runs for point in record.curve})
-            _line(panel, table, column, steps, [_carried(record, name, steps) for record in runs])
-        _finish(panel, table, row, "training step", "validation ")
+    figure, drawn = _panels(evaluated["row"].nunique())
+    for panel, of_task in zip(drawn, _each(evaluated, "row"), strict=True):
+        metric_name = of_task["metric"].iloc[0]
+        for own in _each(of_task, "column"):
+            seeds = [records[number] for number in own.index]
+            steps = sorted({point["step"] for record in seeds for point in record.curve})
+            _line(panel, own, steps, [_carried(record, metric_name, steps) for record in seeds])
+        _finish(panel, of_task, "training step", "validation ")
     return _with_legend(figure, drawn)
 
 
 @styled
-def draw_length(table: Table, records: Sequence[RunRecord]) -> Figure:
+def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     """Test score against length: a panel per task whose runs have several lengths.
 
     A solid line joins models that were trained at each length; a dashed line leads from a model that was trained once,
@@ -73,57 +70,52 @@ def draw_length(table: Table, records: Sequence[RunRecord]) -> Figure:
     Raises:
         UsageError: if no task has scores at two lengths.
     """
-    # by the task's settings but the length: by model, the row, the length of training and the runs of each
-    found: dict[str, dict[int, list[tuple[int, int, Aggregate]]]] = {}
-    for (row, column), cell in table.cells.items():
-        setup = json.loads(cell.runs[0]["setup"])
-        length = setup.pop("task length", None)
-        if isinstance(length, int):
-            found.setdefault(key(setup), {}).setdefault(column, []).append((row, length, cell))
-    further = {run["index"]: _further(records[run["index"]]) for cell in table.cells.values() for run in cell.runs}
-    drawn = {
-        group: models
-        for group, models in found.items()
-        if any(
-            len(cells) > 1 or any(len(further[run["index"]]) > 1 for _, _, cell in cells for run in cell.runs)
-            for cells in models.values()
-        )
-    }
+    import pandas as pd
+
+    settings = [json.loads(setup) for setup in runs["setup"]]
+    lengths = [entry.pop("task length", None) for entry in settings]
+    runs = runs.assign(length=lengths, otherwise=list(map(key, settings)))
+    runs = runs[[isinstance(length, int) for length in lengths]]
+    tests = pd.DataFrame(
+        [(number, *test) for number in runs.index for test in _tests_of(records[number])],
+        columns=["run", "length", "score", "floor"],
+    )
+    several = tests["run"].value_counts() > 1
+    drawn = [
+        of_task
+        for of_task in _each(runs, "otherwise", sort=False)
+        if (of_task.groupby("column", observed=True)["length"].nunique() > 1).any()
+        or several.reindex(of_task.index, fill_value=False).any()
+    ]
     if not drawn:
         raise UsageError(
             "no task has scores at two lengths; train at several (--length 256,1024 in sweep), or test there"
             " (--test-lengths 512,1024)"
         )
-    names = [text for text, _ in labels([json.loads(group) for group in drawn])]
+    names = [name for name, _ in labels([json.loads(of_task["otherwise"].iloc[0]) for of_task in drawn])]
     figure, axes = _panels(len(drawn))
-    for panel, name, models in zip(axes, names, drawn.values(), strict=True):
-        floors: dict[int, float] = {}
-        for column, cells in models.items():
-            trained = sorted(cells, key=lambda entry: entry[1])
-            scored = {length: scores for _, length, cell in trained if (scores := cell.values("score"))}
-            if len(scored) > 1:
-                _line(panel, table, column, list(scored), list(zip_longest(*scored.values(), fillvalue=np.nan)))
-            floors |= {length: cell.floor[1] for _, length, cell in trained if cell.floor}
-            for _, _, cell in trained:
-                tests = [further[run["index"]] for run in cell.runs if run["score"] is not None]
-                at = sorted({length for test in tests for length in test})
-                if len(at) > 1:
-                    rows = [[test.get(length, (np.nan, np.nan))[0] for length in at] for test in tests]
-                    _line(panel, table, column, at, rows, linestyle="--")
-                floors |= {length: floor for test in tests for length, (_, floor) in test.items()}
-        lengths = sorted(floors)
-        panel.plot(lengths, [floors[length] for length in lengths], label="floor", **FLOOR)
-        row = min(row for cells in models.values() for row, _, _ in cells)
-        _finish(panel, table, row, "length", "test ", floor=False)
+    for panel, name, of_task in zip(axes, names, drawn, strict=True):
+        for own in _each(of_task, "column"):
+            scores = own.pivot_table("score", "seed", "length")
+            if scores.shape[1] > 1:
+                _line(panel, own, scores.columns, scores)
+            for trained in _each(own[own["score"].notna()], "length"):
+                scores = tests[tests["run"].isin(trained.index)].pivot_table("score", "run", "length")
+                if scores.shape[1] > 1:
+                    _line(panel, own, scores.columns, scores, linestyle="--")
+        floors = pd.concat([of_task.dropna(subset="floor"), tests[tests["run"].isin(of_task.index)]])
+        floors = floors.astype({"length": int}).groupby("length")["floor"].last()
+        panel.plot(floors.index, floors, label="floor", **FLOOR)
+        _finish(panel, of_task, "length", "test ", floor=False)
         panel.set_title(name)
         panel.set_xscale("log", base=2)
-        panel.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=45, ha="right")
+        panel.set_xticks(floors.index, [f"{length:,}" for length in floors.index], rotation=45, ha="right")
         panel.minorticks_off()
     return _with_legend(figure, axes)
 
 
 @styled
-def draw_scatter(table: Table, _: Sequence[RunRecord], cost: str = "seconds_per_step") -> Figure:
+def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "seconds_per_step") -> Figure:
     """Test score against a cost, one of :data:`COSTS`: a panel per task, a point per model, with the range over seeds.
 
     Raises:
@@ -132,21 +124,17 @@ def draw_scatter(table: Table, _: Sequence[RunRecord], cost: str = "seconds_per_
     from matplotlib.ticker import EngFormatter, LogLocator
 
     name, factor = COSTS[cost]
-    points: dict[int, dict[int, tuple[float, list[float]]]] = {}
-    for (row, column), cell in table.cells.items():
-        values = [run[cost] for run in cell.runs if run[cost] is not None]
-        if values and cell.values("score"):
-            points.setdefault(row, {})[column] = float(np.mean(values)) * factor, cell.values("score")
-    if not points:
+    known = runs.groupby(CELL, observed=True)[[cost, "score"]].transform("count").all(axis=1)
+    if not known.any():
         raise UsageError(f"no run has a score and {name}")
-    figure, drawn = _panels(len(points))
-    for panel, (row, models) in zip(drawn, points.items(), strict=True):
-        for column, (x, scores) in models.items():
-            mean = float(np.mean(scores))
-            spread = [[mean - min(scores)], [max(scores) - mean]]
-            name_of = title(table.column_labels[column])
-            panel.errorbar([x], [mean], yerr=spread, linestyle="", capsize=2, label=name_of, **series(column))
-        _finish(panel, table, row, name, "test ")
+    figure, drawn = _panels(runs[known]["row"].nunique())
+    for panel, of_task in zip(drawn, _each(runs[known], "row"), strict=True):
+        for own in _each(of_task, "column"):
+            scores = own.groupby("seed")["score"].mean()
+            mean = scores.mean()
+            spread = [[mean - scores.min()], [scores.max() - mean]]
+            panel.errorbar([own[cost].mean() * factor], [mean], yerr=spread, linestyle="", capsize=2, **_look(own))
+        _finish(panel, of_task, name, "test ")
         panel.set_xscale("log")
         panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -155,30 +143,29 @@ def draw_scatter(table: Table, _: Sequence[RunRecord], cost: str = "seconds_per_
 
 
 @styled
-def draw_heatmap(table: Table, _: Sequence[RunRecord]) -> Figure:
+def draw_heatmap(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
     """Tasks × models: the scaled score, 0 at the best trivial baseline and 1 for a perfect score.
 
     Raises:
         UsageError: if no run has a score and a floor below 1.
     """
-    scaled = np.full((len(table.row_labels), len(table.column_labels)), np.nan)
-    floors = {row: cell.floor[1] for (row, _), cell in table.cells.items() if cell.floor}
-    for (row, column), cell in table.cells.items():
-        if cell.score and row in floors:
-            scaled[row, column] = scaled_score(cell.score.mean, floors[row])
-    if np.isnan(scaled).all():
+    cells = aggregate(runs)
+    cells["floor"] = cells.groupby("row", observed=True)["floor"].transform("last")
+    cells["scaled"] = [scaled_score(*pair) for pair in zip(cells["score"], cells["floor"], strict=True)]
+    scaled = cells.dropna(subset=["score", "floor"]).pivot(index="row", columns="column", values="scaled")
+    if scaled.empty:
         raise UsageError("no run has a scaled score: a test score and a floor below 1")
+    scaled = scaled.reindex(index=runs["row"].cat.categories, columns=runs["column"].cat.categories)
     rows, columns = scaled.shape
     figure, (panel,) = panels(1, 1, 1.6 + 0.42 * columns, 1.2 + 0.22 * rows)
     panel.grid(visible=False)
     image = panel.imshow(scaled, cmap="cividis", vmin=0, vmax=1, aspect="auto")
-    names = [title(name) for name in table.column_labels]
-    panel.set_xticks(range(columns), names, rotation=45, ha="right", rotation_mode="anchor")
-    panel.set_yticks(range(rows), table.row_labels)
-    for row, column in zip(*np.nonzero(~np.isnan(scaled)), strict=True):
-        value = scaled[row, column]
-        colour = "black" if value > 0.55 else "white"
-        panel.text(column, row, f"{value:z.2f}", ha="center", va="center", fontsize=6, color=colour)
+    panel.set_xticks(range(columns), map(title, scaled.columns), rotation=45, ha="right", rotation_mode="anchor")
+    panel.set_yticks(range(rows), scaled.index)
+    for (row, column), value in np.ndenumerate(scaled):
+        if not np.isnan(value):
+            colour = "black" if value > 0.55 else "white"
+            panel.text(column, row, f"{value:z.2f}", ha="center", va="center", fontsize=6, color=colour)
     figure.colorbar(image, ax=panel, label="scaled score", fraction=0.04)
     return figure
 
@@ -196,24 +183,34 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
     return panels(count, 4, 2.2 if count > 1 else 3.4, 1.8)
 
 
-def _line(panel: Axes, table: Table, column: int, x: Sequence[float], seeds: Sequence[Any], **how: Any) -> None:
+def _each(runs: pd.DataFrame, column: str, *, sort: bool = True) -> list[pd.DataFrame]:
+    """The runs of each value of a column, in order."""
+    return [own for _, own in runs.groupby(column, observed=True, sort=sort)]
+
+
+def _look(own: pd.DataFrame) -> dict[str, Any]:
+    """Name, colour and marker of the model whose runs these are."""
+    return {"label": title(own["column"].iloc[0]), **series(own["column"].cat.codes.iloc[0])}
+
+
+def _line(panel: Axes, own: pd.DataFrame, x: Sequence[float], seeds: Any, **how: Any) -> None:
     """A model's mean over seeds, and the band between its lowest and highest seed where there are several."""
-    values = np.array(seeds, dtype=float)
+    values, look = np.array(seeds, dtype=float), _look(own)
     known = ~np.isnan(values).all(axis=0)
     at, values = np.array(x)[known], values[:, known]
-    panel.plot(at, np.nanmean(values, axis=0), label=title(table.column_labels[column]), **series(column), **how)
+    panel.plot(at, np.nanmean(values, axis=0), **look, **how)
     if len(values) > 1:
         low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
-        panel.fill_between(at, low, high, color=series(column)["color"], alpha=0.2, linewidth=0)
+        panel.fill_between(at, low, high, color=look["color"], alpha=0.2, linewidth=0)
 
 
-def _finish(panel: Axes, table: Table, row: int, x: str, of: str, *, floor: bool = True) -> None:
+def _finish(panel: Axes, of_task: pd.DataFrame, x: str, of: str, *, floor: bool = True) -> None:
     """Title, axes and floor of a task's panel."""
-    cell = next(cell for (place, _), cell in table.cells.items() if place == row)
-    if cell.floor and floor:
-        panel.axhline(cell.floor[1], label="floor", **FLOOR)
-    panel.set_title(table.row_labels[row])
-    panel.set(xlabel=x, ylabel=of + metric(cell.metric))
+    floors = of_task["floor"].dropna()
+    if floor and len(floors):
+        panel.axhline(floors.iloc[0], label="floor", **FLOOR)
+    panel.set_title(of_task["row"].iloc[0])
+    panel.set(xlabel=x, ylabel=of + metric(of_task["metric"].iloc[0]))
     low, high = panel.get_ylim()
     panel.set_ylim(max(low, LOWEST), max(high, low + NARROWEST))
 
@@ -240,13 +237,10 @@ def _carried(record: RunRecord, name: str, steps: Sequence[int]) -> np.ndarray:
     return np.where(last < 0, np.nan, scores[last])
 
 
-def _further(record: RunRecord) -> dict[int, tuple[float, float]]:
-    """Score of one trained model, and the floor, by the length of the test."""
-    trained = record.task["parameters"].get("length")
-    found: dict[int, tuple[float, float]] = {}
-    for name in record.scores if isinstance(trained, int) else ():
+def _tests_of(record: RunRecord) -> Iterator[tuple[int, float, float | None]]:
+    """Length, score and floor of each test of one trained model."""
+    trained = record.task["parameters"]["length"]
+    for name in record.scores:
         length, score = trained if name == "test" else length_of_test(name, trained), record.score_of(name)
         if length is not None and score is not None:
-            floor = record.floor(name)
-            found[length] = score, np.nan if floor is None else floor
-    return found
+            yield length, score, record.floor(name)

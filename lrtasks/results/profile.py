@@ -24,7 +24,7 @@ from lrtasks.results.compare import by_column
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.settings import key, owned, without_none
 from lrtasks.results.style import COLOURS, panels, styled, title
-from lrtasks.results.table import Run, plain_rows
+from lrtasks.results.table import Row, plain_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -172,7 +172,7 @@ def make_profile(
     for name, task in tasks.items():
         group = next((group for group, names in INSTANCES.items() if name in names), task.group)
         counts.setdefault(group, set()).add(name)
-        by_budget: dict[str, list[Run]] = {}
+        by_budget: dict[str, list[Row]] = {}
         for row in rows:
             if row["task"] == task.name and (budget := _budget_on(row, task)) is not None:
                 by_budget.setdefault(budget, []).append(row)
@@ -281,10 +281,10 @@ def draw_profile(profiles: Sequence[Profile]) -> Figure:
     return figure
 
 
-def _cell(name: str, task: Task, rows: Sequence[Run], budget: str) -> Cell | None:
+def _cell(name: str, task: Task, rows: Sequence[Row], budget: str) -> Cell | None:
     """The cell of runs that differ in their seeds; ``None`` without a score."""
     column = f"scaled.{SCORED_ON.get(name)}"
-    scored: dict[int, tuple[float, Run]] = {}
+    scored: dict[int, tuple[float, Row]] = {}
     for row in rows:
         value = row["scaled_score"] if row.get(column) is None else row[column]
         value = 0.0 if row["status"] == "diverged" else value
@@ -309,7 +309,7 @@ def _cell(name: str, task: Task, rows: Sequence[Run], budget: str) -> Cell | Non
     )
 
 
-def _budget_on(row: Run, task: Task) -> str | None:
+def _budget_on(row: Row, task: Task) -> str | None:
     """JSON of the shared budget of a run, if it is one on ``task``, with fresh samples."""
     setup = json.loads(row["setup"])
     budget = {name: setup.pop(name) for name in SHARED_BUDGET if name in setup}

@@ -6,7 +6,7 @@ The tests import scipy.stats when first used, since that takes a second.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -16,39 +16,17 @@ RESAMPLES = 2000
 """Times that seeds are drawn again."""
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean with its interval.
+def half_width(deviation: Any, count: Any) -> Any:
+    """Half the width of the 95 % interval of a mean by Student's t; NaN for a single value.
 
-    Attributes:
-        mean: mean of the values.
-        half_width: half the width of the 95 % interval of the mean, by Student's t; ``None`` for a single value.
+    Args:
+        deviation: standard deviation of the values, or several in an array.
         count: number of values.
-    """
 
-    mean: float
-    half_width: float | None
-    count: int
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Both ends of the interval."""
-        return None if self.half_width is None else (self.mean - self.half_width, self.mean + self.half_width)
-
-
-def estimate(values: Sequence[float]) -> Estimate | None:
-    """Mean and interval of independent values; ``None`` without any.
-
-    >>> round(estimate([0.5, 0.6, 0.7]).half_width, 3)
+    >>> round(half_width(0.1, 3), 3)
     0.248
     """
-    if not values:
-        return None
-    mean, count = float(np.mean(values)), len(values)
-    if count == 1:
-        return Estimate(mean, None, 1)
-    deviation = float(np.std(values, ddof=1)) / count**0.5
-    return Estimate(mean, float(special.stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * deviation, count)
+    return special.stdtrit(count - 1, (1 + CONFIDENCE) / 2) * deviation / count**0.5
 
 
 def bootstrap(

@@ -10,231 +10,226 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError
+from lrtasks.metrics import TEST_SOLVED
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.settings import Settings, as_given, distinguishing, key, label, labels, owned, place
-from lrtasks.results.statistics import Estimate, bootstrap, estimate
+from lrtasks.results.statistics import bootstrap, half_width
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Run = Mapping[str, Any]
-"""One row of the frame, ``None`` where the run has no value."""
+Row = Mapping[str, Any]
+"""One row of a frame, of runs or of cells, ``None`` where there is no value."""
+
+CELL = ["row", "column"]
+COUNTS = ["parameter_count", "state_bytes"]
+COSTS = ["seconds_per_step", "peak_memory_bytes"]
+ENTRY = (
+    *("task", "task_version", "task_parameters", "model", "model_parameters", "preset", "budget", "metric"),
+    *("score", "score_low", "score_high", "score_std", "median", "median_low", "median_high", "solved", "scaled_score"),
+    *("generalisation_length", "batch_mean", "batch_std", "seeds", "statuses", "floor", "floor_name"),
+    *("paper", "paper_source", "paper_where", "paper_differs", "parameter_count", "state_bytes"),
+    *("seconds_per_step", "devices"),
+)
+"""What is said of a cell in CSV and JSON."""
+PAPER = ["paper", "paper_source", "paper_where", "paper_differs"]
 
 
-@dataclass(frozen=True)
-class Aggregate:
-    """All runs of one task, budget and model, ordered by seed."""
+def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFrame:
+    """The runs with their places in a table: columns ``row`` and ``column`` hold labels, categories in their order.
 
-    runs: tuple[Run, ...]
+    Args:
+        runs: at least one row of :func:`lrtasks.results.frame`.
+        unequal_budgets: allow runs on one task that differ in the shared part of their budgets
+            (:data:`lrtasks.budget.SHARED_BUDGET`), in rows of their own.
 
-    @property
-    def metric(self) -> str:
-        """Name of the headline score."""
-        return str(self.runs[0]["metric"])
+    Raises:
+        UsageError: if there are no runs, or budgets are unequal where they must not be.
+    """
+    import pandas as pd
 
-    @property
-    def seeds(self) -> list[int]:
-        """Seeds of the runs; one that is there twice has two different outcomes (on two machines, say)."""
-        return [run["seed"] for run in self.runs]
-
-    def values(self, column: str) -> list[float]:
-        """The value of each seed that has one; a seed that is there twice counts once, with the mean of both."""
-        by_seed: dict[int, list[float]] = {}
-        for run in self.runs:
-            if run[column] is not None:
-                by_seed.setdefault(run["seed"], []).append(run[column])
-        return [float(np.mean(values)) for values in by_seed.values()]
-
-    def median_of(self, column: str) -> float | None:
-        """Median over the seeds of a column; ``None`` if no seed has a value."""
-        values = self.values(column)
-        return float(np.median(values)) if values else None
-
-    def first(self, column: str) -> Any:
-        """The first value of a column that all runs share; ``None`` if no run came as far."""
-        return next((run[column] for run in self.runs if run[column] is not None), None)
-
-    @cached_property
-    def score(self) -> Estimate | None:
-        """The mean of the headline score with its interval over seeds."""
-        return estimate(self.values("score"))
-
-    @cached_property
-    def median(self) -> float | None:
-        """The median of the headline score over seeds: with two humps a mean is the score of none of them."""
-        return self.median_of("score")
-
-    @cached_property
-    def median_interval(self) -> tuple[float, float] | None:
-        """The median's interval by bootstrap over seeds and test samples."""
-        values, errors = self.values("score"), self.values("score_error")
-        return bootstrap(values, errors if len(errors) == len(values) else None)
-
-    def shows_mean(self, wanted: bool) -> bool:
-        """Whether the mean is shown: if wanted, of a single seed, or without a scaled score."""
-        return wanted or self.solved is None or len(set(self.seeds)) == 1
-
-    def centre(self, *, mean: bool = False) -> tuple[float, float]:
-        """The score that is shown, the median over seeds or the mean, and the lower end of its interval."""
-        assert self.score is not None and self.median is not None
-        shown, interval = (
-            (self.score.mean, self.score.interval) if self.shows_mean(mean) else (self.median, self.median_interval)
-        )
-        return shown, interval[0] if interval else shown
-
-    @cached_property
-    def solved(self) -> tuple[int, int] | None:
-        """How many seeds have solved the task on the test stream, of how many; ``None`` without a scaled score."""
-        values = self.values("solved")
-        return (sum(value == 1 for value in values), len(set(self.seeds))) if values else None
-
-    @cached_property
-    def floor(self) -> tuple[str, float] | None:
-        """Name and headline score of the best trivial baseline, from the first seed that has one."""
-        return next(((run["baseline"], run["floor"]) for run in self.runs if run["floor"] is not None), None)
-
-    @property
-    def paper(self) -> float | None:
-        """The paper's figure, if the paper's run was made as these were."""
-        first = self.runs[0]
-        return None if first["paper_differs"] else first["paper"]
-
-    @property
-    def devices(self) -> list[str]:
-        """The devices on which the runs were timed."""
-        return sorted({run["device"] for run in self.runs if run["device"] is not None})
-
-    def cost(self, column: str) -> float | None:
-        """Mean over the seeds; ``None`` over different machines: it would be the cost of none of them."""
-        return _mean([run[column] for run in self.runs if run[column] is not None]) if len(self.devices) < 2 else None
-
-    @property
-    def unscored(self) -> list[Run]:
-        """The runs that have no part in the score."""
-        return [run for run in self.runs if run["score"] is None]
-
-    def row(self) -> dict[str, Any]:
-        """The aggregate as one flat entry, for CSV and JSON."""
-        first, score, floor, values = self.runs[0], self.score, self.floor, self.values("score")
-        low, high = (score and score.interval) or (None, None)
-        median_low, median_high = self.median_interval or (None, None)
-        return {
-            **{name: first[name] for name in ("task", "task_version")},
-            "task_parameters": owned("task ", json.loads(first["setup"])),
-            "model": first["model"],
-            "model_parameters": owned("model ", json.loads(first["variant"])),
-            "preset": first["preset"],
-            "budget": owned("budget.", first),
-            "metric": self.metric,
-            "score": score.mean if score else None,
-            "score_low": low,
-            "score_high": high,
-            "score_std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-            "median": self.median,
-            "median_low": median_low,
-            "median_high": median_high,
-            "solved": self.solved[0] if self.solved else None,
-            "scaled_score": _mean(self.values("scaled_score")),
-            "generalisation_length": self.median_of("generalisation_length"),
-            **{name: _mean(self.values(name)) for name in ("batch_mean", "batch_std")},
-            "seeds": self.seeds,
-            "statuses": [run["status"] for run in self.runs],
-            "floor": floor[1] if floor else None,
-            "floor_name": floor[0] if floor else None,
-            **{name: first[name] for name in ("paper", "paper_source", "paper_where", "paper_differs")},
-            **{name: None if (count := self.first(name)) is None else int(count) for name in COUNTS},
-            "seconds_per_step": self.cost("seconds_per_step"),
-            "devices": self.devices,
-        }
-
-    def shown(self, *, mean: bool = False) -> str:
-        """The score for a reader: of several seeds the median and how many solved the task, or the mean and interval.
-
-        Runs that have no part in it are named, and settings that were selected.
-        """
-        if self.score is None:
-            return "/".join(sorted({run["outcome"] for run in self.runs}))
-        means = self.shows_mean(mean)
-        width = self.score.half_width if means else None
-        others = Counter("no score" if run["status"] == "done" else run["status"] for run in self.unscored)
-        remarks = [] if means or self.solved is None else ["{}/{}".format(*self.solved)]
-        remarks += [f"{name} {as_given(value)}" for name, value in json.loads(self.runs[0]["selected"] or "{}").items()]
-        remarks += [f"{count} {outcome}" for outcome, count in sorted(others.items())]
-        remarks += [f"seed {seed} {count} times" for seed, count in Counter(self.seeds).items() if count > 1]
-        shown = number(self.centre(mean=mean)[0], 3) + ("" if width is None else f" ±{number(width, 3)}")
-        return shown + (f" ({', '.join(remarks)})" if remarks else "")
-
-    def refuses(self, test: str) -> bool:
-        """Whether the model could not run on a further test."""
-        return any(test in (run["not_possible"] or "").split(",") for run in self.runs)
+    if not len(runs):
+        raise UsageError("a table needs at least one run record")
+    if not unequal_budgets:
+        require_equal_budgets(runs)
+    setups = list(dict.fromkeys(runs["setup"]))
+    rows = dict(zip(setups, labels([json.loads(setup) for setup in setups]), strict=True))
+    places = {}
+    for name, own, found in (("row", "setup", rows), ("column", "variant", _columns(runs))):
+        order = sorted(dict(found.values()).items(), key=lambda entry: entry[1])
+        texts = [found[entry][0] for entry in runs[own]]
+        places[name] = pd.Categorical(texts, [text for text, _ in order], ordered=True)
+    return runs.assign(**places).sort_values([*CELL, "seed"], kind="stable")
 
 
-COUNTS = ("parameter_count", "state_bytes")
+def _columns(runs: pd.DataFrame) -> dict[str, tuple[str, Any]]:
+    """Label and order of each variant; variants that never meet in one row (a preset's own for one task) share them."""
+    settings: dict[str, Settings] = {variant: json.loads(variant) for variant in dict.fromkeys(runs["variant"])}
+    together: dict[tuple[str, str], list[Settings]] = {}
+    for setup, variant in dict.fromkeys(zip(runs["setup"], runs["variant"], strict=True)):
+        together.setdefault((settings[variant]["name"], setup), []).append(settings[variant])
+    differing: dict[str, set[str]] = {}
+    for (name, _), entries in together.items():
+        differing.setdefault(name, set()).update(distinguishing(entries))
+    shown = {name: sorted(found) for name, found in differing.items()}
+    return {
+        variant: (label(entry, shown[entry["name"]]), place(entry, shown[entry["name"]]))
+        for variant, entry in settings.items()
+    }
+
+
+def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
+    """One row per cell of a table, in its order, from runs that :func:`arrange` has arranged.
+
+    Beside what the runs of a cell share (task, model, metric, floor, counts, the paper's figure) it has over the seeds:
+
+    - ``score``, ``scaled_score``, ``batch_mean``, ``batch_std``: means; ``score_std``; ``score_low`` and ``score_high``
+      of the mean score's 95 % interval by Student's t;
+    - ``median`` of the score (with two humps a mean is the score of no seed) and ``median_low`` and ``median_high`` of
+      its interval by bootstrap over seeds and test samples; medians of ``generalisation_length``, ``steps_to_solve``
+      and further tests;
+    - ``centre`` and ``centre_low``: what is shown and the lower end of its interval: the mean, with its ``half_width``,
+      if wanted, of a single seed, or without a scaled score; else the median;
+    - ``scored`` and ``solved``: how many have a score, and a solution (none without a scaled score);
+      ``different_seeds``: how many there are. ``seeds`` may have one twice, with two different outcomes;
+    - ``seconds_per_step`` and ``peak_memory_bytes``: means over runs on one device; over several a mean is the cost of
+      none of them;
+    - ``devices``, ``outcomes``, ``statuses``, ``unscored`` (statuses of the runs that have no part in the score), and
+      ``not_possible``: the further tests on which the model could not run.
+    """
+    tests = [name for name in runs if name.startswith("test.")]
+    numbers = ["score", "score_error", "scaled_score", "solved", "batch_mean", "batch_std"]
+    medians = ["generalisation_length", "steps_to_solve", *tests]
+    own = runs.groupby(CELL, observed=True)
+    # a seed that is there twice counts once, with the mean of both
+    by_seed = runs[[*numbers, *medians]].astype(float).groupby([runs[name] for name in (*CELL, "seed")], observed=True)
+    by_seed = by_seed.mean()
+    seeds = by_seed.groupby(CELL, observed=True)
+    shared = ["task", "task_version", "setup", "model", "variant", "preset", "metric", "selected", *COUNTS, *PAPER]
+    shared += ["floor", "baseline", *(name for name in runs if name.startswith("budget."))]
+    cells = own[shared].first()
+    cells[["score", *numbers[2:]]] = seeds[["score", *numbers[2:]]].mean()
+    cells[["median", *medians]] = seeds[["score", *medians]].median()
+    cells["score_std"], cells["scored"] = seeds["score"].std(), seeds["score"].count()
+    width = half_width(cells["score_std"], cells["scored"])
+    cells["score_low"], cells["score_high"] = cells["score"] - width, cells["score"] + width
+    intervals = [bootstrap(*_scores_and_errors(found)) or (math.nan, math.nan) for _, found in seeds]
+    cells[["median_low", "median_high"]] = intervals
+    cells["solved"] = by_seed["solved"].eq(1).groupby(CELL, observed=True).sum().where(cells["solved"].notna())
+    cells["different_seeds"] = seeds.size()
+    means = cells["solved"].isna() | (cells["different_seeds"] == 1) | mean
+    cells["centre"], cells["half_width"] = cells["score"].where(means, cells["median"]), width.where(means)
+    cells["centre_low"] = cells["score_low"].where(means, cells["median_low"]).fillna(cells["centre"])
+    cells["shows_mean"] = means
+    for name, column in (("seeds", "seed"), ("statuses", "status"), ("outcomes", "outcome")):
+        cells[name] = own[column].agg(list)
+    cells["unscored"] = [list(found["status"][found["score"].isna()]) for _, found in own]
+    cells["not_possible"] = [set(",".join(found.dropna()).split(",")) for _, found in own["not_possible"]]
+    cells["devices"] = [sorted(set(found.dropna())) for _, found in own["device"]]
+    cells[COSTS] = own[COSTS].mean().where(cells["devices"].str.len() < 2)
+    return cells.reset_index()
+
+
+def _scores_and_errors(seeds: pd.DataFrame) -> tuple[list[float], list[float] | None]:
+    """The scores of a cell's seeds, and their standard errors if all are known."""
+    scores, errors = (list(seeds[name].dropna()) for name in ("score", "score_error"))
+    return scores, errors if len(errors) == len(scores) else None
+
+
+def shown(cell: Row) -> str:
+    """The score for a reader: of several seeds the median and how many solved the task, or the mean and interval.
+
+    Runs that have no part in it are named, and settings that were selected.
+    """
+    if cell["score"] is None:
+        return "/".join(sorted(set(cell["outcomes"])))
+    remarks = [] if cell["shows_mean"] else [f"{cell['solved']:.0f}/{cell['different_seeds']}"]
+    remarks += [f"{name} {as_given(value)}" for name, value in json.loads(cell["selected"] or "{}").items()]
+    remarks += unscored(cell, "no score")
+    remarks += [f"seed {seed} {count} times" for seed, count in Counter[int](cell["seeds"]).items() if count > 1]
+    text = number(cell["centre"], 3) + ("" if cell["half_width"] is None else f" ±{number(cell['half_width'], 3)}")
+    return text + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def unscored(cell: Row, without: str, between: str = " ") -> list[str]:
+    """How many runs of a cell have no part in its score, by their status; ``without`` names those that are done."""
+    found = Counter(without if status == "done" else status for status in cell["unscored"])
+    return [f"{count}{between}{status}" for status, count in sorted(found.items())]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A grid of aggregates with labelled rows and columns; cells may be missing.
+    """Runs as tasks × models; cells may be missing.
 
     Cells of several seeds show the median and how many seeds solved the task, or with ``mean`` the mean ± its interval.
+
+    Attributes:
+        runs: the runs (:func:`arrange`).
+        mean: whether means are shown.
     """
 
-    row_labels: tuple[str, ...]
-    column_labels: tuple[str, ...]
-    cells: Mapping[tuple[int, int], Aggregate]
+    runs: pd.DataFrame
     mean: bool = False
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One flat entry per aggregate."""
-        return [cell.row() for cell in self.cells.values()]
-
     @cached_property
-    def columns(self) -> list[list[Aggregate]]:
-        """The aggregates of each model, in the order of the rows."""
-        found: list[list[Aggregate]] = [[] for _ in self.column_labels]
-        for (_, column), cell in self.cells.items():
-            found[column].append(cell)
-        return found
+    def cells(self) -> list[Row]:
+        """The cells (:func:`aggregate`), row by row."""
+        return plain_rows(aggregate(self.runs, mean=self.mean))
+
+    def labels(self, axis: str) -> list[str]:
+        """The labels of the rows (``row``) or columns (``column``), in order."""
+        return list(self.runs[axis].cat.categories)
+
+    def along(self, axis: str) -> dict[str, list[Row]]:
+        """The cells of each row (``row``) or column (``column``), by label."""
+        return {name: [cell for cell in self.cells if cell[axis] == name] for name in self.labels(axis)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat entry per cell, for CSV and JSON."""
+        return [_entry(cell) for cell in self.cells]
 
     def scores(self) -> TextTable:
         """Task, metric, floor, then for each model our score and the paper's."""
-        has_paper = [any(cell.paper is not None for cell in column) for column in self.columns]
+        papers = {cell["column"] for cell in self.cells if paper_beside(cell) is not None}
         header, joined, best = ["task", "metric", "floor"], set[int](), set[tuple[int, int]]()
-        for name, paper in zip(self.column_labels, has_paper, strict=True):
-            header += [name, "paper"] if paper else [name]
-            joined |= {len(header) - 1} if paper else set()
+        for name in self.labels("column"):
+            header.append(name)
+            if name in papers:
+                joined.add(len(header))
+                header.append("paper")
         lines: list[list[str]] = []
-        for row, name in enumerate(self.row_labels):
-            cells = [self.cells.get((row, column)) for column in range(len(self.column_labels))]
-            present = [cell for cell in cells if cell]
-            floor = next((cell.floor for cell in present if cell.floor), None)
-            leading = _best(cells, floor[1] if floor else -math.inf, mean=self.mean)
-            line = [name, present[0].metric, f"{number(floor[1], 3)} {floor[0]}" if floor else ""]
-            for column, (cell, paper) in enumerate(zip(cells, has_paper, strict=True)):
-                best |= {(row, len(line))} if column in leading else set()
-                line.append(cell.shown(mean=self.mean) if cell else "")
-                line += [number(cell.paper) if cell else ""] if paper else []
+        for row, cells in self.along("row").items():
+            here = {cell["column"]: cell for cell in cells}
+            floor, floor_name = next(
+                ((cell["floor"], cell["baseline"]) for cell in cells if cell["floor"] is not None), (None, "")
+            )
+            leading = _best(cells, -math.inf if floor is None else floor)
+            line = [row, cells[0]["metric"], f"{number(floor, 3)} {floor_name}".strip()]
+            for name in self.labels("column"):
+                cell = here.get(name)
+                if name in leading:
+                    best.add((len(lines), len(line)))
+                line.append(shown(cell) if cell else "")
+                if name in papers:
+                    line.append(number(paper_beside(cell)) if cell else "")
             lines.append(line)
         return TextTable(header, lines, frozenset(joined), frozenset(best))
 
     def costs(self) -> TextTable:
         """For each model the range of its costs over the rows."""
         lines = []
-        for name, cells in zip(self.column_labels, self.columns, strict=True):
-            counts, states = (_range(cell.first(column) for cell in cells) for column in COUNTS)
-            times = [run["seconds_per_step"] for cell in cells for run in cell.runs]
-            speeds = _range(None if seconds is None else 1e3 * seconds for seconds in times)
-            devices = "; ".join(sorted({device for cell in cells for device in cell.devices}))
-            lines.append([name, counts, states or ("none" if counts else ""), speeds, devices])
+        for name, cells in self.along("column").items():
+            runs = self.runs[self.runs["column"] == name]
+            counts, states = (_range(cell[column] for cell in cells) for column in COUNTS)
+            speeds, devices = _range(1e3 * runs["seconds_per_step"].dropna()), sorted(set(runs["device"].dropna()))
+            lines.append([name, counts, states or ("none" if counts else ""), speeds, "; ".join(devices)])
         return TextTable(["model", "parameters", "state bytes", "ms per step", "device"], lines)
 
     def by_length(self) -> TextTable | None:
@@ -242,42 +237,34 @@ class Table:
 
         The last column has the generalisation length.
         """
-        first = next(iter(self.cells.values())).runs[0]
-        names = [name.removeprefix("test.") for name in first if name.startswith("test.")]
-        takes = {
-            place: [name for name in names if cell.refuses(name) or cell.values(f"test.{name}")]
-            for place, cell in self.cells.items()
-        }
-        tests = sorted({name for taken in takes.values() for name in taken}, key=test_order)
+        names = [name.removeprefix("test.") for name in self.runs if name.startswith("test.")]
+        said = [{name: _on_test(cell, name) for name in names} for cell in self.cells]
+        tests = sorted((name for name in names if any(words[name] for words in said)), key=test_order)
         lines = []
-        for (row, column), cell in self.cells.items():
-            if takes[row, column]:
-                medians = [
-                    "not possible" if cell.refuses(name) else number(cell.median_of(f"test.{name}"), 3)
-                    for name in tests
-                ]
-                reached = cell.median_of("generalisation_length")
-                words = [self.row_labels[row], self.column_labels[column], number(cell.median, 3), *medians]
-                lines.append([*words, "none" if reached is None else f"{reached:,.0f}"])
+        for cell, words in zip(self.cells, said, strict=True):
+            if any(words.values()):
+                reached = cell["generalisation_length"]
+                line = [cell["row"], cell["column"], number(cell["median"], 3), *(words[name] for name in tests)]
+                lines.append([*line, "none" if reached is None else f"{reached:,.0f}"])
         header = ["task", "model", "test", *tests, "generalisation length"]
         return TextTable(header, lines) if lines else None
 
     def notes(self) -> list[str]:
         """What a reader must know about the figures."""
-        scored = [cell for cell in self.cells.values() if cell.score]
-        counts = {cell.score.count for cell in scored if cell.score}
-        several = sorted(counts - {1})
-        means = self.mean or any(cell.solved is None for cell in scored)
-        notes = []
-        if not self.mean and any(cell.solved and len(set(cell.seeds)) > 1 for cell in scored):
-            notes.append("0.980 (2/3): the median over 3 seeds, of which 2 have a scaled score of at least 0.95")
+        scored = [cell for cell in self.cells if cell["scored"]]
+        counts = sorted({cell["scored"] for cell in scored})
+        means, notes = self.mean or any(cell["solved"] is None for cell in scored), []
+        if not self.mean and any(cell["solved"] is not None and cell["different_seeds"] > 1 for cell in scored):
+            notes.append(
+                f"0.980 (2/3): the median over 3 seeds, of which 2 have a scaled score of at least {TEST_SOLVED:g}"
+            )
+        several = [count for count in counts if count > 1]
         if several and means:
-            seeds = f"{several[0]} to {several[-1]}" if len(several) > 1 else f"{several[0]}"
+            seeds = " to ".join(str(count) for count in dict.fromkeys((several[0], several[-1])))
             notes.append(f"±: half the 95 % interval of the mean over {seeds} seeds (Student t)")
         if 1 in counts and means:
             notes.append("without ±: a single seed, which has no interval")
-        versions = versions_note(run for cell in self.cells.values() for run in cell.runs)
-        return [*notes, *versions, *paper_notes(self.cells.values())]
+        return [*notes, *versions_note(self.runs["version"]), *paper_notes(self.cells)]
 
     def tables(self, *, transpose: bool = False, by_length: bool = False) -> list[TextTable]:
         """Scores, with the models as rows if asked for, costs, and if asked for the scores on further tests."""
@@ -285,17 +272,40 @@ class Table:
         return [scores.transposed() if transpose else scores, self.costs(), *([further] if further else [])]
 
 
-def _best(cells: Sequence[Aggregate | None], floor: float, *, mean: bool) -> set[int]:
-    """Numbers of the cells that show the best score, and of those within its interval or shown equal.
+def _entry(cell: Row) -> dict[str, Any]:
+    """A cell as plain data."""
+    counts = {name: cell[name] if cell[name] is None else int(cell[name]) for name in (*COUNTS, "solved")}
+    settings = {
+        "task_parameters": owned("task ", json.loads(cell["setup"])),
+        "model_parameters": owned("model ", json.loads(cell["variant"])),
+        "budget": owned("budget.", cell),
+    }
+    made = {**cell, **counts, **settings, "floor_name": cell["baseline"]}
+    return {name: made[name] for name in ENTRY}
+
+
+def _on_test(cell: Row, name: str) -> str:
+    """The median score on a further test, for a reader."""
+    return "not possible" if name in cell["not_possible"] else number(cell[f"test.{name}"], 3)
+
+
+def paper_beside(cell: Row) -> float | None:
+    """The paper's figure, if the paper's run was made as these were."""
+    found: float | None = None if cell["paper_differs"] else cell["paper"]
+    return found
+
+
+def _best(cells: Sequence[Row], floor: float) -> set[str]:
+    """Columns of the cells that show the best score, and of those within its interval or shown equal.
 
     None if there is nothing to choose from, or nothing above the floor.
     """
-    centres = {place: cell.centre(mean=mean) for place, cell in enumerate(cells) if cell and cell.score}
+    centres = {cell["column"]: (cell["centre"], cell["centre_low"]) for cell in cells if cell["scored"]}
     if len(centres) < 2 or max(centres.values())[0] <= floor:
         return set()
     top, least = max(centres.values(), key=lambda centre: centre[0])
     least = min(round(top, 3), least)
-    return {place for place, (centre, _) in centres.items() if round(centre, 3) >= least or centre >= least}
+    return {name for name, (centre, _) in centres.items() if round(centre, 3) >= least or centre >= least}
 
 
 def length_of_test(name: str, trained: int) -> int | None:
@@ -315,63 +325,14 @@ def test_order(name: str) -> tuple[bool, int, str]:
 
 
 def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False, mean: bool = False) -> Table:
-    """Arrange a frame of runs as tasks × models.
-
-    Args:
-        runs: at least one row of :func:`lrtasks.results.frame`.
-        unequal_budgets: allow runs on one task that differ in the shared part of their budgets
-            (:data:`lrtasks.budget.SHARED_BUDGET`), in rows of their own.
-        mean: show the mean over seeds with its interval, not the median.
-
-    Raises:
-        UsageError: if there are no runs, or budgets are unequal where they must not be.
-    """
-    if not len(runs):
-        raise UsageError("a table needs at least one run record")
-    if not unequal_budgets:
-        require_equal_budgets(runs)
-    grouped: dict[tuple[str, str], list[Run]] = {}
-    for run in plain_rows(runs.sort_values("seed", kind="stable")):
-        grouped.setdefault((run["setup"], run["variant"]), []).append(run)
-    setups = list(dict.fromkeys(runs["setup"]))
-    row_of = dict(zip(setups, labels([json.loads(setup) for setup in setups]), strict=True))
-    column_of = _merge_columns(runs[["setup", "variant"]].drop_duplicates().itertuples(index=False))
-    rows, columns = (
-        {text: i for i, (text, _) in enumerate(sorted(dict(found.values()).items(), key=lambda entry: entry[1]))}
-        for found in (row_of, column_of)
-    )
-    cells = {
-        (rows[row_of[setup][0]], columns[column_of[variant][0]]): Aggregate(tuple(members))
-        for (setup, variant), members in grouped.items()
-    }
-    return Table(tuple(rows), tuple(columns), dict(sorted(cells.items())), mean)
+    """Arrange a frame of runs as tasks × models; see :func:`arrange`, and :class:`Table` for ``mean``."""
+    return Table(arrange(runs, unequal_budgets=unequal_budgets), mean)
 
 
-def _merge_columns(grouped: Iterable[tuple[str, str]]) -> dict[str, tuple[str, Any]]:
-    """Label and order of each variant; variants that never meet in one row (a preset's own for one task) share them."""
-    settings: dict[str, Settings] = {}
-    together: dict[tuple[str, str], list[Settings]] = {}
-    for setup, variant in grouped:
-        entry = settings.setdefault(variant, json.loads(variant))
-        together.setdefault((entry["name"], setup), []).append(entry)
-    names: dict[str, set[str]] = {}
-    for (name, _), entries in together.items():
-        names.setdefault(name, set()).update(distinguishing(entries))
-    return {
-        variant: (label(entry, shown), place(entry, shown))
-        for variant, entry in settings.items()
-        for shown in [sorted(names[entry["name"]])]
-    }
-
-
-def plain_rows(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame without the parameters of task and model, ``None`` where there is no value.
-
-    ``index`` is the row's index in the frame.
-    """
-    runs = runs.reset_index()
-    plain = runs[[name for name in runs if not name.startswith(("task.", "model."))]].astype(object)
-    found: list[dict[str, Any]] = plain.where(plain.notna(), None).to_dict("records")
+def plain_rows(frame: pd.DataFrame) -> list[Row]:
+    """The rows of a frame without the parameters of task and model, ``None`` where there is no value."""
+    plain = frame[[name for name in frame if not name.startswith(("task.", "model."))]].astype(object)
+    found: list[Row] = plain.where(plain.notna(), None).to_dict("records")
     return found
 
 
@@ -381,7 +342,7 @@ def require_equal_budgets(runs: pd.DataFrame) -> None:
     Raises:
         UsageError: if not; the message names two runs, the field and both values.
     """
-    first: dict[str, tuple[Run, Settings]] = {}
+    first: dict[str, tuple[Row, Settings]] = {}
     for run in plain_rows(runs.drop_duplicates("setup")[["setup", "model", "seed"]]):
         settings = json.loads(run["setup"])
         budget = {name: settings.pop(name, None) for name in SHARED_BUDGET}
@@ -395,28 +356,29 @@ def require_equal_budgets(runs: pd.DataFrame) -> None:
                 )
 
 
-def run_name(run: Run) -> str:
+def run_name(run: Row) -> str:
     """Model and seed, for a message."""
     return f"{run['model']} seed {run['seed']}"
 
 
-def versions_note(runs: Iterable[Run]) -> list[str]:
+def versions_note(versions: Iterable[str | None]) -> list[str]:
     """A note on figures that several versions of lrtasks have made; none if it was one."""
-    versions = {str(run["version"]) for run in runs if run["version"] is not None}
-    listed = " and ".join(sorted(versions, key=lambda version: [int(part) for part in re.findall(r"\d+", version)]))
-    return [f"made by lrtasks {listed}, whose models may differ"] if len(versions) > 1 else []
+    ordered = sorted(
+        filter(None, set(versions)), key=lambda version: [int(part) for part in re.findall(r"\d+", version)]
+    )
+    return [f"made by lrtasks {' and '.join(ordered)}, whose models may differ"] if len(ordered) > 1 else []
 
 
-def paper_notes(cells: Iterable[Aggregate]) -> list[str]:
+def paper_notes(cells: Collection[Row]) -> list[str]:
     """Sources of the papers' figures that stand beside scores; and figures of other lengths, sizes or budgets."""
     beside: set[str] = set()
     elsewhere: dict[str, dict[str, dict[str, None]]] = {}
-    for first in (cell.runs[0] for cell in cells):
-        source = f"{first['paper_source']} ({first['paper_where']})"
-        if first["paper_differs"]:
-            tasks = elsewhere.setdefault(source, {})
-            tasks.setdefault(first["task"], {})[f"{first['model']} {number(first['paper'])}"] = None
-        elif first["paper"] is not None:
+    for cell in cells:
+        source = f"{cell['paper_source']} ({cell['paper_where']})"
+        if cell["paper_differs"]:
+            figures = elsewhere.setdefault(source, {}).setdefault(cell["task"], {})
+            figures[f"{cell['model']} {number(cell['paper'])}"] = None
+        elif cell["paper"] is not None:
             beside.add(source)
     notes = [f"paper: {'; '.join(sorted(beside))}"] if beside else []
     return notes + [
@@ -428,9 +390,4 @@ def paper_notes(cells: Iterable[Aggregate]) -> list[str]:
 def _range(values: Iterable[float | None]) -> str:
     """One value, or the least and the greatest."""
     found = [value for value in values if value is not None]
-    ends = dict.fromkeys([number(min(found)), number(max(found))] if found else [])
-    return " – ".join(ends)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
+    return " – ".join(dict.fromkeys([number(min(found)), number(max(found))] if found else []))

@@ -13,11 +13,11 @@ from made_records import COST, framed, made
 from lrtasks.errors import UsageError
 from lrtasks.results import RunRecord, plots
 from lrtasks.results.style import COLOURS, MARKERS, series
-from lrtasks.results.table import make_table
+from lrtasks.results.table import arrange
 
 
 def drawn(kind: str, records: list[RunRecord], **options: Any) -> Any:
-    return plots.KINDS[kind](make_table(framed(records)), records, **options)
+    return plots.KINDS[kind](arrange(framed(records)), records, **options)
 
 
 def lines(panel: Any) -> dict[str, list[tuple[float, float]]]:

@@ -169,7 +169,7 @@ def test_unequal_budgets_are_refused_unless_asked_for(name: str) -> None:
     with pytest.raises(UsageError, match=rf"^unequal budgets on shift: {values}; .*--unequal-budgets") as caught:
         tabled(records)
     assert "\n" not in str(caught.value)
-    assert len(tabled(records, unequal_budgets=True).row_labels) == 3
+    assert len(tabled(records, unequal_budgets=True).labels("row")) == 3
 
 
 def test_budgets_may_differ_between_tasks_and_their_parameters_and_in_a_models_tuning() -> None:
@@ -180,7 +180,7 @@ def test_budgets_may_differ_between_tasks_and_their_parameters_and_in_a_models_t
         made(model="dss", budget={"lr": 0.5, "schedule": "cosine"}),
         dataclasses.replace(made(budget={"steps": 7}), task={**made().task, "version": 2}),
     ]
-    assert len(tabled(records).row_labels) == 4
+    assert len(tabled(records).labels("row")) == 4
 
 
 def test_a_copy_counts_once_and_a_repeated_seed_is_named_and_no_seed_of_its_own() -> None:
@@ -192,7 +192,7 @@ def test_a_copy_counts_once_and_a_repeated_seed_is_named_and_no_seed_of_its_own(
 
 def test_rows_are_ordered_by_number() -> None:
     table = tabled([made(length=length) for length in (1024, 256, 4096)])
-    assert table.row_labels == ("shift (length=256)", "shift (length=1024)", "shift (length=4096)")
+    assert table.labels("row") == ["shift (length=256)", "shift (length=1024)", "shift (length=4096)"]
 
 
 def test_the_best_floor_stands_beside() -> None:
@@ -231,8 +231,8 @@ def test_a_score_that_is_no_number_does_not_count() -> None:
 
 def test_a_run_that_is_done_without_a_score_is_said() -> None:
     without = made(score=math.nan)
-    assert tabled([without]).cells[0, 0].shown() == "no score"
-    assert tabled([without, made(seed=1, score=0.5)]).cells[0, 0].shown() == "0.500 (0/2, 1 no score)"
+    assert grid(without)["shift"]["dlr"] == "no score"
+    assert grid(without, made(seed=1, score=0.5))["shift"]["dlr"] == "0.500 (0/2, 1 no score)"
 
 
 ATTENTION = {"layers": 1, "feedforward": 0, "glu": False}
@@ -460,15 +460,15 @@ def test_settings_of_an_own_model_that_look_alike_are_kept_apart(
         record.model["parameters"] = entry
         records.append(record)
     table = tabled(records)
-    assert sorted(table.column_labels) == expected
+    assert sorted(table.labels("column")) == expected
     assert sorted(row["score"] for row in table.rows()) == [pytest.approx(0.1 * n) for n in range(len(parameters))]
 
 
 def test_own_models_of_another_structure_are_kept_apart() -> None:
     records = [made(model="net", source=source) for source in "ab"]
-    assert tabled(records).column_labels == ("net (source=a)", "net (source=b)")
+    assert tabled(records).labels("column") == ["net (source=a)", "net (source=b)"]
 
 
 def test_settings_are_ordered_as_numbers() -> None:
     table = tabled([made(budget={"lr": lr}) for lr in (0.01, 0.001, 1e-5, 0.003)])
-    assert table.column_labels == ("dlr (lr=1e-05)", "dlr (lr=0.001)", "dlr (lr=0.003)", "dlr (lr=0.01)")
+    assert table.labels("column") == ["dlr (lr=1e-05)", "dlr (lr=0.001)", "dlr (lr=0.003)", "dlr (lr=0.01)"]

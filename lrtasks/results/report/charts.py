@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from lrtasks.errors import UsageError
+from lrtasks.metrics import TEST_SOLVED
 from lrtasks.results.report.content import COSTS, Report, Result
 from lrtasks.results.table import length_of_test
 
@@ -57,6 +58,8 @@ def chart_data(report: Report) -> dict[str, Any]:
         ],
         "columns": [{"label": column.label, "id": column.id} for column in report.columns],
         "costs": {name: unit for name, (_, unit) in COSTS.items()},
+        "solved": TEST_SOLVED,
+        "lowest": LOWEST,
         "results": [_result(report, result) for result in report.results.values()],
         "specs": specifications(),
     }
@@ -77,12 +80,12 @@ def further_scores(report: Report, result: Result) -> list[tuple[int, float]]:
 
     ``2x`` is twice the task's parameter ``length``; a task without it has the length 1.
     """
-    own, cell = _length(report, result.row) or 1, result.cell
-    found = {own: cell.median}
-    for column in cell.runs[0]:
+    own = _length(report, result.row) or 1
+    found = {own: result.score}
+    for column, score in result.cell.items():
         length = length_of_test(column.removeprefix("test."), own) if column.startswith("test.") else None
         if length is not None:
-            found[length] = cell.median_of(column)
+            found[length] = score
     scored = sorted((length, score) for length, score in found.items() if score is not None)
     return [(length, float(f"{score:.{DIGITS}g}")) for length, score in scored] if len(scored) > 1 else []
 
@@ -97,7 +100,7 @@ def _floor(floor: tuple[str, float] | None) -> dict[str, Any] | None:
 
 
 def _result(report: Report, result: Result) -> dict[str, Any]:
-    metric = result.cell.metric
+    metric = result.cell["metric"]
     words = [report.rows[result.row].label, report.columns[result.column].label]
     for record in result.records:
         words += [record.status, record.command, *record.notes]

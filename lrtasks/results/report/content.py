@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lrtasks.metrics import scaled_score
 from lrtasks.record import STATUSES, RunRecord
 from lrtasks.results.formats import number
 from lrtasks.results.frame import make_frame, read_runs
-from lrtasks.results.table import COUNTS, Aggregate, make_table
+from lrtasks.results.table import CELL, Row, aggregate, arrange, paper_beside, plain_rows, unscored
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COSTS = {
     "seconds_per_step": ("time per step", "s"),
@@ -52,7 +55,8 @@ class Result:
         id: name of its details within the page, made of letters, digits and dashes.
         row: number of its task.
         column: number of its model.
-        cell: the runs, which differ in nothing but the seed.
+        cell: what :func:`lrtasks.results.table.aggregate` says of its runs, which differ in nothing but the seed.
+        runs: their rows of the frame.
         records: their records.
         folders: their folders.
         floor: name and headline score of the best trivial baseline.
@@ -63,7 +67,8 @@ class Result:
     id: str
     row: int
     column: int
-    cell: Aggregate
+    cell: Row
+    runs: Sequence[Row]
     records: tuple[RunRecord, ...]
     folders: tuple[Path, ...]
     floor: tuple[str, float] | None
@@ -73,35 +78,37 @@ class Result:
     @property
     def score(self) -> float | None:
         """Median of the headline score over the seeds that have one."""
-        return self.cell.median
+        median: float | None = self.cell["median"]
+        return median
+
+    @property
+    def paper(self) -> float | None:
+        """The paper's figure, if the paper's run was made as these were."""
+        return paper_beside(self.cell)
 
     @property
     def solved(self) -> str:
         """Of several seeds how many solved the task, ``2/3``; without a scaled score how many there are, ``×3``."""
-        seeds = len(set(self.cell.seeds))
+        solved, seeds = self.cell["solved"], self.cell["different_seeds"]
         if seeds == 1 or self.score is None:
             return ""
-        return "{}/{}".format(*self.cell.solved) if self.cell.solved else f"×{seeds}"
+        return f"×{seeds}" if solved is None else f"{solved:.0f}/{seeds}"
 
     @cached_property
     def costs(self) -> dict[str, float]:
-        """Mean over the seeds of each of :data:`COSTS` that is known."""
-        on_cpu = any(device.startswith("cpu") for device in self.cell.devices)
-        found = {name: self.cell.first(name) if name in COUNTS else self.cell.cost(name) for name in COSTS}
+        """Each of :data:`COSTS` that is known."""
+        on_cpu = any(device.startswith("cpu") for device in self.cell["devices"])
         return {
-            name: value
-            for name, value in found.items()
-            if value is not None and not (on_cpu and name == "peak_memory_bytes")
+            name: self.cell[name]
+            for name in COSTS
+            if self.cell[name] is not None and not (on_cpu and name == "peak_memory_bytes")
         }
 
     @property
     def remarks(self) -> list[str]:
         """What the score hides: runs of the cell that ended otherwise."""
-        if self.score is None:
-            return []
-        statuses = [run["status"] for run in self.cell.unscored]
-        others = Counter("without a score" if status == "done" else status for status in statuses)
-        return [f"{count} of {len(self.records)} runs {outcome}" for outcome, count in sorted(others.items())]
+        found = unscored(self.cell, "without a score", f" of {len(self.records)} runs ")
+        return [] if self.score is None else found
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,7 @@ class Report:
     @cached_property
     def devices(self) -> list[str]:
         """What the runs were timed on."""
-        return sorted({device for result in self.results.values() for device in result.cell.devices})
+        return sorted({device for result in self.results.values() for device in result.cell["devices"]})
 
     @cached_property
     def costs(self) -> dict[str, tuple[str, str]]:
@@ -198,50 +205,51 @@ def make_report(
     Raises:
         UsageError: if runs on one task had unequal budgets and ``unequal_budgets`` does not allow it.
     """
-    table = make_table(make_frame(runs), unequal_budgets=unequal_budgets)
-    floors: dict[int, tuple[str, float] | None] = {}
-    for (row, _), cell in table.cells.items():
-        floors[row] = floors.get(row) or cell.floor
-    scaled: dict[tuple[int, int], float | None] = {}
-    for place, cell in table.cells.items():
-        floor = cell.floor or floors[place[0]]
-        scaled[place] = scaled_score(cell.median, floor[1]) if cell.median is not None and floor else None
-    rows, columns = _best_first(len(table.row_labels), scaled, 0), _best_first(len(table.column_labels), scaled, 1)
-    name = _namer()
-    results = {}
-    for place in ((row, column) for row in rows for column in columns if (row, column) in table.cells):
-        row, column = place
-        cell, new = table.cells[place], (rows.index(row), columns.index(column))
-        found = [runs[run["index"]] for run in cell.runs]
-        results[new] = Result(
-            name(table.row_labels[row], table.column_labels[column]),
-            *new,
+    arranged = arrange(make_frame(runs), unequal_budgets=unequal_budgets)
+    cells = aggregate(arranged)
+    best = cells.groupby("row", observed=True)[["floor", "baseline"]].transform("first")
+    cells[["floor", "baseline"]] = cells[["floor", "baseline"]].fillna(best)
+    pairs = zip(cells["median"], cells["floor"], strict=True)
+    cells["scaled"] = [math.nan if math.isnan(sum(pair)) else scaled_score(*pair) for pair in pairs]
+    orders = {axis: _best_first(cells, axis) for axis in CELL}
+    for axis, order in orders.items():
+        cells[axis] = cells[axis].cat.reorder_categories(order)
+    runs_of = dict(iter(arranged.groupby(CELL, observed=True)))
+    name, results = _namer(), {}
+    for cell in plain_rows(cells.sort_values(CELL)):
+        place = orders["row"].index(cell["row"]), orders["column"].index(cell["column"])
+        own = runs_of[cell["row"], cell["column"]]
+        folders, records = zip(*(runs[number] for number in own.index), strict=True)
+        results[place] = Result(
+            name(cell["row"], cell["column"]),
+            *place,
             cell,
-            tuple(record for _, record in found),
-            tuple(folder for folder, _ in found),
-            cell.floor or floors[row],
-            scaled[place],
-            "scored" if cell.median is not None else _state([record for _, record in found]),
+            plain_rows(own),
+            records,
+            folders,
+            None if cell["floor"] is None else (cell["baseline"], cell["floor"]),
+            cell["scaled"],
+            "scored" if cell["scored"] else _state(records),
         )
-    tasks, models = [], []
-    for row in rows:
-        text = table.row_labels[row]
-        run = next(cell.runs[0] for (place, _), cell in table.cells.items() if place == row)
-        tasks.append(Axis(name("task", text), text, run["task"], run["metric"], floors[row]))
-    for column in columns:
-        text = table.column_labels[column]
-        models.append(Axis(name("model", text), text, table.columns[column][0].runs[0]["model"]))
-    return Report(tuple(tasks), tuple(models), results, tuple(left_out))
+    tasks = {result.cell["row"]: result for result in results.values()}
+    models = {result.cell["column"]: result for result in results.values()}
+    return Report(
+        tuple(
+            Axis(name("task", label), label, tasks[label].cell["task"], tasks[label].cell["metric"], tasks[label].floor)
+            for label in orders["row"]
+        ),
+        tuple(Axis(name("model", label), label, models[label].cell["model"]) for label in orders["column"]),
+        results,
+        tuple(left_out),
+    )
 
 
-def _best_first(count: int, scaled: Mapping[tuple[int, int], float | None], axis: int) -> list[int]:
-    """Places by the sum of their scaled scores, each limited to 0..1: what was not run adds nothing."""
-    parts: list[list[float]] = [[] for _ in range(count)]
-    for place, value in scaled.items():
-        if value is not None:
-            parts[place[axis]].append(min(max(value, 0.0), 1.0))
+def _best_first(cells: pd.DataFrame, axis: str) -> list[str]:
+    """Labels by the sum of their scaled scores, each limited to 0..1: what was not run adds nothing."""
+    limited = cells["scaled"].clip(0, 1).fillna(0)
     # an exact sum is the same whatever the order of the records
-    return sorted(range(count), key=lambda place: (-math.fsum(parts[place]), place))
+    sums = limited.groupby(cells[axis], observed=True).agg(math.fsum)
+    return list(sums.sort_values(ascending=False, kind="stable").index)
 
 
 def _state(records: Sequence[RunRecord]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lrtasks.config import Config
 from lrtasks.errors import UsageError, unknown
@@ -51,8 +51,9 @@ Event = Began | Failure | None
 """``None``: the process has ended well, and the record says how."""
 
 
-class Backend(Protocol):
-    """A place where runs are carried out. Its options are the parameters of its :class:`~lrtasks.config.Config`."""
+@dataclass(frozen=True)
+class Backend(Config):
+    """A place where runs are carried out. Its parameters are its options."""
 
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
         """Carry out all jobs, as many at a time as there is room for.
@@ -65,34 +66,34 @@ class Backend(Protocol):
         Raises:
             UsageError: if the place cannot be reached; no job has been started then.
         """
+        raise NotImplementedError
 
 
 BACKENDS = {"local": "local:Local", "ray": "ray:Ray", "slurm": "slurm:Slurm"}
 
 
-def backend_class(name: str) -> type[Config]:
+def backend_class(name: str) -> type[Backend]:
     """The class of the backend called ``name``; :class:`UsageError` if there is none."""
     if name not in BACKENDS:
         raise unknown("backend", name, BACKENDS)
     module, _, attribute = BACKENDS[name].partition(":")
-    found: type[Config] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+    found: type[Backend] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
     return found
 
 
-def make_backend(name: str, options: Mapping[str, Any] | None = None) -> Backend:
+def make_backend(name: str, options: Mapping[str, Any]) -> Backend:
     """Build a backend.
 
     Raises:
         UsageError: for an unknown name, an option that the backend does not have, or a value that is not allowed.
     """
     cls = backend_class(name)
-    for option in options or ():
+    for option in options:
         if option not in cls.parameter_names():
             owners = [other for other in BACKENDS if option in backend_class(other).parameter_names()]
             belongs = f"; it belongs to {' and '.join(owners)}" if owners else ""
             raise UsageError(f"--{option} has no meaning with --backend {name}{belongs}")
-    backend: Any = cls.make(**(options or {}))
-    return backend  # type: ignore[no-any-return]
+    return cls.make(**options)
 
 
 def run_job(job: Job, **limits: Any) -> Failure | None:

@@ -10,14 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lrtasks.config import Config, parameter
+from lrtasks.config import parameter
 from lrtasks.machine import cores
 from lrtasks.processes import Template
-from lrtasks.suite.backends import Began, Event, Job, run_job
+from lrtasks.suite.backends import Backend, Began, Event, Job, run_job
 
 
 @dataclass(frozen=True)
-class Local(Config):
+class Local(Backend):
     """Processes of this machine, forked from one that has loaded torch; they end with this one, whatever ends it."""
 
     name: ClassVar[str] = "local"
@@ -25,7 +25,6 @@ class Local(Config):
     jobs: int = parameter(1, "runs at a time; they share the processor cores", at_least=1, at_most=10_000)
 
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
-        """See :class:`lrtasks.suite.backends.Backend`."""
         threads, stop = max(1, cores() // self.jobs), threading.Event()
         events: queue.Queue[tuple[int, Event | BaseException]] = queue.Queue()
 

@@ -9,17 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lrtasks.config import Config, parameter
+from lrtasks.config import parameter
 from lrtasks.errors import UsageError
 from lrtasks.ray_cluster import TRIES, connected, describe
-from lrtasks.suite.backends import Event, Failure, Job
+from lrtasks.suite.backends import Backend, Event, Failure, Job
 from lrtasks.suite.backends.remote import Remote, Report, run_there
 
 SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @dataclass(frozen=True)
-class Ray(Config):
+class Ray(Backend):
     """Tasks of a Ray cluster, each with a process of its own; a run whose worker is lost goes on in another one."""
 
     name: ClassVar[str] = "ray"
@@ -33,7 +33,6 @@ class Ray(Config):
             raise UsageError(f"gpus must be a whole number or a fraction of one, found {self.gpus:g}")
 
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
-        """See :class:`lrtasks.suite.backends.Backend`."""
         with connected(self.address) as ray:
             self._require_room(ray)
             yield from _Tasks(ray, self, jobs).events()

@@ -8,9 +8,9 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lrtasks.config import Config, parameter, parse_assignment
+from lrtasks.config import parameter, parse_assignment
 from lrtasks.errors import UsageError, first_line
-from lrtasks.suite.backends import Event, Failure, Job
+from lrtasks.suite.backends import Backend, Event, Failure, Job
 from lrtasks.suite.backends.remote import Remote, Report, run_there
 
 LARGEST_ARRAY = 1000
@@ -23,7 +23,7 @@ GENERIC = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_
 
 
 @dataclass(frozen=True)
-class Slurm(Config):
+class Slurm(Backend):
     """Elements of an array job; one that is preempted, or that Slurm's time limit ends, is queued again.
 
     The process that submits the jobs waits for them, and cancels them if it is interrupted. Job scripts and logs are
@@ -57,7 +57,6 @@ class Slurm(Config):
         return own
 
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
-        """See :class:`lrtasks.suite.backends.Backend`."""
         parameters = self._parameters()
         yield from _Elements(_executor(jobs, parameters), jobs, parameters["cpus_per_task"]).events()
 

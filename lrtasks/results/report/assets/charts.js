@@ -63,7 +63,7 @@ const charts = (() => {
     },
   };
   const rowsOf = (figure) => figure.dataset.rows.split(" ").map(Number);
-  const point = (r, name, x, value, column = r.column) => ({ name, column, result: r.id, x, value, y: value === null ? null : Math.max(value, -0.25) });
+  const point = (r, name, x, value, column = r.column) => ({ name, column, result: r.id, x, value, y: value === null ? null : Math.max(value, data.lowest) });
   const ofRuns = (figure, place) => {
     const result = byId.get(figure.dataset.of);
     return result.curves.flatMap(([seed, curve], number) => curve.map((entry) => {
@@ -228,7 +228,7 @@ const charts = (() => {
       }
       const solved = document.querySelector(`[data-solved="${model.number}"]`);
       const scored = model.results.filter((r) => r.score !== null);
-      solved.textContent = `${scored.filter((r) => r.score >= 0.95).length} of ${scored.length}`;
+      solved.textContent = `${scored.filter((r) => r.score >= data.solved).length} of ${scored.length}`;
       for (const cell of solved.parentElement.querySelectorAll("[data-cost]")) {
         const value = model.costs[cell.dataset.cost];
         cell.textContent = value === null ? "" : cost(cell.dataset.cost, value);
