@@ -101,7 +101,9 @@ def unknown(what: str, word: str, known: Iterable[str]) -> UsageError:
 
     >>> str(unknown("task", "shfit", ["shift", "sort"]))
     "unknown task 'shfit'; did you mean 'shift'? Allowed: shift, sort"
+    >>> str(unknown("model", "layer.py", ["dlr"]))
+    "unknown model 'layer.py'; for a class in this file write layer.py:NAME. Allowed: dlr"
     """
     names = sorted(known)
-    hint = suggestion(word, names)
+    hint = f"; for a class in this file write {word}:NAME." if word.endswith(".py") else suggestion(word, names)
     return UsageError(f"unknown {what} {word!r}{hint or ';'} Allowed: {', '.join(names) or '(none)'}")

@@ -16,6 +16,7 @@ from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.config import assign
 from lrtasks.errors import UsageError, unknown
 from lrtasks.generators import Task, registry
+from lrtasks.generators.base import misdeclared
 from lrtasks.models.base import ModelLike
 from lrtasks.models.factory import ModelFactory, model_factory, model_label, model_parameter_names, model_presets
 from lrtasks.record import RunRecord
@@ -108,6 +109,8 @@ class RunConfig:
         elif given["task"]:
             raise UsageError("task parameters can be given with a task's name only; this task is made already")
         task.key(seed, "train")  # raises for a bad seed
+        for problem in misdeclared(task):
+            raise UsageError(f"{task.name}: {problem}")
         budgets = (DEFAULTS.get(preset, {}), model_budget, task_budget, both_budget, given["budget"])
         fields = {key: value for budget in budgets for key, value in budget.items()}
         if "steps" in given["budget"] and "warmup_steps" not in given["budget"]:
@@ -148,7 +151,9 @@ class RunConfig:
     def title(self) -> str:
         """What a reader sees of the run, with all that the user set."""
         settings = "".join(f" {name.split('.')[-1]}={value}" for name, value in self.settings.items())
-        return f"{self.model.name} on {self.task.name}{settings} seed {self.seed}"
+        _, instance = split_preset(self.task_address or "")
+        task = f"{self.task.name}@{instance}" if instance else self.task.name
+        return f"{self.model.name} on {task}{settings} seed {self.seed}"
 
     def command(self) -> list[str]:
         """Words of the command that repeats the run."""

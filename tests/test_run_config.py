@@ -114,3 +114,16 @@ def test_a_task_that_is_made_takes_no_parameters() -> None:
     assert RunConfig.make(task, "dlr", preset="paper").task is task
     with pytest.raises(UsageError, match="this task is made already"):
         RunConfig.make(task, "dlr", settings={"length": 8})
+
+
+def test_a_loss_or_metric_that_the_target_cannot_have_is_refused_before_training() -> None:
+    class Mixed(type(lrtasks.make("recall"))):  # type: ignore[misc]
+        loss = "mse"
+
+    with pytest.raises(UsageError, match="loss of a token target must be 'cross-entropy'"):
+        RunConfig.make(Mixed(), "dlr")
+
+
+def test_a_title_names_the_instance() -> None:
+    titles = {RunConfig.make(task, "dlr").title() for task in ("word-problem@s3", "word-problem@a5")}
+    assert titles == {"dlr on word-problem@s3 seed 0", "dlr on word-problem@a5 seed 0"}

@@ -21,7 +21,7 @@ import numpy as np
 from lrtasks.check import collect
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.generators import randomness
-from lrtasks.generators.base import LOSSES, METRICS, SPLITS, Split, Task, make, stack
+from lrtasks.generators.base import SPLITS, Split, Task, make, misdeclared, stack
 from lrtasks.registry import malformed
 from lrtasks.spec import IGNORED, Batch, Sample, Spec, misfit
 
@@ -139,13 +139,7 @@ def _declaration(probe: _Probe) -> Iterator[str]:
             f"the target is read at the last positions of the input, but is longer"
             f" ({task.target.length} against {task.input.length})"
         )
-    for field, allowed in (("loss", LOSSES[task.target.kind]), ("metric", METRICS[task.target.kind])):
-        if getattr(task, field) not in allowed:
-            names = " or ".join(repr(name) for name in allowed)
-            yield (
-                f"{field} of a {task.target.kind} target must be {names}, found {getattr(task, field)!r}; write"
-                f" {field} = {allowed[0]!r} in the class"
-            )
+    yield from misdeclared(task)
     if not isinstance(task.version, int) or task.version < 1:
         yield f"version must be a whole number of at least 1, found {task.version!r}"
     causal: object = task.causal

@@ -363,6 +363,17 @@ def _restore(cls: type[Task], name: str, parameters: dict[str, Any]) -> Task:
     return cls.make(**parameters)
 
 
+def misdeclared(task: Task) -> Iterator[str]:
+    """What a task declares as its loss or metric and its target cannot have."""
+    for field, allowed in (("loss", LOSSES[task.target.kind]), ("metric", METRICS[task.target.kind])):
+        if getattr(task, field) not in allowed:
+            names = " or ".join(repr(name) for name in allowed)
+            yield (
+                f"{field} of a {task.target.kind} target must be {names}, found {getattr(task, field)!r}; write"
+                f" {field} = {allowed[0]!r} in the class"
+            )
+
+
 def _check_whole(what: str, value: Any, at_least: int = 0) -> None:
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not at_least <= value <= MAX_SEED:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from lrtasks.config import parameter
@@ -221,7 +222,25 @@ def own_mixer(target: Any, d_model: int, causal: bool, parameters: Mapping[str, 
     if _first(target) != ["d_model"]:
         raise UsageError(f"a mixer of your own must have the form MIXER(d_model, ...), found {target!r}")
     mixer = _called(target, parameters, causal, d_model)
+    mixer.register_forward_hook(_require_like_input)
     return mixer if takes_mask(mixer) else _Unmasked(mixer)
+
+
+def _require_like_input(mixer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+    """Name the mixer whose output is wrong, where torch would name the residual that cannot add it."""
+    x = given[0]
+
+    def described(value: Any) -> str:
+        if not isinstance(value, Tensor):
+            return f"a {type(value).__name__}"
+        return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+
+    fits = isinstance(output, Tensor) and output.shape == x.shape
+    if not fits or (output.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type)):
+        raise UsageError(
+            f"{type(mixer).__name__}.forward returned {described(output)}; a mixer maps (batch, length, d_model) to one"
+            f" tensor of the same shape and type, here {described(x)}"
+        )
 
 
 class _Unmasked(nn.Module):

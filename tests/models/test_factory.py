@@ -120,6 +120,29 @@ def test_mistakes_are_told_in_one_line(model: Any, parameters: dict[str, Any], m
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        (lambda y: (y, y[:, -1]), "returned a tuple"),
+        (lambda y: y[:, -1], r"returned float32 of shape \(2, 64\)"),
+        (lambda y: y[..., :-1], r"returned float32 of shape \(2, 16, 63\)"),
+        (lambda y: y.double(), r"returned float64 of shape \(2, 16, 64\)"),
+    ],
+)
+def test_a_wrong_output_of_a_mixer_is_told_by_its_name(output: Any, found: str) -> None:
+    class Wrong(Mixer):
+        def forward(self, x: Tensor) -> Tensor:
+            return output(super().forward(x))
+
+    with pytest.raises(UsageError, match=rf"Wrong.forward {found}.* here float32 of shape \(2, 16, 64\)"):
+        built(Wrong)(torch.randn(2, 16, TASK.input.width))
+
+
+def test_a_mixer_may_return_the_type_of_autocast() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert built(Mixer)(torch.randn(2, 16, TASK.input.width)).isfinite().all()
+
+
 @pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "1 / 0", "class"])
 def test_a_file_that_fails_on_import_is_told_in_one_line(tmp_path: Path, code: str) -> None:
     (tmp_path / "bad.py").write_text(code)
