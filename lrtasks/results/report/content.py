@@ -205,6 +205,8 @@ def make_report(
     Raises:
         UsageError: if runs on one task had unequal budgets and ``unequal_budgets`` does not allow it.
     """
+    import pandas as pd
+
     arranged = arrange(make_frame(runs), unequal_budgets=unequal_budgets)
     cells = aggregate(arranged)
     best = cells.groupby("row", observed=True)[["floor", "baseline"]].transform("first")
@@ -213,7 +215,7 @@ def make_report(
     cells["scaled"] = [math.nan if math.isnan(sum(pair)) else scaled_score(*pair) for pair in pairs]
     orders = {axis: _best_first(cells, axis) for axis in CELL}
     for axis, order in orders.items():
-        cells[axis] = cells[axis].cat.reorder_categories(order)
+        cells[axis] = cells[axis].cat.reorder_categories(pd.Index(order, dtype=object))
     runs_of = dict(iter(arranged.groupby(CELL, observed=True)))
     name, results = _namer(), {}
     for cell in plain_rows(cells.sort_values(CELL)):
