@@ -42,6 +42,7 @@ RENDERERS: dict[str, Renderer] = {
     "reproduce": reproduce.commands,
     "columns": published.columns,
     "runs": published.runs,
+    "leaderboard": published.leaderboard,
     "measurements": published.measurements,
     "activation": published.activation,
     "codebooks": published.codebooks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,11 +10,13 @@ from regions import table
 from scores import RESULTS, records, runs_of
 
 from lrtasks.bench.report import Report, read_measurements
+from lrtasks.generators.base import GROUPS, names
+from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord
 from lrtasks.results import frame
 from lrtasks.results.formats import render
 from lrtasks.results.frame import COLUMNS, write_frame
-from lrtasks.results.table import make_table
+from lrtasks.results.table import Row, make_table
 
 FRAME = RESULTS / "published.parquet"
 """The frame of all published runs, which the installed package brings."""
@@ -38,6 +41,29 @@ def runs(page: Path, words: Sequence[str]) -> str:
     """What ``lrtasks table FOLDER --format markdown`` prints; ``transpose`` and ``unequal`` are its options."""
     made = make_table(runs_of(page.parent), unequal_budgets="unequal" in words)
     return render("markdown", made.tables(transpose="transpose" in words), made.notes())
+
+
+def leaderboard(page: Path, words: Sequence[str]) -> str:
+    """For each capability group and model of a folder: how many tasks it solves, and its mean scaled score."""
+    (folder,) = words
+    made = make_table(runs_of(page.parent / folder))
+    models, lines = made.labels("column"), []
+    for group in GROUPS:
+        tasks = names(group)
+        here = [cell for cell in made.cells if cell["task"] in tasks]
+        by_model = [_standing([cell for cell in here if cell["column"] == model]) for model in models]
+        if here:
+            lines.append([group, str(len({cell["row"] for cell in here})), *by_model])
+    return table(["group", "tasks", *models], lines)
+
+
+def _standing(cells: Sequence[Row]) -> str:
+    """``2 of 3 solved, 0.71``: a task is solved if most seeds solve it; the mean of the median scaled scores."""
+    if not cells:
+        return ""
+    solved = sum(2 * cell["solved"] > cell["different_seeds"] for cell in cells)
+    mean = statistics.mean(scaled_score(cell["median"], cell["floor"]) for cell in cells)
+    return f"{solved} of {len(cells)} solved, {mean:.2f}"
 
 
 def measurements(page: Path, _: Sequence[str]) -> str:
