@@ -16,8 +16,6 @@ from typing import Any
 from lrtasks.errors import printable
 from lrtasks.results.style import METRICS, title
 
-FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
-
 _UNITS: dict[str, list[tuple[float, float, str]]] = {
     "s": [(1, 0.001, "ms"), (120, 1, "s"), (7200, 60, "min"), (math.inf, 3600, "h")],
     "B": [
@@ -89,10 +87,10 @@ def render(
     *,
     width: int | None = None,
 ) -> str:
-    """Text in one of :data:`FORMATS`.
+    """Tables as text.
 
     Args:
-        form: name of the format.
+        form: ``text``, ``markdown``, ``csv``, ``json``, ``latex`` or ``html``.
         tables: shown as text, Markdown, LaTeX or HTML.
         notes: shown below the tables.
         content: plain data for JSON; for CSV a list of flat mappings with equal keys.
