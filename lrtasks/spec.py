@@ -72,6 +72,11 @@ class Batch(NamedTuple):
     mask: np.ndarray | None = None
     meta: dict[str, Any] | None = None
 
+    def sample(self, row: int) -> Sample:
+        """One of the samples."""
+        meta = None if self.meta is None else {name: values[row] for name, values in self.meta.items()}
+        return Sample(self.x[row], self.y[row], None if self.mask is None else self.mask[row], meta)
+
 
 def misfit(arrays: Sample | Batch, input: Spec, target: Spec) -> str | None:
     """Why a sample or a batch does not fit the specs of its task; ``None`` if it does."""

@@ -146,7 +146,7 @@ def identity(case: Case) -> dict[str, Any]:
         "device_name": device_name(torch.device(case.device)),
         "torch": torch.__version__,
         "source": source_digest(),
-        "module": factory.source or _digest([Path(inspect.getfile(models.registry.get(case.name)))]),
+        "module": factory.source,
     }
 
 
@@ -161,13 +161,9 @@ def file_of(case: Case, out: Path) -> Path:
 @cache
 def source_digest() -> str:
     """Digest of the code that costs depend on: all built-in models, the optimiser and the measuring module."""
-    measured = Path(inspect.getfile(models)).parent.rglob("*.py")
-    return _digest(sorted({*measured, Path(inspect.getfile(optimiser)), Path(inspect.getfile(measuring))}))
-
-
-def _digest(files: Iterable[Path]) -> str:
+    built_in = Path(inspect.getfile(models)).parent.rglob("*.py")
     digest = hashlib.blake2b(digest_size=8)
-    for file in files:
+    for file in sorted({*built_in, Path(inspect.getfile(optimiser)), Path(inspect.getfile(measuring))}):
         content = file.read_bytes()
         digest.update(f"{file.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()

@@ -155,13 +155,10 @@ def _factory(
 def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """``model`` in ``dtype``; complex values, which ``Module.to`` would make real, take its complex type."""
 
-    def convert(value: Tensor) -> Tensor:
-        if value.is_complex():
-            return value.to(dtype.to_complex())
-        return value.to(dtype) if value.is_floating_point() else value
-
-    found: nn.Module = model._apply(convert)  # type: ignore[no-untyped-call]
-    return found
+    for value in (*model.parameters(), *model.buffers()):
+        if value.is_complex() or value.is_floating_point():
+            value.data = value.data.to(dtype.to_complex() if value.is_complex() else dtype)
+    return model
 
 
 @torch.no_grad()

@@ -252,7 +252,7 @@ def _independence(probe: _Probe) -> Iterator[str]:
     mixed = probe.batch(order)
     vectorised = type(task).samples is not Task.samples
     for row, index in enumerate(order):
-        if batch_digest(_row(mixed, row)) != batch_digest(probe.batch([index])):
+        if batch_digest(stack([mixed.sample(row)])) != batch_digest(probe.batch([index])):
             hint = " (samples() must take all draws from one generator before asking for the next)" * vectorised
             raise UsageError(
                 f"sample {index} depends on the order, the size or the repeats of the batch it is in{hint}"
@@ -261,13 +261,6 @@ def _independence(probe: _Probe) -> Iterator[str]:
         rngs = randomness.generators(task.key(seed, "train"), range(count))
         if batch_digest(stack([task.sample(rng) for rng in rngs])) != expected:
             yield "samples() gives other arrays than sample(), one by one, from the same generators"
-
-
-def _row(batch: Batch, row: int) -> Batch:
-    rows = slice(row, row + 1)
-    mask = None if batch.mask is None else batch.mask[rows]
-    meta = None if batch.meta is None else {name: column[rows] for name, column in batch.meta.items()}
-    return Batch(batch.x[rows], batch.y[rows], mask, meta)
 
 
 def _streams(probe: _Probe) -> Iterator[str]:

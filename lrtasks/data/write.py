@@ -45,7 +45,7 @@ from lrtasks.generators.base import SPLITS, Task, stack
 from lrtasks.machine import cores
 from lrtasks.processes import end_with_parent
 from lrtasks.progress import Progress
-from lrtasks.spec import Batch, Sample
+from lrtasks.spec import Batch
 
 DEFAULT_SPLIT = (0.96, 0.02, 0.02)
 LARGEST_SHARD = 1000
@@ -196,9 +196,9 @@ def _draw(
         digests += [_fingerprint(task, batch, row) for row in range(len(indices))]
         again = [index for index in indices if index in attempts]
         if again:
-            drawn = [_sample(batch, row) for row in range(len(indices))]
+            drawn = [batch.sample(row) for row in range(len(indices))]
             for index in again:
-                drawn[index - start] = _sample(draw(task, [index], plan.seed, shard.split, attempts[index]), 0)
+                drawn[index - start] = draw(task, [index], plan.seed, shard.split, attempts[index]).sample(0)
             batch = stack(drawn)
         yield indices, batch
 
@@ -458,11 +458,6 @@ def _conclude(store: Store, task: Task, plan: Manifest, shards: list[Shard], rec
         for shard in shards:
             store.remove(part_name(plan, shard))
     return manifest
-
-
-def _sample(batch: Batch, row: int) -> Sample:
-    meta = {name: values[row] for name, values in (batch.meta or {}).items()}
-    return Sample(batch.x[row], batch.y[row], None if batch.mask is None else batch.mask[row], meta or None)
 
 
 def _fingerprint(task: Task, batch: Batch, row: int) -> str | None:

@@ -10,7 +10,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -58,10 +58,11 @@ class Loaded(NamedTuple):
         return Batch(self.x.numpy(), self.y.numpy(), None if self.mask is None else self.mask.numpy(), self.meta)
 
 
+@dataclass(frozen=True)
 class BatchStream(Dataset[Loaded]):
     """Batches 0, 1, 2, ... of one stream.
 
-    Args:
+    Attributes:
         source: task or stored dataset.
         seed: seed of the stream.
         split: ``"train"``, ``"val"`` or ``"test"``.
@@ -72,52 +73,61 @@ class BatchStream(Dataset[Loaded]):
         world: number of processes; each takes an equal part of every batch.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        seed: int,
-        split: Split,
-        batch_size: int,
-        *,
-        samples: int | None = None,
-        rank: int = 0,
-        world: int = 1,
-    ) -> None:
-        if batch_size % world:
-            raise UsageError(f"batch_size must be a multiple of the number of processes ({world}), found {batch_size}")
-        if split == "train" and samples is not None and samples < batch_size:
-            raise UsageError(f"the training set must have at least batch_size ({batch_size}) samples, found {samples}")
-        self._source, self._seed, self._split = source, seed, split
-        self._batch_size, self._samples = batch_size, samples
-        part = batch_size // world
-        self._part = slice(rank * part, (rank + 1) * part)
+    source: Source
+    seed: int
+    split: Split
+    batch_size: int
+    samples: int | None = None
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        size, world, samples = self.batch_size, self.world, self.samples
+        if size % world:
+            raise UsageError(f"batch_size must be a multiple of the number of processes ({world}), found {size}")
+        if self.split == "train" and samples is not None and samples < size:
+            raise UsageError(f"the training set must have at least batch_size ({size}) samples, found {samples}")
 
     def whole(self) -> BatchStream:
         """The same stream as one process alone sees it."""
-        return BatchStream(self._source, self._seed, self._split, self._batch_size, samples=self._samples)
+        return replace(self, rank=0, world=1)
 
     def indices(self, number: int) -> np.ndarray:
         """Sample indices of batch ``number``, of all processes."""
-        first = number * self._batch_size
-        if self._samples is None:
-            return np.arange(first, first + self._batch_size)
-        if self._split != "train":
-            return np.arange(first, min(first + self._batch_size, self._samples))
+        size, samples = self.batch_size, self.samples
+        first = number * size
+        if samples is None:
+            return np.arange(first, first + size)
+        if self.split != "train":
+            return np.arange(first, min(first + size, samples))
         # An epoch ends when no whole batch is left, so that no batch straddles two orders.
-        epoch, position = divmod(number, self._samples // self._batch_size)
-        return _order(self._samples, self._seed, epoch)[position * self._batch_size : (position + 1) * self._batch_size]
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether a task draws the samples, so that a process may be forked after the first one."""
-        return isinstance(self._source, Task)
+        epoch, position = divmod(number, samples // size)
+        return _order(samples, self.seed, epoch)[position * size : (position + 1) * size]
 
     def __getitem__(self, number: int) -> Loaded:
         # A finite set is always the same samples (seed 0): the run's seed changes their order alone.
-        seed = self._seed if self._samples is None else 0
-        batch = self._source.batch(self.indices(number)[self._part].tolist(), seed, self._split)
+        seed = self.seed if self.samples is None else 0
+        part = self.batch_size // self.world
+        own = self.indices(number)[self.rank * part : (self.rank + 1) * part]
+        batch = self.source.batch(own.tolist(), seed, self.split)
         mask = None if batch.mask is None else torch.from_numpy(batch.mask)
         return Loaded(torch.from_numpy(batch.x), torch.from_numpy(batch.y), mask, batch.meta)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The first ``count`` batches of a stream on NumPy, made anew at each pass by ``workers`` background processes."""
+
+    stream: BatchStream
+    count: int
+    workers: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (loaded.batch for loaded in self.load())
+
+    def load(self, *, pin: bool = False) -> Generator[Loaded, None, None]:
+        """One pass, as :func:`load` makes it."""
+        return load(self.stream, range(self.count), workers=self.workers, pin=pin)
 
 
 @dataclass
@@ -126,19 +136,26 @@ class Streams:
 
     Attributes:
         train: the training stream.
-        val: the validation stream and its number of batches.
-        test: the test stream and its number of batches.
+        val: the validation batches.
+        test: the test batches.
         workers: background processes that make batches.
-        finite: whether training goes through a finite set; then the test is taken at the best validation score.
         digest: digest of the stored dataset; ``None`` for fresh samples.
     """
 
     train: BatchStream
-    val: tuple[BatchStream, int]
-    test: tuple[BatchStream, int]
+    val: Replay
+    test: Replay
     workers: int
-    finite: bool
     digest: str | None = None
+
+    @property
+    def finite(self) -> bool:
+        """Whether training goes through a finite set; then the test is taken at the best validation score."""
+        return self.train.samples is not None
+
+    def training(self, count: int) -> Replay:
+        """The first training batches, as one process alone sees them."""
+        return Replay(self.train.whole(), count, self.workers)
 
 
 def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Streams:
@@ -149,30 +166,33 @@ def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Strea
     Raises:
         UsageError: if the dataset cannot be read or does not fit.
     """
-    task, budget, seed, count = config.task, config.budget, config.seed, worker_count(workers)
-    size = budget.batch_size
-    share = {"rank": fabric.global_rank, "world": fabric.world_size}
-    if config.data is None:
-        train = BatchStream(task, seed, "train", size, samples=budget.train_samples, **share)
-        val = BatchStream(task, HELD_OUT_SEED, "val", size), budget.val_batches
-        test = BatchStream(task, HELD_OUT_SEED, "test", size), budget.test_batches
-        return Streams(train, val, test, count, budget.train_samples is not None)
-    if budget.train_samples is not None:
-        raise UsageError("train_samples belongs to fresh samples; a stored dataset has its own size")
-    from lrtasks.data import open_dataset
+    task, budget, count = config.task, config.budget, worker_count(workers)
+    source: Source = task
+    samples: dict[str, int] = {} if budget.train_samples is None else {"train": budget.train_samples}
+    digest = None
+    if config.data is not None:
+        if budget.train_samples is not None:
+            raise UsageError("train_samples belongs to fresh samples; a stored dataset has its own size")
+        from lrtasks.data import open_dataset
 
-    dataset = open_dataset(config.data)
-    dataset.check_task(task)
-    samples = dataset.counts
-    for split in SPLITS:
-        if not samples.get(split):
-            raise UsageError(f"{config.data} has no {split} samples; generate it with a --split that leaves some")
-    train = BatchStream(dataset, seed, "train", size, samples=samples["train"], **share)
-    val, test = (
-        (BatchStream(dataset, HELD_OUT_SEED, split, size, samples=samples[split]), -(-samples[split] // size))
-        for split in SPLITS[1:]
-    )
-    return Streams(train, val, test, count, True, hashlib.sha256(dataset.manifest.to_json()).hexdigest())
+        source = dataset = open_dataset(config.data)
+        dataset.check_task(task)
+        samples = dataset.counts
+        for split in SPLITS:
+            if not samples.get(split):
+                raise UsageError(f"{config.data} has no {split} samples; generate it with a --split that leaves some")
+        digest = hashlib.sha256(dataset.manifest.to_json()).hexdigest()
+    share = {"rank": fabric.global_rank, "world": fabric.world_size}
+    train = BatchStream(source, config.seed, "train", budget.batch_size, samples.get("train"), **share)
+    val = held_out(source, "val", budget.batch_size, samples.get("val"), budget.val_batches, count)
+    test = held_out(source, "test", budget.batch_size, samples.get("test"), budget.test_batches, count)
+    return Streams(train, val, test, count, digest)
+
+
+def held_out(source: Source, split: Split, size: int, samples: int | None, batches: int, workers: int) -> Replay:
+    """Validation or test batches of ``size``: all of a finite set, else the first ``batches``."""
+    count = batches if samples is None else -(-samples // size)
+    return Replay(BatchStream(source, HELD_OUT_SEED, split, size, samples), count, workers)
 
 
 def check_batch(batch: Loaded, task: Task) -> None:
@@ -194,7 +214,7 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
         workers: largest number of processes; 0 makes the batches here.
         pin: put batches into page-locked memory, from which they go faster to a GPU.
     """
-    if workers and numbers and stream.is_drawn:
+    if workers and numbers and isinstance(stream.source, Task):  # a process may be forked after it drew a sample
         began = time.monotonic()
         first = stream[numbers[0]]
         if (time.monotonic() - began) * len(numbers) < SECONDS_TO_START:
@@ -221,18 +241,6 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
         if isinstance(loaded, UsageError):
             raise loaded
         yield loaded
-
-
-@dataclass(frozen=True)
-class Replay:
-    """The first ``count`` batches of a stream on NumPy, made anew at each pass."""
-
-    stream: BatchStream
-    count: int
-    workers: int
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (loaded.batch for loaded in load(self.stream, range(self.count), workers=self.workers))
 
 
 def worker_count(workers: int | str) -> int:

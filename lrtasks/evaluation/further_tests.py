@@ -13,7 +13,7 @@ from torch import nn
 
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.evaluation import loop
-from lrtasks.evaluation.batches import HELD_OUT_SEED, BatchStream, Replay, Streams
+from lrtasks.evaluation.batches import BatchStream, Replay, held_out
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.generators.base import SPLITS, Task
 from lrtasks.metrics import VAL_SOLVED, scaled_score
@@ -41,13 +41,10 @@ class FurtherTest(NamedTuple):
     task: Task
     data: StoredDataset | None = None
 
-    def stream(self, batch_size: int, batches: int) -> tuple[BatchStream, int]:
-        """The test stream and its number of batches: all of stored samples, else a part of ``batches``."""
-        if self.data is None:
-            return BatchStream(self.task, HELD_OUT_SEED, "test", batch_size), max(1, batches // SHARE)
-        samples = self.data.counts["test"]
-        stream = BatchStream(self.data, HELD_OUT_SEED, "test", batch_size, samples=samples)
-        return stream, -(-samples // batch_size)
+    def batches(self, batch_size: int, batches: int, workers: int) -> Replay:
+        """The test batches: all of stored samples, else a part of as many as ``batches``."""
+        source, samples = (self.task, None) if self.data is None else (self.data, self.data.counts["test"])
+        return held_out(source, "test", batch_size, samples, max(1, batches // SHARE), workers)
 
 
 def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
@@ -77,38 +74,43 @@ def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
     return found
 
 
-def score_further(fabric: Fabric, model: nn.Module, config: RunConfig, streams: Streams, record: RunRecord) -> None:
+def score_further(
+    fabric: Fabric,
+    model: nn.Module,
+    config: RunConfig,
+    tests: Mapping[str, FurtherTest],
+    workers: int,
+    record: RunRecord,
+) -> None:
     """Score a trained model on its further tests, and note scores and baselines by the test's name.
 
     The tokens of a batch stay about the same. A model that cannot run at a length gets no score there, and a note.
     """
-    for name, further in further_tests(config).items():
+    for name, further in tests.items():
         task = further.task
         batch_size = max(1, round(config.budget.batch_size * config.task.input.length / task.input.length))
-        test, count = further.stream(batch_size, config.budget.test_batches)
-        train = BatchStream(task, config.seed, "train", batch_size)
+        test = further.batches(batch_size, config.budget.test_batches, workers)
+        train = Replay(BatchStream(task, config.seed, "train", batch_size), BASELINE_BATCHES, workers)
         record.scores[name] = {}
         try:
             with _at_specs_of(model, task):
-                scorer = loop.score(fabric, model, task, test, count, streams.workers, slices=False)
+                scorer = loop.score(fabric, model, task, test, slices=False)
             record.scores[name], record.errors[name] = scorer.scores(), scorer.error()
         except Exception as error:  # whatever a model does at a length that it was not made for
             reason = error if isinstance(error, (UsageError, loop.DivergedError)) else in_one_line(error)
             record.notes.append(f"test {name}: not possible: {reason}")
             continue
-        replays = Replay(train, BASELINE_BATCHES, streams.workers), Replay(test, count, streams.workers)
-        record.further_baselines[name] = baseline_scores(task, *replays)
+        record.further_baselines[name] = baseline_scores(task, train, test)
 
 
-def note_summary(config: RunConfig, record: RunRecord) -> None:
+def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunRecord) -> None:
     """Note scaled scores, the generalisation length, and when validation was solved."""
-    tests = {"test": config.task, **{name: further.task for name, further in further_tests(config).items()}}
-    for name in tests:
+    lengths = {"test": task.input.length, **{name: test.task.input.length for name, test in further.items()}}
+    for name in lengths:
         score, floor = record.score_of(name), record.floor(name)
         record.scaled[name] = None if score is None or floor is None else scaled_score(score, floor)
-    lengths = sorted((task.input.length, record.scaled[name]) for name, task in tests.items() if _by_length(name))
     reached = None
-    for length, value in lengths:
+    for length, value in sorted((length, record.scaled[name]) for name, length in lengths.items() if _by_length(name)):
         if value is None or value < GENERALISES or not math.isfinite(value):
             break
         reached = length

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
-from lrtasks.evaluation.batches import BatchStream, Loaded, Streams, check_batch, load
+from lrtasks.evaluation.batches import Loaded, Replay, Streams, check_batch, load
 from lrtasks.evaluation.optimiser import loss_named, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
@@ -171,33 +171,25 @@ def train(
     return state
 
 
-def score(
-    fabric: Fabric,
-    model: nn.Module,
-    task: Task,
-    stream: BatchStream,
-    count: int,
-    workers: int,
-    *,
-    slices: bool = True,
-) -> Scorer:
-    """Score ``model`` on the first ``count`` batches of ``stream``, in evaluation mode."""
+def score(fabric: Fabric, model: nn.Module, task: Task, batches: Replay, *, slices: bool = True) -> Scorer:
+    """Score ``model`` on ``batches``, in evaluation mode."""
     scorer = Scorer(task, slices=slices)
-    for batch, prediction in predictions(fabric, model, task, stream, count, workers):
+    for batch, prediction in predictions(fabric, model, task, batches):
         scorer.update(prediction, batch.batch)
     return scorer
 
 
-def predictions(
-    fabric: Fabric, model: nn.Module, task: Task, stream: BatchStream, count: int, workers: int
-) -> Iterator[tuple[Loaded, np.ndarray]]:
+def predictions(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -> Iterator[tuple[Loaded, np.ndarray]]:
     """Yield batches with what ``model`` predicts for them: real values, or the most likely class."""
     training, masked = model.training, takes_mask(model)
-    batches = load(stream, range(count), workers=workers, pin=fabric.device.type == "cuda")
     model.eval()
     try:
-        with closing(batches), torch.no_grad(), fabric.autocast():
-            for batch in batches:
+        with (
+            closing(batches.load(pin=fabric.device.type == "cuda")) as loaded,
+            torch.no_grad(),
+            fabric.autocast(),
+        ):
+            for batch in loaded:
                 moved = _to_device(batch, fabric.device)
                 output = forward(model, moved, masked)
                 check_output(output, moved.x, task, training=False)
@@ -261,7 +253,7 @@ def _evaluate_and_note(
     """Add a point to the curve and, on a finite training set, keep the weights if they are the best."""
     if not all(bool(value.isfinite().all()) for value in model.parameters()):
         raise DivergedError(f"the weights were no longer finite at step {state.step}")
-    val = score(fabric, model, task, *streams.val, streams.workers, slices=False).scores()
+    val = score(fabric, model, task, streams.val, slices=False).scores()
     # processes must not part ways over the last bits of a score
     val = fabric.broadcast(val)
     state.curve.append({"step": state.step, "loss": state.loss_sum / state.loss_count, **val})

@@ -30,7 +30,7 @@ from lrtasks.evaluation.environment import (
     peak_memory_bytes,
     reset_peak_memory,
 )
-from lrtasks.evaluation.further_tests import further_tests, note_summary, score_further
+from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
 from lrtasks.files import held, make_folder, refuse_links, remove_partials
@@ -114,7 +114,7 @@ def run(
     tracked = tracker_names(trackers)
     fabric = make_fabric(device, config.budget.precision)
     with _private_random_numbers(fabric.device), own_threads(fabric, config):
-        further_tests(config)  # an impossible length is an error before the run
+        further = further_tests(config)  # now, since an impossible length is an error before the run
         streams = make_streams(config, workers, fabric)
         config = replace(config, data_digest=streams.digest)
         # those of the first process: an own object has another digest in every process
@@ -125,7 +125,7 @@ def run(
                 # another process may have finished it between the look above and the lock
                 record = None if overwrite else _finished(fabric, folder, digest)
                 if record is None:
-                    return _Run(fabric, config, digest, streams, folder, tracked, quiet).carry_out(overwrite)
+                    return _Run(fabric, config, digest, streams, further, folder, tracked, quiet).carry_out(overwrite)
         if fabric.is_global_zero:
             _tidy(folder)
             track_finished(tracked, folder, record)
@@ -179,6 +179,7 @@ class _Run:
     config: RunConfig
     digest: str
     streams: Streams
+    further: Mapping[str, FurtherTest]
     folder: Path
     tracked: tuple[str, ...]
     quiet: bool
@@ -240,9 +241,7 @@ class _Run:
     def _validation_floor(self) -> float:
         """The best baseline's score on the validation stream."""
         check_batch(self.streams.train[0], self.config.task)
-        train = Replay(self.streams.train.whole(), BASELINE_BATCHES, self.streams.workers)
-        val = Replay(*self.streams.val, self.streams.workers)
-        scores = baseline_scores(self.config.task, train, val)
+        scores = baseline_scores(self.config.task, self.streams.training(BASELINE_BATCHES), self.streams.val)
         return max(score[self.config.task.metric] for score in scores.values())
 
     def _note(self, state: loop.State) -> None:
@@ -270,23 +269,19 @@ class _Run:
         """Score the trained model, and note scores, breakdowns, diagnostics and baselines."""
         record, task, streams = self.record, self.config.task, self.streams
         self._draw_predictions()
-        scorer = loop.score(self.fabric, self.model, task, *streams.test, streams.workers)
+        scorer = loop.score(self.fabric, self.model, task, streams.test)
         record.scores["test"], record.slices = scorer.scores(), scorer.slices()
         record.errors["test"] = scorer.error()
         # now, since they describe the last batch that the model saw
         record.diagnostics = diagnostics(self.model)
-        train = streams.train.whole()
         if task.input.kind == "token" and self.config.data is None:
             self._note_overlap()
         if streams.finite:
-            count = min(streams.test[1], self.config.budget.steps)
-            scorer = loop.score(self.fabric, self.model, task, train, count, streams.workers, slices=False)
-            record.scores["train"] = scorer.scores()
-        record.baselines = baseline_scores(
-            task, Replay(train, BASELINE_BATCHES, streams.workers), Replay(*streams.test, streams.workers)
-        )
-        score_further(self.fabric, self.model, self.config, streams, record)
-        note_summary(self.config, record)
+            train = streams.training(min(streams.test.count, self.config.budget.steps))
+            record.scores["train"] = loop.score(self.fabric, self.model, task, train, slices=False).scores()
+        record.baselines = baseline_scores(task, streams.training(BASELINE_BATCHES), streams.test)
+        score_further(self.fabric, self.model, self.config, self.further, streams.workers, record)
+        note_summary(task, self.further, record)
 
     def _note_overlap(self) -> None:
         """In a small space, note how many test inputs occur in training as well."""
@@ -306,8 +301,8 @@ class _Run:
             return
         from lrtasks.generators.preview import save_predictions
 
-        stream, _ = self.streams.test
-        for loaded, prediction in loop.predictions(self.fabric, self.model, task, stream, 1, 0):
+        first = Replay(self.streams.test.stream, 1, workers=0)
+        for loaded, prediction in loop.predictions(self.fabric, self.model, task, first):
             save_predictions(task, loaded.batch, prediction, self.folder / PANEL)
 
     def _close(self, status: str, *notes: str) -> None:

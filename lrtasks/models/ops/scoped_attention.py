@@ -3,8 +3,8 @@
 The parallel form :func:`attend` works in tiles. A tile is a block of queries with the stretch of keys that any of them
 sees, so that the scores of a sequence of n positions take n (w + block) numbers with a window w, and n C with chunks of
 C; no n × n array exists. Queries that see all keys go block by block, and only past keys count if causal.
-:func:`attend_step` is the streaming form. Positions count in ranks here: 0, 1, ... along the
-(compressed) sequence.
+:meth:`ScopedAttention.step` is the streaming form. Positions count in ranks here: 0, 1, ... along the (compressed)
+sequence.
 
 Letters: ``n`` positions, ``e`` width of queries and keys, ``f`` width of values.
 """
@@ -336,48 +336,6 @@ class Memory:
         return Memory(pushed(self.k, k), pushed(self.v, v), place, self.count + (1 if active is None else active))
 
 
-def attend_step(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    memory: Memory,
-    position: int,
-    active: Tensor | None = None,
-    *,
-    scope: Scope,
-    function: AttentionFunction,
-    bias: Bias | None = None,
-) -> tuple[Tensor, Memory]:
-    """One position of :func:`attend` with a causal scope.
-
-    Args:
-        q: ``(batch, e)``.
-        k: ``(batch, e)``.
-        v: ``(batch, f)``.
-        memory: keys so far; ``bias`` measures distances between their positions, or ranks if it holds none.
-        position: original position.
-        active: ``(batch,)`` bool, rows whose key is stored; the output of the others means nothing. None for all.
-        scope: as in the parallel form, and so what follows.
-        function: likewise.
-        bias: likewise.
-
-    Returns:
-        ``(batch, f)`` and the memory with the new keys.
-    """
-    memory = memory.push(k, v, position, active)
-    rank = memory.count.unsqueeze(1) - 1
-    ranks = rank + torch.arange(1 - memory.k.shape[1], 1, device=q.device)
-    first = scope.first(rank)
-    # a row without any key yet has rank -1
-    divisor = scope.window or (rank - first + 1).clamp_min(1).to(q.dtype)
-    scores = (memory.k @ q.unsqueeze(2)).squeeze(2) / (math.sqrt(q.shape[-1]) if function == "softmax" else divisor)
-    if bias is not None:
-        scores = scores + bias(ranks - rank if memory.position is None else memory.position - position)
-    scores = scores.masked_fill((ranks < first) | (ranks < 0), -torch.inf)
-    weights = attention_weights(scores, function, padded=active is not None)
-    return (weights.unsqueeze(1) @ memory.v).squeeze(1), memory
-
-
 class ScopedAttention(nn.Module):
     """:func:`attend`, and its streaming form.
 
@@ -428,20 +386,39 @@ class ScopedAttention(nn.Module):
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, memory: Memory, position: int, active: Tensor | None = None
     ) -> tuple[Tensor, Memory]:
-        """One position, as :func:`attend_step`."""
-        return attend_step(q, k, v, memory, position, active, scope=self.scope, function=self.function, bias=self.bias)
+        """One position of a causal scope.
+
+        Args:
+            q: ``(batch, e)``.
+            k: ``(batch, e)``.
+            v: ``(batch, f)``.
+            memory: keys so far; the bias measures distances between their positions, or ranks if it holds none.
+            position: original position.
+            active: ``(batch,)`` bool, rows whose key is stored; the output of the others means nothing. None for all.
+
+        Returns:
+            ``(batch, f)`` and the memory with the new keys.
+        """
+        memory = memory.push(k, v, position, active)
+        rank = memory.count.unsqueeze(1) - 1
+        ranks = rank + torch.arange(1 - memory.k.shape[1], 1, device=q.device)
+        first = self.scope.first(rank)
+        # a row without any key yet has rank -1
+        divisor = self.scope.window or (rank - first + 1).clamp_min(1).to(q.dtype)
+        scale: float | Tensor = math.sqrt(q.shape[-1]) if self.function == "softmax" else divisor
+        scores = (memory.k @ q.unsqueeze(2)).squeeze(2) / scale
+        if self.bias is not None:
+            scores = scores + self.bias(ranks - rank if memory.position is None else memory.position - position)
+        scores = scores.masked_fill((ranks < first) | (ranks < 0), -torch.inf)
+        weights = attention_weights(scores, self.function, padded=active is not None)
+        return (weights.unsqueeze(1) @ memory.v).squeeze(1), memory
 
 
 class SharedAttention(ScopedAttention):
     """Attention on a shared representation z: queries z ⊙ γ_0 + β_0, keys z ⊙ γ_1 + β_1 (MEGA, sections 3.2 to 3.4).
 
-    Args:
+    Args, beside those of :class:`ScopedAttention`:
         widths: of z and of the values.
-        length: as :class:`ScopedAttention` takes it, and what follows.
-        scope: likewise.
-        function: likewise.
-        bias: likewise.
-        by_rank: likewise.
         rotary: turn queries and keys by their original positions; z must have an even width.
         truncated: cut the normal draws of γ (standard deviation 0.02) at 0.04.
     """
