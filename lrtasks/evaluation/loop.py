@@ -26,9 +26,10 @@ from lrtasks.evaluation.optimiser import loss_named, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
 from lrtasks.metrics import VAL_SOLVED, scaled_score
-from lrtasks.models.base import offered, recompute_blocks, takes_mask
+from lrtasks.models.base import Backbone, offered, recompute_blocks, takes_mask
 from lrtasks.progress import Progress
 from lrtasks.run_config import RunConfig
+from lrtasks.spec import IGNORED
 
 CHECKPOINT = "checkpoint.pt"
 WEIGHTS = "weights.pt"
@@ -94,6 +95,7 @@ def train(
     """
     task, budget, seed = config.task, config.budget, config.seed
     loss_function, masked = loss_named(task.loss), takes_mask(model)
+    selects = type(model) is Backbone and task.target.kind == "token" and not task.target.pooled
     if budget.checkpoint_blocks:
         recompute_blocks(model)
     wrapped, optimiser = fabric.setup(model, make_optimiser(model, budget))
@@ -121,12 +123,19 @@ def train(
             set_rate(optimiser, budget.rate(state.step))
             if state.step == numbers.start:
                 check_batch(batch, task)
+            # found on the CPU: on a GPU the step would wait for their number
+            places = [labelled(part.y) if selects else None for part in _split(batch, budget.accumulate)]
             batch = _to_device(batch, fabric.device)
             before = (_hidden_state(model), batch.x.clone()) if state.step == numbers.start else None
             parts = _split(batch, budget.accumulate)
-            for number, part in enumerate(parts, start=1):
+            for number, (part, at) in enumerate(zip(parts, places, strict=True), start=1):
                 with fabric.no_backward_sync(wrapped, enabled=number < len(parts)):
-                    output = forward(wrapped, part, masked)
+                    if at is None:
+                        output = forward(wrapped, part, masked)
+                    else:
+                        at = at.to(fabric.device, non_blocking=True)
+                        output = forward(wrapped, part, masked, places=at)
+                        part = part._replace(y=part.y.flatten()[at].unsqueeze(0))
                     if before is not None and number == 1:
                         check_output(output, part, task, training=True)
                         _check_unchanged(model, batch, *before)
@@ -211,15 +220,17 @@ def predictions(
         model.train(training)
 
 
-def forward(model: nn.Module, batch: Loaded, masked: bool) -> Tensor:
+def forward(model: nn.Module, batch: Loaded, masked: bool, **options: Tensor) -> Tensor:
     """Call ``model``, with the padding mask if there is one and it takes it (:func:`takes_mask`)."""
-    output: Tensor = model(batch.x, mask=batch.mask) if masked and batch.mask is not None else model(batch.x)
+    if masked and batch.mask is not None:
+        options = {"mask": batch.mask, **options}
+    output: Tensor = model(batch.x, **options)
     return output
 
 
 def check_output(output: Any, batch: Loaded, task: Task, *, training: bool) -> None:
     """Raise :class:`UsageError` unless a model's output fits the task's target."""
-    expected = (len(batch.y), task.target.length, task.target.width)
+    expected = (*batch.y.shape[:2], task.target.width)
     if not isinstance(output, Tensor):
         raise UsageError(f"forward must return one tensor of shape {expected}, found {type(output).__name__}")
     if tuple(output.shape) != expected:
@@ -293,6 +304,12 @@ def _extra_losses(model: nn.Module) -> Tensor | float:
             raise UsageError(f"extra_losses of {name or 'the model'} must return a dictionary of scalar tensors")
         total = total + sum(found.values())
     return total
+
+
+def labelled(y: Tensor) -> Tensor | None:
+    """Places of the labels among all positions of a batch; None where they are half of them or more."""
+    places = (y.flatten() != IGNORED).nonzero().squeeze(1)
+    return places if 2 * len(places) < y.numel() else None
 
 
 def _split(batch: Loaded, count: int) -> list[Loaded]:
