@@ -26,9 +26,14 @@ from lrtasks.evaluation.optimiser import loss_named, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
 from lrtasks.metrics import VAL_SOLVED, scaled_score
+<<<<<<< HEAD
 from lrtasks.models.base import extra_losses, output_misfit, recompute_blocks, takes_mask
+=======
+from lrtasks.models.base import Backbone, offered, recompute_blocks, takes_mask
+>>>>>>> speed
 from lrtasks.progress import Progress
 from lrtasks.run_config import RunConfig
+from lrtasks.spec import IGNORED
 
 CHECKPOINT = "checkpoint.pt"
 WEIGHTS = "weights.pt"
@@ -94,6 +99,7 @@ def train(
     """
     task, budget, seed = config.task, config.budget, config.seed
     loss_function, masked = loss_named(task.loss), takes_mask(model)
+    selects = type(model) is Backbone and task.target.kind == "token" and not task.target.pooled
     if budget.checkpoint_blocks:
         recompute_blocks(model)
     wrapped, optimiser = fabric.setup(model, make_optimiser(model, budget))
@@ -121,12 +127,19 @@ def train(
             set_rate(optimiser, budget.rate(state.step))
             if state.step == numbers.start:
                 check_batch(batch, task)
+            # found on the CPU: on a GPU the step would wait for their number
+            places = [labelled(part.y) if selects else None for part in _split(batch, budget.accumulate)]
             batch = _to_device(batch, fabric.device)
             before = (_hidden_state(model), batch.x.clone()) if state.step == numbers.start else None
             parts = _split(batch, budget.accumulate)
-            for number, part in enumerate(parts, start=1):
+            for number, (part, at) in enumerate(zip(parts, places, strict=True), start=1):
                 with fabric.no_backward_sync(wrapped, enabled=number < len(parts)):
-                    output = forward(wrapped, part, masked)
+                    if at is None:
+                        output = forward(wrapped, part, masked)
+                    else:
+                        at = at.to(fabric.device, non_blocking=True)
+                        output = forward(wrapped, part, masked, places=at)
+                        part = part._replace(y=part.y.flatten()[at].unsqueeze(0))
                     if before is not None and number == 1:
                         check_output(output, part.x, task, training=True)
                         _check_unchanged(model, batch, *before)
@@ -204,16 +217,27 @@ def predictions(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -
         model.train(training)
 
 
-def forward(model: nn.Module, batch: Loaded, masked: bool) -> Tensor:
+def forward(model: nn.Module, batch: Loaded, masked: bool, **options: Tensor) -> Tensor:
     """Call ``model``, with the padding mask if there is one and it takes it (:func:`takes_mask`)."""
-    output: Tensor = model(batch.x, mask=batch.mask) if masked and batch.mask is not None else model(batch.x)
+    if masked and batch.mask is not None:
+        options = {"mask": batch.mask, **options}
+    output: Tensor = model(batch.x, **options)
     return output
 
 
+<<<<<<< HEAD
 def check_output(output: Any, x: Tensor, task: Task, *, training: bool) -> None:
     """Raise :class:`UsageError` unless a model's output for ``x`` fits the task's target."""
     problem = output_misfit(output, x, task.input, task.target)
     if problem:
+=======
+def check_output(output: Any, batch: Loaded, task: Task, *, training: bool) -> None:
+    """Raise :class:`UsageError` unless a model's output fits the task's target."""
+    expected = (*batch.y.shape[:2], task.target.width)
+    if not isinstance(output, Tensor):
+        raise UsageError(f"forward must return one tensor of shape {expected}, found {type(output).__name__}")
+    if tuple(output.shape) != expected:
+>>>>>>> speed
         mode = "training" if training else "evaluation"
         raise UsageError(f"output of forward in {mode} {problem} (task {task.name})")
     if training and not output.requires_grad:
@@ -270,6 +294,12 @@ def _solved(state: State, config: RunConfig, floor: float | None) -> bool:
         return True
     last = [point[config.task.metric] for point in state.curve[-2:]]
     return floor is not None and len(last) == 2 and all(scaled_score(value, floor) >= VAL_SOLVED for value in last)
+
+
+def labelled(y: Tensor) -> Tensor | None:
+    """Places of the labels among all positions of a batch; None where they are half of them or more."""
+    places = (y.flatten() != IGNORED).nonzero().squeeze(1)
+    return places if 2 * len(places) < y.numel() else None
 
 
 def _split(batch: Loaded, count: int) -> list[Loaded]:

@@ -152,12 +152,17 @@ class Backbone(nn.Module):
         self.final_norm: nn.Module = nn.Identity()
         self.decoder = nn.Linear(d_model, target.width * (target.length if target.pooled else 1))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, places: Tensor | None = None) -> Tensor:
+        """As above; with ``places``, only the outputs there, ``(1, places, target.width)``.
+
+        Places count along ``batch`` and ``target.length`` together; the target is not pooled.
+        """
         # padding of any value, NaN included, must neither reach an output nor make a gradient NaN
         hidden = self.encoder(hide(x, mask) if self.input.kind == "real" else x)
         for block in self.blocks:
             hidden = recomputed(block, hidden, mask) if self.recomputes and self.training else block(hidden, mask)
-        y: Tensor = self.decoder(self._read(self.final_norm(hidden), mask))
+        read = self._read(self.final_norm(hidden), mask)
+        y: Tensor = self.decoder(read if places is None else read.flatten(0, 1)[places].unsqueeze(0))
         return y.reshape(-1, self.target.length, self.target.width) if self.target.pooled else y
 
     def initial_state(self, batch: int) -> list[Any]:

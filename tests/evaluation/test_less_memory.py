@@ -13,7 +13,7 @@ from toys import Labels, Net
 import lrtasks
 from lrtasks.budget import Budget
 from lrtasks.errors import UsageError
-from lrtasks.evaluation import checkpoint
+from lrtasks.evaluation import checkpoint, loop
 from lrtasks.evaluation.optimiser import LOSSES
 from lrtasks.models.base import recompute_blocks
 from lrtasks.models.factory import model_factory
@@ -39,6 +39,32 @@ def test_a_batch_in_parts_gives_the_same_weights(tmp_path: Path, task: Any) -> N
     for parts in (2, 3):
         found = weights("attention", tmp_path / str(parts), task, hyper, accumulate=parts)
         assert all(torch.allclose(found[name], value, rtol=0, atol=1e-5) for name, value in whole.items())
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "balanced-cross-entropy"])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_logits_at_labelled_positions_alone_give_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str, parts: int
+) -> None:
+    task = lrtasks.make("mqar", preset="small")
+    monkeypatch.setattr(type(task), "loss", loss)
+    rows: dict[bool, list[int]] = {True: [], False: []}
+    linear = torch.nn.Linear.forward
+    found = {}
+    for selecting, seen in rows.items():
+
+        def spy(layer: torch.nn.Linear, x: torch.Tensor, seen: list[int] = seen) -> torch.Tensor:
+            if layer.training and layer.out_features == task.target.width:
+                seen.append(x[..., 0].numel())
+            return linear(layer, x)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.nn.Linear, "forward", spy)
+            if not selecting:
+                patch.setattr(loop, "labelled", lambda _: None)
+            found[selecting] = weights("attention", tmp_path / str(selecting), task, {"d_model": 8}, accumulate=parts)
+    assert 0 < sum(rows[True]) < sum(rows[False]) / 5
+    assert all(torch.allclose(found[True][name], value, rtol=0, atol=1e-5) for name, value in found[False].items())
 
 
 @pytest.mark.parametrize("name", LOSSES)
