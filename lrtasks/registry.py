@@ -105,7 +105,7 @@ class Registry(Generic[T]):
         known = self.names()
         if chosen == "all":
             return known
-        words = chosen.split(",") if isinstance(chosen, str) else list(chosen)
+        words = [word.strip() for word in chosen.split(",")] if isinstance(chosen, str) else list(chosen)
         names = [name for word in words for name in self._lists.get(word, [word])]
         for name in names:
             if ":" not in name and split_preset(name)[0] not in known:

@@ -61,6 +61,17 @@ def test_a_budget_is_taken_whole(tmp_path: Path) -> None:
     assert record.budget == budget.identifying()
 
 
+def test_a_python_object_is_passed_again_to_load_its_weights(tmp_path: Path) -> None:
+    run(Layer, tmp_path, "shift", length=8, shifts=2, window=3)
+    (folder,) = (file.parent for file in tmp_path.rglob("record.json"))
+    with pytest.raises(lrtasks.UsageError, match=r"load_model\(folder, model=Layer\)"):
+        lrtasks.load_model(folder)
+    trained, fresh = (lrtasks.load_model(folder, model=Layer, trained=trained) for trained in (True, False))
+    x = torch.ones(1, 8, 3)
+    assert trained(x).shape == (1, 8, 2)
+    assert not torch.equal(trained(x), fresh(x))
+
+
 @pytest.mark.parametrize("task", ["shift", "shift@trend"])
 def test_a_trained_model_is_loaded_at_another_length(task: str, tmp_path: Path) -> None:
     run("dlr", tmp_path, task, length=16, shifts=8, d_model=8, d_state=4)

@@ -236,6 +236,8 @@ def sweep(
 
     An option with commas varies. Example: lrtasks sweep --task shift --models dlr,attention --length 1024,4096,16384
     """
+    if "," in task:
+        raise UsageError(f"sweep takes one task, found {task}; several: lrtasks suite --models {models} --tasks {task}")
     chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
     wanted = suite_from_options(context, chosen, how.pop("given"))
 

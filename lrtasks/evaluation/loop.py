@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,10 @@ from lrtasks.evaluation.optimiser import loss_named, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
 from lrtasks.metrics import VAL_SOLVED, scaled_score
-<<<<<<< HEAD
-from lrtasks.models.base import extra_losses, output_misfit, recompute_blocks, takes_mask
-=======
-from lrtasks.models.base import Backbone, offered, recompute_blocks, takes_mask
->>>>>>> speed
+from lrtasks.models.base import Backbone, extra_losses, output_misfit, recompute_blocks, takes_mask
 from lrtasks.progress import Progress
 from lrtasks.run_config import RunConfig
-from lrtasks.spec import IGNORED
+from lrtasks.spec import IGNORED, Spec
 
 CHECKPOINT = "checkpoint.pt"
 WEIGHTS = "weights.pt"
@@ -134,14 +130,16 @@ def train(
             parts = _split(batch, budget.accumulate)
             for number, (part, at) in enumerate(zip(parts, places, strict=True), start=1):
                 with fabric.no_backward_sync(wrapped, enabled=number < len(parts)):
+                    x, target = part.x, task.target
                     if at is None:
                         output = forward(wrapped, part, masked)
                     else:
                         at = at.to(fabric.device, non_blocking=True)
                         output = forward(wrapped, part, masked, places=at)
                         part = part._replace(y=part.y.flatten()[at].unsqueeze(0))
+                        x, target = x[:1], replace(target, length=len(at))
                     if before is not None and number == 1:
-                        check_output(output, part.x, task, training=True)
+                        check_output(output, x, task, target=target, training=True)
                         _check_unchanged(model, batch, *before)
                     if len(parts) == 1:
                         loss = loss_function(output, part.y) + extra_losses(model, fabric.device)
@@ -225,19 +223,10 @@ def forward(model: nn.Module, batch: Loaded, masked: bool, **options: Tensor) ->
     return output
 
 
-<<<<<<< HEAD
-def check_output(output: Any, x: Tensor, task: Task, *, training: bool) -> None:
-    """Raise :class:`UsageError` unless a model's output for ``x`` fits the task's target."""
-    problem = output_misfit(output, x, task.input, task.target)
+def check_output(output: Any, x: Tensor, task: Task, *, target: Spec | None = None, training: bool) -> None:
+    """Raise :class:`UsageError` unless a model's output for ``x`` fits the task's target, or another one."""
+    problem = output_misfit(output, x, task.input, target or task.target)
     if problem:
-=======
-def check_output(output: Any, batch: Loaded, task: Task, *, training: bool) -> None:
-    """Raise :class:`UsageError` unless a model's output fits the task's target."""
-    expected = (*batch.y.shape[:2], task.target.width)
-    if not isinstance(output, Tensor):
-        raise UsageError(f"forward must return one tensor of shape {expected}, found {type(output).__name__}")
-    if tuple(output.shape) != expected:
->>>>>>> speed
         mode = "training" if training else "evaluation"
         raise UsageError(f"output of forward in {mode} {problem} (task {task.name})")
     if training and not output.requires_grad:
@@ -297,9 +286,9 @@ def _solved(state: State, config: RunConfig, floor: float | None) -> bool:
 
 
 def labelled(y: Tensor) -> Tensor | None:
-    """Places of the labels among all positions of a batch; None where they are half of them or more."""
+    """Places of the labels among all positions of a batch; None where there are none, or half of them or more."""
     places = (y.flatten() != IGNORED).nonzero().squeeze(1)
-    return places if 2 * len(places) < y.numel() else None
+    return places if 0 < 2 * len(places) < y.numel() else None
 
 
 def _split(batch: Loaded, count: int) -> list[Loaded]:
@@ -317,7 +306,7 @@ def _seed_step(seed: int, step: int, rank: int) -> None:
     number = int.from_bytes(digest, "little") >> 1
     # not torch.manual_seed: for each kind of device that is not in use it formats the stack, a millisecond in all
     torch.default_generator.manual_seed(number)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(number)
     np.random.seed(number & 0xFFFFFFFF)
     random.seed(number)

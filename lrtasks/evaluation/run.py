@@ -36,6 +36,7 @@ from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
 from lrtasks.files import held, make_folder, refuse_links, remove_partials
 from lrtasks.generators.base import Task, registry
 from lrtasks.generators.splits import overlap
+from lrtasks.models import names as model_names
 from lrtasks.models.base import Backbone, ModelLike, diagnostics, state_bytes
 from lrtasks.models.factory import model_factory
 from lrtasks.record import FILE, FINISHED, LOCK, PANEL, RunRecord, read_record
@@ -136,31 +137,37 @@ def run(
     return record
 
 
-def load_model(folder: str | Path, *, length: int | None = None, trained: bool = True) -> nn.Module:
+def load_model(
+    folder: str | Path, *, length: int | None = None, trained: bool = True, model: ModelLike | None = None
+) -> nn.Module:
     """The model of a run, on the CPU, in evaluation mode.
 
     Args:
         folder: the run's folder, with ``record.json`` and ``weights.pt``.
         length: build it for another sequence length than the one it was trained at, if the model can run there.
         trained: load the trained weights; otherwise the model is as it was before training.
+        model: the class, function or module of a run that was given one in Python; other runs know their model.
 
     Raises:
-        UsageError: if the run has no weights, its model was a Python object without an address, or the weights do not
-            fit the model at this length.
+        UsageError: if the run has no weights, its model was a Python object and is not given, or the weights do not fit
+            the model at this length.
     """
     folder = Path(folder)
     record = read_record(folder)
-    name, _ = split_preset(record.task.get("address") or record.task["name"])
-    task = registry.get(name).make(**record.task["parameters"])
-    factory = model_factory(record.model.get("address") or record.model["name"], record.model["parameters"])
+    task_name, _ = split_preset(record.task.get("address") or record.task["name"])
+    task = registry.get(task_name).make(**record.task["parameters"])
+    named = record.model.get("address") or record.model["name"]
+    if model is None and record.model.get("address") is None and named not in model_names():
+        raise UsageError(f"{folder} is a run of the Python object {named}: load_model(folder, model={named}) loads it")
+    factory = model_factory(named if model is None else model, record.model["parameters"])
     if length is not None:
         task = task.at_length(length)
     with _private_random_numbers(torch.device("cpu")):
         torch.manual_seed(record.seed)
-        model = factory.build(task.input, task.target, task.causal)
+        built = factory.build(task.input, task.target, task.causal)
     if trained:
-        _load_weights(model, folder)
-    return model.eval()
+        _load_weights(built, folder)
+    return built.eval()
 
 
 def _load_weights(model: nn.Module, folder: Path) -> None:

@@ -194,6 +194,7 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
             raise UsageError(f"the suite has {count:,} runs; at most {MAX_RUNS:,} are allowed")
         seeds = range(whole.seeds)
         suite = expand(chosen_models, tasks, preset=whole.preset, seeds=seeds, grid=points, settings=fixed)
+        _require_used(suite, grid)
     for number, single in enumerate(singles, 1):
         try:
             suite.runs.append(_single(dict(single), whole.preset, shared, settings))
@@ -219,6 +220,16 @@ def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[
         if isinstance(value, str) and "," in value and ":" not in value and split_setting(name)[1] not in LISTS
     }
     return grid, {name: value for name, value in settings.items() if name not in grid}
+
+
+def _require_used(suite: Suite, grid: Mapping[str, Sequence[Any]]) -> None:
+    """Raise :class:`UsageError` for a text in the grid that no task and no model takes."""
+    taken = [{split_setting(name)[1]: value for name, value in run.settings.items()} for run in suite.runs]
+    for name, values in grid.items():
+        for value in (value for value in values if isinstance(value, str)):
+            if not any(run.get(split_setting(name)[1]) == value for run in taken):
+                for reason in (reason for _, _, reason in suite.skipped if f"found {value!r}" in reason):
+                    raise UsageError(reason)
 
 
 def require_distinct(runs: Sequence[RunConfig]) -> None:

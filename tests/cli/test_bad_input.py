@@ -75,6 +75,9 @@ MISTAKES = {
     (*EVAL, "--seeds", "1000000000"): "--seeds must be at least 1 and at most 100,000, found 1000000000",
     ("profile", "--model", "dlr", "--seeds", "0"): "suite: seeds must be at least 1",
     # several values
+    ("sweep", "--models", "dlr", "--task", "shift", "--length", "32,abc"): "length must be a whole number, found 'abc'",
+    ("suite", "--models", "dlr", "--tasks", "shift", "--lr", "1e-3,"): "lr must be a number, found ''",
+    ("sweep", "--models", "dlr", "--task", "shift,recall"): "sweep takes one task, found shift,recall",
     ("eval", "--model", "dlr,gru", "--task", "shift"): "lrtasks suite --models dlr,gru --tasks shift",
     ("eval", "--model", "dlr", "--task", "shift,recall"): "lrtasks suite --models dlr --tasks shift,recall",
     (*EVAL, "--lr", "1e-3,3e-3"): "found '1e-3,3e-3'; of several values, --select val chooses one",
