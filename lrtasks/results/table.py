@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError
@@ -40,6 +40,14 @@ ENTRY = (
 )
 """What is said of a cell in CSV and JSON."""
 PAPER = ["paper", "paper_source", "paper_where", "paper_differs"]
+
+
+REACHED: dict[str, tuple[float, Literal["lower", "higher"]]] = {
+    "generalisation_length": (0, "lower"),
+    "steps_to_solve": (math.inf, "higher"),
+}
+"""What a scored run may not have reached: the value that then stands for it in a median, and which of the two middle
+runs of an even number counts."""
 
 
 def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFrame:
@@ -96,7 +104,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
       of the mean score's 95 % interval by Student's t;
     - ``median`` of the score (with two humps a mean is the score of no seed) and ``median_low`` and ``median_high`` of
       its interval by bootstrap over seeds and test samples; medians of ``generalisation_length``, ``steps_to_solve``
-      and further tests;
+      (none if half of the seeds or more have none) and further tests;
     - ``centre`` and ``centre_low``: what is shown and the lower end of its interval: the mean, with its ``half_width``,
       if wanted, of a single seed, or without a scaled score; else the median;
     - ``scored`` and ``solved``: how many have a score, and a solution (none without a scaled score);
@@ -108,17 +116,22 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     """
     tests = [name for name in runs if name.startswith("test.")]
     numbers = ["score", "score_error", "scaled_score", "solved", "batch_mean", "batch_std"]
-    medians = ["generalisation_length", "steps_to_solve", *tests]
+    medians = [*REACHED, *tests]
     own = runs.groupby(CELL, observed=True)
+    found = runs[[*numbers, *medians]].astype(float)
+    for name, (never, _) in REACHED.items():
+        found[name] = found[name].mask(found[name].isna() & found["scaled_score"].notna(), never)
     # a seed that is there twice counts once, with the mean of both
-    by_seed = runs[[*numbers, *medians]].astype(float).groupby([runs[name] for name in (*CELL, "seed")], observed=True)
-    by_seed = by_seed.mean()
+    by_seed = found.groupby([runs[name] for name in (*CELL, "seed")], observed=True).mean()
     seeds = by_seed.groupby(CELL, observed=True)
     shared = ["task", "task_version", "setup", "model", "variant", "preset", "metric", "selected", *COUNTS, *PAPER]
     shared += ["floor", "baseline", *(name for name in runs if name.startswith("budget."))]
     cells = own[shared].first()
     cells[["score", *numbers[2:]]] = seeds[["score", *numbers[2:]]].mean()
-    cells[["median", *medians]] = seeds[["score", *medians]].median()
+    cells[["median", *tests]] = seeds[["score", *tests]].median()
+    for name, (never, side) in REACHED.items():
+        reached = seeds[name].quantile(0.5, interpolation=side)
+        cells[name] = reached.where(reached != never)
     cells["score_std"], cells["scored"] = seeds["score"].std(), seeds["score"].count()
     width = half_width(cells["score_std"], cells["scored"])
     cells["score_low"], cells["score_high"] = cells["score"] - width, cells["score"] + width

@@ -68,6 +68,24 @@ def test_scores_on_further_tests_stand_by_length() -> None:
     assert tabled([made()]).by_length() is None
 
 
+@pytest.mark.parametrize(
+    ("lengths", "steps", "expected"),
+    [
+        ((None, None, 256), (None, None, 300), (None, None)),
+        ((512, None, 256), (100, None, 300), (256, 300)),
+        ((512, None), (100, None), (None, None)),
+        ((512, 256), (100, 300), (256, 300)),
+    ],
+)
+def test_a_seed_that_reaches_nothing_has_a_part_in_the_median(
+    lengths: tuple[int | None, ...], steps: tuple[int | None, ...], expected: tuple[int | None, int | None]
+) -> None:
+    reached = enumerate(zip(lengths, steps, strict=True))
+    runs = [made(seed=seed, generalisation_length=length, steps_to_solve=step) for seed, (length, step) in reached]
+    (cell,) = tabled(runs).cells
+    assert (cell["generalisation_length"], cell["steps_to_solve"]) == expected
+
+
 def test_one_seed_has_no_interval() -> None:
     scores = {"test": {"r2": 0.5, "r2_batch_mean": 0.5, "r2_batch_std": 0.125}}
     table = tabled([made(scores=scores)])
