@@ -64,8 +64,9 @@ def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFram
     places = {}
     for name, own, found in (("row", "setup", rows), ("column", "variant", _columns(runs))):
         order = sorted(dict(found.values()).items(), key=lambda entry: entry[1])
-        texts = [found[entry][0] for entry in runs[own]]
-        places[name] = pd.Categorical(texts, [text for text, _ in order], ordered=True)
+        # pandas' type for text takes no damaged text
+        texts = pd.Series([found[entry][0] for entry in runs[own]], dtype=object)
+        places[name] = pd.Categorical(texts, pd.Index([text for text, _ in order], dtype=object), ordered=True)
     return runs.assign(**places).sort_values([*CELL, "seed"], kind="stable")
 
 
