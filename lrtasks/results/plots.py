@@ -103,7 +103,8 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
                 scores = tests[tests["run"].isin(trained.index)].pivot_table("score", "run", "length")
                 if scores.shape[1] > 1:
                     _line(panel, own, scores.columns, scores, linestyle="--")
-        floors = pd.concat([of_task.dropna(subset="floor"), tests[tests["run"].isin(of_task.index)]])
+        trained, tested = of_task.dropna(subset="floor"), tests[tests["run"].isin(of_task.index)]
+        floors = pd.concat([found[["length", "floor"]] for found in (trained, tested)])
         floors = floors.astype({"length": int}).groupby("length")["floor"].last()
         panel.plot(floors.index, floors, label="floor", **FLOOR)
         _finish(panel, of_task, "length", "test ", floor=False)

@@ -71,11 +71,10 @@ def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFram
     rows = dict(zip(setups, labels([json.loads(setup) for setup in setups]), strict=True))
     places = {}
     for name, own, found in (("row", "setup", rows), ("column", "variant", _columns(runs))):
-        placed = dict(found.values())
-        order = sorted(placed, key=placed.__getitem__)
-        # objects: pandas' type for text takes no damaged text
-        codes = [order.index(found[entry][0]) for entry in runs[own]]
-        places[name] = pd.Categorical.from_codes(codes, pd.Index(order, dtype=object), ordered=True)
+        order = sorted(dict(found.values()).items(), key=lambda entry: entry[1])
+        # pandas' type for text takes no damaged text
+        texts = pd.Series([found[entry][0] for entry in runs[own]], dtype=object)
+        places[name] = pd.Categorical(texts, pd.Index([text for text, _ in order], dtype=object), ordered=True)
     return runs.assign(**places).sort_values([*CELL, "seed"], kind="stable")
 
 

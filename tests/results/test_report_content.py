@@ -14,6 +14,7 @@ from PIL import Image
 from report_pages import HOSTILE, report_of, trained
 
 from lrtasks.errors import UsageError
+from lrtasks.metrics import TEST_SOLVED
 from lrtasks.record import PANEL
 from lrtasks.results import RunRecord
 from lrtasks.results.report import details, page
@@ -143,6 +144,7 @@ def test_charts_get_scores_and_losses_of_each_seed_rounded() -> None:
     assert [seed for seed, _ in by_model["dlr"]["curves"]] == [0, 1] and by_model["empty"]["curves"] == []
     assert data["rows"][0]["floor"] == {"name": "floor: copy", "y": 0.2} and data["rows"][0]["length"] == 256
     assert "a slow path was taken" in by_model["dlr"]["text"]
+    assert data["solved"] == TEST_SOLVED
 
 
 def test_breakdowns_are_averaged_over_seeds() -> None:

@@ -219,7 +219,7 @@ def make_report(
     runs_of = dict(iter(arranged.groupby(CELL, observed=True)))
     name, results = _namer(), {}
     for cell in plain_rows(cells.sort_values(CELL)):
-        place = orders["row"].index(cell["row"]), orders["column"].index(cell["column"])
+        place = orders["row"].get_loc(cell["row"]), orders["column"].get_loc(cell["column"])
         own = runs_of[cell["row"], cell["column"]]
         folders, records = zip(*(runs[number] for number in own.index), strict=True)
         results[place] = Result(
@@ -246,12 +246,12 @@ def make_report(
     )
 
 
-def _best_first(cells: pd.DataFrame, axis: str) -> list[str]:
+def _best_first(cells: pd.DataFrame, axis: str) -> pd.Index:
     """Labels by the sum of their scaled scores, each limited to 0..1: what was not run adds nothing."""
     limited = cells["scaled"].clip(0, 1).fillna(0)
     # an exact sum is the same whatever the order of the records
     sums = limited.groupby(cells[axis], observed=True).agg(math.fsum)
-    return list(sums.sort_values(ascending=False, kind="stable").index)
+    return sums.sort_values(ascending=False, kind="stable").index.astype(object)
 
 
 def _state(records: Sequence[RunRecord]) -> str:
