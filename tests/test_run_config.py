@@ -15,6 +15,7 @@ import lrtasks
 from lrtasks import generators, models
 from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.errors import UsageError
+from lrtasks.generators.tasks.recall import Recall
 from lrtasks.run_config import RunConfig
 
 PRESETS = [
@@ -117,7 +118,7 @@ def test_a_task_that_is_made_takes_no_parameters() -> None:
 
 
 def test_a_loss_or_metric_that_the_target_cannot_have_is_refused_before_training() -> None:
-    class Mixed(type(lrtasks.make("recall"))):  # type: ignore[misc]
+    class Mixed(Recall):
         loss = "mse"
 
     with pytest.raises(UsageError, match="loss of a token target must be 'cross-entropy'"):

@@ -333,7 +333,8 @@ def profile(
         if out.suffix.lower() == ".html":  # the drawing, with the tables below it
             picture = style.encode(figure, ".svg").decode()
             page = "\n".join(render("html", *page) for page in pages)
-            page = page.replace("<table>", picture[picture.index("<svg") :] + "<table>", 1)
+            box = '<div class="wide">'
+            page = page.replace(box, f"{box}{picture[picture.index('<svg') :]}</div>\n{box}", 1)
             write_output(out, page.encode(errors="replace"))
         else:
             style.save(figure, out)

@@ -185,13 +185,17 @@ def _latex_text(text: str) -> str:
 def _html(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
     """A page of its own."""
     parts = [
-        '<!doctype html>\n<meta charset="utf-8">\n<title>lrtasks</title>\n'
-        "<style>body{font-family:sans-serif}th,td{text-align:left;padding:.1em .7em}</style>"
+        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>lrtasks</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        "<style>:root{color-scheme:light dark}body{font-family:sans-serif;line-height:1.4}"
+        ".wide{overflow-x:auto;margin-bottom:1.5em}table{border-collapse:collapse}th{border-bottom:1px solid}"
+        "th,td{text-align:left;padding:.15em .7em;white-space:nowrap}</style>"
     ]
     for table in tables:
         rows = [("th", table.header), *(("td", line) for line in table.lines)]
         cells = ("".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) for tag, row in rows)
-        parts.append("\n".join(["<table>", *(f"<tr>{row}</tr>" for row in cells), "</table>"]))
+        # a table that is wider than the window is scrolled, not the page
+        parts.append("\n".join(['<div class="wide"><table>', *(f"<tr>{row}</tr>" for row in cells), "</table></div>"]))
     return _joined([*parts, *(f"<p>{html.escape(note)}</p>" for note in notes)], "\n")
 
 

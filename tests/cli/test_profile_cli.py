@@ -76,6 +76,7 @@ def test_the_profile_is_drawn(command: Command, name: str, start: bytes) -> None
     assert content.startswith(start)
     if name == "p.html":
         assert b"<svg" in content and b"nearest published model: attention" in content
+        assert content.count(b'<div class="wide">') == 3, "the drawing and two tables scroll in boxes of their own"
 
 
 @pytest.mark.parametrize(
