@@ -3,6 +3,7 @@
     python benchmarks/evaluation_overhead.py --length 4096                     # every signal task, DLR at paper size
     python benchmarks/evaluation_overhead.py --length 4096 --tasks shift mips
     python benchmarks/evaluation_overhead.py --length 256 --preset small --loop
+    python benchmarks/evaluation_overhead.py --forms --model transformer --tasks mqar --preset paper
 
 For each task: CPU time of making one batch, CPU time of one training step of the model (forward, loss, backward, AdamW,
 on a batch that is there already), both on as many threads as OMP_NUM_THREADS says, and their ratio: the share of a step
@@ -11,6 +12,10 @@ core. Medians.
 
 ``--loop`` also runs the whole evaluation loop with background workers, and prints its time per step over that of the
 bare step (wall time, so on an idle machine).
+
+``--forms`` compares two parts of a step with their plain forms, at the length of each task's preset: logits at labelled
+positions (forward, loss and backward) with logits everywhere, and one fused AdamW kernel with one operation at a time.
+The forms take turns; the least times count.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import torch
 
 from lrtasks import generators
 from lrtasks.evaluation.batches import BatchStream
+from lrtasks.evaluation.loop import labelled
 from lrtasks.evaluation.optimiser import loss_named, make_optimiser
 from lrtasks.evaluation.run import run
 from lrtasks.run_config import RunConfig
@@ -66,6 +72,35 @@ def training_step(config: RunConfig) -> Callable[[int], None]:
     return step
 
 
+def compare_forms(config: RunConfig, repeats: int) -> dict[str, tuple[float, float]]:
+    """Least CPU time of parts of a step, ours and plain."""
+    torch.manual_seed(config.seed)
+    model, loss = config.build(), loss_named(config.task.loss)
+    ours, plain = make_optimiser(model, config.budget), make_optimiser(model, config.budget)
+    for group in plain.param_groups:
+        group["fused"] = None
+    batch = BatchStream(config.task, 0, "train", config.budget.batch_size)[0]
+    places = labelled(batch.y)
+
+    def everywhere() -> None:
+        loss(model(batch.x), batch.y).backward()
+
+    def at_labels() -> None:
+        if places is None:
+            everywhere()
+        else:
+            loss(model(batch.x, places=places), batch.y.flatten()[places].unsqueeze(0)).backward()
+
+    forms = {"logits": (at_labels, everywhere), "AdamW": (ours.step, plain.step)}
+    times: dict[Callable[[], object], list[float]] = {form: [] for pair in forms.values() for form in pair}
+    for _ in range(repeats + 1):
+        for form, taken in times.items():
+            start = time.process_time()
+            form()
+            taken.append(time.process_time() - start)
+    return {name: (min(times[one][1:]), min(times[other][1:])) for name, (one, other) in forms.items()}
+
+
 def loop_seconds(config: RunConfig, steps: int) -> float:
     """Wall time per step of the whole loop, with workers."""
     shorter = {"steps": steps, "eval_every": steps, "warmup_steps": 0, "val_batches": 1, "test_batches": 1}
@@ -83,7 +118,18 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--loop", action="store_true", help="also time the whole loop")
+    parser.add_argument("--forms", action="store_true", help="compare parts of a step with their plain forms")
     arguments = parser.parse_args()
+    if arguments.forms:
+        print(f"{arguments.model}, preset {arguments.preset}, B={arguments.batch_size}")
+        print(f"{'task':16}{'part':10}{'ours':>10}{'plain':>12}{'ratio':>8}")
+        for name in arguments.tasks or ("recall", "mqar"):
+            given = {"budget.batch_size": arguments.batch_size}
+            config = RunConfig.make(name, arguments.model, preset=arguments.preset, settings=given)
+            for part, (ours, plain) in compare_forms(config, arguments.repeats).items():
+                row = f"{ours * 1e3:8.2f}ms{plain * 1e3:10.2f}ms{plain / ours:8.2f}"
+                print(f"{name:16}{part:10}{row}", flush=True)
+        return
     print(f"{arguments.model}, preset {arguments.preset}, L={arguments.length}, B={arguments.batch_size},", end=" ")
     print(f"{torch.get_num_threads()} thread(s)")
     header = f"{'task':16}{'batch':>10}{'step':>10}{'ratio':>8}"
