@@ -86,7 +86,7 @@ class Page(html.parser.HTMLParser):
 def test_html_holds_names_as_they_are() -> None:
     page = Page(render("html", [TABLE], NOTES))
     assert page.cells == [*TABLE.header, *(cell for line in TABLE.lines for cell in line), *NOTES]
-    assert set(page.tags) == {"meta", "title", "style", "table", "tr", "th", "td", "p"}
+    assert set(page.tags) == {"html", "meta", "title", "style", "div", "table", "tr", "th", "td", "p"}
 
 
 def test_latex_is_escaped() -> None:
