@@ -43,6 +43,7 @@ RENDERERS: dict[str, Renderer] = {
     "columns": published.columns,
     "runs": published.runs,
     "leaderboard": published.leaderboard,
+    "lengths": published.lengths,
     "measurements": published.measurements,
     "activation": published.activation,
     "codebooks": published.codebooks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from lrtasks.generators.base import GROUPS, names
 from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord
 from lrtasks.results import frame
-from lrtasks.results.formats import render
+from lrtasks.results.formats import number, render
 from lrtasks.results.frame import COLUMNS, write_frame
 from lrtasks.results.table import Row, make_table
 
@@ -41,6 +42,22 @@ def runs(page: Path, words: Sequence[str]) -> str:
     """What ``lrtasks table FOLDER --format markdown`` prints; ``transpose`` and ``unequal`` are its options."""
     made = make_table(runs_of(page.parent), unequal_budgets="unequal" in words)
     return render("markdown", made.tables(transpose="transpose" in words), made.notes())
+
+
+def lengths(page: Path, words: Sequence[str]) -> str:
+    """Scores of a folder's runs on one task, on the test and at longer lengths, the best first."""
+    (folder,) = words
+    made = make_table(runs_of(page.parent / folder))
+    tested = made.by_length()
+    assert tested is not None
+    lines = []
+    for cell, (_, model, *scores) in zip(made.cells, tested.lines, strict=True):
+        rate = ", ".join(f"{value:g}" for value in json.loads(cell["selected"]).values())
+        lines.append([model, f"{cell['solved']:.0f} of {cell['different_seeds']}", rate, *scores])
+    lines.sort(key=lambda line: [-float(text) if text[0].isdigit() else 0.0 for text in line[3:]])
+    header = ["model", "seeds that solve it", "learning rate", *tested.header[2:]]
+    floor = made.cells[0]
+    return table(header, lines) + f"\n\nFloor of the test: {number(floor['floor'], 3)} ({floor['baseline']})."
 
 
 def leaderboard(page: Path, words: Sequence[str]) -> str:

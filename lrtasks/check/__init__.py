@@ -71,6 +71,10 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
 
         name = "any task"
 
+        @property
+        def target(self) -> Spec:
+            return Spec("real", 1, 1)
+
     if is_task:
         from lrtasks.check.task import task_problems
 
