@@ -327,7 +327,7 @@ def _seed_step(seed: int, step: int, rank: int) -> None:
     number = int.from_bytes(digest, "little") >> 1
     # not torch.manual_seed: for each kind of device that is not in use it formats the stack, a millisecond in all
     torch.default_generator.manual_seed(number)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(number)
     np.random.seed(number & 0xFFFFFFFF)
     random.seed(number)
