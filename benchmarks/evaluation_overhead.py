@@ -91,7 +91,10 @@ def compare_forms(config: RunConfig, repeats: int) -> dict[str, tuple[float, flo
         else:
             loss(model(batch.x, places=places), batch.y.flatten()[places].unsqueeze(0)).backward()
 
-    forms = {"logits": (at_labels, everywhere), "AdamW": (ours.step, plain.step)}
+    forms: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "logits": (at_labels, everywhere),
+        "AdamW": (ours.step, plain.step),
+    }
     times: dict[Callable[[], object], list[float]] = {form: [] for pair in forms.values() for form in pair}
     for _ in range(repeats + 1):
         for form, taken in times.items():
