@@ -23,7 +23,7 @@ def half_width(deviation: Any, count: Any) -> Any:
         deviation: standard deviation of the values, or several in an array.
         count: number of values.
 
-    >>> round(half_width(0.1, 3), 3)
+    >>> float(round(half_width(0.1, 3), 3))
     0.248
     """
     return special.stdtrit(count - 1, (1 + CONFIDENCE) / 2) * deviation / count**0.5

@@ -139,8 +139,8 @@ def test_what_is_loaded_on_first_use_is_not_the_model_s() -> None:
 def test_training_holds_the_optimiser_s_moments() -> None:
     width = 512
     parameters = run_apart(sizes, case("transformer", 32, d_model=width), time_limit=120)["parameters"]
-    # values, gradients and two moments, against values alone
-    assert peak("transformer", 32, d_model=width) > 0.9 * 4 * 4 * parameters
+    # values, gradients and two moments (less what the process had at hand), against values alone
+    assert peak("transformer", 32, d_model=width) > 0.8 * 4 * 4 * parameters
     assert peak("transformer", 32, "inference", d_model=width) < 1.5 * 4 * parameters + 8 * MEGABYTE
 
 
