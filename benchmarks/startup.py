@@ -6,8 +6,8 @@
     python benchmarks/startup.py --allocator 60 # runs of 60 steps with freed memory kept, and given back
 
 Prints the median wall and CPU time of new processes, and the CPU time over that of ``python -c pass``; for a run of a
-suite the CPU time that one more run adds, and the most memory that a run has of its own (Linux); for two runs at a time
-the time of the first over its time alone, with threads that wait passively (the default) and actively; for the
+suite its CPU time, the wall time that one more adds, and the most memory that a run has of its own (Linux); for two at
+once the time of the first over its time alone, with threads that wait passively (the default) and actively; for the
 allocator the CPU time and page faults of runs that keep freed memory (the default), over those with glibc's settings.
 """
 
@@ -62,24 +62,30 @@ def print_commands(repeats: int) -> None:
         print(f"{name:28}{wall:7.3f}s{cpu:7.3f}s{cpu / plain:8.1f}")
 
 
-class OwnMemory(threading.Thread):
-    """Largest private memory of a process that is three generations below this one: a run of a suite."""
+class Runs(threading.Thread):
+    """CPU seconds and largest private memory of the processes four generations below this one: the runs of a suite.
+
+    They are looked at every 20 ms; nobody waits for them who could count their time.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.kibibytes = 0
+        self.seconds: dict[int, float] = {}
         self.start()
 
     def run(self) -> None:
         while True:
             generation = [os.getpid()]
-            for _ in range(3):
+            for _ in range(4):
                 generation = [child for process in generation for child in children(process)]
             for process in generation:
                 with suppress(OSError):
                     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
                     own = sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
                     self.kibibytes = max(self.kibibytes, own)
+                    user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+                    self.seconds[process] = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
             time.sleep(0.02)
 
 
@@ -95,18 +101,17 @@ def children(process: int) -> list[int]:
 
 
 def print_suite(runs: int) -> None:
-    """One tiny run by itself, and what one more costs in a suite."""
+    """One tiny run by itself, and what a run costs in a suite."""
     settings = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
     with tempfile.TemporaryDirectory() as out:
         words = ["-m", "lrtasks", "eval", "--model", "attention", "--task", "cumsum", *settings, "--device", "cpu"]
         wall, cpu = cost([*words, "--out", f"{out}/alone"])
         print(f"a tiny run by itself:        {cpu:6.2f} s CPU, {wall:6.2f} s wall")
-        memory = OwnMemory()
+        seen = Runs()
         words = ["-m", "lrtasks", "suite", "--models", "attention", "--tasks", "cumsum", *settings, "--device", "cpu"]
-        one, many = (cost([*words, "--seeds", str(seeds), "--out", f"{out}/{seeds}"]) for seeds in (1, 1 + runs))
-    wall, cpu = ((longer - shorter) / runs for longer, shorter in zip(many, one, strict=True))
-    own = memory.kibibytes / 1024
-    print(f"a tiny run more in a suite:  {cpu:6.2f} s CPU, {wall:6.2f} s wall, {own:.0f} MB of its own")
+        one, many = (cost([*words, "--seeds", str(seeds), "--out", f"{out}/{seeds}"])[0] for seeds in (1, 1 + runs))
+    cpu, own = statistics.mean(seen.seconds.values()), seen.kibibytes / 1024
+    print(f"a run of a suite:            {cpu:6.2f} s CPU, {(many - one) / runs:6.2f} s wall, {own:.0f} MB of its own")
 
 
 def print_beside(steps: int) -> None:
