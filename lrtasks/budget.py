@@ -83,6 +83,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 """Budgets of the presets, which models and tasks override (``paper``: DLR paper, arXiv:2212.00768, section 3.2)."""
 
+MOST_SEEDS = 100_000
+"""Seeds of one command, at most."""
 SHARED_BUDGET = (
     *("steps", "batch_size", "train_samples", "val_batches", "test_batches"),
     *("stop_at", "stop_solved", "precision"),

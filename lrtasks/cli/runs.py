@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.budget import SHARED_BUDGET, Budget
+from lrtasks.budget import MOST_SEEDS, SHARED_BUDGET, Budget
 from lrtasks.cli.options import (
     AsJson,
     Device,
@@ -56,7 +56,6 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
 ]
 
-MOST_SEEDS = 100_000
 RATES = "3e-4,1e-3,3e-3"
 """Learning rates among which validation chooses in a profile."""
 ENDINGS = (".html", ".svg", ".pdf", ".png")

@@ -175,7 +175,7 @@ class Transformer(TransformerLike):
         # As many parameters as the other models' small presets, in two layers: one can join a value to the key before
         # it, one can look it up. Short convolutions, as in most of the field's recurrent layers, shorten the search.
         "small": {**CAREFUL, "d_model": 56, "layers": 2, "heads": 2, "expansion": 3, "conv": True, "norm": "layer"},
-        # The score of a key does not depend on its place: with positions and convolutions it reaches 0.950 at 3e-3.
+        # The score of a key does not depend on its place: with rotary positions it reaches 0.950 at 3e-3.
         "small/mips": {"conv": False, "positions": "nope", "budget.schedule": "linear"},
         # Short convolutions are causal; these tasks are not.
         "small/pathfinder": {"conv": False},

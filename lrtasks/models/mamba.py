@@ -329,7 +329,8 @@ class Mamba3Layer(RecurrentLayer):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         z, v, k, q, g, dt, lam, angle = self._inputs(hide(x, mask))
         g, dt = hide(g, mask), hide(dt, mask)
-        self.show(log_decay=g, present_share=lam, half_turns=_half_turns(angle.unsqueeze(2), dt))
+        if not self.training:
+            self.show(log_decay=g, present_share=lam, half_turns=_half_turns(angle.unsqueeze(2), dt))
         theta = angle_sums(angle.unsqueeze(2), dt).unsqueeze(2)
         v = self._ranked(v, "mimo_x")
         y, _ = trapezoid(rotated(q, theta), rotated(k, theta), v, g, dt, lam)

@@ -77,17 +77,18 @@ class RecurrentLayer(Recurrent):
     def show(self, **gates: Tensor | None) -> None:
         """Keep gates ``(batch, length, ...)`` of a forward pass in evaluation mode, of the first sample alone.
 
-        The name of a logarithm begins with ``log_``; None is left out.
+        The name of a logarithm begins with ``log_``; None is left out. A single position, as in streaming, is not kept.
         """
-        if not self.training:
-            self.shown = {name: gate[0].detach().clone() for name, gate in gates.items() if gate is not None}
+        given = {name: gate for name, gate in gates.items() if gate is not None}
+        if not self.training and all(gate.shape[1] > 1 for gate in given.values()):
+            self.shown = {name: gate[0].detach().clone() for name, gate in given.items()}
 
     def portraits(self) -> list[Portrait]:
         """Each gate that :meth:`show` kept: heads or channels sorted by their mean, and by position."""
         figures = []
         for name, gate in self.shown.items():
             title = name.removeprefix("log_").replace("_", " ")
-            values = (gate.double().exp() if name != title.replace(" ", "_") else gate.double()).flatten(1).mT
+            values = (gate.double().exp() if name.startswith("log_") else gate.double()).flatten(1).mT
             values = values[values.mean(1).argsort()].cpu()
             spread = {"mean": values.mean(1), "smallest": values.amin(1), "largest": values.amax(1)}
             series = {label: value.numpy() for label, value in spread.items()}

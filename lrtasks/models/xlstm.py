@@ -114,7 +114,8 @@ class MLSTMLayer(RecurrentLayer):
         all_three = torch.cat((q, k, v), -1)
         i, f = self.igate(all_three), self.fgate(all_three)
         q, k, v = (torch.unflatten(value, -1, (self.heads, -1)) for value in (q, k, v))
-        self.show(log_forget_gate=F.logsigmoid(f), log_input_gate=i)
+        if not self.training:
+            self.show(log_forget_gate=F.logsigmoid(f), log_input_gate=i)
         h, memory = mlstm(q, k, v, i, f, memory, mask)
         return self.proj_down((self.outnorm(h) + self.learnable_skip * c) * F.silu(z)), (memory, before)
 

@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 import torch
 
 from lrtasks import generators, models
-from lrtasks.budget import SHARED_BUDGET, Budget
+from lrtasks.budget import MOST_SEEDS, SHARED_BUDGET, Budget
 from lrtasks.config import Config, override, parameter, parse_assignment, split_setting
 from lrtasks.errors import UsageError, suggestion, unknown
 from lrtasks.models.factory import model_label, model_parameter_names, model_presets
@@ -54,7 +54,7 @@ class Combinations(Config):
     models: str | tuple[str, ...] = parameter("all", "models with commas, or all")
     tasks: str | tuple[str, ...] = parameter("all", "tasks with commas, or all")
     preset: str = parameter("small", "preset of every run")
-    seeds: int = parameter(1, "how many seeds, counted from 0", at_least=1, at_most=100_000)
+    seeds: int = parameter(1, "how many seeds, counted from 0", at_least=1, at_most=MOST_SEEDS)
     time_limit: float | None = parameter(None, "seconds after which a run is stopped", above=0)
     unequal_budgets: bool = parameter(False, "let runs on one task differ in the shared part of their budgets")
 
