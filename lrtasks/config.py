@@ -330,5 +330,5 @@ def _check_bounds(title: str, field: dataclasses.Field[Any], value: Any) -> None
             raise UsageError(f"{title}: {field.name} must be one of {', '.join(names)}, found {number!r}{close}")
         is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
         if is_number and not all(_LIMITS[rule](number, limit) for rule, limit in limits.items()):
-            allowed = " and ".join(f"{rule.replace('_', ' ')} {limit:_}" for rule, limit in limits.items())
+            allowed = " and ".join(f"{rule.replace('_', ' ')} {limit:,}" for rule, limit in limits.items())
             raise UsageError(f"{title}: {field.name} must be {allowed}, found {number!r}")

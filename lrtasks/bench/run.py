@@ -69,7 +69,7 @@ def make_cases(
                 raise UsageError(f"{model}.{name} cannot differ between models; give {option} for all of them")
     for length in lengths:
         if not 1 <= length <= MAX_LENGTH:
-            raise UsageError(f"a length must be at least 1 and at most {MAX_LENGTH:_}, found {length}")
+            raise UsageError(f"a length must be at least 1 and at most {MAX_LENGTH:,}, found {length}")
     for name in [*ordered, *(own.get(label, label) for label in hyper)]:
         case = Case(name, 1, settings, device, hyper)
         if is_registered(name):

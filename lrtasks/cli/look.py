@@ -19,6 +19,7 @@ from lrtasks.cli.options import (
     complete_names,
     given_settings,
     print_json,
+    require_writable,
     task_parameters,
 )
 from lrtasks.config import Config
@@ -133,6 +134,7 @@ def preview(
     given = task_parameters(context, task, settings)
     made = generators.make(task, **{**generators.registry.get(task).preset_values(preset)[0], **given})
     path = out or Path(f"{made.name}.png")
+    require_writable(path)
     save_preview(made, path, samples=samples, seed=seed)
     text = made.text(made.batch(range(samples), seed), 0)
     if as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 import re
 import shutil
 import sys
@@ -287,3 +288,17 @@ def write_file(path: Path, content: bytes) -> None:
 
     write_output(path, content)
     print(f"wrote {path}")
+
+
+def require_writable(path: Path) -> None:
+    """Raise :class:`UsageError` if a file cannot be written."""
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder")
+    if not folder.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {folder}")
+    # a file is replaced, a pipe or a device is written into
+    replaced = path.is_file() or not path.exists()
+    places = [*([path.resolve().parent] if replaced else []), *([path] if path.exists() else [])]
+    if not all(os.access(place, os.W_OK) for place in places):
+        raise UsageError(f"cannot write {path}: it is not writable")

@@ -23,6 +23,7 @@ from lrtasks.cli.options import (
     format_option,
     print_json,
     print_tables,
+    require_writable,
     write_file,
 )
 from lrtasks.errors import UsageError, unknown
@@ -121,9 +122,11 @@ def compare(
 
 
 def plot(
-    kind: Annotated[str, typer.Argument(help="curves, length, scatter or heatmap.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, length, scatter or heatmap.")],
     folders: Folders = None,
-    out: OutFile = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Figure to write, .pdf, .png or .svg (default: KIND.pdf).")
+    ] = None,
     models: Chosen = "all",
     tasks: Chosen = "all",
     cost: Annotated[
@@ -131,10 +134,12 @@ def plot(
     ] = None,
     unequal_budgets: Unequal = False,
 ) -> None:
-    """Draw a figure of all runs as PDF, PNG or SVG: a line or point per model, seeds as bands.
+    """Draw a figure of all runs, with one line or point per model and bands over seeds.
 
-    curves: validation score against step; length: test score against length; scatter: score against cost; heatmap:
-    scaled score of tasks × models. Example: lrtasks plot curves runs --tasks shift -o curves.pdf
+    curves: validation score against step. length: test score against length. scatter: test score against cost.
+    heatmap: scaled score of each task and model.
+
+    Example: lrtasks plot curves runs --tasks shift -o curves.pdf
     """
     from lrtasks.results import plots
     from lrtasks.results.frame import make_frame, read_runs
@@ -148,12 +153,14 @@ def plot(
         raise UsageError(f"--cost belongs to scatter, found {kind}")
     if against not in plots.COSTS:
         raise unknown("cost", cost or "", [name.replace("_", "-") for name in plots.COSTS])
+    path = out or Path(f"{kind}.pdf")
+    require_writable(path)
     runs, problems = read_runs(folders or RUNS)
     _left_out(problems)
     made = arrange(_chosen(make_frame(runs), models, tasks), unequal_budgets=unequal_budgets)
     more = {"cost": against} if kind == "scatter" else {}
     figure = plots.KINDS[kind](made, [record for _, record in runs], **more)
-    print(f"wrote {save(figure, out or Path(f'{kind}.pdf'))}")
+    print(f"wrote {save(figure, path)}")
 
 
 def analyze(
@@ -245,17 +252,3 @@ def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
         if chosen != "all":
             runs = runs[runs[column].isin(chosen.split(","))]
     return runs
-
-
-def require_writable(path: Path) -> None:
-    """Raise :class:`UsageError` if a file cannot be written."""
-    folder = path.parent
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder")
-    if not folder.is_dir():
-        raise UsageError(f"cannot write {path}: there is no folder {folder}")
-    # a file is replaced, a pipe or a device is written into
-    replaced = path.is_file() or not path.exists()
-    places = [*([path.resolve().parent] if replaced else []), *([path] if path.exists() else [])]
-    if not all(os.access(place, os.W_OK) for place in places):
-        raise UsageError(f"cannot write {path}: it is not writable")

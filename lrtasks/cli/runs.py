@@ -27,11 +27,12 @@ from lrtasks.cli.options import (
     print_json,
     print_tables,
     require_names,
+    require_writable,
     shared_options,
     terminal_width,
     worker_number,
 )
-from lrtasks.cli.results import Published, read_published, require_writable
+from lrtasks.cli.results import Published, read_published
 from lrtasks.errors import UsageError
 from lrtasks.suite import backends
 
@@ -226,7 +227,7 @@ def sweep(
     models: Annotated[str, typer.Option(help="Models with commas, or all.", autocompletion=complete_models)],
     preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
     seeds: Annotated[int, typer.Option(help="How many seeds, counted from 0.")] = 1,
-    solved: Annotated[float, typer.Option(help="Test score from which a run counts as solved.")] = 0.95,
+    solved: Annotated[float, typer.Option(help="Scaled score from which a run counts as solved.")] = 0.95,
 ) -> int:
     """Run models on one task over a grid, and print the largest value of each varied option that a model solves.
 
@@ -365,12 +366,14 @@ def carry_out(
     A sweep's ``summary`` follows the table, which then has the scores by length.
     """
     selected = _selected(wanted, select)
-    if dry_run:
-        from lrtasks.suite.estimate import planned
-
-        return print_plan(planned(wanted, selected=bool(selected)), out, device=how["device"], as_json=as_json)
     varied = [name.removeprefix("budget.") for name in wanted.varied]
     may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
+    if dry_run:
+        from lrtasks.suite.estimate import planned
+        from lrtasks.suite.expand import require_comparable
+
+        require_comparable(wanted.runs, may_differ)
+        return print_plan(planned(wanted, selected=bool(selected)), out, device=how["device"], as_json=as_json)
     runs, records = run_wanted(wanted, out, selected, may_differ=may_differ, **how)
     if as_json:
         print_records(records)
@@ -461,19 +464,22 @@ def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, as_json: bo
 
 
 def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunRecord], solved: float) -> None:
-    """For each model, print the largest value of a varied setting at which all its runs reach the score ``solved``.
+    """For each model, print the largest value of a varied setting at which the scaled score of all its runs is ``solved``.
 
     If the values are not numbers, all such values are listed.
     """
+    from lrtasks.metrics import scaled_score
+
     bare = name.split(".")[-1]
     title = "trainable length: largest length" if bare == "length" else f"largest {bare}"
-    print(f"\n{title} with a test score of at least {solved:g}:")
+    print(f"\n{title} with a scaled score of at least {solved:g}:")
     reached: dict[str, dict[Any, bool]] = {run.model.name: {} for run in runs}
     for run, record in zip(runs, records, strict=True):
-        score, own = record.headline(), reached[run.model.name]
+        score, baseline, own = record.headline(), record.best_baseline(), reached[run.model.name]
+        ok = score is not None and baseline is not None and scaled_score(score, baseline[1]) >= solved
         for key, value in run.settings.items():
             if key.split(".")[-1] == bare:  # another model's setting has none here
-                own[value] = own.get(value, True) and score is not None and score >= solved
+                own[value] = own.get(value, True) and ok
     for model, values in reached.items():
         found = [value for value, ok in values.items() if ok]
         if found and all(type(value) in (int, float) for value in values):

@@ -153,6 +153,8 @@ class Task(Config):
         Raises:
             UsageError: if an argument is outside its range.
         """
+        if isinstance(indices, (int, np.integer)):
+            raise UsageError(f"batch takes sample numbers such as range({indices}), found {indices}")
         if len(indices) == 0:
             raise UsageError("batch needs at least one index")
         for index in indices:

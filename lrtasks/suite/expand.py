@@ -153,6 +153,8 @@ def read_suite(file: str | Path, settings: Mapping[str, Any] | None = None) -> S
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"the suite {file} is not valid TOML: {error}") from None
     try:
+        if not content:
+            raise UsageError('the suite is empty; for all models and tasks write models = "all"')
         return make_suite(content, settings or {})
     except UsageError as error:
         raise UsageError(f"in {file}: {error}") from None
@@ -164,7 +166,7 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
     Settings that are texts with commas vary: each of their values makes a point of the grid.
 
     Args:
-        content: the keys of a suite file.
+        content: keys of a suite file and their values.
         settings: settings of every run; they win over those of ``content``.
         options: other names that the user could have meant by an unknown setting.
 
@@ -232,25 +234,21 @@ def _require_used(suite: Suite, grid: Mapping[str, Sequence[Any]]) -> None:
                     raise UsageError(reason)
 
 
-def require_distinct(runs: Sequence[RunConfig]) -> None:
-    """Raise :class:`UsageError` if two runs are the same."""
-    first: dict[str, int] = {}
-    for number, run in enumerate(runs):
-        before = first.setdefault(run.digest, number)
-        if before != number:
-            one, other = runs[before].title(), run.title()
-            same = f"{other} twice" if one == other else f"{other}, which is the same run as {one}"
-            raise UsageError(f"the suite has {same} (numbers {before + 1} and {number + 1})")
-
-
-def require_equal_budgets(runs: Iterable[RunConfig], may_differ: Collection[str] = ()) -> None:
-    """Check that runs on one task with the same parameters share :data:`lrtasks.budget.SHARED_BUDGET`.
+def require_comparable(runs: Sequence[RunConfig], may_differ: Collection[str] = ()) -> None:
+    """Check that no two runs are the same, and that runs on one task share :data:`lrtasks.budget.SHARED_BUDGET`.
 
     Raises:
-        UsageError: if they differ in a field that is not in ``may_differ``; it names two runs, the field and both
-            values.
+        UsageError: if two runs are the same, or if runs on one task with the same parameters differ in a shared field
+            that is not in ``may_differ``; it names two runs, the field and both values.
     """
+    numbers: dict[str, int] = {}
     first: dict[str, RunConfig] = {}
+    for number, run in enumerate(runs):
+        before = numbers.setdefault(run.digest, number)
+        if before != number:
+            earlier, later = runs[before].title(), run.title()
+            same = f"{later} twice" if earlier == later else f"{later}, which is the same run as {earlier}"
+            raise UsageError(f"the suite has {same} (numbers {before + 1} and {number + 1})")
     for run in runs:
         one = first.setdefault(json.dumps(run.task.identity(), sort_keys=True), run)
         for name in SHARED_BUDGET:

@@ -22,7 +22,7 @@ from lrtasks.record import FILE, FINISHED, LOCK, RunRecord, read_record
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.backends import Backend, Began, Failure, Job
 from lrtasks.suite.backends.local import Local
-from lrtasks.suite.expand import require_distinct, require_equal_budgets
+from lrtasks.suite.expand import require_comparable
 
 WAITING, RUNNING, REFUSED = "waiting", "running", "refused"
 """Statuses that a run has in a suite beside those of its record: ``done``, ``diverged`` and ``failed``.
@@ -139,8 +139,7 @@ def run_suite(
             raise UsageError(
                 f"{run.model.name} has no address; give it to a suite as FILE.py:NAME or package.module:NAME"
             )
-    require_distinct(runs)
-    require_equal_budgets(runs, may_differ)
+    require_comparable(runs, may_differ)
     out = Path(out).absolute()
     progress = SuiteProgress(runs, out)
     for number, (run, folder) in enumerate(zip(runs, progress.folders, strict=True)):

@@ -82,7 +82,7 @@ def test_the_identity_tells_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("names", "lengths", "words"),
     [
         (["seqbaot"], [32], "unknown model 'seqbaot'; did you mean 'seqboat'"),
-        (["seqboat"], [32, 0], "a length must be at least 1 and at most 16_777_216, found 0"),
+        (["seqboat"], [32, 0], "a length must be at least 1 and at most 16,777,216, found 0"),
         (["seqboat"], [10**15], f"found {10**15}"),
     ],
 )

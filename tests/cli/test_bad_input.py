@@ -16,13 +16,13 @@ EVAL = ("eval", "--model", "dlr", "--task", "shift")
 
 MISTAKES = {
     # lengths
-    (*EVAL, "--length", "0"): "shift: length must be at least 2 and at most 16_777_216, found 0",
-    (*EVAL, "--length", "1"): "shift: length must be at least 2 and at most 16_777_216, found 1",
-    (*EVAL, "--length", "-5"): "shift: length must be at least 2 and at most 16_777_216, found -5",
+    (*EVAL, "--length", "0"): "shift: length must be at least 2 and at most 16,777,216, found 0",
+    (*EVAL, "--length", "1"): "shift: length must be at least 2 and at most 16,777,216, found 1",
+    (*EVAL, "--length", "-5"): "shift: length must be at least 2 and at most 16,777,216, found -5",
     (*EVAL, "--length", "2.5"): "shift: length must be a whole number, found 2.5",
     (*EVAL, "--set", "length=2.5"): "shift: length must be a whole number, found 2.5",
     (*EVAL, "--length", "many"): "shift: length must be a whole number, found 'many'",
-    (*EVAL, "--length", str(10**15)): f"shift: length must be at least 2 and at most 16_777_216, found {10**15}",
+    (*EVAL, "--length", str(10**15)): f"shift: length must be at least 2 and at most 16,777,216, found {10**15}",
     (*EVAL, "--length"): "option --length needs a value: --length VALUE",
     (*EVAL, "--stop-solved", "--json"): "option --stop-solved needs a value, found the option --json",
     ("preview", "shift", "--length", "0"): "shift: length must be at least 2",
@@ -89,7 +89,7 @@ MISTAKES = {
     (*EVAL, "--seed", "-1"): "seed must be a whole number in 0..2^63-1, found -1",
     (*EVAL, "--steps", "0"): "budget: steps must be at least 1",
     (*EVAL, "--lr", "nan"): "budget: lr must be a number, found 'nan'",
-    (*EVAL, "--batch-size", str(10**12)): "budget: batch_size must be at least 1 and at most 1_048_576",
+    (*EVAL, "--batch-size", str(10**12)): "budget: batch_size must be at least 1 and at most 1,048,576",
     (*EVAL, "--workers", "-1"): "workers must be 'auto' or a whole number of at least 0, found '-1'",
     (*EVAL, "--workers", "²"): "workers must be 'auto' or a whole number of at least 0, found '²'",
     ("eval", "--modle", "dlr", "--task", "shift"): "Missing option '--model'. Found --modle; did you mean '--model'?",
@@ -139,7 +139,7 @@ def test_a_wrong_output_shape(command: Command, tmp_path: Path, monkeypatch: pyt
 def test_nothing_but_the_line_comes_from_a_process_of_its_own(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "lrtasks", *EVAL, "--length", "0"]
     ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
-    expected = "lrtasks: shift: length must be at least 2 and at most 16_777_216, found 0\n"
+    expected = "lrtasks: shift: length must be at least 2 and at most 16,777,216, found 0\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", expected)
 
 

@@ -284,6 +284,9 @@ def test_a_suite_from_a_file_names_its_unknown_keys(command: Command, tmp_path: 
     said = command("suite", "--file", "suite.toml")
     assert said.code == 2
     assert "in suite.toml: unknown key 'model'; did you mean 'models'?" in said.err
+    (tmp_path / "suite.toml").write_text("")
+    said = command("suite", "--file", "suite.toml")
+    assert (said.code, "the suite is empty" in said.err) == (2, True)
     (tmp_path / "suite.toml").write_text('models = ["dlr"]\ntasks = ["shift"]\nsettings = { length = 0 }\n')
     said = command("suite", "--file", "suite.toml")
     assert said.code == 2

@@ -111,16 +111,16 @@ def test_a_sweep_may_vary_the_budget(command: Command, pretend: Pretend) -> None
     said = command("sweep", "--task", "shift", "--models", "dlr,attention", "--steps", "4,8", "--length", "16,32")
     assert (said.code, len(pretend.jobs)) == (0, 8)
     assert "shift (steps=4, length=16)" in said.out
-    assert "largest steps with a test score of at least 0.95:\n  dlr: 8\n  attention: 8\n" in said.out
-    assert "largest length with a test score of at least 0.95:\n  dlr: 32\n  attention: 32\n" in said.out
+    assert "largest steps with a scaled score of at least 0.95:\n  dlr: 8\n  attention: 8\n" in said.out
+    assert "largest length with a scaled score of at least 0.95:\n  dlr: 32\n  attention: 32\n" in said.out
 
 
 def test_a_sweep_over_words_lists_those_that_are_solved(command: Command, pretend: Pretend) -> None:
     said = command("sweep", "--task", "shift", "--models", "dlr", "--kernel", "real,prod")
     assert (said.code, len(pretend.jobs)) == (0, 2)
-    assert "\nlargest kernel with a test score of at least 0.95:\n  dlr: real, prod\n" in said.out
+    assert "\nlargest kernel with a scaled score of at least 0.95:\n  dlr: real, prod\n" in said.out
     said = command("sweep", "--task", "shift", "--models", "dlr", "--glu", "true,false")
-    assert "\nlargest glu with a test score of at least 0.95:\n  dlr: True, False\n" in said.out
+    assert "\nlargest glu with a scaled score of at least 0.95:\n  dlr: True, False\n" in said.out
 
 
 @pytest.mark.parametrize(

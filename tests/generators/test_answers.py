@@ -162,8 +162,8 @@ def test_tasks_that_another_length_would_change_have_none(name: str) -> None:
         ("shift", 0, "length must be at least 2"),
         ("recall", 63, "length must be even"),
         ("mqar", 16, r"pairs must be at most length / 4 \(4\), found 8"),
-        ("listops", 10**6, "max_length must be at most 32_768"),
-        ("mips", 2**20, "length must be at least 2 and at most 131_072"),
+        ("listops", 10**6, "max_length must be at most 32,768"),
+        ("mips", 2**20, "length must be at least 2 and at most 131,072"),
         ("solve", 2.5, "length must be a whole number"),
     ],
 )

@@ -179,7 +179,7 @@ def test_impossible_lengths_are_refused(name: str, length: object) -> None:
     [
         ("shift", {"length": 4, "shifts": 5}, r"shifts must be at most length \(4\), found 5"),
         ("shift", {"shifts": 0}, "shifts must be at least 1, found 0"),
-        ("select", {"marks": 0}, "marks must be at least 1 and at most 16_777_216, found 0"),
+        ("select", {"marks": 0}, "marks must be at least 1 and at most 16,777,216, found 0"),
         ("select", {"layout_seed": 1}, "select has no parameter 'layout_seed'"),
         ("select-fixed", {"layout_seed": -1}, "layout_seed must be at least 0"),
         ("solve-fixed", {"layout_seed": 2**63}, "layout_seed must be at least 0"),

@@ -66,7 +66,7 @@ def test_table_settings_are_shown_and_can_be_changed() -> None:
 @pytest.mark.parametrize(
     ("given_settings", "message"),
     [
-        ({"res": 0}, r"res must be at least 1 and at most 2_048, found 0"),
+        ({"res": 0}, r"res must be at least 1 and at most 2,048, found 0"),
         ({"res": -128}, "res must be at least 1 .* found -128"),
         ({"res": 12.5}, "res must be a whole number, found 12.5"),
         ({"variant": "cleen"}, "variant must be one of paper, clean, found 'cleen'; did you mean 'clean'"),

@@ -117,7 +117,7 @@ settings = { kernel = "prod", steps = 6 }
         ('models = ["dlrr"]', "unknown model 'dlrr'; did you mean 'dlr'"),
         ('tasks = ["shfit"]', "unknown task 'shfit'; did you mean 'shift'"),
         ("seeds = 0", "suite: seeds must be at least 1"),
-        ("seeds = 1000000000", "suite: seeds must be at least 1 and at most 100_000, found 1000000000"),
+        ("seeds = 1000000000", "suite: seeds must be at least 1 and at most 100,000, found 1000000000"),
         ('seeds = "three"', "suite: seeds must be a whole number, found 'three'"),
         ("time_limit = 0", "suite: time_limit must be above 0, found 0"),
         ("unequal_budgets = 1", "suite: unequal_budgets must be true or false, found 1"),

@@ -77,7 +77,7 @@ class VariableTracking(UniformTask):
             if self.chains > self.constants:
                 self.refuse(f"chains must be at most constants ({self.constants}), found {self.chains}")
             if self._used > 2**16:
-                self.refuse(f"chains (hops + 1) must be at most {2**16:_}, found {self._used:_}")
+                self.refuse(f"chains (hops + 1) must be at most {2**16:,}, found {self._used:,}")
 
     @property
     def _used(self) -> int:

@@ -227,8 +227,8 @@ const charts = (() => {
         cell.dataset.value = own ? model.mean : "";
       }
       const solved = document.querySelector(`[data-solved="${model.number}"]`);
-      const scored = model.results.filter((r) => r.score !== null);
-      solved.textContent = `${scored.filter((r) => r.score >= data.solved).length} of ${scored.length}`;
+      const scaled = model.results.filter((r) => r.scaled !== null);
+      solved.textContent = `${scaled.filter((r) => r.scaled >= data.solved).length} of ${scaled.length}`;
       for (const cell of solved.parentElement.querySelectorAll("[data-cost]")) {
         const value = model.costs[cell.dataset.cost];
         cell.textContent = value === null ? "" : cost(cell.dataset.cost, value);
