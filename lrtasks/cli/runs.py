@@ -464,9 +464,9 @@ def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, as_json: bo
 
 
 def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunRecord], solved: float) -> None:
-    """For each model, print the largest value of a varied setting at which the scaled score of all its runs is ``solved``.
+    """For each model, print the largest value of a varied setting at which all its runs solve the task.
 
-    If the values are not numbers, all such values are listed.
+    A run solves it if its scaled score is at least ``solved``. If the values are not numbers, all such are listed.
     """
     from lrtasks.metrics import scaled_score
 

@@ -398,3 +398,24 @@ def test_short_convolutions_stream(bias: bool, residual: bool, activation: Any) 
     plain = plain_short_conv(x, layer.weight, layer.bias)
     plain = F.silu(plain) if activation == "silu" else plain
     assert gap(layer(x), (x + plain if residual else plain).detach()) < 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_short_convolutions_are_those_of_torch(dtype: torch.dtype) -> None:
+    """Values and gradients; the channels lie side by side, as fast attention needs them."""
+    torch.manual_seed(0)
+    layer = ShortConv(V, bias=True).to(dtype)
+    x, weights = torch.randn(B, 9, V, dtype=dtype), torch.randn(B, 9, V)
+
+    def results(of: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+        x = x.clone().requires_grad_()
+        y = of(x)
+        layer.zero_grad()
+        (y * weights.to(y)).sum().backward()
+        return [value.double() for value in (y.detach(), x.grad, layer.weight.grad, layer.bias.grad)]  # type: ignore[union-attr]
+
+    found = results(layer, x)
+    assert layer(x).stride(-1) == 1
+    layer.double()
+    expected = results(lambda x: F.silu(plain_short_conv(x, layer.weight, layer.bias)), x.double())
+    assert max(map(gap, found, expected)) < {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.03}[dtype]

@@ -206,15 +206,18 @@ class ShortConv(Recurrent, nn.Conv1d):
 
     def run(self, x: Tensor, state: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         x = hide(x, mask)
-        window = torch.cat((state.mT.to(x.dtype), x.mT), -1)
+        window = torch.cat((state.to(x.dtype), x), 1)
         if x.shape[1] == 1:  # faster than a convolution
-            y = (window * self.weight.squeeze(1)).sum(-1).unsqueeze(1)
+            y = (window * self.weight.squeeze(1).mT).sum(1, keepdim=True)
             y = y if self.bias is None else y + self.bias
         else:
-            y = F.conv1d(window, self.weight, self.bias, groups=self.groups).mT
+            # as an image of height 1 whose channels lie side by side, and so they do in the result: two to three times
+            # faster on a CPU than conv1d, and what fast attention needs
+            image = window.mT.unsqueeze(2)
+            y = F.conv2d(image, self.weight.unsqueeze(2), self.bias, groups=self.groups).squeeze(2).mT
         if self.activation == "silu":
             y = F.silu(y)
-        return x + y if self.residual else y, window[..., x.shape[1] :].mT
+        return x + y if self.residual else y, window[:, x.shape[1] :]
 
 
 def canon_layer(channels: int) -> ShortConv:
