@@ -93,6 +93,15 @@ def skipping_padding(recurrence: Callable[[Tensor], Tensor], x: Tensor, mask: Te
     return hide(y[rows, valid_first.argsort(1)], mask)
 
 
+def even_chunk(length: int, largest: int) -> int:
+    """Positions in a chunk if ``length`` is split evenly into as few chunks of at most ``largest`` as possible.
+
+    >>> even_chunk(128, 64), even_chunk(66, 64), even_chunk(5, 64)
+    (64, 33, 5)
+    """
+    return -(-length // -(-length // largest))
+
+
 def to_chunks(x: Tensor, chunk: int, value: float = 0.0) -> Tensor:
     """``(B, L, H, ...)`` to ``(B, H, n, chunk, ...)``; the last chunk is filled up with ``value``."""
     missing = -x.shape[1] % chunk

@@ -32,6 +32,7 @@ from torch.nn import functional as F
 from lrtasks.models.ops.chunked import (
     carry,
     decay_matrix,
+    even_chunk,
     from_chunks,
     full_precision,
     hide,
@@ -95,7 +96,7 @@ def scalar_decay(
             q, k = (x.repeat_interleave(heads // groups, 2) for x in (q, k))
         start = start_state(state, v, batch, heads, q.shape[-1], width)
         return over_positions(_step, (q, k, v, g.unsqueeze(-1)), start)
-    chunk = min(CHUNK, length)
+    chunk = even_chunk(length, CHUNK)
     # (B, groups, n, c, .), or with the heads of a group side by side (B, groups, n, c, heads / groups, .)
     q, k = to_chunks(q, chunk), to_chunks(k, chunk)
     v = to_chunks(torch.unflatten(v, 2, (groups, -1)), chunk)
@@ -153,18 +154,14 @@ def chunk_for(g: Tensor, chunks: Sequence[int]) -> int | None:
 
     Args:
         g: log decay, ``(B, L, H, K)``.
-        chunks: sizes, each a multiple of 2, largest first; sizes of twice the length and more are left out.
+        chunks: largest sizes, each a multiple of 2, in descending order.
 
     Returns:
-        The size; None if the sub-blocks are needed.
+        The size, a multiple of 2 at most as large as that of ``chunks``; None if the sub-blocks are needed.
     """
-    length = g.shape[1]
-    for chunk in chunks:
-        if chunk >= 2 * length and chunk != chunks[-1]:
-            continue
-        halves = to_chunks(g.detach(), chunk // 2).sum(3)
-        if halves.amin() > -LIMIT:
-            return chunk
+    for half in dict.fromkeys(-(-even_chunk(g.shape[1], chunk) // 2) for chunk in chunks):
+        if to_chunks(g.detach(), half).sum(3).amin() > -LIMIT:
+            return 2 * half
     return None
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from lrtasks.models.ops.chunked import (
     decay_matrix,
     delta_carry,
+    even_chunk,
     from_chunks,
     full_precision,
     hide,
@@ -106,7 +107,7 @@ def delta_rule(
         c = single or c
         G = log_decay(g, c, exact=single is None)
     else:
-        c = min(c, length)
+        c = even_chunk(length, c)
         # the first step of a position decays for all
         g = torch.cat((g.unsqueeze(2), g.new_zeros(batch, length, n_h - 1, heads, 1)), 2).flatten(1, 2)
         G = log_decay(g, c * n_h, exact=True)

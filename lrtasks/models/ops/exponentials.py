@@ -195,8 +195,8 @@ class _ExpKernel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
-        ctx.save_for_backward(W, rate, freq)
         ctx.plan = plan = _Plan(W.shape, length, W.device)
+        kept: tuple[Tensor, ...] = ()
         dtype = W.dtype.to_real()
         kernel = W.new_empty((*W.shape[:2], plan.L1 * plan.B), dtype=dtype)
         # the real product of the interleaved parts of conj(U) and E is Re U Re E - Im U Im E = Re(U E)
@@ -204,16 +204,19 @@ class _ExpKernel(torch.autograd.Function):
         with _full_precision(W.device):
             for g in plan.groups:
                 fine, coarse = plan.tables(g, rate, freq, dtype)
+                if len(plan.groups) == 1:
+                    kept = fine, coarse
                 coarse = coarse.conj_physical()
                 for r in plan.rows:
                     U = (conjugate[g, r].unsqueeze(2) * coarse.unsqueeze(1)).flatten(1, 2)
                     torch.bmm(_flat(U), _flat(fine).transpose(1, 2), out=plan.blocks(kernel[g, r]))
+        ctx.save_for_backward(W, rate, freq, *kept)
         return kernel[..., :length]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        W, rate, freq = ctx.saved_tensors
+        W, rate, freq, *kept = ctx.saved_tensors
         plan: _Plan = ctx.plan
         grad = torch.nn.functional.pad(grad, (0, plan.L1 * plan.B - grad.shape[-1])).contiguous()
         grad_W = torch.empty_like(W)
@@ -223,7 +226,7 @@ class _ExpKernel(torch.autograd.Function):
         offsets = torch.arange(plan.B).to(grad).unsqueeze(0)
         with _full_precision(W.device):
             for g in plan.groups:
-                fine, coarse = plan.tables(g, rate, freq, grad.dtype)
+                fine, coarse = kept or plan.tables(g, rate, freq, grad.dtype)
                 D = torch.zeros_like(_flat(fine))
                 for r in plan.rows:
                     G = plan.blocks(grad[g, r])

@@ -33,6 +33,7 @@ from torch.nn import functional as F
 from lrtasks.models.ops.chunked import (
     carry,
     decay_matrix,
+    even_chunk,
     from_chunks,
     full_precision,
     hide,
@@ -93,7 +94,7 @@ def mlstm(
     v = F.pad(v, (0, 1), value=1.0)
     if plain or length == 1:
         return over_positions(_mlstm_step, (q, k, v, i, lf), (C, m))
-    c = min(CHUNK, length)
+    c = even_chunk(length, CHUNK)
     q, k, v = to_chunks(q, c), to_chunks(k, c), to_chunks(v, c)
     # in float64, (B, H, n, c): differences of sums are taken
     G, i = to_chunks(lf.double(), c).cumsum(-1), to_chunks(i.double(), c, NOTHING)
