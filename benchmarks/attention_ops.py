@@ -14,8 +14,11 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
 
 from lrtasks.models.ops.attention import attend_local
+from lrtasks.models.ops.layers import ShortConv
 from lrtasks.models.ops.positions import BASE, RelativeBias, rotate
 from lrtasks.models.ops.scoped_attention import Scope, attend
 
@@ -42,7 +45,19 @@ def plain_local(q: Tensor, k: Tensor, v: Tensor, chunk: int) -> Tensor:
     """Causal attention to the own and the previous chunk on a table of length × length."""
     chunks = torch.arange(q.shape[2]) // chunk
     visible = ((chunks[:, None] - chunks) <= 1).tril()
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=1.0)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=1.0)
+
+
+def plain_convolution(x: Tensor, taps: Tensor) -> Tensor:
+    """Short convolution and SiLU along the last axis; the result has its positions side by side in memory."""
+    window = F.pad(x.mT, (taps.shape[-1] - 1, 0))
+    return F.silu(F.conv1d(window, taps, groups=len(taps))).mT
+
+
+def all_keys(qkv: Tensor, width: int) -> Tensor:
+    """Causal attention of heads of ``width``, from queries, keys and values side by side."""
+    q, k, v = torch.unflatten(qkv, -1, (3, -1, width)).permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def cases(length: int) -> dict[str, tuple[Form, Form, list[Tensor]]]:
@@ -50,7 +65,13 @@ def cases(length: int) -> dict[str, tuple[Form, Form, list[Tensor]]]:
     batch, bias = max(1, 4096 // length), RelativeBias(length)
     q, k, v = (torch.randn(batch, length, width) for width in (24, 24, 96))
     heads = torch.randn(3, batch, 4, length, 32)
+    short = ShortConv(3 * 64)
     return {
+        "short convolution": (
+            lambda x, taps: all_keys(functional_call(short, {"weight": taps}, x), 32),
+            lambda x, taps: all_keys(plain_convolution(x, taps), 32),
+            [torch.randn(batch, length, 3 * 64), short.weight],
+        ),
         "all keys, learned bias": (
             lambda q, k, v, _: attend(q, k, v, scope=Scope(True), function="softmax", bias=bias),
             lambda q, k, v, _: plain_attend(q, k, v, bias),

@@ -3,9 +3,8 @@
     python benchmarks/recurrent_ops.py [--ops diagonal,gla] [--batch 4] [--repeats 3] [--no-growth]
 
 Prints for each op the CPU time of a forward and a backward pass at 4,096 positions, that of the loop over positions in
-the same process (of torch's conv1d for a short convolution), their ratio beside the ratio that it must reach, and time
-and peak memory at 16,384 positions as a multiple of those at 4,096 (4 is linear). One thread; the shortest of the
-repeats; the peak from a process of its own.
+the same process, their ratio beside the ratio that it must reach, and time and peak memory at 16,384 positions as a
+multiple of those at 4,096 (4 is linear). One thread; the shortest of the repeats; the peak from a process of its own.
 """
 
 from __future__ import annotations
@@ -22,12 +21,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from lrtasks.models.ops import decay as decays
 from lrtasks.models.ops import delta_rule, scans, xlstm
-from lrtasks.models.ops.layers import ShortConv
 
 LENGTHS = (4096, 16384)
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -100,7 +97,6 @@ def both(op: Callable[..., tuple[Tensor, object]]) -> tuple[Callable[..., Tensor
 
 
 SCALAR, CHANNEL = both(decays.scalar_decay), both(decays.channel_decay)
-SHORT = ShortConv(192, activation="none")
 DELTA, LOW_RANK = both(delta_rule.delta_rule), both(delta_rule.low_rank_rule)
 
 OPS = {
@@ -125,13 +121,6 @@ OPS = {
         first(xlstm.mlstm),
         lambda q, k, v, i, f: SCALAR[1](q, k, v * i.exp().unsqueeze(-1), F.logsigmoid(f)),
         6,
-    ),
-    # against torch's convolution with groups
-    "short-conv": Op(
-        lambda b, n: (normal(b, n, 192), normal(192, 1, 4)),
-        lambda x, taps: functional_call(SHORT, {"weight": taps}, x),
-        lambda x, taps: F.conv1d(F.pad(x, (0, 0, 3, 0)).mT, taps, groups=taps.shape[0]).mT,
-        None,
     ),
     "s6": Op(selective_inputs, *both(scans.selective_scan), 1),
     "slstm": Op(

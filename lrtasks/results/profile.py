@@ -248,7 +248,7 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
     if unequal:
         said.append(f"{unequal} of {len(pairs)} published cells had another budget: they do not compare strictly")
     if selected:
-        said.append(f"of {selected} of {len(pairs)} published cells only one side was selected on validation")
+        said.append(f"{selected} of {len(pairs)} published cells: only one side was selected on validation")
     return said
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, Task, registry
+from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
 from lrtasks.generators.baselines import Baseline, Rule, octave
 from lrtasks.spec import Batch, Sample, Spec
 
@@ -36,7 +36,11 @@ class Adding(Task):
     """
 
     group: ClassVar[str] = "latching"
-    presets: ClassVar[Presets] = {"small": {"length": 200, "budget.batch_size": 64}, "paper": {"length": 400}}
+    presets: ClassVar[Presets] = {
+        "small": {"length": 100, **budget(batch_size=32, steps=1500)},
+        "small-hard": {"length": 200, **budget(batch_size=64)},
+        "paper": {"length": 400},
+    }
 
     length: int = parameter(400, "sequence length L", at_least=2, at_most=MAX_LENGTH)
     law: Literal["halves", "anywhere"] = parameter("halves", "where the two marks are")

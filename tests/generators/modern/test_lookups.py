@@ -227,7 +227,8 @@ def test_tasks_have_the_further_tests_of_their_axes() -> None:
         "in-context-language": {"2x", "4x"},
     }
     assert {name: set(preset_task(name).tests()) for name in NAMES} == expected
-    assert set(preset_task("variable-tracking", "shuffled").tests()) == {"hops-4", "hops-8"}
+    assert set(preset_task("variable-tracking", "shuffled").tests()) == {"hops-2"}
+    assert set(preset_task("variable-tracking", "shuffled-hard").tests()) == {"hops-2", "hops-8"}
     assert preset_task("joint-recall").tests()["8x8"].input.length == 274
     assert make("noisy-recall", length=2**24).tests().keys() == {"noise-0", "noise-0.4", "noise-0.6", "noise-0.8"}
 
@@ -244,13 +245,13 @@ def test_tasks_have_the_further_tests_of_their_axes() -> None:
         ("k-hop", "small-hard", 128, 12),
         ("depo", "small-hard", 89, 135),
         ("variable-tracking", "small-hard", 96, 32),
-        ("variable-tracking", "shuffled", 36, 53),
+        ("variable-tracking", "shuffled", 24, 25),
         ("variable-tracking", "shuffled-hard", 60, 53),
         ("memorization", "small", 96, 129),
         ("memorization", "paper", 32, 256),
         ("compression", "small", 16, 8),
         ("compression", "small-hard", 32, 16),
-        ("adding", "small", 200, 2),
+        ("adding", "small-hard", 200, 2),
     ],
 )
 def test_presets_have_the_lengths_of_the_specification(name: str, preset: str, length: int, width: int) -> None:
