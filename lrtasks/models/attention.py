@@ -178,6 +178,7 @@ class Transformer(TransformerLike):
         # The score of a key does not depend on its place: with rotary positions it reaches 0.950 at 3e-3.
         "small/mips": {"conv": False, "positions": "nope", "budget.schedule": "linear"},
         # With a constant rate the last percent of the labels stay wrong.
+        "small/joint-recall": {"budget.schedule": "linear"},
         "small/variable-tracking": {"budget.schedule": "linear"},
         # Short convolutions are causal; these tasks are not.
         "small/pathfinder": {"conv": False},

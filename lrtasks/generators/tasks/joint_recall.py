@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from lrtasks.spec import IGNORED, Batch, Spec
 
 BEGIN, SEP, PAD, FIRST = 0, 1, 2, 3
 """Tokens of ``joint-recall``; values begin with FIRST."""
+SMALL: dict[str, Any] = {"values": 16, "room": (8, 8)}
 
 
 @registry.register("joint-recall")
@@ -43,7 +44,8 @@ class JointRecall(UniformTask):
 
     group: ClassVar[str] = "retrieval"
     presets: ClassVar[Presets] = {
-        "small": {"contexts": 4, "keys": 4, "values": 16, "room": (8, 8)},
+        "small": {**SMALL, "contexts": 2, "keys": 3, **budget(batch_size=64, lr=3e-3, steps=3000)},
+        "small-hard": {**SMALL, "contexts": 4, "keys": 4},
         "paper": {"contexts": (5, 16), "keys": (5, 16)}
         | budget(steps=400_000, batch_size=64, lr=2e-3, eval_every=10_000),
     }

@@ -217,7 +217,7 @@ def test_tasks_have_the_further_tests_of_their_axes() -> None:
         "overwrite": {"2x", "4x", "8x"},
         "noisy-recall": {"2x", "4x", "8x", "noise-0", "noise-0.6", "noise-0.8"},
         "fuzzy-recall": {"2x", "4x", "8x"},
-        "joint-recall": {"4x8", "8x4", "8x8"},
+        "joint-recall": {"4x3", "2x6", "4x6"},
         "k-hop": {"2x", "4x", "hops-1", "hops-2"},
         "depo": {"2x"},
         "variable-tracking": {"2x", "4x"},
@@ -229,7 +229,7 @@ def test_tasks_have_the_further_tests_of_their_axes() -> None:
     assert {name: set(preset_task(name).tests()) for name in NAMES} == expected
     assert set(preset_task("variable-tracking", "shuffled").tests()) == {"hops-2"}
     assert set(preset_task("variable-tracking", "shuffled-hard").tests()) == {"hops-2", "hops-8"}
-    assert preset_task("joint-recall").tests()["8x8"].input.length == 274
+    assert preset_task("joint-recall", "small-hard").tests()["8x8"].input.length == 274
     assert make("noisy-recall", length=2**24).tests().keys() == {"noise-0", "noise-0.4", "noise-0.6", "noise-0.8"}
 
 
@@ -240,7 +240,7 @@ def test_tasks_have_the_further_tests_of_their_axes() -> None:
         ("overwrite", "small-hard", 128, 64),
         ("noisy-recall", "small", 127, 64),
         ("fuzzy-recall", "small-hard", 125, 16),
-        ("joint-recall", "small", 74, 35),
+        ("joint-recall", "small-hard", 74, 35),
         ("k-hop", "small", 64, 10),
         ("k-hop", "small-hard", 128, 12),
         ("depo", "small-hard", 89, 135),

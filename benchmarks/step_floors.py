@@ -1,0 +1,135 @@
+"""CPU time of a training step beside its floor: what its operations need at the speed of this machine.
+
+    python benchmarks/step_floors.py [--models dlr,mega] [--lengths 256,4096] [--task shift] [--repeats 5]
+
+One thread, the models' preset ``small``, 4,096 positions in a batch (16 sequences of 256, 1 of 4,096). The floor counts
+every tensor operation of the forward and backward pass:
+
+    floor = FLOPs of products / rate of a product + FLOPs of FFTs / rate of an FFT + bytes / rate of a copy
+
+Bytes are those of all operands and results that are no views; an FFT of n points has 2.5 n log2 n FLOPs (real) or twice
+as many (complex); fused attention has two products forward and five backward, causal ones half of that. The rates are
+measured first: a float32 product of 1,024 x 1,024, real FFTs of 4,096 points, a copy of 3 MB, which stays in the cache.
+So the floor asks how well the operations run, and not whether they are needed. Prints the shortest time, the floor,
+their ratio, the number of operations and the megabytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from lrtasks.evaluation.optimiser import loss_named
+from lrtasks.models import names
+from lrtasks.run_config import RunConfig
+
+POSITIONS = 4096
+FUSED = {"_scaled_dot_product_flash_attention_for_cpu": 2, "_scaled_dot_product_flash_attention_for_cpu_backward": 5}
+FFTS = {"_fft_r2c": 2.5, "_fft_c2r": 2.5, "_fft_c2c": 5.0}
+
+
+class Count(TorchDispatchMode):
+    """Counts what runs inside: operations, bytes, FLOPs of products and of FFTs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations, self.bytes, self.products, self.ffts = 0, 0, 0.0, 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func.is_view:
+            return out
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        made = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+        self.operations += 1
+        self.bytes += sum(x.numel() * x.element_size() for x in (*given, *made))
+        packet = func._overloadpacket
+        if packet in flop_registry:
+            self.products += flop_registry[packet](*args, **kwargs, out_val=out)
+        if packet.__name__ in FUSED:
+            q, k = given[1:3] if packet.__name__.endswith("_backward") else given[:2]
+            causal = any(x is True for x in args)
+            self.products += FUSED[packet.__name__] * 2 * q.numel() * k.shape[-2] / (2 if causal else 1)
+        if packet.__name__ in FFTS:
+            points = max(given[0].numel(), made[0].numel())
+            length = max(given[0].shape[-1], made[0].shape[-1])
+            self.ffts += FFTS[packet.__name__] * points * math.log2(length)
+        return out
+
+
+def shortest(call: Callable[[], object], repeats: int) -> float:
+    """Least CPU time of ``call``, after one call that is not counted."""
+    call()
+    times = []
+    for _ in range(repeats):
+        began = time.process_time()
+        call()
+        times.append(time.process_time() - began)
+    return min(times)
+
+
+def rates(repeats: int) -> tuple[float, float, float]:
+    """FLOPs per second of a product and of an FFT, and bytes per second of a copy."""
+    a, b = torch.randn(2, 1024, 1024)
+    signal, source = torch.randn(64, 4096), torch.randn(3 << 18)
+    target = torch.empty_like(source)
+
+    def copies() -> None:
+        for _ in range(20):
+            target.copy_(source)
+
+    product = 2 * 1024**3 / shortest(lambda: a @ b, repeats)
+    fft = FFTS["_fft_r2c"] * signal.numel() * 12 / shortest(lambda: torch.fft.rfft(signal), repeats)
+    copy = 20 * 2 * source.numel() * 4 / shortest(copies, repeats)
+    return product, fft, copy
+
+
+def step_of(config: RunConfig) -> Callable[[], None]:
+    """Forward and backward pass of the run's model on a batch that is there already."""
+    torch.manual_seed(0)
+    model, loss = config.build(), loss_named(config.task.loss)
+    batch = config.task.batch(range(config.budget.batch_size))
+    x, y = torch.from_numpy(batch.x), torch.from_numpy(batch.y)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        loss(model(x), y).backward()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(names()))
+    parser.add_argument("--task", default="shift")
+    parser.add_argument("--lengths", default="256,4096")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    product, fft, copy = rates(4 * options.repeats)
+    print(f"product {product / 1e9:.0f} GFLOP/s, FFT {fft / 1e9:.0f} GFLOP/s, copy {copy / 1e9:.0f} GB/s")
+    print(f"{'model':20}{'length':>8}{'step':>10}{'floor':>10}{'ratio':>7}{'operations':>12}{'MB':>8}")
+    for length in map(int, options.lengths.split(",")):
+        for name in options.models.split(","):
+            given = {"task.length": length, "budget.batch_size": max(1, POSITIONS // length)}
+            step = step_of(RunConfig.make(options.task, name, settings=given))
+            taken = shortest(step, options.repeats)
+            with Count() as count:
+                step()
+            floor = count.products / product + count.ffts / fft + count.bytes / copy
+            row = f"{taken * 1e3:7.1f} ms{floor * 1e3:7.1f} ms{taken / floor:7.1f}{count.operations:12,}"
+            print(f"{name:20}{length:8}{row}{count.bytes / 1e6:8.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
