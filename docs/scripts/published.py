@@ -7,14 +7,15 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.figure import Figure
 from regions import table
 from scores import RESULTS, records, runs_of
 
-from lrtasks.bench.report import Report, read_measurements
+from lrtasks.bench.report import COSTS, Report, read_measurements
 from lrtasks.generators.base import GROUPS, names
 from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord
-from lrtasks.results import frame
+from lrtasks.results import frame, style
 from lrtasks.results.formats import number, render
 from lrtasks.results.frame import COLUMNS, write_frame
 from lrtasks.results.table import Row, make_table
@@ -87,6 +88,26 @@ def measurements(page: Path, _: Sequence[str]) -> str:
     """What ``lrtasks bench --out FOLDER --show --format markdown`` prints."""
     report = Report(read_measurements(page.parent))
     return render("markdown", report.tables(), report.notes())
+
+
+CHARTED = ("transformer", "mega", "longvq", "focus", "hyena", "seqboat", "dlr", "s4d")
+"""Models in the chart of costs, the slowest first."""
+
+
+@style.styled
+def cost_chart() -> Figure:
+    """Time and memory of a training step against the length, of the measurements in ``results/bench``."""
+    rows = Report(read_measurements(RESULTS / "bench")).rows()
+    figure, panels = style.panels(2, 2, 4.2, 3.2, (1.4, 0))
+    for panel, name in zip(panels, ("training_seconds", "training_bytes"), strict=True):
+        title, unit, size = COSTS[name]
+        for number_, model in enumerate(CHARTED):
+            points = [(row["length"], row[name] / size) for row in rows if row["model"] == model and row[name]]
+            panel.loglog(*zip(*points, strict=True), label=style.title(model), **style.series(number_))
+        panel.set_xlabel("length")
+        panel.set_ylabel(f"{title} ({unit.split()[-1]})")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
+    return figure
 
 
 def activation(page: Path, _: Sequence[str]) -> str:
