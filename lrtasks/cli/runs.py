@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -239,13 +239,7 @@ def sweep(
     if "," in task:
         raise UsageError(f"sweep takes one task, found {task}; several: lrtasks suite --models {models} --tasks {task}")
     chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
-    wanted = suite_from_options(context, chosen, how.pop("given"))
-
-    def summary(records: Sequence[RunRecord]) -> None:
-        for name in () if how["select"] else wanted.varied:
-            print_solved(name, wanted.runs, records, solved)
-
-    return carry_out(wanted, summary=summary, **how)
+    return carry_out(suite_from_options(context, chosen, how.pop("given")), solved=solved, **how)
 
 
 @budget_options
@@ -299,9 +293,10 @@ def profile(
     others = read_published(published)
     place = backends.make_backend(backend, options)
     select = "val" if wanted.varied else None
-    runs, records = run_wanted(
-        wanted, folder, _selected(wanted, select), backend=place, time_limit=time_limit, device=device
-    )
+    selected = _selected(wanted, select)
+    for name in (name for name in wanted.varied if name not in selected):
+        raise UsageError(f"a profile takes one value of {name}, found several")
+    runs, records = run_wanted(wanted, folder, selected, backend=place, time_limit=time_limit, device=device)
     from lrtasks.files import write_output
     from lrtasks.results import profile as made
     from lrtasks.results import style
@@ -358,12 +353,13 @@ def carry_out(
     as_json: bool,
     dry_run: bool,
     unequal_budgets: bool = False,
-    summary: Callable[[Sequence[RunRecord]], None] | None = None,
+    solved: float | None = None,
     **how: Any,
 ) -> int:
     """Run a suite with a display, print records, and give the exit code.
 
-    A sweep's ``summary`` follows the table, which then has the scores by length.
+    With ``solved``, as in a sweep, scores by length follow the table, and the largest value of each varied option at
+    which a model has this scaled score.
     """
     selected = _selected(wanted, select)
     varied = [name.removeprefix("budget.") for name in wanted.varied]
@@ -379,9 +375,10 @@ def carry_out(
         print_records(records)
     else:
         # unequal budgets were refused before anything ran, or asked for
-        print_runs(records, unequal_budgets=True, by_length=summary is not None)
-        if summary:
-            summary(records)
+        print_runs(records, unequal_budgets=True, by_length=solved is not None)
+        if solved is not None:
+            for name in (name for name in wanted.varied if name not in selected):
+                print_solved(name, runs, records, solved)
     return say_unfinished([run.title() for run in runs], records)
 
 

@@ -28,20 +28,27 @@ Runner = Callable[[Sequence[RunConfig]], list[RunRecord]]
 
 
 def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
-    """The settings that are selected: those that vary.
+    """The settings that are selected: those that vary, but for parameters of tasks, which make a grid.
 
     Raises:
-        UsageError: for an unknown stream, if no setting has several values, or if one is shared by compared models.
+        UsageError: for an unknown stream, if no model or budget setting has several values, or if one is shared by
+            compared models.
     """
     if by not in BY:
         raise unknown("stream to select on", by, BY)
-    if not suite.varied:
-        raise UsageError("--select needs a setting with several values, such as --lr 3e-4,1e-3,3e-3")
-    for name in suite.varied:
-        owner, bare = split_setting(name)
-        if owner == "task" or bare in SHARED_BUDGET:
-            raise UsageError(f"{bare} is the same for all compared models and cannot be selected")
-    return suite.varied
+    names = tuple(name for name in suite.varied if not _of_task(name, suite))
+    if not names:
+        raise UsageError("--select needs a setting of model or budget with several values, such as --lr 3e-4,1e-3,3e-3")
+    for name in names:
+        if split_setting(name)[1] in SHARED_BUDGET:
+            raise UsageError(f"{split_setting(name)[1]} is the same for all compared models and cannot be selected")
+    return names
+
+
+def _of_task(setting: str, suite: Suite) -> bool:
+    """Whether a setting is a parameter of a task."""
+    owner, bare = split_setting(setting)
+    return owner == "task" or (owner is None and any(bare in run.task.parameter_names() for run in suite.runs))
 
 
 def run_selected(

@@ -115,6 +115,19 @@ def test_a_sweep_may_vary_the_budget(command: Command, pretend: Pretend) -> None
     assert "largest length with a scaled score of at least 0.95:\n  dlr: 32\n  attention: 32\n" in said.out
 
 
+def test_a_sweep_with_rates_chosen_prints_the_trainable_length(command: Command, pretend: Pretend) -> None:
+    options = ["--length", "16,32", "--lr", "1e-3,3e-3", "--select", "val", "--seeds", "2"]
+    said = command("sweep", "--task", "shift", "--models", "dlr", *options)
+    assert (said.code, len(pretend.jobs)) == (0, 6)
+    assert said.out.endswith("\ntrainable length: largest length with a scaled score of at least 0.95:\n  dlr: 32\n")
+
+
+def test_a_profile_takes_one_size_of_a_task(command: Command, pretend: Pretend) -> None:
+    said = command("profile", "--model", "dlr", "--tasks", "shift", "--length", "16,32", "--lr", "1e-3,3e-3")
+    assert (said.code, pretend.jobs) == (2, [])
+    assert said.err == "lrtasks: a profile takes one value of length, found several\n"
+
+
 def test_a_sweep_over_words_lists_those_that_are_solved(command: Command, pretend: Pretend) -> None:
     said = command("sweep", "--task", "shift", "--models", "dlr", "--kernel", "real,prod")
     assert (said.code, len(pretend.jobs)) == (0, 2)

@@ -58,6 +58,21 @@ def test_each_model_gets_its_best_rate_and_the_other_seeds_at_it(tmp_path: Path)
     assert all(record.selection["values"] == {"lr": [0.001, 0.01, 0.1]} for record in stored)
 
 
+def test_each_length_gets_a_rate_of_its_own(tmp_path: Path) -> None:
+    class ByLength(Runner):
+        def __call__(self, runs: Sequence[RunConfig]) -> list[RunRecord]:
+            records = super().__call__(runs)
+            for run, record in zip(runs, records, strict=True):
+                record.scores["val"]["r2"] = -abs(run.budget.lr - {16: 0.001, 32: 0.1}[run.task.input.length])
+            return records
+
+    suite = suite_of(seeds=2, length="16,32")
+    assert require_selectable(suite, "val") == ("lr",)
+    runs, _ = run_selected(suite, ("lr",), ByLength(tmp_path, {"dlr": 1.0, "attention": 1.0}), tmp_path)
+    assert len(runs) == 8
+    assert {(run.task.input.length, run.budget.lr) for run in runs} == {(16, 0.001), (32, 0.1)}
+
+
 def test_the_table_has_one_cell_per_model_with_its_rate(tmp_path: Path) -> None:
     suite, runner = suite_of(), Runner(tmp_path, {"dlr": 0.1, "attention": 0.01})
     run_selected(suite, require_selectable(suite, "val"), runner, tmp_path)
@@ -83,7 +98,7 @@ def test_a_tie_goes_to_the_run_that_was_solved_earlier(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "by", "message"),
     [
-        ({"lr": 0.1}, "val", "--select needs a setting with several values"),
+        ({"lr": 0.1, "length": "16,32"}, "val", "--select needs a setting of model or budget with several values"),
         ({"lr": 0.1, "steps": "4,8"}, "val", "steps is the same for all compared models and cannot be selected"),
         ({}, "test", "unknown stream to select on 'test'"),
     ],
