@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 from regions import table
-from scores import RESULTS, records, runs_of
+from scores import PUBLISHED, RESULTS, records, runs_of
 
 from lrtasks.bench.report import COSTS, Report, read_measurements
 from lrtasks.generators.base import GROUPS, names
@@ -26,7 +26,7 @@ FRAME = RESULTS / "published.parquet"
 
 def frame_is_fresh(*, write: bool) -> bool:
     """Whether :data:`FRAME` holds the published records; with ``write`` it is made."""
-    made = frame(RESULTS)
+    made = frame(*PUBLISHED)
     made["folder"] = [str(Path(folder).relative_to(RESULTS)) for folder in made["folder"]]
     fresh = FRAME.exists() and frame(FRAME).astype(str).equals(made.reset_index(drop=True).astype(str))
     if write and not fresh:
