@@ -292,10 +292,11 @@ def profile(
     wanted = suite_from_options(context, chosen, given_settings(context, settings, budget))
     others = read_published(published)
     place = backends.make_backend(backend, options)
-    select = "val" if wanted.varied else None
-    selected = _selected(wanted, select)
-    for name in (name for name in wanted.varied if name not in selected):
+    from lrtasks.suite.select import of_task
+
+    for name in (name for name in wanted.varied if of_task(name, wanted)):
         raise UsageError(f"a profile takes one value of {name}, found several")
+    selected = _selected(wanted, "val" if wanted.varied else None)
     runs, records = run_wanted(wanted, folder, selected, backend=place, time_limit=time_limit, device=device)
     from lrtasks.files import write_output
     from lrtasks.results import profile as made

@@ -36,7 +36,7 @@ def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
     """
     if by not in BY:
         raise unknown("stream to select on", by, BY)
-    names = tuple(name for name in suite.varied if not _of_task(name, suite))
+    names = tuple(name for name in suite.varied if not of_task(name, suite))
     if not names:
         raise UsageError("--select needs a setting of model or budget with several values, such as --lr 3e-4,1e-3,3e-3")
     for name in names:
@@ -45,7 +45,7 @@ def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
     return names
 
 
-def _of_task(setting: str, suite: Suite) -> bool:
+def of_task(setting: str, suite: Suite) -> bool:
     """Whether a setting is a parameter of a task."""
     owner, bare = split_setting(setting)
     return owner == "task" or (owner is None and any(bare in run.task.parameter_names() for run in suite.runs))

@@ -122,8 +122,9 @@ def test_a_sweep_with_rates_chosen_prints_the_trainable_length(command: Command,
     assert said.out.endswith("\ntrainable length: largest length with a scaled score of at least 0.95:\n  dlr: 32\n")
 
 
-def test_a_profile_takes_one_size_of_a_task(command: Command, pretend: Pretend) -> None:
-    said = command("profile", "--model", "dlr", "--tasks", "shift", "--length", "16,32", "--lr", "1e-3,3e-3")
+@pytest.mark.parametrize("options", [("--lr", "1e-3,3e-3"), ("--quick",)])
+def test_a_profile_takes_one_size_of_a_task(command: Command, pretend: Pretend, options: tuple[str, ...]) -> None:
+    said = command("profile", "--model", "dlr", "--tasks", "shift", "--length", "16,32", *options)
     assert (said.code, pretend.jobs) == (2, [])
     assert said.err == "lrtasks: a profile takes one value of length, found several\n"
 

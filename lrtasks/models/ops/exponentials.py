@@ -12,10 +12,11 @@ Phases: ``freq * position`` is formed and reduced to one turn in float64, which 
 float32 is wrong by half a radian. Everything after that may be float32: the error is a few 1e-7 of the largest value
 at any l.
 
-Memory: groups and rows go through in chunks, and the backward pass recomputes what it needs chunk by chunk. With
-P[r,l1,n] = sum_l0 G[r,l] exp(Λ_n l0) for the incoming gradient G, the gradient of W is conj(sum_l1 exp(Λ l1 B) P), and
-that of Λ is the conjugate of sum_r W sum_l1 (l1 B) exp(Λ l1 B) P + sum_l0 l0 exp(Λ l0) D[l0,n], where
-D[l0,n] = sum_(r,l1) G[r,l] W exp(Λ l1 B) is a second matrix product.
+Memory: groups and rows go through in chunks, and the backward pass recomputes what it needs chunk by chunk; small
+tables of exponentials are kept for it. With P[r,l1,n] = sum_l0 G[r,l] exp(Λ_n l0) for the incoming gradient G, the
+gradient of W is conj(sum_l1 exp(Λ l1 B) P), and that of Λ is the conjugate of
+sum_r W sum_l1 (l1 B) exp(Λ l1 B) P + sum_l0 l0 exp(Λ l0) D[l0,n], where D[l0,n] = sum_(r,l1) G[r,l] W exp(Λ l1 B) is
+a second matrix product.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ CHUNK = {"cpu": 1 << 19}
 """Complex numbers in the largest temporary of a chunk: 4 MiB in complex64."""
 CHUNK_ELSEWHERE = 1 << 24
 """A GPU is kept busy by larger chunks: 128 MiB."""
+KEPT = 1 << 19
+"""Numbers in a table of exponentials up to which it is kept for the backward pass: 4 MiB in complex64."""
 PLAIN = 1 << 14
 """Exponentials up to which their full table is the faster form (benchmarks/kernels.py --crossover)."""
 
@@ -204,7 +207,7 @@ class _ExpKernel(torch.autograd.Function):
         with _full_precision(W.device):
             for g in plan.groups:
                 fine, coarse = plan.tables(g, rate, freq, dtype)
-                if len(plan.groups) == 1:
+                if len(plan.groups) == 1 and max(fine.numel(), coarse.numel()) <= KEPT:
                     kept = fine, coarse
                 coarse = coarse.conj_physical()
                 for r in plan.rows:
