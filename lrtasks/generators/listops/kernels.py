@@ -9,101 +9,158 @@ from lrtasks.generators.listops.grammar import CLOSE, FIRST_OPERATOR, PAD
 
 
 @compiled
-def widen(
+def draw(
+    words: np.ndarray,
+    octets: np.ndarray,
+    attempts: int,
+    growth: np.ndarray,
+    limits: tuple[int, int, int],
+    trees: np.ndarray,
+    slots: np.ndarray,
     drawn: np.ndarray,
-    alive: np.ndarray,
-    length: np.ndarray,
-    count: np.ndarray,
-    ends: np.ndarray,
-    growth: int,
-    least: int,
-    most: int,
-) -> tuple[int, int]:
-    """Give the operators of the newest generation their numbers of arguments ``drawn``.
+    open_: np.ndarray,
+    tokens: np.ndarray,
+) -> int:
+    """Draw one expression within limits, from random words.
 
-    An attempt stays if it has fewer than ``most`` tokens and can get more than ``least``, when each of its new nodes
-    brings at most ``growth`` tokens more. Those that stay move to the front of ``alive`` (their numbers), ``length``
-    (tokens) and ``count`` (operators before, nodes after). ``ends`` receives where the numbers of each attempt end.
+    Args:
+        words: ``(words,)`` uint32; numbers are made of them as by NumPy's ``Generator.integers``.
+        octets: ``(4 words,)`` uint8, their bytes, the lowest first.
+        attempts: trees of the first round. Every further round has twice as many, up to ``trees.shape[1]``.
+        growth: ``(generations,)``, how many tokens more each argument of an operator can bring.
+        limits: tokens that an expression must exceed, tokens that it must stay below, most arguments of an operator.
+        trees: ``(3, attempts)``, room for the trees that still grow: number, tokens if open nodes are digits, open
+            nodes.
+        slots: ``(3, attempts (2 generations - 1))``, room for the numbers of each tree in each step: the tree, and
+            where its numbers begin and end in ``drawn``.
+        drawn: ``(8 words + attempts,)`` uint8, room for the numbers of one round; a number that can only be 2 takes no
+            byte of ``octets``.
+        open_: ``(generations + 1, 4)``, room for what :func:`_write` needs.
+        tokens: ``(most tokens,)``, receives the expression.
 
     Returns:
-        How many attempts stay, and their nodes.
+        The number of tokens, or -1 if there are too few words.
     """
-    stay, at, every = 0, 0, 0
-    for index in range(len(alive)):
-        nodes = 0
-        for place in range(at, at + count[index]):
-            nodes += int(drawn[place])
-        at += count[index]
-        ends[index] = at
-        tokens = length[index] + count[index] + nodes
-        if tokens < most and tokens + growth * nodes > least:
-            alive[stay], length[stay], count[stay] = alive[index], tokens, nodes
-            stay += 1
-            every += nodes
-    return stay, every
+    least, most, most_arguments = limits
+    alive, length, count = trees
+    place, first, used, taken = 0, attempts, 0, 0
+    while first == attempts:
+        growing, used, taken = attempts, 0, 0
+        for index in range(attempts):
+            alive[index], length[index], count[index] = index, 1, 1
+        for step in range(2 * len(growth) - 1):
+            # even steps: the number of arguments of each operator; odd steps: 0 makes a node an operator
+            span = 4 if step % 2 else most_arguments - 1
+            rejected = (256 - span) % span
+            place += -place % 4
+            stay = 0
+            for index in range(growing):
+                tree, size, found = alive[index], length[index], 0
+                slots[0, taken], slots[1, taken] = tree, used
+                for _ in range(count[index]):
+                    place, number = _byte(octets, place, span, rejected)
+                    if place < 0:
+                        return -1
+                    drawn[used] = number
+                    used += 1
+                    found += int(number == 0) if step % 2 else number + 2
+                slots[2, taken] = used
+                taken += 1
+                goes_on = found > 0
+                if step % 2 == 0:
+                    size += count[index] + found
+                    goes_on = size < most and size + growth[step // 2] * found > least
+                elif not goes_on and size > least:
+                    first = min(first, tree)
+                if goes_on:
+                    alive[stay], length[stay], count[stay] = tree, size, found
+                    stay += 1
+            growing = stay
+        if growing:
+            first = min(first, alive[0])
+        if first == attempts:
+            attempts = first = min(2 * attempts, trees.shape[1])
+    generations, size, operators = 0, 1, 0
+    step = 0
+    for slot in range(taken):
+        if slots[0, slot] == first:
+            begin, end = slots[1, slot], slots[2, slot]
+            if step % 2:
+                open_[generations, 1] = begin
+            else:
+                open_[generations, 2], open_[generations, 3] = begin, used + operators
+                for at in range(begin, end):
+                    size += 3 + int(drawn[at])
+                operators += end - begin
+                generations += 1
+            step += 1
+    place += -place % 4
+    for at in range(size + operators):
+        place, number = _word(words, place, 10 if at < size else 4)
+        if place < 0:
+            return -1
+        if at < size:
+            tokens[at] = number
+        else:
+            drawn[used + at - size] = FIRST_OPERATOR + number
+    _write(drawn, open_[: generations + 1], tokens)
+    return int(size)
 
 
 @compiled
-def branch(
-    drawn: np.ndarray,
-    alive: np.ndarray,
-    length: np.ndarray,
-    count: np.ndarray,
-    ends: np.ndarray,
-    least: int,
-    first: int,
-) -> tuple[int, int, int]:
-    """Make operators of the nodes whose number ``drawn`` is 0; arrays as for :func:`widen`.
+def _byte(octets: np.ndarray, place: int, span: int, rejected: int) -> tuple[int, int]:
+    """A number below ``span`` from the bytes at ``place``, and the place after them; -1 if the bytes are used up.
 
-    Returns:
-        How many attempts have operators; these operators; and the first of ``first`` and the attempts that have none
-        and more than ``least`` tokens.
+    Lemire's method: a product of byte and span whose low byte is less than ``rejected`` is drawn again.
     """
-    grow, at, every = 0, 0, 0
-    for index in range(len(alive)):
-        operators = 0
-        for place in range(at, at + count[index]):
-            operators += drawn[place] == 0
-        at += count[index]
-        ends[index] = at
-        if operators > 0:
-            alive[grow], length[grow], count[grow] = alive[index], length[index], operators
-            grow += 1
-            every += operators
-        elif length[index] > least:
-            first = min(first, alive[index])
-    return grow, every, first
+    if span == 1:
+        return place, 0
+    while place < len(octets):
+        product = np.int64(octets[place]) * span
+        place += 1
+        if product & 255 >= rejected:
+            return place, int(product >> 8)
+    return -1, 0
 
 
 @compiled
-def write(
-    flags: np.ndarray, arguments: np.ndarray, kinds: np.ndarray, at: np.ndarray, left: np.ndarray, tokens: np.ndarray
-) -> None:
+def _word(words: np.ndarray, place: int, span: int) -> tuple[int, int]:
+    """As :func:`_byte`, from whole words; ``place`` counts bytes."""
+    while place < 4 * len(words):
+        product = np.int64(words[place >> 2]) * span
+        place += 4
+        if product & 0xFFFFFFFF >= (2**32 - span) % span:
+            return place, int(product >> 32)
+    return -1, 0
+
+
+@compiled
+def _write(drawn: np.ndarray, open_: np.ndarray, tokens: np.ndarray) -> None:
     """Put the brackets of a tree into ``tokens``, which hold digits.
 
     Args:
-        flags: of the nodes of each generation that has operators, one generation after another: 0 for an operator.
-        arguments: number of arguments of each operator, in the same order.
-        kinds: opening token of each operator.
-        at: ``(generations, 2)``, where each generation begins in ``flags`` and in ``arguments``; moved on.
-        left: ``(generations + 1,)``, how many nodes are still to come at each depth: one root, for the start.
+        drawn: flags of nodes (0 for an operator), numbers of arguments less 2, and opening tokens of operators.
+        open_: ``(generations + 1, 4)``: by depth, how many nodes are still to come (set here), and the places in
+            ``drawn`` of the next flag, number and opening token.
         tokens: ``(length,)``.
     """
-    depth, place = 0, 0
-    while depth > 0 or left[0] > 0:
-        if left[depth] == 0:
+    open_[:, 0] = 0
+    open_[0, 0], depth, place = 1, 0, 0
+    while depth > 0 or open_[0, 0] > 0:
+        if open_[depth, 0] == 0:
             depth -= 1
             tokens[place] = CLOSE
         else:
-            left[depth] -= 1
-            if depth < len(at):
-                node, operator = at[depth]
-                at[depth, 0] += 1
-                if flags[node] == 0:
-                    at[depth, 1] += 1
+            open_[depth, 0] -= 1
+            if depth < len(open_) - 1:
+                _, flag, arguments, kind = open_[depth]
+                open_[depth, 1] += depth > 0
+                if depth == 0 or drawn[flag] == 0:
+                    open_[depth, 2] += 1
+                    open_[depth, 3] += 1
+                    tokens[place] = drawn[kind]
                     depth += 1
-                    left[depth] = arguments[operator]
-                    tokens[place] = kinds[operator]
+                    open_[depth, 0] = drawn[arguments] + 2
         place += 1
 
 

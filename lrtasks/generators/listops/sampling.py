@@ -1,4 +1,4 @@
-"""Random ListOps expressions whose length lies within limits, exactly as by rejection but in a millisecond or two.
+"""Random ListOps expressions whose length lies within limits, exactly as by rejection but in a millisecond or less.
 
 The law (Nangia and Bowman, "ListOps: A Diagnostic Dataset for Latent Tree Learning", arXiv:1804.06028; Long Range
 Arena): a node above the depth limit is an operator with probability 1/4, otherwise a digit; an operator has 2..A
@@ -16,13 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.listops.grammar import FIRST_OPERATOR, OPERATORS
 
 OPERATOR_PROBABILITY = 0.25
 RAREST = 1e-5
 """Least probability of the wanted lengths; at this one, an expression of 8,000 tokens takes about 0.1 s."""
 _ATTEMPTS = 64  # in the first round, about what the papers' settings need; doubled in every further round
 _MAX_ATTEMPTS = 4096
+_WORDS = 8  # random words at first, for each token of the longest expression; doubled when they do not suffice
 
 
 class Limits(NamedTuple):
@@ -95,67 +95,26 @@ def _transform_size(least: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
-class _Runs(NamedTuple):
-    """One generation's numbers for several attempts: those of ``attempts[i]`` end at ``ends[i]``."""
-
-    attempts: np.ndarray
-    numbers: np.ndarray
-    ends: np.ndarray
-
-    def of(self, attempt: int) -> np.ndarray:
-        """The numbers of one attempt; empty if it has none."""
-        place = int(np.searchsorted(self.attempts, attempt))
-        if place == len(self.attempts) or self.attempts[place] != attempt:
-            return self.numbers[:0]
-        return self.numbers[self.ends[place - 1] if place else 0 : self.ends[place]]
-
-
 def draw(rng: np.random.Generator, limits: Limits) -> np.ndarray:
-    """Tokens of one random expression within ``limits``, ``(length,)`` int64."""
+    """Tokens of one random expression within ``limits``, ``(length,)`` int64.
+
+    Takes random words from ``rng`` in blocks, so that the state of ``rng`` afterwards says nothing about the sample.
+    """
     from lrtasks.generators.compiling import announced
     from lrtasks.generators.listops import kernels  # imports numba
 
-    with announced("listops"):
-        generations, attempts = None, _ATTEMPTS
-        while generations is None:
-            generations = _grow(rng, limits, attempts)
-            attempts = min(2 * attempts, _MAX_ATTEMPTS)
-        flags, arguments = (np.concatenate(parts) for parts in zip(*generations, strict=True))
-        tokens = rng.integers(0, 10, size=1 + int(arguments.sum(dtype=np.int64)) + len(arguments))
-        kinds = FIRST_OPERATOR + rng.integers(0, len(OPERATORS), size=len(arguments))
-        sizes = np.array([[len(part) for part in generation] for generation in generations])
-        left = np.eye(1, len(generations) + 1, dtype=np.int64)[0]
-        kernels.write(flags, arguments, kinds, np.cumsum(sizes, axis=0) - sizes, left, tokens)
-    return tokens
-
-
-def _grow(rng: np.random.Generator, limits: Limits, attempts: int) -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """The first of ``attempts`` trees that keeps within ``limits``, or none; every root is an operator.
-
-    For each generation that has operators: of its nodes, 0 for an operator; and the operators' numbers of arguments.
-    """
-    from lrtasks.generators.listops import kernels
-
-    alive = np.arange(attempts)
-    length, count = np.ones((2, attempts), dtype=np.int64)  # tokens if what is undecided were digits; operators
-    nodes, arguments = [_Runs(alive.copy(), np.zeros(attempts, np.uint8), alive + 1)], []
-    least, most, first, every = limits.min_length, limits.max_length, attempts, attempts
-    for depth in range(2, limits.max_depth + 1):
-        growth = min(longest(limits.max_depth - depth + 1, limits.max_args) - 1, most)
-        drawn = rng.integers(2, limits.max_args + 1, size=every, dtype=np.uint8)
-        arguments.append(_Runs(alive.copy(), drawn, np.empty_like(alive)))
-        stay, every = kernels.widen(drawn, alive, length, count, arguments[-1].ends, growth, least, most)
-        alive, length, count = alive[:stay], length[:stay], count[:stay]
-        if not stay or depth == limits.max_depth:
-            first = min(first, *alive[:1].tolist(), attempts)
-            break
-        drawn = rng.integers(0, 4, size=every, dtype=np.uint8)
-        nodes.append(_Runs(alive.copy(), drawn, np.empty_like(alive)))
-        grow, every, first = kernels.branch(drawn, alive, length, count, nodes[-1].ends, least, first)
-        alive, length, count = alive[:grow], length[:grow], count[:grow]
-        if not grow:
-            break
-    if first == attempts:
-        return None
-    both = [(one.of(first), two.of(first)) for one, two in zip(nodes, arguments, strict=False)]
-    return [(flags, numbers) for flags, numbers in both if len(numbers)]
+    least, most, depth, arguments = limits
+    growth = np.array([min(longest(left, arguments) - 1, most) for left in range(depth - 1, 0, -1)])
+    trees = np.empty((3, _MAX_ATTEMPTS), np.int64)
+    slots = np.empty((3, _MAX_ATTEMPTS * (2 * depth - 3)), np.int64)
+    open_ = np.empty((depth, 4), np.int64)
+    tokens = np.empty(most, np.int64)
+    words = rng.integers(0, 2**32, size=_WORDS * most, dtype=np.uint32)
+    while True:
+        octets = words.astype("<u4", copy=False).view(np.uint8)
+        room = trees, slots, np.empty(2 * len(octets) + _MAX_ATTEMPTS, np.uint8), open_
+        with announced("listops"):
+            size = kernels.draw(words, octets, _ATTEMPTS, growth, (least, most, arguments), *room, tokens)
+        if size > 0:
+            return tokens[:size]
+        words = np.concatenate([words, rng.integers(0, 2**32, size=len(words), dtype=np.uint32)])
