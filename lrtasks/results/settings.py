@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
-from lrtasks.budget import SHARED_BUDGET
+from lrtasks.budget import SHARED_BUDGET, Budget
 from lrtasks.record import RunRecord
 
 Settings = Mapping[str, Any]
@@ -77,9 +78,23 @@ def label(entry: Settings, names: Iterable[str]) -> str:
     >>> label({"name": "longvq", "model window": None, "model quantise": True}, ["model window", "model quantise"])
     'longvq (window=none, quantise=true)'
     """
-    missing = "default" if _is_own(entry) else as_given(None)
-    shown = ", ".join(f"{bare(name)}={as_given(entry[name]) if name in entry else missing}" for name in names)
+    values = {name: as_given(entry[name]) if name in entry else _missing(entry, name) for name in names}
+    shown = ", ".join(f"{bare(name)}={value}" for name, value in values.items())
     return f"{entry['name']} ({shown})" if shown else str(entry["name"])
+
+
+def _missing(entry: Settings, name: str) -> str:
+    """How a label shows a setting that the record does not have: one that was added later has its default."""
+    if _is_own(entry):
+        return "default"
+    from lrtasks import generators, models
+
+    registry = generators.registry if name.startswith("task ") else models.registry
+    if " " in name and entry["name"] not in registry.names():  # of a package that is not installed here
+        return as_given(None)
+    declared = registry.get(entry["name"]) if " " in name else Budget
+    defaults = {field.name: field.default for field in fields(declared) if field.metadata.get("later")}
+    return as_given(defaults.get(bare(name)))
 
 
 def labels(settings: Sequence[Settings]) -> list[tuple[str, Any]]:

@@ -482,6 +482,17 @@ def test_settings_of_an_own_model_that_look_alike_are_kept_apart(
     assert sorted(row["score"] for row in table.rows()) == [pytest.approx(0.1 * n) for n in range(len(parameters))]
 
 
+def test_a_setting_that_was_added_later_is_shown_with_its_default() -> None:
+    records = [made(model="transformer"), made(model="transformer"), made(model="transformer")]
+    records[1].model["parameters"] = {**records[1].model["parameters"], "positions": "nope"}
+    records[2].model["parameters"] = {**records[2].model["parameters"], "conv": True}
+    assert sorted(tabled(records).labels("column")) == [
+        "transformer (conv=false, positions=nope)",
+        "transformer (conv=false, positions=rope)",
+        "transformer (conv=true, positions=rope)",
+    ]
+
+
 def test_own_models_of_another_structure_are_kept_apart() -> None:
     records = [made(model="net", source=source) for source in "ab"]
     assert tabled(records).labels("column") == ["net (source=a)", "net (source=b)"]
