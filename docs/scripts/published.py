@@ -77,11 +77,11 @@ def leaderboard(page: Path, words: Sequence[str]) -> str:
 
 
 def _standing(cells: Sequence[Row]) -> str:
-    """``2 of 3 solved, 0.71``: a task is solved if most seeds solve it; the mean of the median scaled scores."""
+    """``2 of 3 solved, 0.71``: a task is solved if most seeds solve it; the mean of the median scaled scores, those below 0 as 0."""
     if not cells:
         return ""
     solved = sum(2 * cell["solved"] > cell["different_seeds"] for cell in cells)
-    mean = statistics.mean(scaled_score(cell["median"], cell["floor"]) for cell in cells)
+    mean = statistics.mean(max(0, scaled_score(cell["median"], cell["floor"])) for cell in cells)
     return f"{solved} of {len(cells)} solved, {mean:.2f}"
 
 

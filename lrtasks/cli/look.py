@@ -116,7 +116,7 @@ def preview(
     ] = None,
     samples: Annotated[int, typer.Option(help="Number of samples to draw.")] = 2,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
-    preset: Annotated[str, typer.Option(help="Preset that fills in parameters: small or paper.")] = "small",
+    preset: Annotated[str, typer.Option(help="Preset that fills in parameters, such as small or paper.")] = "small",
     settings: TaskSettings = None,
     as_json: AsJson = False,
 ) -> None:

@@ -263,6 +263,7 @@ def profile(
     backend: BackendName = "local",
     time_limit: TimeLimit = None,
     device: Device = "auto",
+    dry_run: DryRun = False,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a .html, .svg, .pdf or .png file.")] = None,
     as_json: AsJson = False,
@@ -270,7 +271,7 @@ def profile(
     """Say what a model can do: scaled score, solved seeds, generalisation length and cost of each capability group.
 
     The model runs on every instance of the fingerprint; of three learning rates validation chooses one. Finished runs
-    are not repeated. On this machine two runs go on at a time unless --jobs says otherwise. Example: lrtasks profile
+    are not repeated. On this machine two runs execute in parallel unless --jobs says otherwise. Example: lrtasks profile
     --model mylayer.py:MyLayer --quick
     """
     if out is not None:
@@ -297,6 +298,8 @@ def profile(
     for name in (name for name in wanted.varied if of_task(name, wanted)):
         raise UsageError(f"a profile takes one value of {name}, found several")
     selected = _selected(wanted, "val" if wanted.varied else None)
+    if dry_run:
+        return _print_wanted(wanted, selected, folder, device=device, as_json=as_json)
     runs, records = run_wanted(wanted, folder, selected, backend=place, time_limit=time_limit, device=device)
     from lrtasks.files import write_output
     from lrtasks.results import profile as made
@@ -366,11 +369,10 @@ def carry_out(
     varied = [name.removeprefix("budget.") for name in wanted.varied]
     may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
     if dry_run:
-        from lrtasks.suite.estimate import planned
         from lrtasks.suite.expand import require_comparable
 
         require_comparable(wanted.runs, may_differ)
-        return print_plan(planned(wanted, selected=bool(selected)), out, device=how["device"], as_json=as_json)
+        return _print_wanted(wanted, selected, out, device=how["device"], as_json=as_json)
     runs, records = run_wanted(wanted, out, selected, may_differ=may_differ, **how)
     if as_json:
         print_records(records)
@@ -381,6 +383,13 @@ def carry_out(
             for name in (name for name in wanted.varied if name not in selected):
                 print_solved(name, runs, records, solved)
     return say_unfinished([run.title() for run in runs], records)
+
+
+def _print_wanted(wanted: Suite, selected: Sequence[str], out: Path, *, device: str, as_json: bool) -> int:
+    """Print the plan of a suite."""
+    from lrtasks.suite.estimate import planned
+
+    return print_plan(planned(wanted, selected=bool(selected)), out, device=device, as_json=as_json)
 
 
 def run_wanted(

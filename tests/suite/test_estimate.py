@@ -65,7 +65,11 @@ def test_a_step_is_timed_without_leaving_a_trace(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize(
     "words",
-    [("suite", "--models", "attention", "--tasks", "cumsum"), ("eval", "--model", "attention", "--task", "cumsum")],
+    [
+        ("suite", "--models", "attention", "--tasks", "cumsum"),
+        ("eval", "--model", "attention", "--task", "cumsum"),
+        ("profile", "--model", "attention", "--tasks", "cumsum", "--lr", 1e-3),
+    ],
 )
 def test_the_command_runs_nothing(command: Callable[..., Any], tmp_path: Path, words: tuple[str, ...]) -> None:
     small = ("--length", 16, "--d-model", 8, "--seeds", 2, "--dry-run", "--device", "cpu")
