@@ -57,7 +57,8 @@ class RunRecord:
         generalisation_length: greatest tested length with a scaled score of at least 0.9 there and at all shorter ones.
         selection: ``{by, values, chosen}`` if settings were selected: on which stream, the values that were tried by
             the setting's name, and whether this run was chosen.
-        steps_to_solve: step from which validation held a scaled score of 0.99 at two evaluations in a row.
+        steps_to_solve: step from which validation held a scaled score of 0.99 at two evaluations in a row; the floor is
+            that on validation.
         curve: one entry per evaluation: ``step``, ``loss`` (mean since the last one) and the validation scores.
         slices: the test score by group, for each breakdown that the task declares.
         diagnostics: what the model's modules report after training, by module.

@@ -271,8 +271,8 @@ def profile(
     """Say what a model can do: scaled score, solved seeds, generalisation length and cost of each capability group.
 
     The model runs on every instance of the fingerprint; of three learning rates validation chooses one. Finished runs
-    are not repeated. On this machine two runs execute in parallel unless --jobs says otherwise. Example: lrtasks profile
-    --model mylayer.py:MyLayer --quick
+    are not repeated. On this machine two runs execute in parallel unless --jobs says otherwise. Example: lrtasks
+    profile --model mylayer.py:MyLayer --quick
     """
     if out is not None:
         if out.suffix.lower() not in ENDINGS:

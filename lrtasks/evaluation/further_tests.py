@@ -103,8 +103,8 @@ def score_further(
         record.further_baselines[name] = baseline_scores(task, train, test)
 
 
-def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunRecord) -> None:
-    """Note scaled scores, the generalisation length, and when validation was solved."""
+def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunRecord, val_floor: float | None) -> None:
+    """Note scaled scores, the generalisation length, and when validation was solved, whose floor is ``val_floor``."""
     lengths = {"test": task.input.length, **{name: test.task.input.length for name, test in further.items()}}
     for name in lengths:
         score, floor = record.score_of(name), record.floor(name)
@@ -115,12 +115,15 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
             break
         reached = length
     record.generalisation_length = reached
-    record.steps_to_solve = steps_to_solve(record)
+    record.steps_to_solve = steps_to_solve(record, val_floor)
 
 
-def steps_to_solve(record: RunRecord) -> int | None:
-    """The step from which validation held :data:`VAL_SOLVED` at two evaluations in a row; ``None`` if it never did."""
-    floor, metric = record.floor("test"), record.task["metric"]
+def steps_to_solve(record: RunRecord, floor: float | None) -> int | None:
+    """The step from which validation held :data:`VAL_SOLVED` at two evaluations in a row; ``None`` if it never did.
+
+    ``floor`` is the best baseline's score on validation.
+    """
+    metric = record.task["metric"]
     for first, second in pairwise(record.curve):
         if floor is not None and min(scaled_score(point[metric], floor) for point in (first, second)) >= VAL_SOLVED:
             return int(first["step"])

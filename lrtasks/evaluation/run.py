@@ -31,10 +31,11 @@ from lrtasks.evaluation.environment import (
     reset_peak_memory,
 )
 from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further
-from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
+from lrtasks.evaluation.scoring import BASELINE_BATCHES, fitted_baselines, score_baselines
 from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
 from lrtasks.files import held, make_folder, refuse_links, remove_partials
 from lrtasks.generators.base import Task, registry
+from lrtasks.generators.baselines import Baseline
 from lrtasks.generators.splits import overlap
 from lrtasks.models import names as model_names
 from lrtasks.models.base import Backbone, ModelLike, diagnostics, state_bytes
@@ -235,21 +236,21 @@ class _Run:
         return self.record
 
     def _train_and_test(self) -> None:
-        floor = self._validation_floor() if self.config.budget.stop_solved else None
-        how: dict[str, Any] = {"digest": self.digest, "floor": floor, "quiet": self.quiet, "report": self._note}
+        task, streams = self.config.task, self.streams
+        check_batch(streams.train[0], task)
+        baselines = fitted_baselines(task, streams.training(BASELINE_BATCHES))
+        found = [scores.get(task.metric) for scores in score_baselines(task, baselines, streams.val).values()]
+        floor = max((score for score in found if score is not None), default=None)
+        stop_floor = floor if self.config.budget.stop_solved else None
+        how: dict[str, Any] = {"digest": self.digest, "floor": stop_floor, "quiet": self.quiet, "report": self._note}
         state = loop.train(self.fabric, self.model, self.config, self.streams, self.folder, **how)
         self._note(state)
         if self.writes and not self.streams.finite:
             checkpoint.save(self.folder / loop.WEIGHTS, {"model": self.model.state_dict(), "step": state.step})
         began = time.monotonic()
-        self._test()
+        self._test(baselines)
+        note_summary(task, self.further, self.record, floor)
         self.record.cost["seconds_with_evaluation"] += time.monotonic() - began
-
-    def _validation_floor(self) -> float:
-        """The best baseline's score on the validation stream."""
-        check_batch(self.streams.train[0], self.config.task)
-        scores = baseline_scores(self.config.task, self.streams.training(BASELINE_BATCHES), self.streams.val)
-        return max(score[self.config.task.metric] for score in scores.values())
 
     def _note(self, state: loop.State) -> None:
         """Write what is known after an evaluation."""
@@ -272,7 +273,7 @@ class _Run:
             record.write(self.folder)
         self.trackers.update(record)
 
-    def _test(self) -> None:
+    def _test(self, baselines: Mapping[str, Baseline]) -> None:
         """Score the trained model, and note scores, breakdowns, diagnostics and baselines."""
         record, task, streams = self.record, self.config.task, self.streams
         self._draw_predictions()
@@ -286,9 +287,8 @@ class _Run:
         if streams.finite:
             train = streams.training(min(streams.test.count, self.config.budget.steps))
             record.scores["train"] = loop.score(self.fabric, self.model, task, train, slices=False).scores()
-        record.baselines = baseline_scores(task, streams.training(BASELINE_BATCHES), streams.test)
+        record.baselines = score_baselines(task, baselines, streams.test)
         score_further(self.fabric, self.model, self.config, self.further, streams.workers, record)
-        note_summary(task, self.further, record)
 
     def _note_overlap(self) -> None:
         """In a small space, note how many test inputs occur in training as well."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import Task
+from lrtasks.generators.baselines import Baseline
 from lrtasks.metrics import make_metric
 from lrtasks.spec import Batch
 
@@ -97,9 +98,21 @@ class Scorer:
 
 def baseline_scores(task: Task, train: Iterable[Batch], test: Iterable[Batch]) -> dict[str, dict[str, float]]:
     """Fit each baseline on ``train``, which can be iterated several times; its scores on ``test`` by its name."""
+    return score_baselines(task, fitted_baselines(task, train), test)
+
+
+def fitted_baselines(task: Task, train: Iterable[Batch]) -> Mapping[str, Baseline]:
+    """The baselines of a task by name, fitted on ``train``, which can be iterated several times."""
     baselines = task.baselines()
     for baseline in baselines.values():
         baseline.fit(train)
+    return baselines
+
+
+def score_baselines(
+    task: Task, baselines: Mapping[str, Baseline], test: Iterable[Batch]
+) -> dict[str, dict[str, float]]:
+    """Scores of fitted baselines by name."""
     scorers = {name: Scorer(task, slices=False) for name in baselines}
     for batch in test:
         for name, baseline in baselines.items():

@@ -102,6 +102,5 @@ def test_the_generalisation_length_ends_at_the_first_length_that_is_not_solved(t
 )
 def test_solved_is_twice_in_a_row(curve: list[float], expected: int | None) -> None:
     record = RunRecord("", {"metric": "r2"}, {}, "small", {}, 0, {})
-    record.baselines = {"constant": {"r2": 0.0}}
     record.curve = [{"step": step, "loss": 0.0, "r2": value} for step, value in enumerate(curve, 1)]
-    assert steps_to_solve(record) == expected
+    assert steps_to_solve(record, 0.0) == expected

@@ -148,7 +148,7 @@ def test_a_solved_run_that_was_cut_off_in_its_test_trains_no_further(
 ) -> None:
     budget = {"steps": 400, "eval_every": 10, "stop_at": 0.9}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("lrtasks.evaluation.run.baseline_scores", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("lrtasks.evaluation.run.note_summary", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         run(plain, tmp_path, Labels(), budget=budget)
     resumed = run(plain, tmp_path, Labels(), budget=budget)
     assert outcome(resumed) == outcome(run(plain, tmp_path / "unbroken", Labels(), budget=budget))
