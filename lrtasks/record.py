@@ -8,7 +8,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,23 @@ class RunRecord:
         if self.status in ("running", "interrupted"):
             return f"{self.status}, {self.steps()} of {self.budget.get('steps')} steps"
         return "no score" if self.status == "done" and self.headline() is None else self.status
+
+
+def split_selected(settings: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of some settings, and the others.
+
+    A parameter ``MIXER.NAME`` of a mixer in a stack is an entry ``MIXER.NAME=VALUE`` of the stack's ``hyper``.
+
+    >>> split_selected({"d_model": 8, "hyper": ["gla.heads=2", "gla.expand=1"]}, ["gla.heads", "d_model"])
+    ({'d_model': 8, 'gla.heads': '2'}, {'hyper': ['gla.expand=1']})
+    """
+    values = {name: value for name, value in settings.items() if name in names}
+    others = {name: value for name, value in settings.items() if name not in names}
+    if any("." in name for name in names):
+        entries = {entry.partition("=")[0]: entry for entry in others["hyper"]}
+        values |= {name: entry.partition("=")[2] for name, entry in entries.items() if name in names}
+        others["hyper"] = [entry for name, entry in entries.items() if name not in names]
+    return values, others
 
 
 def read_record(path: Path) -> RunRecord:

@@ -137,7 +137,7 @@ def evaluate(
     elif as_json:
         print_records(records)
     else:
-        print_runs(records, costs=False)
+        print_runs(_unselected(records), costs=False)
         for record in records:
             if record.status == "done":
                 cost, count = record.cost, record.model["count"]
@@ -300,7 +300,8 @@ def profile(
     selected = _selected(wanted, "val" if wanted.varied else None)
     if dry_run:
         return _print_wanted(wanted, selected, folder, device=device, as_json=as_json)
-    runs, records = run_wanted(wanted, folder, selected, backend=place, time_limit=time_limit, device=device)
+    runs, every, failed = run_wanted(wanted, folder, selected, backend=place, time_limit=time_limit, device=device)
+    records = every[: len(runs)]
     from lrtasks.files import write_output
     from lrtasks.results import profile as made
     from lrtasks.results import style
@@ -338,7 +339,7 @@ def profile(
         else:
             style.save(figure, out)
         sys.stderr.write(f"wrote {out}\n")
-    return say_unfinished([run.title() for run in runs], records)
+    return say_unfinished([run.title() for run in (*runs, *failed)], every)
 
 
 def suite_from_options(context: typer.Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
@@ -373,7 +374,8 @@ def carry_out(
 
         require_comparable(wanted.runs, may_differ)
         return _print_wanted(wanted, selected, out, device=how["device"], as_json=as_json)
-    runs, records = run_wanted(wanted, out, selected, may_differ=may_differ, **how)
+    runs, records, failed = run_wanted(wanted, out, selected, may_differ=may_differ, **how)
+    every, records = records, records[: len(runs)]
     if as_json:
         print_records(records)
     else:
@@ -382,7 +384,7 @@ def carry_out(
         if solved is not None:
             for name in (name for name in wanted.varied if name not in selected):
                 print_solved(name, runs, records, solved)
-    return say_unfinished([run.title() for run in runs], records)
+    return say_unfinished([run.title() for run in (*runs, *failed)], every)
 
 
 def _print_wanted(wanted: Suite, selected: Sequence[str], out: Path, *, device: str, as_json: bool) -> int:
@@ -394,8 +396,8 @@ def _print_wanted(wanted: Suite, selected: Sequence[str], out: Path, *, device: 
 
 def run_wanted(
     wanted: Suite, out: Path, selected: Sequence[str], **how: Any
-) -> tuple[Sequence[RunConfig], Sequence[RunRecord]]:
-    """Run a suite with a display; the runs and their records, of a selection the chosen ones."""
+) -> tuple[Sequence[RunConfig], Sequence[RunRecord], Sequence[RunConfig]]:
+    """Run a suite with a display: the runs, their records, and none; of a selection see :func:`run_selected`."""
     from lrtasks.cli.display import Display
     from lrtasks.suite.run import run_suite
     from lrtasks.suite.select import run_selected
@@ -404,7 +406,14 @@ def run_wanted(
         with Display() as display:
             return run_suite(runs, out, on_change=display, **how)
 
-    return run_selected(wanted, selected, run_all, out) if selected else (wanted.runs, run_all(wanted.runs))
+    if selected:
+        return run_selected(wanted, selected, run_all, out)
+    return wanted.runs, _unselected(run_all(wanted.runs)), ()
+
+
+def _unselected(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Records as of runs that no selection tried: they were asked for by themselves."""
+    return [dataclasses.replace(record, selection={}) for record in records]
 
 
 def _selected(wanted: Suite, select: str | None) -> Sequence[str]:
@@ -427,8 +436,9 @@ def _selected(wanted: Suite, select: str | None) -> Sequence[str]:
     if not wanted.runs:
         raise UsageError("nothing is left to run: every run was skipped")
     selected = require_selectable(wanted, select) if select else ()
+    chosen_models = {run.model.address or run.model.name for run in wanted.runs}
     for name in selected:
-        if of_one_model(name, {run.model.address or run.model.name for run in wanted.runs}):
+        if len(chosen_models) > 1 and of_one_model(name, chosen_models):
             raise UsageError(f"{name} belongs to one model and cannot be selected beside others; select it in eval")
     return selected
 

@@ -7,6 +7,7 @@ import json
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import lrtasks
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.files import write_output
 from lrtasks.metrics import TEST_SOLVED, scaled_score
-from lrtasks.record import RunRecord, read_records
+from lrtasks.record import RunRecord, read_records, split_selected
 from lrtasks.results.reported import reported_figure
 from lrtasks.results.settings import key, setup_of, variant_of
 
@@ -187,11 +188,20 @@ def _read_written(file: Path) -> pd.DataFrame:
 def make_frame(runs: Sequence[tuple[Path | None, RunRecord]]) -> pd.DataFrame:
     """The data frame of :func:`frame` from folders and records; a row's index is the place of its run in ``runs``."""
     rows = [_row(folder, record) for folder, record in runs]
+    chosen = [bool(record.selection.get("chosen", True)) for _, record in runs]
+    plain = {
+        (row["setup"], row["variant"]) for row, (_, record) in zip(rows, runs, strict=True) if not record.selection
+    }
+    for place, (folder, record) in enumerate(runs):
+        # a run that a selection tried and did not choose is a result only beside other seeds that ran without selection
+        if not chosen[place]:
+            row = _row(folder, replace(record, selection={}))
+            if (row["setup"], row["variant"]) in plain:
+                rows[place], chosen[place] = row, True
     names = dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])
     made = pd.DataFrame({name: _column([row.get(name) for row in rows]) for name in names})
-    # a run that a selection tried and did not choose is no result of its own
-    chosen = pd.Series([bool(record.selection.get("chosen", True)) for _, record in runs], dtype=bool)
-    return made[chosen & ~made.duplicated(OUTCOME)]
+    made = made[pd.Series(chosen, dtype=bool)]
+    return made[~made.duplicated(OUTCOME)]
 
 
 def _column(values: list[Any]) -> pd.Series:
@@ -209,8 +219,7 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
     score, baseline, figure = record.headline(), record.best_baseline(), reported_figure(record)
     scaled = None if score is None or baseline is None else scaled_score(score, baseline[1])
     tests = [name for name in record.scores if name not in SPLITS] if record.status == "done" else []
-    settings = {**record.budget, **model["parameters"]}
-    selected = {name: settings.get(name) for name in record.selection.get("values", {})}
+    selected, _ = split_selected({**record.budget, **model["parameters"]}, record.selection.get("values", {}))
     numbers = {
         "score": score,
         "val_score": record.headline("val"),

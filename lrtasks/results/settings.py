@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from lrtasks.budget import SHARED_BUDGET, Budget
-from lrtasks.record import RunRecord
+from lrtasks.record import RunRecord, split_selected
 
 Settings = Mapping[str, Any]
 
@@ -35,7 +35,8 @@ def variant_of(record: RunRecord) -> Settings:
     Settings that were selected are left out: their values belong to the result. That they were selected stays.
     """
     selected = record.selection.get("values", {})
-    parameters = {f"model {name}": value for name, value in record.model["parameters"].items() if name not in selected}
+    _, others = split_selected(record.model["parameters"], selected)
+    parameters = {f"model {name}": value for name, value in others.items()}
     tuning = {
         name: value for name, value in record.budget.items() if name not in SHARED_BUDGET and name not in selected
     }

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.config import split_setting
 from lrtasks.errors import UsageError, unknown
-from lrtasks.record import RunRecord
+from lrtasks.files import held
+from lrtasks.record import FINISHED, LOCK, RunRecord, read_record, read_records, split_selected
+from lrtasks.results.settings import setup_of, variant_of
 from lrtasks.run_config import RunConfig
-from lrtasks.suite.expand import Suite
+from lrtasks.suite.expand import Suite, of_one_model
 
 BY = ("val",)
 """Streams on which settings can be chosen."""
@@ -53,50 +56,62 @@ def of_task(setting: str, suite: Suite) -> bool:
 
 def run_selected(
     suite: Suite, names: Sequence[str], runner: Runner, out: Path
-) -> tuple[list[RunConfig], list[RunRecord]]:
-    """Carry out a suite with selection; the chosen runs of all seeds and their records.
+) -> tuple[list[RunConfig], list[RunRecord], list[RunConfig]]:
+    """Carry out a suite with selection.
 
     Args:
         suite: runs of all values and all seeds.
         names: the settings that are selected (:func:`require_selectable`).
         runner: carries out runs.
         out: results folder.
+
+    Returns:
+        The chosen runs of all seeds; their records, followed by those of the third list; and runs that failed at other
+        values, so that the choice is not final.
     """
-    bare = [split_setting(name)[1] for name in names]
+    bare = [_bare(name, suite) for name in names]
     groups: dict[str, list[RunConfig]] = {}
     for run in suite.runs:
         groups.setdefault(_group(run, bare), []).append(run)
     first = [run for runs in groups.values() for run in runs if run.seed == min(other.seed for other in runs)]
     records = dict(zip([run.digest for run in first], runner(first), strict=True))
     chosen: list[RunConfig] = []
+    tried_values: dict[str, dict[str, Any]] = {}
     for runs in groups.values():
         tried = [run for run in runs if run.digest in records]
         best = max(tried, key=lambda run: _rank(records[run.digest]))
-        values = {name: sorted({_value(run, name) for run in tried}, key=str) for name in bare}
+        values = {name: sorted({_values(run, bare)[name] for run in tried}, key=str) for name in bare}
         for run in tried:
             _note(records[run.digest], run, out, values, chosen=run is best)
-        wanted = {name: _value(best, name) for name in bare}
-        chosen += [run for run in runs if all(_value(run, name) == value for name, value in wanted.items())]
+        same = [run for run in runs if _values(run, bare) == _values(best, bare)]
+        tried_values |= {run.digest: values for run in same}
+        _unchoose(records[best.digest], best.folder(out.absolute()).parent, tried_values)
+        chosen += same
     left = [run for run in chosen if run.digest not in records]
     records |= dict(zip([run.digest for run in left], runner(left) if left else [], strict=True))
     for run in left:
-        first_seed = next(other for other in chosen if _group(other, bare) == _group(run, bare) and other not in left)
-        values = records[first_seed.digest].selection.get("values", {})
-        _note(records[run.digest], run, out, values, chosen=True)
-    return chosen, [records[run.digest] for run in chosen]
+        _note(records[run.digest], run, out, tried_values[run.digest], chosen=True)
+    failed = [run for run in first if records[run.digest].status not in FINISHED and run not in chosen]
+    return chosen, [records[run.digest] for run in (*chosen, *failed)], failed
+
+
+def _bare(name: str, suite: Suite) -> str:
+    """The name of a setting in records: without its owner, or the label of the one model that it belongs to."""
+    label = of_one_model(name, {run.model.address or run.model.name for run in suite.runs})
+    return (name.partition(".")[2] if label else split_setting(name)[1]).replace("-", "_")
 
 
 def _group(run: RunConfig, bare: Sequence[str]) -> str:
     """What runs share that differ in seed and selected settings alone."""
     identity = run.identity()
     without = {key: value for key, value in identity["budget"].items() if key not in bare}
-    parameters = {key: value for key, value in identity["model"]["parameters"].items() if key not in bare}
+    _, parameters = split_selected(identity["model"]["parameters"], bare)
     model = {**identity["model"], "parameters": parameters}
     return json.dumps({**identity, "budget": without, "model": model, "seed": None}, sort_keys=True)
 
 
-def _value(run: RunConfig, name: str) -> Any:
-    return run.model.parameters[name] if name in run.model.parameters else run.budget.parameters()[name]
+def _values(run: RunConfig, bare: Sequence[str]) -> dict[str, Any]:
+    return split_selected({**run.budget.parameters(), **run.model.parameters}, bare)[0]
 
 
 def _rank(record: RunRecord) -> tuple[float, float]:
@@ -110,5 +125,26 @@ def _note(record: RunRecord, run: RunConfig, out: Path, values: dict[str, Any], 
     """Note in a run's record what was tried, and whether this run was chosen."""
     record.selection = {"by": BY[0], "values": values, "chosen": chosen}
     folder = run.folder(out.absolute())
-    if folder.is_dir() and record.digest == run.digest:
-        record.write(folder)
+    with suppress(UsageError, FileNotFoundError), held(folder / LOCK, str(folder)):
+        found = read_record(folder)
+        if (found.digest, found.status) == (run.digest, record.status):
+            record.write(folder)
+
+
+def _unchoose(record: RunRecord, folder: Path, chosen: Collection[str]) -> None:
+    """Note in runs below ``folder`` that an earlier selection chose, from other values, that another one is chosen now.
+
+    Args:
+        record: that of a run which is chosen now.
+        folder: of all runs on its task.
+        chosen: digests of the runs that are chosen now.
+    """
+    if not folder.is_dir():
+        return
+    alike = setup_of(record), variant_of(record)
+    for place, other in read_records(folder)[0]:
+        earlier = other.selection.get("chosen") and other.digest not in chosen
+        if earlier and other.status in FINISHED and (setup_of(other), variant_of(other)) == alike:
+            other.selection["chosen"] = False
+            with suppress(UsageError), held(place / LOCK, str(place)):
+                other.write(place)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from lrtasks.errors import UsageError
-from lrtasks.record import RunRecord, read_records
+from lrtasks.files import held
+from lrtasks.record import LOCK, RunRecord, read_record, read_records
 from lrtasks.results import frame
 from lrtasks.results.table import make_table
 from lrtasks.run_config import RunConfig
@@ -43,7 +45,7 @@ class Runner:
 
 def test_each_model_gets_its_best_rate_and_the_other_seeds_at_it(tmp_path: Path) -> None:
     suite, runner = suite_of(seeds=3), Runner(tmp_path, {"dlr": 0.1, "attention": 0.01})
-    runs, records = run_selected(suite, require_selectable(suite, "val"), runner, tmp_path)
+    runs, records, _ = run_selected(suite, require_selectable(suite, "val"), runner, tmp_path)
     first, second = runner.calls
     assert [run.seed for run in first] == [0] * 6
     assert {(run.model.name, run.budget.lr, run.seed) for run in second} == {
@@ -68,7 +70,7 @@ def test_each_length_gets_a_rate_of_its_own(tmp_path: Path) -> None:
 
     suite = suite_of(seeds=2, length="16,32")
     assert require_selectable(suite, "val") == ("lr",)
-    runs, _ = run_selected(suite, ("lr",), ByLength(tmp_path, {"dlr": 1.0, "attention": 1.0}), tmp_path)
+    runs, _, _ = run_selected(suite, ("lr",), ByLength(tmp_path, {"dlr": 1.0, "attention": 1.0}), tmp_path)
     assert len(runs) == 8
     assert {(run.task.input.length, run.budget.lr) for run in runs} == {(16, 0.001), (32, 0.1)}
 
@@ -91,8 +93,77 @@ def test_a_tie_goes_to_the_run_that_was_solved_earlier(tmp_path: Path) -> None:
             return records
 
     suite = suite_of(seeds=1)
-    runs, _ = run_selected(suite, suite.varied, Tied(tmp_path, {"dlr": 0.1, "attention": 0.1}), tmp_path)
+    runs, _, _ = run_selected(suite, suite.varied, Tied(tmp_path, {"dlr": 0.1, "attention": 0.1}), tmp_path)
     assert {run.budget.lr for run in runs} == {0.01}
+
+
+def test_a_second_selection_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    for rates, best in (("0.001,0.01", 0.01), ("0.1,1.0", 1.0)):
+        suite = suite_of(lr=rates)
+        run_selected(suite, ("lr",), Runner(tmp_path, {"dlr": best, "attention": best}), tmp_path)
+    table = make_table(frame(tmp_path))
+    assert [cell["different_seeds"] for cell in table.cells] == [2, 2]
+    assert [cell.split(" (")[1] for cell in table.scores().lines[0][3:]] == ["lr 1.0)"] * 2
+
+
+def test_a_run_that_was_not_chosen_stays_among_plain_runs(tmp_path: Path) -> None:
+    runner = Runner(tmp_path, {"dlr": 0.1, "attention": 0.1})
+    runner(suite_of(seeds=3, lr=0.001).runs)
+    run_selected(suite_of(seeds=1), ("lr",), runner, tmp_path)
+    table = make_table(frame(tmp_path))
+    found = {(cell["column"], cell["different_seeds"]) for cell in table.cells}
+    plain, selected = "lr=0.001, selected=none", "lr=none, selected=lr"
+    assert {seeds for column, seeds in found if plain in column} == {3}, found
+    assert {seeds for column, seeds in found if selected in column} == {1}, found
+
+
+@pytest.mark.parametrize("spoiled", ["garbage", "another run's", "held"])
+def test_a_record_that_is_not_the_runs_own_is_left_alone(tmp_path: Path, spoiled: str) -> None:
+    suite, runner = suite_of(seeds=1), Runner(tmp_path, {"dlr": 0.1, "attention": 0.1})
+    folder, other = (run.folder(tmp_path.absolute()) for run in suite.runs[:2])
+
+    class Spoiling(Runner):
+        def __call__(self, runs: Sequence[RunConfig]) -> list[RunRecord]:
+            records = super().__call__(runs)
+            content = (other / "record.json").read_text() if spoiled == "another run's" else "garbage"
+            if spoiled != "held":
+                (folder / "record.json").write_text(content)
+            return records
+
+    spoiling = Spoiling(tmp_path, runner.best)
+    with held(folder / LOCK, "it") if spoiled == "held" and not folder.mkdir(parents=True) else nullcontext():
+        run_selected(suite, ("lr",), spoiling, tmp_path)
+    if spoiled == "garbage":
+        assert (folder / "record.json").read_text() == spoiled
+    else:
+        assert read_record(folder).selection == {}
+
+
+def test_a_run_that_failed_is_given_back(tmp_path: Path) -> None:
+    class Failing(Runner):
+        def __call__(self, runs: Sequence[RunConfig]) -> list[RunRecord]:
+            records = super().__call__(runs)
+            for run, record in zip(runs, records, strict=True):
+                record.status = {0.001: "failed", 0.01: "diverged"}.get(run.budget.lr, "done")
+            return records
+
+    suite = suite_of(seeds=2)
+    chosen, records, failed = run_selected(suite, ("lr",), Failing(tmp_path, {"dlr": 0.1, "attention": 0.1}), tmp_path)
+    assert {run.budget.lr for run in chosen} == {0.1} and len(chosen) == 4
+    assert {run.budget.lr for run in failed} == {0.001} and len(failed) == 2
+    assert [record.status for record in records] == ["done"] * 4 + ["failed"] * 2
+
+
+def test_settings_of_a_mixer_and_of_the_one_model_can_be_selected(tmp_path: Path) -> None:
+    given = {"length": 16, "steps": 4, "gated_deltanet.heads": "2,4"}
+    suite = make_suite({"models": "hybrid", "tasks": "cumsum", "seeds": 2}, given)
+    runs, records, _ = run_selected(suite, require_selectable(suite, "val"), Runner(tmp_path, {"hybrid": 1}), tmp_path)
+    assert len(runs) == 2 and records[0].selection["values"] == {"gated_deltanet.heads": ["2", "4"]}
+    assert [row["selected"] for _, row in frame(tmp_path).iterrows()] == ['{"gated_deltanet.heads": "2"}'] * 2
+    assert len(make_table(frame(tmp_path)).cells) == 1
+    suite = make_suite({"models": "dlr", "tasks": "cumsum"}, {"length": 16, "dlr.d_state": "8,16"})
+    runs, records, _ = run_selected(suite, require_selectable(suite, "val"), Runner(tmp_path, {"dlr": 1}), tmp_path)
+    assert len(runs) == 1 and records[0].selection["values"] == {"d_state": [16, 8]}
 
 
 @pytest.mark.parametrize(
