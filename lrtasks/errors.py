@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from typing import Any
 
 _SPACE = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
 _CONTROL = re.compile(
@@ -31,6 +32,14 @@ class UsageError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
+
+
+def require_whole(what: str, value: Any, at_least: int, at_most: int) -> None:
+    """Raise :class:`UsageError` unless ``value`` is a whole number within these bounds."""
+    whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not whole or not at_least <= value <= at_most:
+        most = "2^63-1" if at_most == 2**63 - 1 else f"{at_most:,}"
+        raise UsageError(f"{what} must be a whole number in {at_least}..{most}, found {value!r}")
 
 
 def first_line(error: BaseException) -> str:

@@ -278,11 +278,21 @@ def _importing_from(folder: Path) -> Iterator[None]:
         sys.path.remove(place)
 
 
+_FILES: dict[str, Path] = {}
+"""The files of modules that :func:`module_of_file` imported, by the module's name."""
+
+
+def file_of(cls: type) -> Path | None:
+    """The user's file that a class was loaded from; ``None`` if the class can be imported by name."""
+    return _FILES.get(cls.__module__)
+
+
 def module_of_file(file: Path) -> ModuleType:
     """Import a file under a name made from its stem, path and content, once per content."""
     file = file.resolve()
     digest = hashlib.blake2b(str(file).encode() + file.read_bytes(), digest_size=6).hexdigest()
     name = f"{file.stem}_{digest}"
+    _FILES[name] = file
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, file)
         assert spec is not None and spec.loader is not None

@@ -23,7 +23,7 @@ from lrtasks.cli.options import (
     task_parameters,
 )
 from lrtasks.config import Config
-from lrtasks.errors import unknown
+from lrtasks.errors import UsageError, unknown
 from lrtasks.registry import load_object
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def list_names(
     registries: dict[str, Registry[Any]] = {"tasks": generators.registry, "models": models.registry}
     if kind is not None and kind not in registries:
         raise unknown("kind", kind, registries)
+    if kind == "models" and group is not None:
+        raise UsageError("--group is of tasks; models have no groups")
     of_group = generators.names(group)
     chosen = ["tasks"] if group is not None else [kind] if kind else list(registries)
     usable = {}

@@ -247,8 +247,8 @@ def format_option(formats: Sequence[str] = FORMATS) -> Any:
 
 
 def chosen_format(form: str, as_json: bool, formats: Sequence[str] = FORMATS) -> str:
-    """What ``--format`` says, one of ``formats``, unless ``--json`` was given."""
-    if not as_json and form not in formats:
+    """What ``--format`` says, one of ``formats``; ``--json`` goes before it."""
+    if form not in formats:
         raise unknown("format", form, formats)
     return "json" if as_json else form
 

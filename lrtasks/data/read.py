@@ -23,7 +23,7 @@ from lrtasks.data.export import listed_pictures
 from lrtasks.data.manifest import MANIFEST, Manifest, Shard, differences, is_inside, read_manifest
 from lrtasks.data.store import HIDDEN, Store
 from lrtasks.errors import UsageError, first_line, unknown
-from lrtasks.generators.base import Split, Task, make, stack
+from lrtasks.generators.base import Split, Task, registry, stack
 from lrtasks.spec import Batch, Sample
 
 if TYPE_CHECKING:
@@ -74,7 +74,16 @@ class StoredDataset:
         Raises:
             UsageError: if this program's task of that name is of another version.
         """
-        task = make(self.manifest.task, **self.manifest.parameters)
+        return self.task_as(registry.get(self.manifest.task))
+
+    def task_as(self, kind: type[Task]) -> Task:
+        """The task that drew the samples; it may be one of a user's own, of class ``kind``.
+
+        Raises:
+            UsageError: if there is no task of that name, or it is of another version.
+        """
+        own = kind.name == self.manifest.task
+        task = (kind if own else registry.get(self.manifest.task)).make(**self.manifest.parameters)
         self.check_task(task)
         return task
 

@@ -40,7 +40,7 @@ from lrtasks.data.export import FORMATS, TABLES, contents, file_names, part_name
 from lrtasks.data.manifest import MANIFEST, PLAN, Manifest, Shard, differences, read_manifest
 from lrtasks.data.read import find_problems
 from lrtasks.data.store import HIDDEN, LOCK, GenerationError, Store, partial_of
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError, require_whole, unknown
 from lrtasks.generators.base import SPLITS, Task, stack
 from lrtasks.machine import cores
 from lrtasks.processes import end_with_parent
@@ -281,12 +281,12 @@ def make_plan(
         UsageError: for a number out of range, an unknown format, one that does not suit the task, or a task whose first
             samples do not fit its specs.
     """
-    _check_whole("samples", samples, MAX_SAMPLES)
+    require_whole("samples", samples, 1, MAX_SAMPLES)
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     require_format(format, task)
     if shard_size is not None:
-        _check_whole("shard_size", shard_size, MAX_SAMPLES)
+        require_whole("shard_size", shard_size, 1, MAX_SAMPLES)
     task.key(seed, "train")
     counts = split_counts(int(samples), split)
     columns = layout(task)
@@ -476,9 +476,3 @@ def _versions() -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
-
-
-def _check_whole(name: str, value: Any, at_most: int) -> None:
-    whole = hasattr(value, "__index__") and not isinstance(value, bool)
-    if not whole or not 1 <= value <= at_most:
-        raise UsageError(f"{name} must be a whole number in 1..{at_most:,}, found {value!r}")

@@ -67,10 +67,11 @@ def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
             raise UsageError(f"two tests are called {name!r}; copy {address} to a folder of another name")
         if not data.counts.get("test"):
             raise UsageError(f"{address} has no test samples")
-        for mine, its in ((config.task.input, data.task.input), (config.task.target, data.task.target)):
+        task = data.task_as(type(config.task))
+        for mine, its in ((config.task.input, task.input), (config.task.target, task.target)):
             if (mine.kind, mine.width, mine.pooled) != (its.kind, its.width, its.pooled):
                 raise UsageError(f"{address} needs another model: {its} in place of {mine}")
-        found[name] = FurtherTest(data.task, data)
+        found[name] = FurtherTest(task, data)
     return found
 
 

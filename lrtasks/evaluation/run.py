@@ -161,6 +161,11 @@ def load_model(
     if model is None and record.model.get("address") is None and named not in model_names():
         raise UsageError(f"{folder} is a run of the Python object {named}: load_model(folder, model={named}) loads it")
     factory = model_factory(named if model is None else model, record.model["parameters"])
+    if model is None and record.model.get("source") != factory.identity.get("source"):
+        raise UsageError(
+            f"the source of {named} has been edited since the run in {folder}; restore it, or load the weights into the"
+            " edited model: load_model(folder, model=...)"
+        )
     if length is not None:
         task = task.at_length(length)
     with _private_random_numbers(torch.device("cpu")):

@@ -10,17 +10,17 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, SupportsIndex
 
 import numpy as np
 
 from lrtasks.config import Config
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError, require_whole, unknown
 from lrtasks.generators import randomness as random
 from lrtasks.generators import tables
 from lrtasks.generators.baselines import Baseline, MajorityClass, PositionMean, bin_starts
 from lrtasks.generators.fingerprint import instances
-from lrtasks.registry import Registry
+from lrtasks.registry import Registry, file_of
 from lrtasks.spec import Batch, Sample, Spec
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ class Task(Config):
         if len(indices) == 0:
             raise UsageError("batch needs at least one index")
         for index in indices:
-            _check_whole("sample index", index)
-        _check_whole("attempt", attempt)
+            require_whole("sample index", index, 0, MAX_SEED)
+        require_whole("attempt", attempt, 0, MAX_SEED)
         return self.samples(random.generators(self.key(seed, split), indices, attempt))
 
     def stream(self, batch_size: int, seed: int = 0, split: Split = "train", *, start: int = 0) -> Iterator[Batch]:
@@ -168,8 +168,8 @@ class Task(Config):
         Raises:
             UsageError: if an argument is outside its range.
         """
-        _check_whole("batch_size", batch_size, at_least=1)
-        _check_whole("start", start)
+        require_whole("batch_size", batch_size, 1, MAX_SEED)
+        require_whole("start", start, 0, MAX_SEED)
         self.key(seed, split)  # an error now rather than at the first batch
         first = (step * batch_size for step in itertools.count(start))
         return (self.batch(range(index, index + batch_size), seed, split) for index in first)
@@ -204,7 +204,7 @@ class Task(Config):
         """
         if split not in SPLITS:
             raise UsageError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
-        _check_whole("seed", seed)
+        require_whole("seed", seed, 0, MAX_SEED)
         return random.derive_key(**self.identity(), seed=int(seed), split=split)
 
     def layout_rng(self, **parts: Any) -> np.random.Generator:
@@ -354,6 +354,13 @@ class Task(Config):
         """Rows and columns of the picture whose pixels are the positions, for image tasks."""
         return None
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        # another process cannot import a class of the user's file by name
+        cls, file = type(self), file_of(type(self))
+        if file is None:
+            return super().__reduce_ex__(protocol)
+        return _remade, (f"{file}:{cls.__qualname__}", cls.__module__, vars(self))
+
     def fingerprint(self, batch: Batch, index: int) -> bytes | None:
         """What no two samples of a stored set may share, for sample ``index``; ``None`` allows duplicates."""
         return None
@@ -376,10 +383,14 @@ def misdeclared(task: Task) -> Iterator[str]:
             )
 
 
-def _check_whole(what: str, value: Any, at_least: int = 0) -> None:
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or not at_least <= value <= MAX_SEED:
-        raise UsageError(f"{what} must be a whole number in {at_least}..2^63-1, found {value!r}")
+def _remade(address: str, module: str, state: dict[str, Any]) -> Task:
+    """A task of the user's file ``address``, as another process unpickles it; ``module`` stands for the content."""
+    cls = registry.get(address)
+    if cls.__module__ != module:
+        raise UsageError(f"{address.rpartition(':')[0]} was edited while it was in use; start again")
+    made = object.__new__(cls)
+    vars(made).update(state)
+    return made
 
 
 def stack(samples: Sequence[Sample]) -> Batch:

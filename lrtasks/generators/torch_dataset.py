@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, require_whole
 from lrtasks.generators.base import MAX_SEED, Split, Task
 from lrtasks.spec import Batch
 
@@ -63,8 +63,8 @@ def make_dataset(
     """The dataset that :meth:`Task.torch_dataset` describes."""
     task.key(seed, split)  # an error now rather than in a worker
     for name, value in (("samples", samples), ("batch_size", batch_size)):
-        if value is not None and not 1 <= value <= MAX_SEED:
-            raise UsageError(f"{name} must be a whole number of at least 1, found {value!r}")
+        if value is not None:
+            require_whole(name, value, 1, MAX_SEED)
     if samples is None:
         return TaskStream(task, split, seed, batch_size)
     if batch_size is not None:

@@ -232,7 +232,10 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
     if not found:
         raise UsageError(f"no model of {names[1]} compares with {names[0]}: {next(iter(reasons.values()))}")
     entries = [{**entry, "model": one.b} for one in found for entry in one.differences]
-    left_out = [f"no matching run of {', '.join(reasons)}"] if reasons else []
+    same = [label for label, reason in reasons.items() if reason.endswith(" are the same runs")]
+    others_left = [label for label in reasons if label not in same]
+    left_out = [f"the same runs: {', '.join(same)}"] if same else []
+    left_out += [f"no matching run of {', '.join(others_left)}"] if others_left else []
     versions = dict.fromkeys(note for one in found for note in one.versions)
     return Comparison(*names, entries, left_out, list(versions))
 
@@ -242,8 +245,8 @@ def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[
     a, b = ([run["score"] for run in side] for side in zip(*pairs, strict=True))
     differences = [round(one - other, DIGITS) for one, other in zip(a, b, strict=True)]
     # the errors of two models on one test stream go together, so that this sum is too large rather than too small
-    errors = [math.hypot(*(run["score_error"] or math.inf for run in pair)) for pair in pairs]
-    known = errors if math.isfinite(sum(errors)) else None
+    each = [[run["score_error"] for run in pair] for pair in pairs]
+    known = None if None in itertools.chain(*each) else [math.hypot(*pair) for pair in each]
     low, high = bootstrap(differences, known, centre=np.mean) or (None, None)
     return {
         "label": label,

@@ -133,7 +133,7 @@ def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "second
         for own in _each(of_task, "column"):
             scores = own.groupby("seed")["score"].mean()
             mean = scores.mean()
-            spread = [[mean - scores.min()], [scores.max() - mean]]
+            spread = [[max(0.0, mean - scores.min())], [max(0.0, scores.max() - mean)]]  # a mean is rounded
             panel.errorbar([own[cost].mean() * factor], [mean], yerr=spread, linestyle="", capsize=2, **_look(own))
         _finish(panel, of_task, name, "test ")
         panel.set_xscale("log")

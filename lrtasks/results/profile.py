@@ -95,7 +95,7 @@ class Group:
         limited = [cell.limited for cell in self.cells]
         self.scaled = float(np.mean(limited)) if limited else None
         self.solved, self.seeds = sum(cell.solved for cell in self.cells), sum(cell.seeds for cell in self.cells)
-        self.generalisation_times = float(np.median(times)) if times else None
+        self.generalisation_times = _lower_median(times) if times else None
         self.seconds = math.fsum(timed) if timed else None
 
     @property
@@ -302,11 +302,21 @@ def _cell(name: str, task: Task, rows: Sequence[Row], budget: str) -> Cell | Non
         sum(value >= TEST_SOLVED for value in values),
         len(values),
         task.input.length,
-        float(np.median(reached)) if by_length and any("scaled.2x" in row for row in runs) else None,
+        _lower_median(reached) if by_length and any(map(_was_tested_further, runs)) else None,
         runs[0]["selected"],
         float(np.mean(timed)) if timed else None,
         budget,
     )
+
+
+def _was_tested_further(run: Row) -> bool:
+    """Whether a run was scored on further tests, or would have been; records from before there were any were not."""
+    return run["status"] == "diverged" or any(name.startswith("scaled.") and run[name] is not None for name in run)
+
+
+def _lower_median(values: Sequence[float]) -> float:
+    """The median; of an even number of values the lower of the two in the middle, a length that was tested."""
+    return float(np.quantile(values, 0.5, method="lower"))
 
 
 def _budget_on(row: Row, task: Task) -> str | None:

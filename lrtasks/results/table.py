@@ -32,7 +32,7 @@ CELL = ["row", "column"]
 COUNTS = ["parameter_count", "state_bytes"]
 COSTS = ["seconds_per_step", "peak_memory_bytes"]
 ENTRY = (
-    *("task", "task_version", "task_parameters", "model", "model_parameters", "preset", "budget", "metric"),
+    *("task", "task_version", "task_parameters", "model", "model_parameters", "preset", "budget", "selected", "metric"),
     *("score", "score_low", "score_high", "score_std", "median", "median_low", "median_high", "solved", "scaled_score"),
     *("generalisation_length", "batch_mean", "batch_std", "seeds", "statuses", "floor", "floor_name"),
     *("paper", "paper_source", "paper_where", "paper_differs", "parameter_count", "state_bytes"),
@@ -293,6 +293,7 @@ def _entry(cell: Row) -> dict[str, Any]:
         "task_parameters": owned("task ", json.loads(cell["setup"])),
         "model_parameters": owned("model ", json.loads(cell["variant"])),
         "budget": owned("budget.", cell),
+        "selected": json.loads(cell["selected"] or "{}"),
     }
     made = {**cell, **counts, **settings, "floor_name": cell["baseline"]}
     return {name: made[name] for name in ENTRY}

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -22,6 +23,8 @@ import lrtasks
 from lrtasks.data import generate, info, open_dataset, verify
 from lrtasks.data.store import LOCK, GenerationError, Store
 from lrtasks.data.write import split_counts
+from lrtasks.errors import UsageError
+from lrtasks.generators import registry
 from lrtasks.generators.tasks.shift import Shift
 
 TASK = Few(kinds=256)
@@ -70,6 +73,47 @@ def test_any_number_of_workers_gives_the_same_bytes(
         generate(task, str(tmp_path / str(workers)), workers=workers, format=file_format, **FEW)
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
     assert verify(str(tmp_path / "3")) == []
+
+
+OWN_TASK = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from lrtasks.config import parameter
+from lrtasks.generators import Sample, Spec, Task
+
+
+@dataclass(frozen=True)
+class Own(Task):
+    length: int = parameter(4, "positions", at_least=1)
+
+    @property
+    def input(self):
+        return Spec("real", self.length, 1)
+
+    target = input
+
+    def sample(self, rng):
+        x = rng.standard_normal((self.length, 1)).astype(np.float32)
+        return Sample(x, x)
+"""
+
+
+def test_a_task_of_a_users_file_works_in_other_processes(tmp_path: Path) -> None:
+    """Its class has no name that another process can import."""
+    file = tmp_path / "own.py"
+    file.write_text(OWN_TASK)
+    task = registry.get(f"{file}:Own").make(length=8)
+    for workers in (1, 2):
+        generate(task, str(tmp_path / str(workers)), workers=workers, **FEW)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+    assert open_dataset(str(tmp_path / "2")).task_as(type(task)) == task
+    again = pickle.loads(pickle.dumps(task))
+    assert np.array_equal(again.batch([3]).x, task.batch([3]).x)
+    file.write_text(OWN_TASK.replace("positions", "length"))
+    with pytest.raises(UsageError, match=r"own\.py was edited while it was in use"):
+        pickle.loads(pickle.dumps(task))
 
 
 def shard(record: Path) -> Path:

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 import lrtasks
 from lrtasks.errors import UsageError
+from lrtasks.evaluation.run import load_model
 from lrtasks.models.factory import model_factory
-from lrtasks.record import read_records
+from lrtasks.record import read_record, read_records
+from lrtasks.registry import load_object
 from lrtasks.spec import Spec
 
 TASK = lrtasks.make("shift", length=16, shifts=2)
@@ -156,7 +158,13 @@ def test_an_edited_file_is_another_run(layer: Path) -> None:
     layer.write_text(LAYER.replace("self.out(x)", "-self.out(x)"))
     second = run("mylayer.py:MyMixer", layer.parent / "runs")
     assert second.digest != first.digest
-    assert len(read_records(layer.parent / "runs")[0]) == 2
+    folders = [folder for folder, _ in read_records(layer.parent / "runs")[0]]
+    assert len(folders) == 2
+    of_first = next(folder for folder in folders if read_record(folder).digest == first.digest)
+    with pytest.raises(UsageError, match=r"the source of mylayer\.py:MyMixer has been edited since the run"):
+        load_model(of_first)
+    model_class = load_object("mylayer.py:MyMixer", "model")
+    assert load_model(of_first, model=model_class) and load_model(next(f for f in folders if f != of_first))
 
 
 def test_modules_are_taken_over_by_name_alone(tmp_path: Path) -> None:

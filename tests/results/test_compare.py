@@ -71,6 +71,12 @@ def test_test_samples_widen_the_interval_of_one_pair() -> None:
     assert (entry["difference_low"], entry["difference_high"]) == pytest.approx((0.1, 0.3), abs=0.01)
 
 
+def test_a_perfect_score_has_an_error_of_zero() -> None:
+    found = compared(runs("dlr", [1.0], errors={"test": 0.0}), runs("dss", [0.5], errors={"test": 0.05}))
+    entry = found.differences[0]
+    assert (entry["difference_low"], entry["difference_high"]) == pytest.approx((0.4, 0.6), abs=0.01)
+
+
 def test_who_is_ahead_where_is_said_in_words() -> None:
     scores = {"shift": ((0.9, 0.91, 0.92), (0.1, 0.1, 0.1)), "mips": ((0.1, 0.1, 0.1), (0.8, 0.81, 0.82))}
     a = [run for task, (one, _) in scores.items() for run in runs("dlr", one, task=task)]

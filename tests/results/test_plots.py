@@ -89,6 +89,7 @@ def test_scatter_has_a_point_per_model_with_the_range_over_seeds() -> None:
     assert points == {"DLR": pytest.approx([20.0, 0.6]), "DSS": pytest.approx([10.0, 0.3])}
     (vertical,) = panel.containers[0].lines[2][0].get_segments()
     assert np.allclose(vertical[:, 1], [0.5, 0.7])
+    assert drawn("scatter", [made(seed=seed, score=0.97) for seed in range(3)]).axes, "a mean that is rounded upwards"
     assert drawn("scatter", records, cost="parameter_count").axes[0].get_xlabel() == "parameters"
 
 

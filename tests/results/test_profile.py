@@ -53,6 +53,16 @@ def test_lengths_count_where_a_further_test_is_a_length() -> None:
     assert (times["latching"], times["copying"], times["capacity"], times["state"]) == (4, 0, None, None)
 
 
+def test_of_two_seeds_the_lower_length_counts_at_any_tested_lengths() -> None:
+    scaled = {"test": 1.0, "512": 0.9}
+    lengths = [record("cumsum", 1.0, seed=seed, generalisation_length=reach) for seed, reach in ((0, 512), (1, None))]
+    for one in lengths:
+        one.scores = {"test": one.scores["test"], "512": one.scores["test"]}
+        one.scaled = scaled
+    (cell,) = (cell for group in profile(*lengths).groups for cell in group.cells)
+    assert cell.generalisation_length == 0
+
+
 def test_a_latch_is_scored_where_reads_are_rare() -> None:
     assert profile(record("flip-flop", 1.0, scaled={"sparse": 0.4})).cells["flip-flop"].scaled == 0.4
 
