@@ -127,7 +127,8 @@ def preview(
     Example: lrtasks preview shift --length 64
     """
     from lrtasks import generators
-    from lrtasks.generators.preview import save_preview
+    from lrtasks.generators.preview import preview as drawn
+    from lrtasks.results import style
 
     # a package from outside may bring no presets: its defaults are its small ones
     presets = generators.registry.get(task).presets or {"small": {}}
@@ -137,7 +138,7 @@ def preview(
     made = generators.make(task, **{**generators.registry.get(task).preset_values(preset)[0], **given})
     path = out or Path(f"{made.name}.png")
     require_writable(path)
-    save_preview(made, path, samples=samples, seed=seed)
+    style.save(drawn(made, samples=samples, seed=seed), path)
     text = made.text(made.batch(range(samples), seed), 0)
     if as_json:
         print_json({"task": made.identity(), "picture": str(path), "text": text})

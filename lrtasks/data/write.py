@@ -224,6 +224,8 @@ def _processes(make: Callable[..., tuple[Shard, Record]], count: int) -> Iterato
         finally:
             for process in [*(pool._processes or {}).values()]:  # the pool itself would let them finish their shards
                 process.kill()
+            # one that was killed while it sent a result has left half a message; without a writer its reader ends
+            pool._result_queue._writer.close()  # type: ignore[attr-defined]
 
 
 def _begin_worker() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError
 from lrtasks.generators.base import Task
 from lrtasks.spec import IGNORED, Batch, Spec
 
@@ -25,24 +25,6 @@ MAX_LINES = 4
 
 MAX_PREDICTIONS = 4
 """Samples in a picture of predictions."""
-
-
-def save_preview(task: Task, path: str | Path, *, samples: int = 2, seed: int = 0) -> None:
-    """Draw the first ``samples`` training samples of ``task``; the extension of ``path`` says in which format.
-
-    Raises:
-        UsageError: for an extension that matplotlib cannot write, a path that cannot be written, or a bad argument.
-    """
-    figure = preview(task, samples=samples, seed=seed)
-    path = Path(path)
-    extension = path.suffix.removeprefix(".").lower()
-    formats = figure.canvas.get_supported_filetypes()
-    if extension not in formats:
-        raise unknown("picture format", extension, formats)
-    try:
-        figure.savefig(path, format=extension)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def preview(task: Task, *, samples: int = 2, seed: int = 0) -> Figure:

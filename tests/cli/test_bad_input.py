@@ -43,7 +43,7 @@ MISTAKES = {
     ("describe", "shfit"): "unknown task or model 'shfit'; did you mean 'shift'",
     ("preview", "shfit"): "unknown task 'shfit'; did you mean 'shift'",
     ("preview", "shift", "--preset", "papr"): "unknown preset 'papr'; did you mean 'paper'",
-    ("preview", "shift", "--out", "a.pgn"): "unknown picture format 'pgn'; did you mean",
+    ("preview", "shift", "--out", "a.pgn"): "a figure is written as .pdf, .png, .svg, found a.pgn",
     ("list", "task"): "unknown kind 'task'; did you mean 'tasks'",
     ("table", "--format", "cvs"): "unknown format 'cvs'; did you mean 'csv'",
     ("table", "nowhere"): "no results folder at nowhere",

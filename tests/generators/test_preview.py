@@ -11,7 +11,8 @@ from PIL import Image
 
 from lrtasks.errors import UsageError
 from lrtasks.generators import Batch, Sample, Task, make
-from lrtasks.generators.preview import preview, save_preview
+from lrtasks.generators.preview import preview
+from lrtasks.results import style
 from lrtasks.spec import Spec
 
 
@@ -62,7 +63,7 @@ class PictureOfOneClass(Picture):
 @pytest.mark.parametrize("extension", ["png", "PNG", "pdf", "svg"])
 def test_picture_is_written(tmp_path: Path, extension: str) -> None:
     path = tmp_path / f"shift.{extension}"
-    save_preview(make("shift", length=64), path)
+    style.save(preview(make("shift", length=64)), path)
     assert path.stat().st_size > 5000
 
 
@@ -70,7 +71,7 @@ def test_picture_is_written(tmp_path: Path, extension: str) -> None:
     "task", [make("cumsum", length=32), make("mips", length=32), Tokens(), Readable(), Picture()], ids=repr
 )
 def test_picture_is_not_blank(tmp_path: Path, task: Task) -> None:
-    save_preview(task, tmp_path / "task.png", samples=1)
+    style.save(preview(task, samples=1), tmp_path / "task.png")
     with Image.open(tmp_path / "task.png") as image:
         pixels = np.asarray(image.convert("RGB"))
     assert pixels.std() > 1
@@ -120,21 +121,6 @@ def test_an_image_with_one_class_stands_beside_that_class() -> None:
     left, right = preview(PictureOfOneClass(), samples=1).axes
     assert np.asarray(left.images[0].get_array()).shape == (2, 3)
     assert [text.get_text() for text in right.texts] == ["class 2"]
-
-
-@pytest.mark.parametrize("file", ["shift.pngg", "shift", "shift.txt"])
-def test_unknown_formats_are_named(tmp_path: Path, file: str) -> None:
-    with pytest.raises(UsageError, match=r"unknown picture format '.*Allowed: .*png"):
-        save_preview(make("shift", length=32), tmp_path / file)
-    assert not list(tmp_path.iterdir())
-
-
-def test_paths_that_cannot_be_written_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot write .*nowhere.*: No such file or directory"):
-        save_preview(make("shift", length=32), tmp_path / "nowhere" / "shift.png")
-    (tmp_path / "folder.png").mkdir()
-    with pytest.raises(UsageError, match=r"cannot write .*folder\.png: Is a directory"):
-        save_preview(make("shift", length=32), tmp_path / "folder.png")
 
 
 @pytest.mark.parametrize("samples", [0, 17])
