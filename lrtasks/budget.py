@@ -50,7 +50,7 @@ class Budget(Config):
         1, "split each batch into this many parts, one after the other, to save memory", at_least=1, later=True
     )
     checkpoint_blocks: bool = parameter(
-        False, "keep the input of each block only; the backward pass computes the rest again", later=True
+        False, "keep the input of each block only; the rest is recomputed in the backward pass", later=True
     )
 
     def check(self) -> None:

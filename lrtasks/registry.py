@@ -140,7 +140,7 @@ class Registry(Generic[T]):
         return [name for name in self.names() if name not in problems]
 
     def summary(self, name: str) -> str:
-        """First sentence of a class's docstring; a built-in class is not imported for it."""
+        """First paragraph of a class's docstring; a built-in class is not imported for it."""
         if name in self._built_in and name not in self._classes:
             module, _, attribute = self._built_in[name].partition(":")
             package, _, stem = module.rpartition(".")

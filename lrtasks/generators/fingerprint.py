@@ -27,7 +27,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
 """Instances by group, those that tell most first. ``listops-root`` is left out: ``listops`` with fewer labels."""
 
 SCORED_ON = {"flip-flop": "sparse"}
-"""Instances whose score is that of a further test: a latch that slips shows itself where reads are rare."""
+"""Instances whose score is that of a further test: a model that loses the stored bit fails most at rare reads."""
 
 QUICK = 2
 """A quick profile takes so many instances of each group."""

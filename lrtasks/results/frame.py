@@ -46,7 +46,7 @@ COLUMNS = {
     "floor": "headline score of that baseline",
     "scaled_score": "(score - floor) / (1 - floor): 0 is no better than the baseline, 1 is perfect",
     "solved": "1 if the scaled score is at least 0.95, 0 if not",
-    "not_possible": "further tests on which the model could not run; columns test.NAME and scaled.NAME have the others",
+    "not_possible": "further tests on which the model could not run; scores of the others: test.NAME, scaled.NAME",
     "steps": "training steps up to the last evaluation",
     "seconds": "seconds of training",
     "seconds_per_step": "seconds of one training step",

@@ -230,7 +230,7 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
     said = [
         "scaled score: 0 is the best trivial baseline, 1 is perfect; mean over instances of the median over seeds",
         f"solved: a scaled score of at least {TEST_SOLVED:g}; training: one seed of each instance",
-        "generalises to: the generalisation length in lengths of training, median over instances",
+        "generalises to: the generalisation length as a multiple of the training length, median over instances",
     ]
     if not others:
         return [*said, "no published model has run on these instances"]
