@@ -281,10 +281,25 @@ class ModelConfig(Config):
         if least > most:
             raise UsageError(f"{self.name}: {low} must be at most {high} ({most:g}), found {least:g}")
 
+    def require_causal(self, causal: bool, part: str = "") -> None:
+        """Raise :class:`UsageError` unless ``causal``, for a model that cannot look ahead, or cannot with ``part``."""
+        if not causal:
+            found = f"{self.name} with {part}" if part else self.name
+            raise UsageError(f"{found} is a causal model: build it with causal=True")
+
     @property
     def around(self) -> tuple[int, str, bool, float]:
         """What a block of the stack takes beside its inside: width, norm, its place and the rate of dropout."""
         return self.d_model, self.norm, self.prenorm, self.dropout
+
+    def layer_blocks(
+        self, mixer: nn.Module, feedforward: Callable[[], nn.Module] | None, canon: str
+    ) -> list[nn.Module]:
+        """A mixer and then, unless None, a feed-forward map, each in its block; ``canon``: sites of canon layers."""
+        blocks: list[nn.Module] = [ResidualBlock(mixer, *self.around, canon="A" in canon)]
+        if feedforward is not None:
+            blocks.append(ResidualBlock(feedforward(), *self.around, canon="C" in canon))
+        return blocks
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
         """One mixer on ``(batch, length, d_model)``."""

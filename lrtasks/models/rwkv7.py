@@ -267,4 +267,4 @@ class RWKV7(KernelConfig):
         return super().feedforward(index)
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
-        return [RWKV7Stack(self.residual_blocks(causal))]
+        return [RWKV7Stack(super().blocks(input, causal))]
