@@ -107,8 +107,6 @@ class Attention(ModelConfig):
 class LocalAttention(Attention):
     """The attention model with each query limited to its own chunk and the neighbouring ones.
 
-    The baseline of the DLR paper's higher-order tasks (its Table 3).
-
     Source: the DLR paper (arXiv:2212.00768), the baseline of its Table 3.
     """
 

@@ -47,9 +47,6 @@ FLOOR = 0.01  # least divisor of a centre; a code whose average count is below i
 WORKING = 2**24  # distances held at once, in elements
 NORM_EPSILON = 1e-6
 
-# Without a meaning where keys are not quantised; so is ``codebook``, but presets set that one.
-QUANTISER_OPTIONS = ("commitment", "decay", "key_gradients")
-
 
 @dataclass(frozen=True)
 class Quantised:
@@ -513,13 +510,6 @@ class LongVQ(mega.GatedConfig):
         "ema", "state-space map: MD-EMA, or S4D with frequencies at start after Lin or LegS"
     )
     d_state: int = parameter(16, "states per channel and direction, even with S4D", at_least=1, at_most=4096)
-
-    def check(self) -> None:
-        super().check()
-        if not self.quantise:
-            for name in QUANTISER_OPTIONS:
-                if getattr(self, name) != getattr(LongVQ, name):
-                    raise UsageError(f"{self.name}: {name} has no meaning with quantise=false; leave it out")
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         return self.stack(lambda: LongVQLayer(self, input.length, causal))
