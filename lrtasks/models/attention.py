@@ -15,6 +15,7 @@ residual.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -26,7 +27,7 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
+from lrtasks.models.base import Backbone, ModelConfig
 from lrtasks.models.ops.attention import KVCache, MultiHeadAttention, check_heads
 from lrtasks.models.ops.layers import FeedForward, check_canon
 from lrtasks.models.recurrent import CAREFUL
@@ -106,8 +107,6 @@ class Attention(ModelConfig):
 class LocalAttention(Attention):
     """The attention model with each query limited to its own chunk and the neighbouring ones.
 
-    The baseline of the DLR paper's higher-order tasks (its Table 3).
-
     Source: the DLR paper (arXiv:2212.00768), the baseline of its Table 3.
     """
 
@@ -140,11 +139,11 @@ class TransformerLike(ModelConfig):
         check_canon(self.name, self.canon, "ACD")
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
-        blocks: list[nn.Module] = []
+        width = self.expansion * self.d_model
+        feedforward = functools.partial(FeedForward, self.d_model, width, canon="D" in self.canon)
+        blocks = []
         for _ in range(self.layers):
-            blocks.append(ResidualBlock(self.mixer(input.length, causal), *self.around, canon="A" in self.canon))
-            feedforward = FeedForward(self.d_model, self.expansion * self.d_model, canon="D" in self.canon)
-            blocks.append(ResidualBlock(feedforward, *self.around, canon="C" in self.canon))
+            blocks += self.layer_blocks(self.mixer(input.length, causal), feedforward, self.canon)
         return blocks
 
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
@@ -206,8 +205,8 @@ class Transformer(TransformerLike):
             raise UsageError(f"{self.name}: conv and canon site B both convolve queries, keys and values; take one")
 
     def mixer(self, length: int, causal: bool) -> MultiHeadAttention:
-        if not causal and (self.conv or self.canon):
-            raise UsageError(f"{self.name}: conv and canon are causal: build it with causal=True")
+        if self.conv or self.canon:
+            self.require_causal(causal, "conv or canon")
         return MultiHeadAttention(
             self.d_model,
             self.heads,

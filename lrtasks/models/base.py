@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Literal
@@ -130,15 +131,25 @@ class ResidualBlock(NormedBlock):
         return (self.normed(x), last) if self.canon is None else self.canon.step(self.normed(x), last)
 
 
-class Backbone(nn.Module):
+class Stack(nn.Module):
+    """A module that runs blocks one after the other and, in training, can compute each again in the backward pass."""
+
+    recomputes = False
+    """Whether it does so (:func:`recompute_blocks`)."""
+
+    def through(self, block: nn.Module, *given: Any, by: Callable[..., Any] = operator.call) -> Any:
+        """``by(block, *given)``, computed again in the backward pass if so set; an inner stack does that itself."""
+        if self.recomputes and self.training and not isinstance(block, Stack):
+            return recomputed(block, by, *given)
+        return by(block, *given)
+
+
+class Backbone(Stack):
     """Encoder (linear for signals, embedding for tokens), blocks, decoder (linear).
 
     Maps ``x``, shaped as ``input`` says, to ``(batch, target.length, target.width)``: real values or logits. For a
     pooled target the decoder makes all of them from one vector per sequence.
     """
-
-    recomputes = False
-    """Whether the backward pass computes the inside of each block again (:func:`recompute_blocks`)."""
 
     def __init__(self, input: Spec, target: Spec, d_model: int, blocks: list[nn.Module], *, causal: bool) -> None:
         super().__init__()
@@ -160,7 +171,7 @@ class Backbone(nn.Module):
         # padding of any value, NaN included, must neither reach an output nor make a gradient NaN
         hidden = self.encoder(hide(x, mask) if self.input.kind == "real" else x)
         for block in self.blocks:
-            hidden = recomputed(block, hidden, mask) if self.recomputes and self.training else block(hidden, mask)
+            hidden = self.through(block, hidden, mask)
         read = self._read(self.final_norm(hidden), mask)
         y: Tensor = self.decoder(read if places is None else read.flatten(0, 1)[places].unsqueeze(0))
         return y.reshape(-1, self.target.length, self.target.width) if self.target.pooled else y
@@ -212,11 +223,13 @@ def recompute_blocks(model: nn.Module) -> None:
             "checkpoint_blocks needs a stack of blocks: a registered model, or your own mixer;"
             f" found {type(model).__name__}"
         )
-    model.recomputes = True
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.recomputes = True
 
 
-def recomputed(block: nn.Module, hidden: Tensor, mask: Tensor | None) -> Tensor:
-    """``block(hidden, mask)``, computed again in the backward pass, then with the buffers that it had at first.
+def recomputed(block: nn.Module, by: Callable[..., Any], *given: Any) -> Any:
+    """``by(block, *given)``, computed again in the backward pass, then with the buffers that the block had at first.
 
     What a block counts or averages in its buffers counts once.
     """
@@ -236,8 +249,7 @@ def recomputed(block: nn.Module, hidden: Tensor, mask: Tensor | None) -> Tensor:
         for buffer, value in zip(buffers, values, strict=True):
             buffer.data.copy_(value)
 
-    y: Tensor = checkpoint(block, hidden, mask, use_reentrant=False, context_fn=lambda: (nullcontext(), as_before()))
-    return y
+    return checkpoint(by, block, *given, use_reentrant=False, context_fn=lambda: (nullcontext(), as_before()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,10 +281,25 @@ class ModelConfig(Config):
         if least > most:
             raise UsageError(f"{self.name}: {low} must be at most {high} ({most:g}), found {least:g}")
 
+    def require_causal(self, causal: bool, part: str = "") -> None:
+        """Raise :class:`UsageError` unless ``causal``, for a model that cannot look ahead, or cannot with ``part``."""
+        if not causal:
+            found = f"{self.name} with {part}" if part else self.name
+            raise UsageError(f"{found} is a causal model: build it with causal=True")
+
     @property
     def around(self) -> tuple[int, str, bool, float]:
         """What a block of the stack takes beside its inside: width, norm, its place and the rate of dropout."""
         return self.d_model, self.norm, self.prenorm, self.dropout
+
+    def layer_blocks(
+        self, mixer: nn.Module, feedforward: Callable[[], nn.Module] | None, canon: str
+    ) -> list[nn.Module]:
+        """A mixer and then, unless None, a feed-forward map, each in its block; ``canon``: sites of canon layers."""
+        blocks: list[nn.Module] = [ResidualBlock(mixer, *self.around, canon="A" in canon)]
+        if feedforward is not None:
+            blocks.append(ResidualBlock(feedforward(), *self.around, canon="C" in canon))
+        return blocks
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
         """One mixer on ``(batch, length, d_model)``."""

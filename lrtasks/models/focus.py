@@ -40,7 +40,7 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import Block, ModelConfig, NormedBlock, ResidualBlock
+from lrtasks.models.base import Block, ModelConfig, NormedBlock, ResidualBlock, Stack
 from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.convolution import WindowState, fft_conv
 from lrtasks.models.ops.iir import BinFilter, stable_coefficients
@@ -356,7 +356,7 @@ class FocusLayer(NormedBlock):
         return self.blend(x, update, candidate)
 
 
-class FocusStack(Block):
+class FocusStack(Stack, Block):
     """All layers with their feed-forward sub-layers, and the summary of the encoded input that they share."""
 
     def __init__(self, config: FocusLike, length: int, causal: bool) -> None:
@@ -373,9 +373,9 @@ class FocusStack(Block):
         self.causal = causal and config.filtering != "circular"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        summary = None if self.summary is None else self.summary(x, mask)
+        summary = None if self.summary is None else self.through(self.summary, x, mask)
         for layer, feedforward in zip(self.layers, self.feedforward, strict=True):
-            x = feedforward(layer(x, mask, summary))
+            x = self.through(feedforward, self.through(layer, x, mask, summary))
         return x
 
     def diagnostics(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import itertools
 import json
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -32,16 +32,10 @@ from lrtasks.config import Presets, parameter, parse_assignment
 from lrtasks.errors import UsageError, unknown
 from lrtasks.models import registry
 from lrtasks.models.attention import Transformer
-from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
+from lrtasks.models.base import ModelConfig
 from lrtasks.models.factory import stack_of
-from lrtasks.models.ops.layers import GatedFeedForward, ShortConv, check_canon
-from lrtasks.models.recurrent import (
-    PAPER,
-    SMALL,
-    RecurrentConfig,
-    shrink_outputs,
-    spare_vectors,
-)
+from lrtasks.models.ops.layers import ShortConv, check_canon
+from lrtasks.models.recurrent import PAPER, SMALL, GatedStack, RecurrentConfig
 from lrtasks.models.rwkv7 import RWKV7, RWKV7Stack
 from lrtasks.registry import load_object, source_digest
 from lrtasks.spec import Spec
@@ -73,8 +67,7 @@ class ShortConvolution(ModelConfig):
     bias: bool = parameter(False, "add a number per channel")
 
     def mixer(self, length: int, causal: bool) -> ShortConv:
-        if not causal:
-            raise UsageError(f"{self.name} is causal: build it with causal=True")
+        self.require_causal(causal)
         return ShortConv(self.d_model, self.taps, bias=self.bias)
 
 
@@ -87,7 +80,7 @@ LARGEST = 256
 
 @registry.register("hybrid")
 @dataclass(frozen=True)
-class Hybrid(ModelConfig):
+class Hybrid(GatedStack):
     """A stack of different mixers: layers=gated-deltanet:3,attention:1, and NAME.PARAMETER=VALUE for one of them.
 
     Sources: Samba (arXiv:2406.07522), Jamba (arXiv:2403.19887), Griffin (arXiv:2402.19427), Gated DeltaNet
@@ -125,10 +118,6 @@ class Hybrid(ModelConfig):
         None, "layers, the pattern repeated; none for the pattern once", at_least=1, at_most=LARGEST
     )
     hyper: tuple[str, ...] = parameter((), "hyper-parameters of the mixers; --set NAME.PARAMETER=VALUE adds to them")
-    norm: Literal["layer", "scalar", "scale", "rms", "batch", "none"] = parameter("rms", "normalisation of blocks")
-    prenorm: bool = parameter(True, "normalise before mixer and feed-forward map instead of after the residual")
-    mlp: bool = parameter(True, "a gated feed-forward map after each mixer")
-    mlp_width: int | None = parameter(None, "its hidden width; none for 2 d_model", at_least=1, at_most=1 << 20)
     canon: str = parameter("", "sites of canon layers, some of the letters ABCD")
 
     @classmethod
@@ -190,31 +179,20 @@ class Hybrid(ModelConfig):
         # v of the first of these layers goes to the others
         return [RWKV7Stack(blocks)] if any(isinstance(part, RWKV7) for part in parts.values()) else blocks
 
-    def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
-        model = super().build(input, target, causal=causal)
-        shrink_outputs(model)
-        spare_vectors(model)
-        return model
-
     def _layer(self, part: ModelConfig, index: int, input: Spec, causal: bool) -> list[nn.Module]:
         """The blocks of one layer: the layer ``index`` of its kind."""
-        mlp, feedforward = self.mlp, self._feedforward
+        stack: GatedStack = self
         if isinstance(part, RecurrentConfig):
             part.require_causal(causal)
-            mixer, mlp, feedforward = part.layer(index), part.mlp, functools.partial(part.feedforward, index)
+            mixer, stack = part.layer(index), part
         elif type(part).mixer is ModelConfig.mixer:
             return part.blocks(input, causal)
         else:
             mixer = part.mixer(input.length, causal)
-        if not causal and self.canon:
-            raise UsageError(f"{self.name}: canon is causal: build it with causal=True")
-        blocks: list[nn.Module] = [ResidualBlock(mixer, *part.around, canon="A" in self.canon)]
-        if mlp:
-            blocks.append(ResidualBlock(feedforward(), *part.around, canon="C" in self.canon))
-        return blocks
-
-    def _feedforward(self) -> nn.Module:
-        return GatedFeedForward(self.d_model, self.mlp_width or 2 * self.d_model, canon="D" in self.canon)
+        if self.canon:
+            self.require_causal(causal, "canon")
+        feedforward = functools.partial(stack.feedforward, index) if stack.mlp else None
+        return part.layer_blocks(mixer, feedforward, self.canon)
 
     def _part(self, name: str, count: int) -> ModelConfig:
         """The model that has ``count`` layers of the mixer ``name``, with what the stack has and ``hyper`` says."""

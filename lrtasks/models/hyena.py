@@ -147,6 +147,5 @@ class Hyena(TransformerLike):
             raise UsageError(f"hyena: filter_features must be odd, found {self.filter_features}")
 
     def mixer(self, length: int, causal: bool) -> HyenaOperator:
-        if not causal:
-            raise UsageError("hyena is a causal model: build it with causal=True")
+        self.require_causal(causal)
         return HyenaOperator(self, length)

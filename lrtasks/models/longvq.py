@@ -33,25 +33,19 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import mega, registry
-from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
+from lrtasks.models.base import NormedBlock
 from lrtasks.models.ops.chunked import hide
-from lrtasks.models.ops.convolution import SSM, Kernel
-from lrtasks.models.ops.exponentials import EMAKernel
-from lrtasks.models.ops.layers import WEIGHT_STD, linear, normal_, require_causal, silu_feedforward
+from lrtasks.models.ops.layers import WEIGHT_STD, linear, normal_, require_causal
 from lrtasks.models.ops.positions import LocalBias
 from lrtasks.models.ops.quantised_attention import KeyGradients, attend_quantised, join, sum_by_code
 from lrtasks.models.ops.scoped_attention import AttentionFunction, Scope
 from lrtasks.models.portraits import Portrait
-from lrtasks.models.s4d import S4D, S4DKernel
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 128
 FLOOR = 0.01  # least divisor of a centre; a code whose average count is below it is dead, its centre no mean any more
 WORKING = 2**24  # distances held at once, in elements
 NORM_EPSILON = 1e-6
-
-# Without a meaning where keys are not quantised; so is ``codebook``, but presets set that one.
-QUANTISER_OPTIONS = ("commitment", "decay", "key_gradients")
 
 
 @dataclass(frozen=True)
@@ -409,14 +403,8 @@ class LongVQLayer(NormedBlock):
 
     def __init__(self, config: LongVQ, length: int, causal: bool) -> None:
         super().__init__()
-        d_model, directions, d_v = config.d_model, 1 if causal else 2, config.d_v or 2 * config.d_model
-        kernel: Kernel
-        if config.ssm == "ema":
-            kernel = EMAKernel(d_model, config.d_state, directions, truncated=False)
-        else:
-            start: Literal["lin", "legs"] = "lin" if config.ssm == "s4d-lin" else "legs"
-            kernel = S4DKernel(S4D(d_model=d_model, d_state=config.d_state, start=start), directions)
-        self.ssm = SSM(kernel, d_model, length, config.kernel_length, truncated=False)
+        d_model, d_v = config.d_model, config.d_v or 2 * config.d_model
+        self.ssm = config.make_ssm(length, causal)
         maps = SharedQueriesAndKeys if config.shared_qk else QueriesAndKeys
         self.maps = maps(d_model, config.d_k or max(1, d_model // 2))
         self.attention = QuantisedAttention(config, length, causal)
@@ -453,7 +441,7 @@ class LongVQLayer(NormedBlock):
 
 @registry.register("longvq")
 @dataclass(frozen=True)
-class LongVQ(ModelConfig):
+class LongVQ(mega.GatedConfig):
     """A moving average read by gated attention through a codebook, in time linear in the length.
 
     The paper's ablations are settings of ``codebook``, ``attention``, ``local_bias`` and ``quantise``.
@@ -498,9 +486,6 @@ class LongVQ(ModelConfig):
     }
 
     d_k: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
-    d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)
-    d_ffn: int | None = parameter(None, "width inside the feed-forward sub-layer; none for 2 d_model", at_least=1)
-    attention: Literal["softmax", "laplace", "relu2"] = parameter("softmax", "from scores to attention weights")
     codebook: int = parameter(
         512,
         "codes S of each layer if keys are quantised; a single one would make all keys equal",
@@ -525,24 +510,6 @@ class LongVQ(ModelConfig):
         "ema", "state-space map: MD-EMA, or S4D with frequencies at start after Lin or LegS"
     )
     d_state: int = parameter(16, "states per channel and direction, even with S4D", at_least=1, at_most=4096)
-    kernel_length: int | None = parameter(
-        None, "cut the kernel of the state-space map to this many lags; none for the length", at_least=1
-    )
-
-    def check(self) -> None:
-        if self.ssm != "ema" and self.d_state % 2:
-            raise UsageError(
-                f"{self.name}: d_state must be even with ssm={self.ssm!r} (conjugate pairs), found {self.d_state}"
-            )
-        if not self.quantise:
-            for name in QUANTISER_OPTIONS:
-                if getattr(self, name) != getattr(LongVQ, name):
-                    raise UsageError(f"{self.name}: {name} has no meaning with quantise=false; leave it out")
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
-        blocks: list[nn.Module] = []
-        for _ in range(self.layers):
-            blocks.append(LongVQLayer(self, input.length, causal))
-            feedforward = silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
-            blocks.append(ResidualBlock(feedforward, *self.around))
-        return blocks
+        return self.stack(lambda: LongVQLayer(self, input.length, causal))

@@ -14,7 +14,7 @@ A feed-forward sub-layer follows each layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -25,11 +25,12 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
-from lrtasks.models.ops.convolution import SSM
+from lrtasks.models.ops.convolution import SSM, Kernel
 from lrtasks.models.ops.exponentials import EMAKernel
-from lrtasks.models.ops.layers import linear, silu_feedforward
+from lrtasks.models.ops.layers import FeedForward, linear, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias, RotaryBias, Sinusoids
 from lrtasks.models.ops.scoped_attention import Scope, SharedAttention, warn_of_padding
+from lrtasks.models.s4d import S4D, S4DKernel, Start
 from lrtasks.spec import Spec
 
 
@@ -42,8 +43,7 @@ class MegaLayer(NormedBlock):
         bias: nn.Module = RotaryBias(d_z, truncated=False)
         if config.bias == "simple":
             bias = RelativeBias(config.max_positions or min(length, scope.chunk or length), truncated=False)
-        kernel = EMAKernel(d_model, config.d_state, 1 if scope.causal else 2, truncated=False)
-        self.ssm = SSM(kernel, d_model, length, config.kernel_length, truncated=False)
+        self.ssm = config.make_ssm(length, scope.causal)
         self.attention = SharedAttention((d_z, d_v), length, scope, config.attention, bias, truncated=False)
         self.widths = [d_model, d_z, d_v, d_model]
         self.value = linear(d_model, d_v, truncated=False)
@@ -118,9 +118,65 @@ def paper_presets(tasks: Sequence[str], settings: Mapping[str, Any]) -> dict[str
     return {f"paper/{task}": settings for task in tasks}
 
 
+@dataclass(frozen=True)
+class GatedConfig(ModelConfig):
+    """Layers of a state-space map and gated attention on it: MEGA and the models that build on it.
+
+    Class attributes, some of them parameters in subclasses:
+        truncated: cut the normal draws at start at two standard deviations.
+        ssm: ``ema``, or ``s4d``, ``s4d-lin`` and ``s4d-legs`` for S4D.
+        sinusoids: add absolute sinusoids to the encoded input.
+    """
+
+    truncated = False
+    ssm = "ema"
+    sinusoids = False
+
+    d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)
+    d_ffn: int | None = parameter(None, "width inside a feed-forward map; none for 2 d_model", at_least=1)
+    attention: Literal["softmax", "relu2", "laplace"] = parameter("softmax", "from scores to attention weights")
+    d_state: int = parameter(16, "states per channel and direction", at_least=1, at_most=1 << 20)
+    kernel_length: int | None = parameter(
+        None, "cut the moving average or state space to this many lags; none for the length", at_least=1
+    )
+
+    def check(self) -> None:
+        if self.ssm != "ema" and self.d_state % 2:
+            raise UsageError(
+                f"{self.name}: d_state must be even with ssm={self.ssm!r} (conjugate pairs), found {self.d_state}"
+            )
+        if self.sinusoids and self.d_model % 2:
+            raise UsageError(f"{self.name}: d_model must be even with sinusoids, found {self.d_model}")
+
+    def make_ssm(self, length: int, causal: bool) -> SSM:
+        """The state-space map of one layer."""
+        directions = 1 if causal else 2
+        kernel: Kernel
+        if self.ssm == "ema":
+            kernel = EMAKernel(self.d_model, self.d_state, directions, truncated=self.truncated)
+        else:
+            start: Start = "legs" if self.ssm == "s4d-legs" else "lin"
+            kernel = S4DKernel(S4D(d_model=self.d_model, d_state=self.d_state, start=start), directions)
+        return SSM(kernel, self.d_model, length, self.kernel_length, truncated=self.truncated)
+
+    def feedforward_map(self) -> FeedForward:
+        """The map of a feed-forward sub-layer or module."""
+        width = self.d_ffn or 2 * self.d_model
+        return silu_feedforward(self.d_model, width, self.dropout, truncated=self.truncated)
+
+    def stack(self, make_layer: Callable[[], nn.Module], *, feedforward: bool = True) -> list[nn.Module]:
+        """The blocks: sinusoids if there are any, and the layers, each with a feed-forward sub-layer if so set."""
+        blocks: list[nn.Module] = [Sinusoids(self.d_model)] if self.sinusoids else []
+        for _ in range(self.layers):
+            blocks.append(make_layer())
+            if feedforward:
+                blocks.append(ResidualBlock(self.feedforward_map(), *self.around))
+        return blocks
+
+
 @registry.register("mega")
 @dataclass(frozen=True)
-class Mega(ModelConfig):
+class Mega(GatedConfig):
     """A moving average, single-head gated attention on it, and a gated residual.
 
     Source: Ma et al. (arXiv:2209.10655), section 3.
@@ -143,38 +199,25 @@ class Mega(ModelConfig):
     }
 
     d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
-    d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)
-    d_ffn: int | None = parameter(None, "width inside the feed-forward sub-layer; none for 2 d_model", at_least=1)
-    attention: Literal["softmax", "relu2", "laplace"] = parameter("softmax", "from scores to attention weights")
     bias: Literal["simple", "rotary"] = parameter("simple", "bias by distance: a learned table, or a rotary product")
     max_positions: int | None = parameter(
         None, "distances that the simple bias tells apart; none for the length, or the chunk", at_least=1
     )
-    d_state: int = parameter(16, "states of the moving average per channel and direction", at_least=1, at_most=1 << 20)
-    kernel_length: int | None = parameter(
-        None, "cut the moving average to this many lags; none for the length", at_least=1
-    )
     sinusoids: bool = parameter(False, "add absolute sinusoids, times one learned scale, to the encoded input")
 
     def check(self) -> None:
+        super().check()
         d_z = self.d_z or max(1, self.d_model // 2)
         if self.bias == "rotary" and d_z % 2:
             raise UsageError(f"{self.name}: d_z must be even with bias='rotary', found {d_z}")
-        if self.sinusoids and self.d_model % 2:
-            raise UsageError(f"{self.name}: d_model must be even with sinusoids, found {self.d_model}")
 
     def attention_scope(self, length: int, causal: bool) -> Scope:
         """Which keys a query sees in a sequence of at most ``length``."""
         return Scope(causal)
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
-        blocks: list[nn.Module] = [Sinusoids(self.d_model)] if self.sinusoids else []
         scope = self.attention_scope(input.length, causal)
-        for _ in range(self.layers):
-            blocks.append(MegaLayer(self, input.length, scope))
-            feedforward = silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=False)
-            blocks.append(ResidualBlock(feedforward, *self.around))
-        return blocks
+        return self.stack(lambda: MegaLayer(self, input.length, scope))
 
 
 CHUNKS = {

@@ -99,8 +99,8 @@ class RecurrentLayer(Recurrent):
 
 
 @dataclass(frozen=True)
-class RecurrentConfig(ModelConfig):
-    """Layers of a recurrent mixer and, with ``mlp``, a gated feed-forward map; subclasses say which mixer.
+class GatedStack(ModelConfig):
+    """Layers of a mixer and, with ``mlp``, a gated feed-forward map, each in a residual block.
 
     Class attributes:
         function: of the gate in the feed-forward map.
@@ -114,6 +114,22 @@ class RecurrentConfig(ModelConfig):
     mlp_width: int | None = parameter(None, "its hidden width; none for 2 d_model", at_least=1, at_most=1 << 20)
     canon: str = parameter("", "sites of canon layers, some of the letters ACD")
 
+    def feedforward(self, index: int) -> nn.Module:
+        """The feed-forward map of layer ``index`` (from 0)."""
+        width = self.mlp_width or 2 * self.d_model
+        return GatedFeedForward(self.d_model, width, self.function, canon="D" in self.canon)
+
+    def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
+        model = super().build(input, target, causal=causal)
+        shrink_outputs(model)
+        spare_vectors(model)
+        return model
+
+
+@dataclass(frozen=True)
+class RecurrentConfig(GatedStack):
+    """A stack of one recurrent mixer; subclasses say which."""
+
     def layer(self, index: int) -> nn.Module:
         """The mixer of layer ``index`` (from 0), on ``(batch, length, d_model)``."""
         raise NotImplementedError
@@ -122,30 +138,14 @@ class RecurrentConfig(ModelConfig):
         self.require_causal(causal)
         return self.layer(0)
 
-    def feedforward(self, index: int) -> nn.Module:
-        """The feed-forward map of layer ``index``."""
-        width = self.mlp_width or 2 * self.d_model
-        return GatedFeedForward(self.d_model, width, self.function, canon="D" in self.canon)
-
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
-        return list(self.residual_blocks(causal))
-
-    def residual_blocks(self, causal: bool) -> list[ResidualBlock]:
-        """Mixers and feed-forward maps in order, each in its residual block."""
         self.require_causal(causal)
         check_canon(self.name, self.canon, "ACD")
         blocks = []
         for index in range(self.layers):
-            blocks.append(ResidualBlock(self.layer(index), *self.around, canon="A" in self.canon))
-            if self.mlp:
-                blocks.append(ResidualBlock(self.feedforward(index), *self.around, canon="C" in self.canon))
+            feedforward = functools.partial(self.feedforward, index) if self.mlp else None
+            blocks += self.layer_blocks(self.layer(index), feedforward, self.canon)
         return blocks
-
-    def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
-        model = super().build(input, target, causal=causal)
-        shrink_outputs(model)
-        spare_vectors(model)
-        return model
 
     def divided(self, total: int, parts: int, what: str) -> int:
         """``total / parts``.
@@ -156,11 +156,6 @@ class RecurrentConfig(ModelConfig):
         if total % parts:
             raise UsageError(f"{self.name}: {what} must divide {total} without a rest, found {parts}")
         return total // parts
-
-    def require_causal(self, causal: bool) -> None:
-        """Raise :class:`UsageError` for a model that is to look ahead."""
-        if not causal:
-            raise UsageError(f"{self.name} is a causal model: build it with causal=True")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
-from lrtasks.models.base import Block, ResidualBlock, streaming
+from lrtasks.models.base import Block, ResidualBlock, Stack, streaming
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.chunked import full_precision, hide
 from lrtasks.models.ops.delta_rule import low_rank_rule
@@ -188,7 +188,7 @@ class ChannelMixing(Recurrent):
         return self.value(F.relu(self.key(mixed)).square()), x[:, -1]
 
 
-class RWKV7Stack(Block):
+class RWKV7Stack(Stack, Block):
     """Blocks of which those of time mixing pass v of the first such layer on."""
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
@@ -199,11 +199,9 @@ class RWKV7Stack(Block):
         v_first: Tensor | None = None
         for block in self.blocks:
             if isinstance(block, ResidualBlock) and isinstance(block.mixer, RWKV7Layer):
-                start = block.mixer.initial_state(len(x))
-                mixed, _, v_first = block.mixer.mix(block.mixer_input(x, mask), start, mask, v_first)
-                x = block.add(x, mixed)
+                x, v_first = self.through(block, x, mask, v_first, by=_mix_time)
             else:
-                x = block(x, mask)
+                x = self.through(block, x, mask)
         return x
 
     def initial_state(self, batch: int) -> list[Any]:
@@ -222,6 +220,13 @@ class RWKV7Stack(Block):
                 x, after = streaming(block).step(x, before)
             following.append(after)
         return x, following
+
+
+def _mix_time(block: ResidualBlock, x: Tensor, mask: Tensor | None, v_first: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The output of a block of time mixing, and v of the first such layer."""
+    layer = cast(RWKV7Layer, block.mixer)
+    mixed, _, v_first = layer.mix(block.mixer_input(x, mask), layer.initial_state(len(x)), mask, v_first)
+    return block.add(x, mixed), v_first
 
 
 @registry.register("rwkv7")
@@ -262,4 +267,4 @@ class RWKV7(KernelConfig):
         return super().feedforward(index)
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
-        return [RWKV7Stack(self.residual_blocks(causal))]
+        return [RWKV7Stack(super().blocks(input, causal))]

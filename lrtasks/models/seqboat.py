@@ -33,14 +33,11 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import mega, registry
-from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
-from lrtasks.models.ops.convolution import SSM, Kernel
-from lrtasks.models.ops.exponentials import EMAKernel
-from lrtasks.models.ops.layers import FeedForward, linear, silu_feedforward
-from lrtasks.models.ops.positions import RelativeBias, Sinusoids
+from lrtasks.models.base import NormedBlock
+from lrtasks.models.ops.layers import linear
+from lrtasks.models.ops.positions import RelativeBias
 from lrtasks.models.ops.scoped_attention import Memory, Scope, SharedAttention, attention_span, warn_of_padding
 from lrtasks.models.portraits import Portrait
-from lrtasks.models.s4d import S4D, S4DKernel
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 256
@@ -339,18 +336,13 @@ class SeqBoatLayer(NormedBlock):
 
     def __init__(self, config: SeqBoat, length: int, scope: Scope) -> None:
         super().__init__()
-        d_model, directions = config.d_model, 1 if scope.causal else 2
+        d_model = config.d_model
         dropout = 0.0 if scope.causal else config.dropout  # a causal layer drops from the sum, not from each module
         unit = GatedAttentionUnit(d_model, config.shared_attention(length, scope))
         modules = [SparseModule(unit, make_router(config), scope, dropout)]
         if config.feedforward == "sparse":
             modules.append(SparseModule(config.feedforward_map(), make_router(config), None, dropout))
-        kernel: Kernel
-        if config.ssm == "ema":
-            kernel = EMAKernel(d_model, config.d_state, directions)
-        else:
-            kernel = S4DKernel(S4D(d_model=d_model, d_state=config.d_state), directions)
-        self.ssm = SSM(kernel, d_model, length, config.kernel_length)
+        self.ssm = config.make_ssm(length, scope.causal)
         self.skip = linear(d_model, d_model, truncated=True)
         self.sparse = nn.ModuleList(modules)
         self.set_norm(*config.around)
@@ -411,7 +403,7 @@ def without(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 @registry.register("seqboat")
 @dataclass(frozen=True)
-class SeqBoat(ModelConfig):
+class SeqBoat(mega.GatedConfig):
     """A moving average everywhere, and gated attention at the positions that a learned configurator selects.
 
     The paper's ablations are settings of ``router``, ``scope``, ``ssm`` and ``feedforward``.
@@ -451,9 +443,9 @@ class SeqBoat(ModelConfig):
         },
     }
 
+    truncated = True
+
     d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
-    d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)
-    attention: Literal["softmax", "relu2", "laplace"] = parameter("softmax", "from scores to attention weights")
     scope: Literal["window", "full", "chunk"] = parameter(
         "window", "keys of a query, in the compressed sequence: a sliding window, all, or those of its chunk"
     )
@@ -475,38 +467,23 @@ class SeqBoat(ModelConfig):
         "softmax", "latent configurator; 'always' for none"
     )
     temperature: float = parameter(1.0, "temperature at start, in sqrt(d_model), of softmax and sigmoid", above=0)
-    ssm: Literal["ema", "s4d"] = parameter("ema", "state-space map: MD-EMA, or S4D-Lin")
-    d_state: int = parameter(16, "states per channel and direction, even with S4D", at_least=1, at_most=1 << 20)
-    kernel_length: int | None = parameter(
-        None, "cut the kernel of the state-space map to this many lags; none for the length", at_least=1
-    )
+    ssm: Literal["ema", "s4d"] = parameter("ema", "state-space map: MD-EMA, or S4D-Lin, with an even d_state")
     feedforward: Literal["none", "after", "sparse"] = parameter(
         "none", "a feed-forward sub-layer after each layer, or a feed-forward module with a configurator of its own"
     )
-    d_ffn: int | None = parameter(None, "width inside a feed-forward map; none for 2 d_model", at_least=1)
     sinusoids: bool = parameter(False, "add absolute sinusoids, times one learned scale, to the encoded input")
 
     def check(self) -> None:
+        super().check()
         if self.window is not None and self.scope != "window":
             raise UsageError(
                 f"{self.name}: window has no meaning with scope={self.scope!r}, found {self.window};"
                 " allowed: window=none"
             )
-        if self.ssm == "s4d" and self.d_state % 2:
-            raise UsageError(
-                f"{self.name}: d_state must be even with ssm='s4d' (conjugate pairs), found {self.d_state}"
-            )
-        if self.sinusoids and self.d_model % 2:
-            raise UsageError(f"{self.name}: d_model must be even with sinusoids, found {self.d_model}")
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
-        blocks: list[nn.Module] = [Sinusoids(self.d_model)] if self.sinusoids else []
         scope = self.attention_scope(input.length, causal)
-        for _ in range(self.layers):
-            blocks.append(SeqBoatLayer(self, input.length, scope))
-            if self.feedforward == "after":
-                blocks.append(ResidualBlock(self.feedforward_map(), *self.around))
-        return blocks
+        return self.stack(lambda: SeqBoatLayer(self, input.length, scope), feedforward=self.feedforward == "after")
 
     def attention_scope(self, length: int, causal: bool) -> Scope:
         """Which keys a query sees in a sequence of at most ``length``.
@@ -548,10 +525,6 @@ class SeqBoat(ModelConfig):
             by_rank=self.bias == "compressed",
             rotary=self.bias == "rotary",
         )
-
-    def feedforward_map(self) -> FeedForward:
-        """The map of a feed-forward sub-layer or module."""
-        return silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=True)
 
 
 @registry.register("seqboat-full")
