@@ -77,7 +77,7 @@ def leaderboard(page: Path, words: Sequence[str]) -> str:
 
 
 def _standing(cells: Sequence[Row]) -> str:
-    """``2 of 3 solved, 0.71``: a task is solved if most seeds solve it; the mean of the median scaled scores, those below 0 as 0."""
+    """``2 of 3 solved, 0.71``: most seeds solve two tasks; the mean of the median scaled scores, those below 0 as 0."""
     if not cells:
         return ""
     solved = sum(2 * cell["solved"] > cell["different_seeds"] for cell in cells)
