@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
 from lrtasks.files import is_held, write_atomically
 
@@ -155,13 +156,13 @@ def split_selected(settings: Mapping[str, Any], names: Collection[str]) -> tuple
     A parameter ``MIXER.NAME`` of a mixer in a stack is an entry ``MIXER.NAME=VALUE`` of the stack's ``hyper``.
 
     >>> split_selected({"d_model": 8, "hyper": ["gla.heads=2", "gla.expand=1"]}, ["gla.heads", "d_model"])
-    ({'d_model': 8, 'gla.heads': '2'}, {'hyper': ['gla.expand=1']})
+    ({'d_model': 8, 'gla.heads': 2}, {'hyper': ['gla.expand=1']})
     """
     values = {name: value for name, value in settings.items() if name in names}
     others = {name: value for name, value in settings.items() if name not in names}
     if any("." in name for name in names):
         entries = {entry.partition("=")[0]: entry for entry in others["hyper"]}
-        values |= {name: entry.partition("=")[2] for name, entry in entries.items() if name in names}
+        values |= {name: parse_assignment(entry)[1] for name, entry in entries.items() if name in names}
         others["hyper"] = [entry for name, entry in entries.items() if name not in names]
     return values, others
 

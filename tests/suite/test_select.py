@@ -158,8 +158,8 @@ def test_settings_of_a_mixer_and_of_the_one_model_can_be_selected(tmp_path: Path
     given = {"length": 16, "steps": 4, "gated_deltanet.heads": "2,4"}
     suite = make_suite({"models": "hybrid", "tasks": "cumsum", "seeds": 2}, given)
     runs, records, _ = run_selected(suite, require_selectable(suite, "val"), Runner(tmp_path, {"hybrid": 1}), tmp_path)
-    assert len(runs) == 2 and records[0].selection["values"] == {"gated_deltanet.heads": ["2", "4"]}
-    assert [row["selected"] for _, row in frame(tmp_path).iterrows()] == ['{"gated_deltanet.heads": "2"}'] * 2
+    assert len(runs) == 2 and records[0].selection["values"] == {"gated_deltanet.heads": [2, 4]}
+    assert [row["selected"] for _, row in frame(tmp_path).iterrows()] == ['{"gated_deltanet.heads": 2}'] * 2
     assert len(make_table(frame(tmp_path)).cells) == 1
     suite = make_suite({"models": "dlr", "tasks": "cumsum"}, {"length": 16, "dlr.d_state": "8,16"})
     runs, records, _ = run_selected(suite, require_selectable(suite, "val"), Runner(tmp_path, {"dlr": 1}), tmp_path)
