@@ -161,7 +161,7 @@ def load_model(
     if model is None and record.model.get("address") is None and named not in model_names():
         raise UsageError(f"{folder} is a run of the Python object {named}: load_model(folder, model={named}) loads it")
     factory = model_factory(named if model is None else model, record.model["parameters"])
-    if model is None and record.model.get("source") != factory.identity.get("source"):
+    if model is None and record.model.get("source") not in (None, factory.identity.get("source")):
         raise UsageError(
             f"the source of {named} has been edited since the run in {folder}; restore it, or load the weights into the"
             " edited model: load_model(folder, model=...)"
