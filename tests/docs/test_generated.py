@@ -25,6 +25,7 @@ DOCS = ROOT / "docs"
 MODEL_PAGES = sorted((DOCS / "models").glob("*.md"))
 
 
+@pytest.mark.e2e
 def test_generated_regions_are_fresh() -> None:
     assert list(stale(regions_only=True, write=False)) == []
 
