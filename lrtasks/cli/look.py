@@ -46,7 +46,7 @@ def list_names(
     if kind is not None and kind not in registries:
         raise unknown("kind", kind, registries)
     if kind == "models" and group is not None:
-        raise UsageError("--group is of tasks; models have no groups")
+        raise UsageError("--group chooses among tasks; models have no groups")
     of_group = generators.names(group)
     chosen = ["tasks"] if group is not None else [kind] if kind else list(registries)
     usable = {}

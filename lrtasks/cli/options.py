@@ -247,7 +247,7 @@ def format_option(formats: Sequence[str] = FORMATS) -> Any:
 
 
 def chosen_format(form: str, as_json: bool, formats: Sequence[str] = FORMATS) -> str:
-    """What ``--format`` says, one of ``formats``; ``--json`` goes before it."""
+    """What ``--format`` says, one of ``formats``; ``--json`` takes precedence."""
     if form not in formats:
         raise unknown("format", form, formats)
     return "json" if as_json else form

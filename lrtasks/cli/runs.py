@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -300,8 +300,7 @@ def profile(
     selected = _selected(wanted, "val" if wanted.varied else None)
     if dry_run:
         return _print_wanted(wanted, selected, folder, device=device, as_json=as_json)
-    runs, every, failed = run_wanted(wanted, folder, selected, backend=place, time_limit=time_limit, device=device)
-    records = every[: len(runs)]
+    runs, records, failed = run_wanted(wanted, folder, selected, backend=place, time_limit=time_limit, device=device)
     from lrtasks.files import write_output
     from lrtasks.results import profile as made
     from lrtasks.results import style
@@ -339,7 +338,7 @@ def profile(
         else:
             style.save(figure, out)
         sys.stderr.write(f"wrote {out}\n")
-    return say_unfinished([run.title() for run in (*runs, *failed)], every)
+    return say_unfinished([*(run.title() for run in runs), *failed], [*records, *failed.values()])
 
 
 def suite_from_options(context: typer.Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
@@ -375,7 +374,6 @@ def carry_out(
         require_comparable(wanted.runs, may_differ)
         return _print_wanted(wanted, selected, out, device=how["device"], as_json=as_json)
     runs, records, failed = run_wanted(wanted, out, selected, may_differ=may_differ, **how)
-    every, records = records, records[: len(runs)]
     if as_json:
         print_records(records)
     else:
@@ -384,7 +382,7 @@ def carry_out(
         if solved is not None:
             for name in (name for name in wanted.varied if name not in selected):
                 print_solved(name, runs, records, solved)
-    return say_unfinished([run.title() for run in (*runs, *failed)], every)
+    return say_unfinished([*(run.title() for run in runs), *failed], [*records, *failed.values()])
 
 
 def _print_wanted(wanted: Suite, selected: Sequence[str], out: Path, *, device: str, as_json: bool) -> int:
@@ -396,8 +394,8 @@ def _print_wanted(wanted: Suite, selected: Sequence[str], out: Path, *, device: 
 
 def run_wanted(
     wanted: Suite, out: Path, selected: Sequence[str], **how: Any
-) -> tuple[Sequence[RunConfig], Sequence[RunRecord], Sequence[RunConfig]]:
-    """Run a suite with a display: the runs, their records, and none; of a selection see :func:`run_selected`."""
+) -> tuple[Sequence[RunConfig], Sequence[RunRecord], Mapping[str, RunRecord]]:
+    """Run a suite with a display; what :func:`run_selected` returns, of all runs where nothing is selected."""
     from lrtasks.cli.display import Display
     from lrtasks.suite.run import run_suite
     from lrtasks.suite.select import run_selected
@@ -408,7 +406,7 @@ def run_wanted(
 
     if selected:
         return run_selected(wanted, selected, run_all, out)
-    return wanted.runs, _unselected(run_all(wanted.runs)), ()
+    return wanted.runs, _unselected(run_all(wanted.runs)), {}
 
 
 def _unselected(records: Sequence[RunRecord]) -> list[RunRecord]:

@@ -67,7 +67,8 @@ def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
             raise UsageError(f"two tests are called {name!r}; copy {address} to a folder of another name")
         if not data.counts.get("test"):
             raise UsageError(f"{address} has no test samples")
-        task = data.task_as(type(config.task))
+        same = data.manifest.task == config.task.name  # it may be one of the user's own
+        task = data.task_as(type(config.task)) if same else data.task
         for mine, its in ((config.task.input, task.input), (config.task.target, task.target)):
             if (mine.kind, mine.width, mine.pooled) != (its.kind, its.width, its.pooled):
                 raise UsageError(f"{address} needs another model: {its} in place of {mine}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from lrtasks.config import split_setting
 from lrtasks.errors import UsageError, unknown
 from lrtasks.files import held
 from lrtasks.record import FINISHED, LOCK, RunRecord, read_record, read_records, split_selected
-from lrtasks.results.settings import setup_of, variant_of
+from lrtasks.results.settings import key, setup_of, variant_of
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.expand import Suite, of_one_model
 
@@ -56,7 +56,7 @@ def of_task(setting: str, suite: Suite) -> bool:
 
 def run_selected(
     suite: Suite, names: Sequence[str], runner: Runner, out: Path
-) -> tuple[list[RunConfig], list[RunRecord], list[RunConfig]]:
+) -> tuple[list[RunConfig], list[RunRecord], dict[str, RunRecord]]:
     """Carry out a suite with selection.
 
     Args:
@@ -66,8 +66,8 @@ def run_selected(
         out: results folder.
 
     Returns:
-        The chosen runs of all seeds; their records, followed by those of the third list; and runs that failed at other
-        values, so that the choice is not final.
+        The chosen runs of all seeds; their records; and by title the records of runs that failed at other values, so
+        that the choice is not final.
     """
     bare = [_bare(name, suite) for name in names]
     groups: dict[str, list[RunConfig]] = {}
@@ -85,14 +85,18 @@ def run_selected(
             _note(records[run.digest], run, out, values, chosen=run is best)
         same = [run for run in runs if _values(run, bare) == _values(best, bare)]
         tried_values |= {run.digest: values for run in same}
-        _unchoose(records[best.digest], best.folder(out.absolute()).parent, tried_values)
         chosen += same
+    _unchoose_others([run for run in chosen if run.digest in records], records, out, tried_values)
     left = [run for run in chosen if run.digest not in records]
     records |= dict(zip([run.digest for run in left], runner(left) if left else [], strict=True))
     for run in left:
         _note(records[run.digest], run, out, tried_values[run.digest], chosen=True)
-    failed = [run for run in first if records[run.digest].status not in FINISHED and run not in chosen]
-    return chosen, [records[run.digest] for run in (*chosen, *failed)], failed
+    failed = {
+        run.title(): records[run.digest]
+        for run in first
+        if run.digest not in tried_values and records[run.digest].status not in FINISHED
+    }
+    return chosen, [records[run.digest] for run in chosen], failed
 
 
 def _bare(name: str, suite: Suite) -> str:
@@ -104,7 +108,7 @@ def _bare(name: str, suite: Suite) -> str:
 def _group(run: RunConfig, bare: Sequence[str]) -> str:
     """What runs share that differ in seed and selected settings alone."""
     identity = run.identity()
-    without = {key: value for key, value in identity["budget"].items() if key not in bare}
+    without = {name: value for name, value in identity["budget"].items() if name not in bare}
     _, parameters = split_selected(identity["model"]["parameters"], bare)
     model = {**identity["model"], "parameters": parameters}
     return json.dumps({**identity, "budget": without, "model": model, "seed": None}, sort_keys=True)
@@ -131,20 +135,27 @@ def _note(record: RunRecord, run: RunConfig, out: Path, values: dict[str, Any], 
             record.write(folder)
 
 
-def _unchoose(record: RunRecord, folder: Path, chosen: Collection[str]) -> None:
-    """Note in runs below ``folder`` that an earlier selection chose, from other values, that another one is chosen now.
+def _unchoose_others(
+    best: Sequence[RunConfig], records: Mapping[str, RunRecord], out: Path, chosen: Collection[str]
+) -> None:
+    """Note in runs that an earlier selection chose, from other values, that others are chosen now.
 
     Args:
-        record: that of a run which is chosen now.
-        folder: of all runs on its task.
-        chosen: digests of the runs that are chosen now.
+        best: runs of the first seed that are chosen now.
+        records: records by digest.
+        out: results folder.
+        chosen: digests of all runs that are chosen now.
     """
-    if not folder.is_dir():
-        return
-    alike = setup_of(record), variant_of(record)
-    for place, other in read_records(folder)[0]:
-        earlier = other.selection.get("chosen") and other.digest not in chosen
-        if earlier and other.status in FINISHED and (setup_of(other), variant_of(other)) == alike:
-            other.selection["chosen"] = False
-            with suppress(UsageError), held(place / LOCK, str(place)):
-                other.write(place)
+    now = {_cell(records[run.digest]) for run in best}
+    for folder in {run.folder(out.absolute()).parent for run in best}:
+        for place, other in read_records(folder)[0] if folder.is_dir() else ():
+            earlier = other.selection.get("chosen") and other.digest not in chosen
+            if earlier and other.status in FINISHED and _cell(other) in now:
+                other.selection["chosen"] = False
+                with suppress(UsageError), held(place / LOCK, str(place)):
+                    other.write(place)
+
+
+def _cell(record: RunRecord) -> tuple[str, str]:
+    """The cell of a table that a run belongs to, whatever its seed and the values that were selected."""
+    return key(setup_of(record)), key(variant_of(record))

@@ -45,6 +45,8 @@ MISTAKES = {
     ("preview", "shift", "--preset", "papr"): "unknown preset 'papr'; did you mean 'paper'",
     ("preview", "shift", "--out", "a.pgn"): "a figure is written as .pdf, .png, .svg, found a.pgn",
     ("list", "task"): "unknown kind 'task'; did you mean 'tasks'",
+    ("list", "models", "--group", "state"): "--group chooses among tasks; models have no groups",
+    ("table", "--json", "--format", "cvs"): "unknown format 'cvs'; did you mean 'csv'",
     ("table", "--format", "cvs"): "unknown format 'cvs'; did you mean 'csv'",
     ("table", "nowhere"): "no results folder at nowhere",
     ("table", "."): "no run records below .",

@@ -24,8 +24,10 @@ from lrtasks.data import generate, info, open_dataset, verify
 from lrtasks.data.store import LOCK, GenerationError, Store
 from lrtasks.data.write import split_counts
 from lrtasks.errors import UsageError
+from lrtasks.evaluation.further_tests import further_tests
 from lrtasks.generators import registry
 from lrtasks.generators.tasks.shift import Shift
+from lrtasks.run_config import RunConfig
 
 TASK = Few(kinds=256)
 FEW = {"samples": 60, "split": (0.6, 0.2, 0.2), "shard_size": 7}
@@ -75,43 +77,22 @@ def test_any_number_of_workers_gives_the_same_bytes(
     assert verify(str(tmp_path / "3")) == []
 
 
-OWN_TASK = """
-from dataclasses import dataclass
-
-import numpy as np
-
-from lrtasks.config import parameter
-from lrtasks.generators import Sample, Spec, Task
-
-
-@dataclass(frozen=True)
-class Own(Task):
-    length: int = parameter(4, "positions", at_least=1)
-
-    @property
-    def input(self):
-        return Spec("real", self.length, 1)
-
-    target = input
-
-    def sample(self, rng):
-        x = rng.standard_normal((self.length, 1)).astype(np.float32)
-        return Sample(x, x)
-"""
-
-
 def test_a_task_of_a_users_file_works_in_other_processes(tmp_path: Path) -> None:
     """Its class has no name that another process can import."""
+    from plugin_packages import WAVE  # processes that import this module do not see its folder
+
     file = tmp_path / "own.py"
-    file.write_text(OWN_TASK)
-    task = registry.get(f"{file}:Own").make(length=8)
+    file.write_text(WAVE)
+    task = registry.get(f"{file}:Wave").make(length=8)
     for workers in (1, 2):
         generate(task, str(tmp_path / str(workers)), workers=workers, **FEW)
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
     assert open_dataset(str(tmp_path / "2")).task_as(type(task)) == task
+    given = {"length": 8, "test_data": (str(tmp_path / "2"),)}
+    assert further_tests(RunConfig.make(f"{file}:Wave", "lstm", settings=given))["2"].task == task
     again = pickle.loads(pickle.dumps(task))
     assert np.array_equal(again.batch([3]).x, task.batch([3]).x)
-    file.write_text(OWN_TASK.replace("positions", "length"))
+    file.write_text(WAVE.replace("to copy", "to repeat"))
     with pytest.raises(UsageError, match=r"own\.py was edited while it was in use"):
         pickle.loads(pickle.dumps(task))
 

@@ -321,6 +321,7 @@ def test_a_model_by_its_address_against_the_published_ones(folders: Callable[...
     ]
     said = folders(*words, "runs")
     assert "no verdict on any task against dlr, dss: no p (Holm) is below 0.05" in said.out
+    assert "the same runs: dlr" in folders("dlr", "published", "--published", "runs").out
     said = folders("dlr", "dss", "--published", "runs")
     assert (said.code, said.out) == (2, "")
 
