@@ -101,6 +101,8 @@ def test_a_second_selection_takes_the_place_of_the_first(tmp_path: Path) -> None
     for rates, best in (("0.001,0.01", 0.01), ("0.1,1.0", 1.0)):
         suite = suite_of(lr=rates)
         run_selected(suite, ("lr",), Runner(tmp_path, {"dlr": best, "attention": best}), tmp_path)
+    stored = [record for _, record in read_records(tmp_path)[0]]
+    assert {record.budget["lr"] for record in stored if record.selection["chosen"]} == {1.0}
     table = make_table(frame(tmp_path))
     assert [cell["different_seeds"] for cell in table.cells] == [2, 2]
     assert [cell.split(" (")[1] for cell in table.scores().lines[0][3:]] == ["lr 1.0)"] * 2
