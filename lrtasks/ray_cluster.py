@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -62,8 +63,9 @@ def _join(ray: Any, address: str) -> None:
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     if address not in ("local", "auto"):
         _require_port(address)
-    # a client's server is forked for it and now and then dies of that (Ray issue 63202); the next attempt gets one
-    for _ in range(TRIES if address.startswith("ray://") else 1):
+    # a process that connects dies now and then, and so does the server of a client (Ray issue 63202)
+    for tried in range(1 if address == "local" else TRIES):
+        time.sleep(tried)
         try:
             if address != "local":
                 _require_answer(address)
@@ -87,12 +89,13 @@ def _require_answer(address: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise _refusal(address, f"not within {SECONDS_TO_ANSWER:g} s. {_last_line(error.stderr)}") from None
     if asked.returncode:
-        raise ConnectionError(_last_line(asked.stderr))
+        raise ConnectionError(_last_line(asked.stderr) or f"the process that asks ended with {asked.returncode}")
 
 
 def _last_line(said: bytes | None) -> str:
     """The last thing said, without the time and the process that Ray puts in brackets before it."""
-    return ((said or b"").decode(errors="replace").strip().splitlines() or [""])[-1].rpartition("] ")[2]
+    lines = [line.rpartition("] ")[2].strip() for line in (said or b"").decode(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "")
 
 
 def _require_port(address: str) -> None:

