@@ -95,6 +95,23 @@ def test_streams_as_it_computes_in_parallel(name: str) -> None:
         assert gap(torch.stack(outputs, 1), model(x)) < 1e-9
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("name", names())
+def test_computes_in_half_precision(name: str, dtype: torch.dtype) -> None:
+    """A model turned to half precision gives about what it gives in float32, and finite gradients in its own type."""
+    torch.manual_seed(0)
+    model = registry.get(name).make(**small(name)).build(Spec("real", 40, 3), Spec("real", 40, 2), causal=True).eval()
+    x = torch.randn(2, 40, 3)
+    with torch.no_grad():
+        expected = model(x)
+    found = model.to(dtype)(x.to(dtype))
+    assert found.dtype == dtype
+    assert gap(found.float(), expected) < 0.1
+    found.float().square().mean().backward()
+    for parameter in model.parameters():
+        assert parameter.grad is None or (parameter.grad.dtype == parameter.dtype and parameter.grad.isfinite().all())
+
+
 @pytest.mark.parametrize("name", names())
 def test_presets_are_valid(name: str) -> None:
     """Names and values of parameters and of the budget, for every preset and every task that it names."""
