@@ -112,7 +112,15 @@ def unknown(what: str, word: str, known: Iterable[str]) -> UsageError:
     "unknown task 'shfit'; did you mean 'shift'? Allowed: shift, sort"
     >>> str(unknown("model", "layer.py", ["dlr"]))
     "unknown model 'layer.py'; for a class in this file write layer.py:NAME. Allowed: dlr"
+    >>> str(unknown("task", "shift@paper", ["shift", "sort"]))
+    "unknown task 'shift@paper'; write 'shift' alone, and --preset paper where it is an option. Allowed: shift, sort"
     """
     names = sorted(known)
-    hint = f"; for a class in this file write {word}:NAME." if word.endswith(".py") else suggestion(word, names)
+    name, _, preset = word.partition("@")
+    if word.endswith(".py"):
+        hint = f"; for a class in this file write {word}:NAME."
+    elif preset and name in names:
+        hint = f"; write {name!r} alone, and --preset {preset} where it is an option."
+    else:
+        hint = suggestion(word, names)
     return UsageError(f"unknown {what} {word!r}{hint or ';'} Allowed: {', '.join(names) or '(none)'}")
