@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, registry
+from lrtasks.generators.base import MAX_LENGTH, budget, registry
 from lrtasks.generators.baselines import Baseline, ScaledFirstValue
 from lrtasks.generators.signals import EASY, HARD, SignalTask
 from lrtasks.spec import Spec
@@ -30,7 +30,7 @@ class Sort(SignalTask):
     """
 
     group: ClassVar[str] = "algorithms"
-    presets: ClassVar[Presets] = {"small": {"length": 32, **EASY}, **HARD}
+    presets: ClassVar[Presets] = {"small": {"length": 4, **EASY, **budget(lr=3e-3, schedule="linear")}, **HARD}
 
     length: int = parameter(4096, "number of values L; the input has 2L positions", at_least=2, at_most=MAX_LENGTH)
 
