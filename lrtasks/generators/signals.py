@@ -16,7 +16,7 @@ from lrtasks.spec import Batch, Sample, Spec
 # at small-hard, no Transformer solves them in 2,000 steps of 16 samples
 HARD: dict[str, dict[str, Any]] = {"small-hard": {"length": 256}, "paper": {"length": 4096}}
 
-EASY = budget(batch_size=64, steps=3000)
+EASY = budget(batch_size=64, steps=3000, lr=3e-3)
 
 
 @dataclass(frozen=True)

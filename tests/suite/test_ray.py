@@ -154,18 +154,21 @@ def test_a_run_that_fails_or_hangs_stops_no_other_through_a_client(place: Place,
     assert not (tmp_path / "refused").exists()
 
 
+@pytest.mark.parametrize("through", ["address", "client"])
 @pytest.mark.parametrize("where", ["the process that asks", "the process that connects"])
 def test_a_server_that_died_before_it_served_its_client_is_asked_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch, where: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, where: str, through: str
 ) -> None:
     import ray
+
+    address = getattr(place, through)
 
     failures = iter(range(1))  # and no more: Ray itself fails now and then
     asked, init = subprocess.run, ray.init
 
     def failing_run(command: Any, **options: Any) -> Any:
         fails = where == "the process that asks" and next(failures, None) is not None
-        return subprocess.CompletedProcess(command, 1, b"", b"no server") if fails else asked(command, **options)
+        return subprocess.CompletedProcess(command, -11, b"", b"") if fails else asked(command, **options)
 
     def failing_init(address: str, **options: Any) -> Any:
         if where == "the process that connects" and next(failures, None) is not None:
@@ -174,13 +177,14 @@ def test_a_server_that_died_before_it_served_its_client_is_asked_again(
 
     monkeypatch.setattr(subprocess, "run", failing_run)
     monkeypatch.setattr(ray, "init", failing_init)
-    with ray_cluster.connected(place.client) as found:
+    with ray_cluster.connected(address) as found:
         assert found.is_initialized()
     assert next(failures, None) is None
 
     failures = iter(range(ray_cluster.TRIES))
-    with pytest.raises(UsageError, match=f"no Ray cluster answers at {place.client}: .*no server"):
-        ray_cluster.connected(place.client).__enter__()
+    reason = "ended with -11" if where == "the process that asks" else "no server"
+    with pytest.raises(UsageError, match=f"no Ray cluster answers at {address}: .*{reason}"):
+        ray_cluster.connected(address).__enter__()
     assert next(failures, None) is None
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, budget, registry
+from lrtasks.generators.base import MAX_LENGTH, registry
 from lrtasks.generators.baselines import bin_starts
 from lrtasks.generators.signals import EASY, HARD, Lagged, noise
 from lrtasks.spec import Batch
@@ -29,7 +29,7 @@ class ContextShift(Lagged):
     """
 
     group: ClassVar[str] = "algorithms"
-    presets: ClassVar[Presets] = {"small": {"length": 32, **EASY, **budget(lr=3e-3)}, **HARD}
+    presets: ClassVar[Presets] = {"small": {"length": 32, **EASY}, **HARD}
 
     length: int = parameter(4096, "sequence length L", at_least=3, at_most=MAX_LENGTH)
     lags_of: int | None = parameter(

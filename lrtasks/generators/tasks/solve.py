@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, MAX_SEED, Task, budget, registry
+from lrtasks.generators.base import MAX_LENGTH, MAX_SEED, Task, registry
 from lrtasks.generators.signals import EASY, HARD, SignalTask, unit_vectors
 from lrtasks.spec import Spec
 
@@ -35,7 +35,7 @@ class Solve(SignalTask):
     """
 
     group: ClassVar[str] = "algorithms"
-    presets: ClassVar[Presets] = {"small": {"length": 24, **EASY, **budget(lr=3e-3)}, **HARD}
+    presets: ClassVar[Presets] = {"small": {"length": 24, **EASY}, **HARD}
 
     length: int = parameter(4096, "sequence length L", at_least=3, at_most=MAX_LENGTH)
 

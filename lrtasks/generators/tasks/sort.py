@@ -30,7 +30,7 @@ class Sort(SignalTask):
     """
 
     group: ClassVar[str] = "algorithms"
-    presets: ClassVar[Presets] = {"small": {"length": 4, **EASY, **budget(lr=3e-3, schedule="linear")}, **HARD}
+    presets: ClassVar[Presets] = {"small": {"length": 4, **EASY, **budget(schedule="linear")}, **HARD}
 
     length: int = parameter(4096, "number of values L; the input has 2L positions", at_least=2, at_most=MAX_LENGTH)
 
