@@ -1,8 +1,5 @@
 """Code blocks of Markdown pages, and how tests run them as a reader would: from top to bottom, in one folder.
 
-A block that takes minutes has the line ``<!-- slow -->`` above its fence; it runs with the end-to-end tests, after the
-blocks that write a file by ``cat >``.
-
     python tests/snippets.py docs/data.md    # do here, in a process of its own, what a page shows
 """
 
@@ -27,7 +24,6 @@ from lrtasks.cli import main
 
 ROOT = Path(__file__).parents[1]
 LANGUAGES = {"python": "python", "pycon": "session", "bash": "shell", "sh": "shell", "console": "prompt"}
-SLOW = "<!-- slow -->"
 NOT_RUN = ("git ", "mkdocs ", "pip ", "pytest ")
 """How lines begin that install, fetch, test or serve; all others of a shell block are run."""
 FOLDERS = ("benchmarks", "examples", "results")
@@ -43,24 +39,21 @@ _FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*([\w+-]*)")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its kind (a value of :data:`LANGUAGES`), code, first line of code in the page, slow or not."""
+    """One fenced block: its kind (a value of :data:`LANGUAGES`), and first line of code in the page."""
 
     kind: str
     code: str
     line: int
-    slow: bool
 
 
 def blocks(page: Path) -> list[Block]:
     """The blocks of ``page`` in a language that is run."""
     found: list[Block] = []
     lines = page.read_text().splitlines()
-    number, slow = 0, False
+    number = 0
     while number < len(lines):
         fence = _FENCE.match(lines[number])
         if fence is None:
-            if lines[number].strip():
-                slow = lines[number].strip() == SLOW
             number += 1
             continue
         indent, mark, name = fence.groups()
@@ -69,20 +62,19 @@ def blocks(page: Path) -> list[Block]:
             number += 1
         if name.lower() in LANGUAGES:
             code = "".join(line.removeprefix(indent) + "\n" for line in lines[first:number])
-            found.append(Block(LANGUAGES[name.lower()], code, first + 1, slow))
-        number, slow = number + 1, False
+            found.append(Block(LANGUAGES[name.lower()], code, first + 1))
+        number += 1
     return found
 
 
-def follow(page: Path, folder: Path, *, slow: bool = False) -> None:
+def follow(page: Path, folder: Path) -> None:
     """Do in ``folder``, the current one, what ``page`` shows; all its Python shares one session.
 
     Args:
         page: Markdown file.
         folder: an empty folder.
-        slow: run the slow blocks, and of the others only those that write a file.
     """
-    chosen = [block for block in blocks(page) if block.slow == slow or (slow and "cat > " in block.code)]
+    chosen = blocks(page)
     for name in FOLDERS:
         if any(f"{name}/" in block.code for block in chosen):
             shutil.copytree(ROOT / name, folder / name)
@@ -163,6 +155,4 @@ def run_session(block: Block, page: Path, session: dict[str, Any]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Do in the current folder what a page shows.")
     parser.add_argument("page", type=Path)
-    parser.add_argument("--slow", action="store_true", help="its slow blocks in place of the others")
-    arguments = parser.parse_args()
-    follow(arguments.page, Path.cwd(), slow=arguments.slow)
+    follow(parser.parse_args().page, Path.cwd())

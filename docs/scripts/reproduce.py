@@ -42,7 +42,7 @@ BUDGETS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 class Cell(NamedTuple):
-    """One figure of a paper: where it stands, what it is, the command that repeats it, and our score with it."""
+    """One figure of a paper: where it stands, what it is, and the command and the run that repeat it."""
 
     source: str
     column: str
@@ -50,7 +50,7 @@ class Cell(NamedTuple):
     value: float
     metric: str
     command: list[str]
-    ours: float | None
+    run: RunConfig
 
 
 def cells(file: Path) -> Iterator[Cell]:
@@ -63,7 +63,7 @@ def cells(file: Path) -> Iterator[Cell]:
             run = RunConfig.make(task, entry["model"], preset=preset, settings=settings)
             options = [word for key, given in settings.items() for word in (f"--{key.replace('_', '-')}", _text(given))]
             command = ["lrtasks", "eval", "--model", entry["model"], "--task", task, "--preset", preset, *options]
-            yield Cell(entry["source"], column, task, value, entry["metric"], command, _ours(run, entry["metric"]))
+            yield Cell(entry["source"], column, task, value, entry["metric"], command, run)
 
 
 def commands(_: Path, words: Sequence[str]) -> str:
@@ -79,7 +79,7 @@ def commands(_: Path, words: Sequence[str]) -> str:
     header, shown = ["task"], {cell.task: [cell.task] for found in columns.values() for cell in found}
     lines = []
     for column, found in columns.items():
-        any_ours = any(cell.ours is not None for cell in found)
+        any_ours = any(ours(cell) is not None for cell in found)
         header += [column, *(["ours"] if any_ours else [])]
         there = {cell.task: _row(cell)[1:] for cell in found}
         for task, row in shown.items():
@@ -115,10 +115,11 @@ def _settings(entry: Mapping[str, Any], task: str, where: Mapping[str, Any]) -> 
     return preset, {key: value for key, value in wanted.items() if known[key] != value}
 
 
-def _ours(run: RunConfig, metric: str) -> float | None:
-    """The mean score, over seeds, of the published runs with the settings of ``run``; ``None`` if there are none."""
+def ours(cell: Cell) -> float | None:
+    """The mean score, over seeds, of the published runs with the cell's settings; ``None`` if there are none."""
+    run = cell.run
     scores = [
-        record.scores["test"][metric]
+        record.scores["test"][cell.metric]
         for record in _published()
         if (record.task["name"], record.model["name"]) == (run.task.name, run.model.name)
         and record.task["parameters"] == run.task.parameters()
@@ -141,7 +142,8 @@ def _uncommon(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(cell: Cell) -> list[str]:
-    return [cell.task, f"{cell.value:g}", "" if cell.ours is None else f"{cell.ours:.3f}"]
+    score = ours(cell)
+    return [cell.task, f"{cell.value:g}", "" if score is None else f"{score:.3f}"]
 
 
 def _written(values: Mapping[str, Any]) -> list[str]:

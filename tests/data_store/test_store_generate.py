@@ -103,6 +103,7 @@ def shard(record: Path) -> Path:
     return record.parents[2] / name
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_run_is_continued_to_the_same_bytes(tmp_path: Path, workers: int) -> None:
     process = start_writing(tmp_path / "killed", workers)

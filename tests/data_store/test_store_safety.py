@@ -256,6 +256,7 @@ def test_a_full_disk_has_exit_code_1(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.e2e
 def test_a_worker_that_dies_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(GenerationError, match=r"a worker process died .*finished shards are kept"):
         generate(Deadly(), tmp_path, workers=2, **FEW)

@@ -73,7 +73,7 @@ def test_the_page_has_every_command() -> None:
 
 
 def test_our_score_stands_beside_the_figure_of_the_same_run() -> None:
-    ours = {cell.column: cell.ours for cell in REPORTED if cell.source == "Focus paper, Table 1"}
+    ours = {cell.column: reproduce.ours(cell) for cell in REPORTED if cell.source == "Focus paper, Table 1"}
     record = json.loads((ROOT / "results/recall/recall/transformer-e92a660b-seed0/record.json").read_text())
     assert ours["transformer, layers=2, length=30"] == record["scores"]["test"]["accuracy"]
     assert ours["transformer, layers=2, length=1024"] is None

@@ -22,11 +22,11 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def read(page: Path, folder: Path, *options: str) -> None:
+def read(page: Path, folder: Path) -> None:
     if not wants_own_process(page):
-        follow(page, folder, slow="--slow" in options)
+        follow(page, folder)
         return
-    command = [sys.executable, snippets.__file__, str(page), *options]
+    command = [sys.executable, snippets.__file__, str(page)]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
 
@@ -47,16 +47,11 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del registry._classes[added]
 
 
+@pytest.mark.e2e
 @pytest.mark.usefixtures("samples_drawn_once")
-@pytest.mark.parametrize("page", [page for page in PAGES if not all(block.slow for block in blocks(page))], ids=name)
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_page(page: Path, reader: Path) -> None:
     read(page, reader)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("page", [page for page in PAGES if any(block.slow for block in blocks(page))], ids=name)
-def test_slow_blocks_of_a_page(page: Path, reader: Path) -> None:
-    read(page, reader, "--slow")
 
 
 def test_the_readme_shows_something() -> None:
@@ -68,15 +63,12 @@ PAGE = """
 one = 1
 ```
 
-<!-- slow -->
-
 ```bash
 lrtasks list \\
   tasks
 ```
 
-<!-- slow -->
-Words, so that the mark is none.
+Words.
 
 - in a list:
   ~~~sh
@@ -110,12 +102,12 @@ def page(tmp_path: Path) -> Path:
 
 
 def test_blocks_are_found(page: Path) -> None:
-    assert [(block.kind, block.line, block.slow) for block in blocks(page)] == [
-        ("python", 3, False),
-        ("shell", 9, True),
-        ("shell", 18, False),
-        ("prompt", 29, False),
-        ("session", 34, False),
+    assert [(block.kind, block.line) for block in blocks(page)] == [
+        ("python", 3),
+        ("shell", 7),
+        ("shell", 15),
+        ("prompt", 26),
+        ("session", 31),
     ]
 
 
@@ -130,34 +122,26 @@ def test_a_page_is_one_session(page: Path, reader: Path) -> None:
     assert (reader / "made").exists()
 
 
-def test_slow_blocks_wait_for_the_end_to_end_tests(page: Path, reader: Path) -> None:
-    page.write_text("<!-- slow -->\n```sh\ntouch made\n```\n")
-    follow(page, reader)
-    assert not (reader / "made").exists()
-    follow(page, reader, slow=True)
-    assert (reader / "made").exists()
-
-
 @pytest.mark.parametrize("line", ["lrtasks list nothing", "lrtasks list nothing | cat"])
 def test_a_command_that_fails_is_noticed(page: Path, tmp_path: Path, line: str) -> None:
     with pytest.raises(AssertionError, match=r"page\.md:7(.|\n)*unknown kind"):
-        run_shell(Block("shell", f"{line}\nlrtasks list\n", 7, False), page, tmp_path)
+        run_shell(Block("shell", f"{line}\nlrtasks list\n", 7), page, tmp_path)
 
 
 @pytest.mark.parametrize("code", ["lrtasks list tasks > names.txt", "lrtasks list tasks | cat > names.txt"])
 def test_what_is_printed_goes_where_it_is_sent(page: Path, reader: Path, code: str) -> None:
-    run_shell(Block("shell", f"{code}\n", 7, False), page, reader)
+    run_shell(Block("shell", f"{code}\n", 7), page, reader)
     assert (reader / "names.txt").read_text().startswith("tasks: state\n  chomsky ")
 
 
 def test_an_output_that_differs_is_noticed(page: Path) -> None:
     with pytest.raises(AssertionError, match="Expected"):
-        run_session(Block("session", ">>> one + 1\n1\n", 7, False), page, {"one": 1})
+        run_session(Block("session", ">>> one + 1\n1\n", 7), page, {"one": 1})
 
 
 def test_a_python_block_that_fails_names_its_line(page: Path) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
-        run_python(Block("python", "one = 1\none / 0\n", 7, False), page, {})
+        run_python(Block("python", "one = 1\none / 0\n", 7), page, {})
     assert (str(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (str(page), 8)
 
 

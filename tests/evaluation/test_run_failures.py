@@ -95,6 +95,7 @@ def test_too_little_memory_is_said_in_one_line(tmp_path: Path, error: Exception)
         run(Hungry(TASK.input, TASK.target), tmp_path)
 
 
+@pytest.mark.e2e
 def test_a_worker_that_dies_is_said_in_one_line(tmp_path: Path) -> None:
     class Deadly(Labels):
         def sample(self, rng: np.random.Generator) -> Any:
