@@ -55,13 +55,15 @@ class RunRecord:
         baselines: scores of the trivial baselines on the test stream.
         further_baselines: the same on each further test.
         scaled: by test, the headline score between the best baseline (0) and a perfect one (1).
-        generalisation_length: greatest tested length with a scaled score of at least 0.9 there and at all shorter ones.
+        generalisation_length: greatest tested length with a scaled score of at least 0.9 there and at all shorter ones;
+            ``None`` if the trained length does not reach it.
         selection: ``{by, values, chosen}`` if settings were selected: on which stream, the values that were tried by
             the setting's name, and whether this run was chosen.
         steps_to_solve: step from which validation held a scaled score of 0.99 at two evaluations in a row; the floor is
             that on validation.
         curve: one entry per evaluation: ``step``, ``loss`` (mean since the last one) and the validation scores.
         slices: the test score by group, for each breakdown that the task declares.
+        further_slices: the same for each further test.
         diagnostics: what the model's modules report after training, by module.
         cost: ``seconds_per_step`` and ``seconds`` of training alone, ``seconds_with_evaluation``,
             ``peak_memory_bytes``, ``device``.
@@ -88,6 +90,7 @@ class RunRecord:
     selection: dict[str, Any] = dataclasses.field(default_factory=dict)
     curve: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     slices: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    further_slices: dict[str, dict[str, list[dict[str, Any]]]] = dataclasses.field(default_factory=dict)
     diagnostics: dict[str, Any] = dataclasses.field(default_factory=dict)
     cost: dict[str, Any] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
@@ -233,6 +236,7 @@ def score_name(rows: Sequence[Mapping[str, Any]]) -> str:
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _NUMBER = int | float | None
 _NUMBERS = {None: _NUMBER}
+_SLICES: dict[Any, Any] = {None: [{"label": str | int | float, **_NUMBERS}]}
 _FORMS: dict[str, Any] = {
     **dict.fromkeys(("command", "preset", "digest", "status"), str),
     **dict.fromkeys(("seed", "schema"), int),
@@ -247,7 +251,8 @@ _FORMS: dict[str, Any] = {
     "further_baselines": {None: {None: _NUMBERS}},
     "scaled": _NUMBERS,
     "curve": [{"step": int, **_NUMBERS}],
-    "slices": {None: [{"label": str | int | float, **_NUMBERS}]},
+    "slices": _SLICES,
+    "further_slices": {None: _SLICES},
     "cost": {"seconds_per_step": _NUMBER, "device": str, **_NUMBERS},
     "notes": [str],
 }
@@ -310,8 +315,9 @@ def _problem(content: dict[str, Any]) -> str | None:
     problem = _misfit({"cost": {}, **content}, form)
     if problem:
         return f"it{problem}" if problem[0] == " " else problem[1:]
-    if any(row.keys() <= {"label", "elements"} for rows in content.get("slices", {}).values() for row in rows):
-        return "slices has a row without a score"
+    for breakdowns in (content.get("slices", {}), *content.get("further_slices", {}).values()):
+        if any(row.keys() <= {"label", "elements"} for rows in breakdowns.values() for row in rows):
+            return "slices has a row without a score"
     if content["status"] not in STATUSES:
         return f"'status' must be one of {', '.join(STATUSES)}, found {content['status']!r}"
     return None

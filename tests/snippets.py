@@ -1,6 +1,6 @@
 """Code blocks of Markdown pages, and how tests run them as a reader would: from top to bottom, in one folder.
 
-    python tests/snippets.py docs/data.md    # do here, in a process of its own, what a page shows
+python tests/snippets.py docs/data.md    # do here, in a process of its own, what a page shows
 """
 
 from __future__ import annotations

@@ -180,7 +180,12 @@ def analyze(
     record, written = analysis.analyze(run, out or run / "analysis")
     if as_json:
         content = json.loads(record.to_json())
-        print_json({**{key: content[key] for key in ("slices", "diagnostics")}, "plots": list(map(str, written))})
+        print_json(
+            {
+                **{key: content[key] for key in ("slices", "further_slices", "diagnostics")},
+                "plots": list(map(str, written)),
+            }
+        )
         return
     tables = [*analysis.slice_tables(record), analysis.diagnostics_table(record)]
     print(render("text", [table for table in tables if table.lines], [record.command]))

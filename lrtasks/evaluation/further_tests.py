@@ -84,7 +84,7 @@ def score_further(
     workers: int,
     record: RunRecord,
 ) -> None:
-    """Score a trained model on its further tests, and note scores and baselines by the test's name.
+    """Score a trained model on its further tests, and note scores, breakdowns and baselines by the test's name.
 
     The tokens of a batch stay about the same. A model that cannot run at a length gets no score there, and a note.
     """
@@ -96,8 +96,9 @@ def score_further(
         record.scores[name] = {}
         try:
             with _at_specs_of(model, task):
-                scorer = loop.score(fabric, model, task, test, slices=False)
+                scorer = loop.score(fabric, model, task, test)
             record.scores[name], record.errors[name] = scorer.scores(), scorer.error()
+            record.further_slices[name] = scorer.slices()
         except Exception as error:  # whatever a model does at a length that it was not made for
             reason = error if isinstance(error, (UsageError, loop.DivergedError)) else in_one_line(error)
             record.notes.append(f"test {name}: not possible: {reason}")
@@ -116,7 +117,8 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
         if value is None or value < GENERALISES or not math.isfinite(value):
             break
         reached = length
-    record.generalisation_length = reached
+    # shorter lengths alone do not count: the model fails where it was trained
+    record.generalisation_length = reached if reached is not None and reached >= task.input.length else None
     record.steps_to_solve = steps_to_solve(record, val_floor)
 
 

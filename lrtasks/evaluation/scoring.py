@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import Task
+from lrtasks.generators.base import Slices, Task
 from lrtasks.generators.baselines import Baseline
 from lrtasks.metrics import make_metric
 from lrtasks.spec import Batch
-
-Slices = dict[str, list[dict[str, Any]]]
 
 BASELINE_BATCHES = 64
 """Training batches on which a baseline is fitted."""
@@ -51,7 +49,7 @@ class Scorer:
                 _add_groups(self._groups.setdefault(name, {}), np.asarray(labels), sums)
 
     def scores(self) -> dict[str, float]:
-        """All scores of what was added: the pooled ones, and means over batches or samples.
+        """All scores of what was added: the pooled ones, means over batches or samples, and the task's derived ones.
 
         Raises:
             UsageError: if nothing was labelled, or all targets have the same value, so that there is no score.
@@ -67,7 +65,9 @@ class Scorer:
             if name == "r2":
                 scores[f"{name}_batch_std"] = float(np.std(values))
         for name, rows in self._samples.items():
-            scores[name] = float(np.mean(np.concatenate(rows)))
+            scores[name] = float(np.nanmean(np.concatenate(rows)))
+        if self._groups is not None:
+            scores |= self._task.derived_scores(scores, self.slices())
         return scores
 
     def error(self) -> float | None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from lrtasks.generators.torch_dataset import TaskSamples, TaskStream
 
 Split = Literal["train", "val", "test"]
+Slices = dict[str, list[dict[str, Any]]]
+"""Breakdowns of a score: by name, a row per group with its label, score and number of elements."""
 Rngs = random.Generators | Sequence[np.random.Generator]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_LENGTH = 2**24
@@ -235,6 +237,10 @@ class Task(Config):
             return {"position": bin_starts(np.arange(length), length)[:, None]}
         return {}
 
+    def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
+        """Further scores of a test, by name, from its scores and its breakdowns; none unless a subclass says so."""
+        return {}
+
     @property
     def nominal_length(self) -> int | None:
         """The length that :meth:`at_length` changes: the parameter ``length``, or ``None`` if there is none."""
@@ -268,13 +274,13 @@ class Task(Config):
     def further(self, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Task]:
         """This task with other parameters, by name of the test.
 
-        Those that the task refuses, or that would be longer than ``MAX_LENGTH``, are left out.
+        Those that the task refuses, that equal it, or that would be longer than ``MAX_LENGTH``, are left out.
         """
         found: dict[str, Task] = {}
         for name, values in changes.items():
             with contextlib.suppress(UsageError):
                 task = dataclasses.replace(self, **values)
-                if task.input.length <= MAX_LENGTH:
+                if task != self and task.input.length <= MAX_LENGTH:
                     found[name] = task
         return found
 

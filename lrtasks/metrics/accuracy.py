@@ -30,5 +30,8 @@ class Accuracy:
     batch_value = value
 
     def sample_values(self, sums: np.ndarray) -> dict[str, np.ndarray]:
-        """Scores that are defined per sample, from the sums of each, ``(batch, 2)``; their mean is reported."""
-        return {"sequence_accuracy": sums[:, 0] == sums[:, 1]}
+        """Scores that are defined per sample, from the sums of each, ``(batch, 2)``; their mean is reported.
+
+        NaN for a sample without a label, which does not count.
+        """
+        return {"sequence_accuracy": np.where(sums[:, 0] > 0, sums[:, 0] == sums[:, 1], np.nan)}

@@ -65,9 +65,12 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
 
 
 def slice_tables(record: RunRecord) -> list[TextTable]:
-    """The breakdowns, one table each."""
+    """The breakdowns, one table each: those of the test, then those of the further tests, whose name they have."""
+    breakdowns = record.filled_slices()
+    for test, own in record.further_slices.items():
+        breakdowns |= {f"{name} ({test})": rows for name, rows in own.items() if rows}
     tables = []
-    for name, rows in record.filled_slices().items():
+    for name, rows in breakdowns.items():
         score = score_name(rows)
         lines = [[str(row["label"]), number(row[score], 4), number(row.get("elements"))] for row in rows]
         tables.append(TextTable([name, score, "elements"], lines))

@@ -13,9 +13,10 @@ from toys import Net
 import lrtasks
 from lrtasks.data import generate
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.further_tests import steps_to_solve
+from lrtasks.evaluation.further_tests import FurtherTest, note_summary, steps_to_solve
 from lrtasks.metrics import scaled_score
-from lrtasks.record import RunRecord
+from lrtasks.record import RunRecord, read_record
+from lrtasks.results.analysis import slice_tables
 
 TASK = lrtasks.make("cumsum", length=16)
 SMALL = {"d_model": 8, "d_state": 4}
@@ -95,6 +96,28 @@ def test_the_generalisation_length_ends_at_the_first_length_that_is_not_solved(t
     assert record.steps_to_solve == 4
     stopped = run(CumSum, tmp_path, TASK, budget={"lr": 1e-9, "stop_solved": True})
     assert [point["step"] for point in stopped.curve] == [4, 8]
+
+
+def test_shorter_lengths_alone_give_no_generalisation_length() -> None:
+    record = RunRecord("", {"metric": "r2"}, {}, "small", {}, 0, {})
+    record.scores = {"test": {"r2": 0.2}, "8": {"r2": 1.0}, "32": {"r2": 1.0}}
+    floors = {"constant": {"r2": 0.0}}
+    record.baselines, record.further_baselines = floors, {"8": floors, "32": floors}
+    further = {name: FurtherTest(TASK.at_length(int(name))) for name in ("8", "32")}
+    note_summary(TASK, further, record, None)
+    assert record.generalisation_length is None
+    record.scores["test"]["r2"] = 0.95
+    note_summary(TASK, further, record, None)
+    assert record.generalisation_length == 32
+
+
+def test_further_tests_have_breakdowns(tmp_path: Path) -> None:
+    record = run("dlr", tmp_path, TASK, hyper=SMALL, budget={"test_lengths": 32})
+    assert [row["label"] for row in record.further_slices["32"]["position"]] == [*range(0, 32, 4)]
+    (folder,) = tmp_path.glob("cumsum/*")
+    again = read_record(folder)
+    assert again.further_slices == record.further_slices
+    assert [table.header[0] for table in slice_tables(again)] == ["position", "position (32)"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,50 @@ def test_accuracy_leaves_unlabelled_positions_out() -> None:
     whole = [bool((row == target)[target >= 0].all()) for row, target in zip(prediction, y, strict=True)]
     assert scores["sequence_accuracy"] == pytest.approx(np.mean(whole))
     assert 0 < scores["sequence_accuracy"] < scores["accuracy"] < 1
+
+
+def test_a_sequence_without_a_label_counts_neither_as_right_nor_as_wrong() -> None:
+    task, scorer = Labels(), Scorer(Labels())
+    batch = task.batch(range(4))
+    batch.y[0] = -100
+    scorer.update((batch.y + 1) % task.classes, batch)
+    assert scorer.scores()["sequence_accuracy"] == 0
+    right = Scorer(task)
+    right.update(np.maximum(batch.y, 0), batch)
+    assert right.scores()["sequence_accuracy"] == 1
+
+
+DERIVED = {
+    "word-problem": ({"length": 8}, "last_accuracy", 0.0),
+    "dyck": ({"kinds": 2, "depth": 2, "length": 32}, "distance_mean", None),
+    "compression": ({"length": 11, "vocab": 5}, "bits", 8 * math.log2(4)),
+    "memorization": ({"facts": 64, "pairs": 8}, "facts_stored", None),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_scores_that_tasks_derive(name: str) -> None:
+    """A model that is right everywhere but at the last two labelled positions of each sample."""
+    parameters, score, expected = DERIVED[name]
+    task = lrtasks.make(name, **parameters)
+    batch, scorer = task.batch(range(64)), Scorer(task)
+    prediction = np.maximum(batch.y, 0)
+    for row, y in zip(prediction, batch.y, strict=True):
+        last = np.flatnonzero(y >= 0)[-2:]
+        row[last] = (y[last] + 1) % task.target.width
+    scorer.update(prediction, batch)
+    scores = scorer.scores()
+    if name == "dyck":
+        # a bracket closes one that is 1, 2 to 3, 4 to 7 or 8 to 15 tokens before, ...: octaves count alike
+        rows = scorer.slices()["distance"]
+        assert len({row["accuracy"] for row in rows}) > 1
+        assert sum(row["accuracy"] * row["elements"] for row in rows) / sum(row["elements"] for row in rows) == (
+            pytest.approx(scores["accuracy"])
+        )
+        expected = float(np.mean([row["accuracy"] for row in rows]))
+    elif name == "memorization":
+        expected = 64 * (6 / 8 - 1 / 64) / (63 / 64)
+    assert scores[score] == pytest.approx(expected)
 
 
 def test_slices_of_labels_add_up_to_the_whole() -> None:

@@ -63,7 +63,9 @@ def test_analysis_writes_curve_breakdowns_and_portraits(run: Path, tmp_path: Pat
     assert any("eigenvalues" in name for name in names)
     for path in written:
         assert np.asarray(Image.open(path).convert("L")).std() > 5, f"{path.name} is blank"
-    for table, (name, rows) in zip(analysis.slice_tables(record), record.slices.items(), strict=True):
+    breakdowns = [("{}", record.slices), *((f"{{}} ({test})", own) for test, own in record.further_slices.items())]
+    named = [(title.format(name), rows) for title, own in breakdowns for name, rows in own.items()]
+    for table, (name, rows) in zip(analysis.slice_tables(record), named, strict=True):
         assert table.header == [name, "r2", "elements"]
         assert [line[1] for line in table.lines] == [f"{row['r2']:z.4f}" for row in rows]
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import budget, registry
+from lrtasks.generators.base import Slices, budget, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass, bin_starts
 from lrtasks.generators.tokens import MAD_PROTOCOL, Uniforms, UniformTask
 from lrtasks.spec import Batch, Spec
@@ -87,6 +87,13 @@ class Compression(UniformTask):
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """By position: eight equal parts, each labelled with its first position."""
         return {"position": bin_starts(np.arange(self.length - 1), self.length - 1)}
+
+    def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
+        """``bits``: what one vector held, as :meth:`bits` says, from the accuracy in each part of the positions."""
+        rows = sorted(slices["position"], key=lambda row: int(row["label"]))
+        ends = [*(row["label"] for row in rows[1:]), self.length - 1]
+        accuracy = [row["accuracy"] for row, end in zip(rows, ends, strict=True) for _ in range(end - row["label"])]
+        return {"bits": self.bits(accuracy)}
 
     def text(self, batch: Batch, index: int) -> str:
         """The tokens, the mark as ``?``."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
+from lrtasks.generators.base import MAX_LENGTH, Slices, Task, budget, registry
 from lrtasks.generators.baselines import Baseline, octave
 from lrtasks.generators.tokens import TokenTask, last_where, padded_sample
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
@@ -96,6 +96,11 @@ class Dyck(TokenTask):
     @property
     def target(self) -> Spec:
         return Spec("token", self.input.length, self.kinds)
+
+    @property
+    def nominal_length(self) -> int | None:
+        """None for whole strings, which have no one length."""
+        return self.length if self.whole is None else None
 
     def sample(self, rng: np.random.Generator) -> Sample:
         opens = self._opens(rng)
@@ -191,6 +196,10 @@ class Dyck(TokenTask):
         if self.close == "typed":
             distance, open_at = (np.pad(array[:, 1:], ((0, 0), (0, 1))) for array in (distance, open_at))
         return {"distance": octave(distance), "depth": open_at}
+
+    def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
+        """``distance_mean``: the mean of the accuracies over the octaves of the distance."""
+        return {"distance_mean": float(np.mean([row["accuracy"] for row in slices["distance"]]))}
 
     def text(self, batch: Batch, index: int) -> str:
         """The brackets, of more than four kinds with numbers; generic closings as ``)``, then what they close."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -102,8 +101,8 @@ class FlipFlop(TokenTask):
 
     def tests(self) -> Mapping[str, Task]:
         """Few writes and reads, many of them, and 2 and 4 times as many instructions."""
-        sparse, dense = (dataclasses.replace(self, ignore=ignore) for ignore in self.ignore_tests)
-        return {"sparse": sparse, "dense": dense, **self.scaled("instructions", by=(2, 4))}
+        sparse, dense = ({"ignore": ignore} for ignore in self.ignore_tests)
+        return {**self.further({"sparse": sparse, "dense": dense}), **self.scaled("instructions", by=(2, 4))}
 
     def baselines(self) -> Mapping[str, Baseline]:
         """The most frequent bit, and the last bit in the text, whatever the instruction before it."""

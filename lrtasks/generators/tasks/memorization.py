@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, budget, registry
+from lrtasks.generators.base import MAX_LENGTH, Slices, budget, registry
 from lrtasks.generators.tokens import MAD_PROTOCOL, Uniforms, UniformTask
 from lrtasks.spec import IGNORED, Batch, Spec
 
@@ -130,6 +131,11 @@ class Memorization(UniformTask):
         if np.shape(table) != self.table().shape:
             self.refuse(f"a map must have shape {self.table().shape}, found {np.shape(table)}")
         return np.asarray(self.label_all(np.asarray(x)[None], np.asarray(table))[0])
+
+    def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
+        """``facts_stored``: the number of facts times the accuracy, scaled so that a guess among all values has 0."""
+        chance = 1 / (CLASSES if self.law == "pair" else self.facts)
+        return {"facts_stored": self.facts * max(0.0, (scores["accuracy"] - chance) / (1 - chance))}
 
     def text(self, batch: Batch, index: int) -> str:
         """The facts as ``key=value``, the tokens of a key joined by a comma."""

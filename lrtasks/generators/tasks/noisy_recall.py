@@ -44,6 +44,7 @@ class NoisyRecall(UniformTask):
     group: ClassVar[str] = "retrieval"
     presets: ClassVar[Presets] = {
         "small": {"length": 128, "vocab": 64, "noise": 0.4, **budget(batch_size=32, steps=1500)},
+        "small-hard": {"length": 128, "vocab": 32, "noise": 0.4, **budget(batch_size=32)},
         "paper": {"length": 128, "vocab": 32, "noise": 0.2, "supervise": "all", **MAD_PROTOCOL},
     }
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, budget, registry
+from lrtasks.generators.base import MAX_LENGTH, Slices, budget, registry
 from lrtasks.generators.baselines import Baseline, octave
 from lrtasks.generators.tokens import TokenTask
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
@@ -171,6 +171,10 @@ class WordProblem(TokenTask):
         """By position, counted from 1, in octaves, and the last position (1) against all others (0)."""
         positions = np.arange(1, batch.x.shape[1] + 1)
         return {"position": octave(positions), "last": (positions == len(positions)).astype(np.int64)}
+
+    def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
+        """``last_accuracy``: the accuracy at the last position."""
+        return {"last_accuracy": next(row["accuracy"] for row in slices["last"] if row["label"] == 1)}
 
     def named(self, elements: Any) -> list[str]:
         """Elements as people write them: a number for Zn, a permutation's second row for Sn and An."""

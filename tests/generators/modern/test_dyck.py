@@ -98,6 +98,12 @@ def test_tests_of_whole_strings_are_longer_ones() -> None:
     assert {name: test.parameters()["whole"] for name, test in tests.items()} == {"2x": [85, 168]}
 
 
+def test_whole_strings_have_no_one_length() -> None:
+    with pytest.raises(UsageError, match="dyck has no tests at other lengths"):
+        Dyck(kinds=2, depth=3, whole=(2, 84)).at_length(512)
+    assert Dyck(kinds=2, depth=3, length=32).at_length(64).input.length == 64
+
+
 @pytest.mark.parametrize(
     ("x", "message"),
     [

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lrtasks import make
 from lrtasks.errors import UsageError
 from lrtasks.generators.tasks.flip_flop import FlipFlop
 
@@ -65,6 +66,11 @@ def test_tests_change_density_and_length() -> None:
         "2x": (20, 0.8),
         "4x": (40, 0.8),
     }
+
+
+def test_no_further_test_is_the_task_itself() -> None:
+    assert set(FlipFlop(instructions=10, ignore=0.98).tests()) == {"dense", "2x", "4x"}
+    assert make("overwrite", updates=0).tests() == {}
 
 
 @pytest.mark.parametrize(
