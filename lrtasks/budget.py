@@ -10,12 +10,12 @@ from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
 
 MAX_STEPS = 10**9
-"""Steps, batches and samples of a run; more are taken for a mistake."""
+"""The largest number of steps, batches or samples of a run; a larger number is refused as a mistake."""
 
 
 @dataclass(frozen=True)
 class Budget(Config):
-    """How long and how a model is trained, and on how much it is scored. Runs compare only at equal budgets."""
+    """How and how long a model is trained, and how much data it is scored on. Compare only runs with equal budgets."""
 
     name: ClassVar[str] = "budget"
 

@@ -14,7 +14,7 @@ _CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """``text`` in one line and without characters that command a terminal or change the direction of writing.
+    """``text`` in one line and without characters that control a terminal or change the writing direction.
 
     Text from files and from other people's code passes through here before it is shown anywhere.
 

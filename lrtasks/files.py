@@ -80,8 +80,8 @@ def remove_partials(path: Path) -> None:
 def held(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file ``path``, which is removed afterwards; ``what`` names in messages what is locked.
 
-    The system takes the lock away when this process dies, whatever it dies of. Child processes do not inherit it, so
-    that workers which outlive a killed parent for a moment keep nobody out.
+    The system releases the lock when this process dies, for whatever reason. Child processes do not inherit it, so
+    workers that live a little longer than a killed parent do not keep the lock.
 
     Raises:
         UsageError: if another process holds it, or it is a symbolic link.
@@ -96,7 +96,7 @@ def held(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # before it is let go: whoever has opened the file meanwhile finds that it holds no name any more
+        # before the lock is released: a process that has opened the file since then sees that the file is removed
         path.unlink(missing_ok=True)
         lock.release()
 

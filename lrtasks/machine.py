@@ -15,7 +15,7 @@ CORES = "LRTASKS_CORES"
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """Linux: microseconds of CPU time per period in this container, or ``max``, and the period."""
 ALLOCATOR = ("MALLOC_", "GLIBC_TUNABLES")
-"""How the environment variables begin by which a user sets glibc's allocator."""
+"""Prefixes of the environment variables that set glibc's allocator."""
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Numbers of options in glibc's ``malloc.h``."""
 ELEMENTS_PER_THREAD = 1 << 18
@@ -34,7 +34,7 @@ def cores() -> int:
 
 
 def threads_for(elements: int) -> int | None:
-    """Threads that pay for work on arrays of this many numbers; ``None`` if the user has set a number."""
+    """Number of threads that pays off for arrays of this many numbers; ``None`` if the user has set a number."""
     if CORES not in os.environ and any(name in os.environ for name in THREADS):
         return None
     return max(1, min(cores(), elements // ELEMENTS_PER_THREAD))

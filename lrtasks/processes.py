@@ -44,7 +44,7 @@ code = 1
 def leave():
     sys.stderr.flush()
     os._exit(code)
-atexit.register(leave)  # the first is called last: taking modules apart would copy the memory that processes share
+atexit.register(leave)  # called last; without it, the clean-up of modules would copy the shared memory
 from lrtasks.processes import serve
 serve(int(sys.argv[1]))
 try:
@@ -188,13 +188,13 @@ def serve(number: int) -> None:
         sys.modules["lrtasks.cli"].app(["eval", "--model", "", "--task", ""], standalone_mode=False)
     gc.collect()
     gc.freeze()  # a collection would otherwise write into all memory that the processes share
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for commands
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the children; each child waits for a command
     with socket.socket(fileno=number) as requests:
         while True:
             words, files, *_ = socket.recv_fds(requests, LARGEST_REQUEST, 3)
             if not words:
                 os._exit(0)  # the parent has ended
-            with suppress(OSError):  # no room for another process: the command then starts anew
+            with suppress(OSError):  # no further process is possible here: the command then starts without the template
                 if os.fork() == 0:
                     break
             for file in files:

@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: a live bar on a terminal, a plain line now and then elsewhere."""
+"""Progress of long work on standard error: a live bar on a terminal, otherwise a plain line from time to time."""
 
 from __future__ import annotations
 

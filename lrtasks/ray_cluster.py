@@ -52,7 +52,7 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def describe(error: Exception) -> str:
-    """One line of an exception of Ray's: of one raised in a task the last, which names it, of others the first."""
+    """One line of an exception of Ray: the last line if a task raised it (it names the exception), else the first."""
     import ray
 
     lines = str(error).strip().splitlines() or [type(error).__name__]

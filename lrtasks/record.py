@@ -28,7 +28,7 @@ FINISHED = ("done", "diverged")
 MAX_BYTES = 32 * 2**20
 """A larger file is not read as a record."""
 MAX_NUMBER = 1e100
-"""No score, loss or cost comes near it, and what is computed from smaller numbers stays finite."""
+"""Larger numbers are read as None: no real score, loss or cost is as large, and sums of smaller numbers stay finite."""
 
 
 @dataclasses.dataclass
@@ -194,7 +194,7 @@ def read_record(path: Path) -> RunRecord:
 
 
 def _from_schema_1(content: dict[str, Any]) -> dict[str, Any]:
-    """Trivial baselines were called floors, a user's own model was known by its modules, and there was no digest."""
+    """Read schema 1: it called baselines floors, identified a user's own model by its modules, and had no digest."""
     content = {("baselines" if name == "floors" else name): value for name, value in content.items()}
     if isinstance(content.get("model"), dict):
         renamed = {("source" if name == "structure" else name): value for name, value in content["model"].items()}
@@ -270,13 +270,13 @@ def _load(file: Path) -> Any:
         text = file.read_text(encoding="utf-8")
         content = _finite(json.loads(text))
         if _SURROGATE.search(text):
-            json.dumps(content, ensure_ascii=False).encode()  # fails for half of a pair, which is no text
+            json.dumps(content, ensure_ascii=False).encode()  # fails for a lone surrogate, which is not valid text
         return content
     except OSError as error:
         raise UsageError(f"no run record at {file} ({error.strerror})") from None
     except UsageError:
         raise
-    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
+    except (ValueError, RecursionError) as error:  # also for numbers with thousands of digits, and for deep nesting
         raise UsageError(f"{file} is damaged and cannot be read as JSON: {error}") from None
 
 

@@ -37,7 +37,7 @@ class Registry(Generic[T]):
     Args:
         kind: the word used in messages, ``"task"`` or ``"model"``.
         group: entry-point group through which other packages add theirs.
-        base: ``"module:Class"`` that every entry is a subclass of; imported when the first entry is.
+        base: ``"module:Class"`` that every entry is a subclass of; imported together with the first entry.
         package: dotted name of the package that holds the built-in classes.
         built_in: ``"module:Class"`` below ``package`` for each built-in name.
         lists: names that stand for several in :meth:`select`.

@@ -114,7 +114,7 @@ class RunConfig:
         budgets = (DEFAULTS.get(preset, {}), model_budget, task_budget, both_budget, given["budget"])
         fields = {key: value for budget in budgets for key, value in budget.items()}
         if "steps" in given["budget"] and "warmup_steps" not in given["budget"]:
-            # a short trial of a preset warms up for as long as it lasts
+            # if the user asks for fewer steps than the preset's warm-up, the whole run is warm-up
             fields["warmup_steps"] = min(fields.get("warmup_steps", 0), fields["steps"])
         return cls(
             task=task,

@@ -88,7 +88,7 @@ class Case:
         name = self.name
         known = model_parameter_names(name)
         shared = {key: getattr(self.settings, each) for key, each in shared_parameters(known).items()}
-        if not is_registered(name):  # a whole model of the user's has those that it names
+        if not is_registered(name):  # a whole model of the user has only the parameters that it names
             shared = {key: value for key, value in shared.items() if key in (known or ())}
         return model_factory(name, {**shared, **self.hyper.get(model_label(name), {})})
 
@@ -128,7 +128,7 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
     """
     torch.set_num_threads(case.settings.threads)
     device = torch.device(case.device)
-    # what is loaded on first use must not count as the model's memory
+    # libraries that are loaded on first use must not count as memory of the model
     with torch.device("meta"):
         case.build()
     _prepare(replace(case.baseline, length=WARM_UP), phase)[1]()
@@ -145,7 +145,7 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
         times["baseline_"] = [_timed(runs["baseline_"], device)]
     spent, clock = 0.0, 0 if case.device == "cpu" else 1
     while len(times[""]) < case.settings.repeats and spent < case.settings.patience:
-        for name, each in runs.items():  # in turn, so that a slow spell of the machine meets both
+        for name, each in runs.items():  # in turn, so that a slow phase of the machine affects both
             times[name].append(_timed(each, device))
             spent += times[name][-1][clock]
     for name, repeats in times.items():
@@ -208,7 +208,7 @@ class PeakMemory:
             self._start = _resident_bytes("VmRSS")
 
     def above_start(self) -> int | None:
-        """Bytes at the peak above those at the start; None where the system does not tell."""
+        """Bytes at the peak minus bytes at the start; None if the system does not report them."""
         on_gpu = self._device.type == "cuda"
         peak = torch.cuda.max_memory_allocated(self._device) if on_gpu else _resident_bytes("VmHWM")
         return None if peak is None or self._start is None else peak - self._start
@@ -256,9 +256,9 @@ def run_apart(function: Callable[..., Any], *arguments: Any, time_limit: float) 
 
 
 def _serve(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes it, and ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C and ends this process
     end_with_parent()
-    with suppress(OSError):  # if memory runs out, Linux ends this process and no other
+    with suppress(OSError):  # if memory runs out, Linux then ends this process first
         Path("/proc/self/oom_score_adj").write_text("1000")
     try:
         sender.send(function(*arguments))

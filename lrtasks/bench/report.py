@@ -103,7 +103,7 @@ def make_row(found: Mapping[str, Any]) -> Row:
 def ratios(one: Row, other: Row) -> dict[str, float | None]:
     """How many times faster ``one`` is, and which shares of the other's memory, state and parameters it needs.
 
-    Speeds are relative to the Transformer already, which is the common measure of two other models.
+    Speeds are already relative to the Transformer, so the ratio of two speeds compares two other models.
     """
     found: dict[str, float | None] = {}
     for name, (column, _) in RATIOS.items():
@@ -117,7 +117,7 @@ class Growth(NamedTuple):
 
     Attributes:
         slope: least-squares slope of log cost against log length, over all points.
-        last: slope between the two longest, which a fixed cost bends least.
+        last: slope between the two longest lengths, which a fixed cost changes least.
         points: number of lengths.
     """
 
@@ -185,7 +185,7 @@ class Report:
     def papers(self) -> list[dict[str, Any]]:
         """The papers' ratios of models that were measured near the paper's length, beside ours.
 
-        ``against_unfused`` is ours against the unfused Transformer, where the paper's is against a Transformer.
+        ``against_unfused`` is our ratio to the unfused Transformer, if the paper's ratio is to a Transformer.
         """
         papers = tomllib.loads((resources.files("lrtasks.bench") / "papers.toml").read_text())["ratios"]
         found = []

@@ -38,7 +38,7 @@ def make_cases(
     device: str = "cpu",
     hyper: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Case]:
-    """Every model at every length, short lengths first, and at each length the Transformer first, asked for or not.
+    """Every model at every length, short lengths first, the Transformer first at each length, even if not asked for.
 
     Args:
         names: models, as :func:`all_models` lists them, and addresses of the user's own.
@@ -76,7 +76,7 @@ def make_cases(
             _ = case.factory  # raises
         else:
             with torch.device("meta"):
-                case.build()  # what does not fit the user's own class is told now
+                case.build()  # settings that the user's own class does not take are reported now
     return [Case(name, length, settings, device, hyper) for length in lengths for name in ordered]
 
 
@@ -128,7 +128,7 @@ def _measure(case: Case, time_limit: float, baseline: Mapping[str, Any]) -> dict
     for phase in PHASES:
         paired = "reason" not in baseline.get(phase, {})
         found[phase] = apart(cost, case, phase, paired)
-        if paired and "reason" in found[phase]:  # what fails beside the Transformer may succeed without it
+        if paired and "reason" in found[phase]:  # what fails together with the Transformer may succeed without it
             found[phase] = apart(cost, case, phase, False)
     return found
 

@@ -36,7 +36,7 @@ ROWS = 3
 CUTS = 16
 """Positions at which causality is tried."""
 STEPS, ALL_STEPS = 128, 1024
-"""Positions that are streamed: of a target as long as the input, and at most where its last positions are read."""
+"""The largest number of positions that are streamed: if the target is as long as the input, and if it is shorter."""
 
 
 def check_model(

@@ -46,7 +46,7 @@ def bench(
     ] = None,
     bidirectional: Annotated[bool, typer.Option("--bidirectional", help="Measure bidirectional models.")] = False,
     repeats: Annotated[int, typer.Option(help="Timed repeats.")] = 5,
-    patience: Annotated[float, typer.Option(help="Seconds of timed work after which no repeat begins.")] = 20.0,
+    patience: Annotated[float, typer.Option(help="Start no repeat after this many seconds of timed work.")] = 20.0,
     threads: Annotated[int, typer.Option(help="Threads.")] = 1,
     device: Device = "auto",
     time_limit: Annotated[float, typer.Option(help="Seconds after which a measurement is stopped.")] = 600.0,
@@ -77,7 +77,7 @@ def bench(
         lengths = [_length(text) for text in length.split(",")]
         hyper = _by_model(settings or [])
         chosen = models if models == "all" else [name for name in models.split(",") if name != UNFUSED]
-        registry.select(chosen or BASELINE)  # an unknown name is told before torch is loaded
+        registry.select(chosen or BASELINE)  # an unknown name is reported before torch is loaded
 
         from lrtasks.bench.measure import Settings
         from lrtasks.bench.report import Report

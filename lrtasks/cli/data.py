@@ -25,7 +25,7 @@ def generate(
     samples: Annotated[int, typer.Option(help="Number of samples over all splits.")] = 100_000,
     split: Annotated[str, typer.Option(help="Fractions of train, validation and test samples.")] = "0.96,0.02,0.02",
     seed: Annotated[int, typer.Option(help="Seed of the task's streams.")] = 0,
-    workers: Annotated[str, typer.Option(help="Number of processes, or auto for one per core but one.")] = "auto",
+    workers: Annotated[str, typer.Option(help="Number of processes, or auto (number of cores less one).")] = "auto",
     out: Annotated[
         str | None,
         typer.Option("--out", "-o", help="Folder or fsspec address (s3://bucket/name); by default under ./data."),
@@ -36,7 +36,7 @@ def generate(
     settings: TaskSettings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> int:
-    """Write a dataset; run the same command again to finish one that was interrupted.
+    """Write a dataset; run the same command again to finish an interrupted one.
 
     Any parameter of the task is also an option. Example: lrtasks generate pathfinder --res 64 --samples 1000
     """

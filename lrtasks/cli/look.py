@@ -1,4 +1,4 @@
-"""``lrtasks list``, ``describe``, ``preview`` and ``check``: what there is, what it looks like, whether it is sound."""
+"""``lrtasks list``, ``describe``, ``preview`` and ``check``: show tasks and models, and check them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def describe(
         from lrtasks.models.factory import describe_parameters, model_factory, model_presets
 
         if ":" in name:
-            model_factory(name)  # raises for what has no form of a model
+            model_factory(name)  # raises if the object has none of the forms of a model
         cls = model_presets(name) or load_object(name, "model")
         described = _describe("model", name, cls)
         described["parameters"] = describe_parameters(name) or []
@@ -130,7 +130,7 @@ def preview(
     from lrtasks.generators.preview import preview as drawn
     from lrtasks.results import style
 
-    # a package from outside may bring no presets: its defaults are its small ones
+    # a task of another package may have no presets; then its defaults are used
     presets = generators.registry.get(task).presets or {"small": {}}
     if preset not in presets:
         raise unknown("preset", preset, presets)

@@ -78,7 +78,7 @@ def config_options(argument: str, panel: str, *classes: type[Config]) -> Callabl
     Args:
         argument: keyword argument through which the command gets the values that were given, by name.
         panel: title of the panel.
-        classes: what has the parameters; a parameter that two classes have becomes one option.
+        classes: the classes with the parameters; a parameter that several classes have becomes one option.
     """
     entries = {entry["name"]: entry for cls in reversed(classes) for entry in cls.describe_parameters()}
     only = inspect.Parameter.KEYWORD_ONLY
@@ -93,12 +93,12 @@ def config_options(argument: str, panel: str, *classes: type[Config]) -> Callabl
 
 
 def shared_options(argument: str, shared: Command) -> Callable[[Command], Command]:
-    """Add the options of ``shared`` to a command, which gets what ``shared`` makes of them as ``argument``."""
+    """Add the options of ``shared`` to a command; the command gets the result of ``shared`` as ``argument``."""
     return _with_options(argument, _declared(shared), shared)
 
 
 def _with_options(argument: str, options: Sequence[inspect.Parameter], read: Command) -> Callable[[Command], Command]:
-    """Add options to a command, which gets what ``read`` makes of them as ``argument``."""
+    """Add options to a command; the command gets the result of ``read`` as ``argument``."""
 
     def decorate(command: Command) -> Command:
         own = {option.name: option for option in _declared(command) if option.name != argument}

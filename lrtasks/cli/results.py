@@ -92,7 +92,8 @@ def compare(
 ) -> None:
     """Compare the test scores of two models, or of two folders, with paired tests.
 
-    A pair has the same task, parameters, budget and seed; between two folders of several models the same model too.
+    The two runs of a pair have the same task, parameters, budget and seed; if you compare two folders of several
+    models, they also have the same model.
     Example: lrtasks compare mylayer.py:MyLayer published
     """
     form = chosen_format(form, as_json, WITHOUT_CSV)
@@ -102,9 +103,9 @@ def compare(
         name, own = comparing.model_runs(a, read_frame(folders or RUNS))
         found = comparing.compare_with_each(own, read_published(published), (name, b))
     elif published:
-        raise UsageError(f"--published stands beside the word published in place of B, found {b!r}")
+        raise UsageError(f"--published needs the word published as B, found {b!r}")
     else:
-        # Path.exists raises for a word that is too long for a file: a model's name with its settings
+        # Path.exists raises for a name that is too long for a file, such as a model's name with its settings
         are_folders = [not folders and ":" not in word and ("/" in word or os.path.exists(word)) for word in (a, b)]  # noqa: PTH110
         if all(are_folders):
             sides = [(word, read_frame([Path(word)])) for word in (a, b)]
@@ -170,7 +171,7 @@ def analyze(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a run's breakdowns and diagnostics, and draw them with the learning curve and what the model holds.
+    """Print a run's breakdowns and diagnostics, and draw them, the learning curve, and figures of the model.
 
     Example: lrtasks analyze runs/shift/dlr-1a2b3c4d-seed0
     """

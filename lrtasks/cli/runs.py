@@ -51,7 +51,7 @@ BackendName = Annotated[
 TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which a run is stopped and recorded as failed.")]
 Select = Annotated[
     str | None,
-    typer.Option(help="val: of the values of an option with commas, choose the best on validation with seed 0."),
+    typer.Option(help="val: choose among the values of an option with commas by the validation score of seed 0."),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
@@ -62,7 +62,7 @@ RATES = "3e-4,1e-3,3e-3"
 ENDINGS = (".html", ".svg", ".pdf", ".png")
 """What a profile is written as."""
 DRAWN = 3
-"""So many published profiles, the nearest ones, are drawn beside the model's."""
+"""Number of published profiles, the nearest ones, that are drawn beside the model's."""
 
 budget_options = config_options("budget", "Training budget", Budget)
 backend_options = config_options("options", "Where the runs go", *map(backends.backend_class, backends.BACKENDS))
@@ -231,8 +231,8 @@ def sweep(
 ) -> int:
     """Run models on one task over a grid, and print the largest value of each varied option that a model solves.
 
-    Of lengths that is the trainable length; scores at the lengths of further tests stand beside the generalisation
-    length, that of a model trained once.
+    For the option length, this value is the trainable length. A second table shows the scores on further tests and the
+    generalisation length, which is that of a model trained once.
 
     An option with commas varies. Example: lrtasks sweep --task shift --models dlr,attention --length 1024,4096,16384
     """
@@ -270,9 +270,9 @@ def profile(
 ) -> int:
     """Say what a model can do: scaled score, solved seeds, generalisation length and cost of each capability group.
 
-    The model runs on every instance of the fingerprint; of three learning rates validation chooses one. Finished runs
-    are not repeated. On this machine two runs execute in parallel unless --jobs says otherwise. Example: lrtasks
-    profile --model mylayer.py:MyLayer --quick
+    The model runs on every instance of the fingerprint. Validation chooses one of three learning rates. Finished runs
+    are not repeated. On this machine, two runs execute in parallel; --jobs changes this. Example: lrtasks profile
+    --model mylayer.py:MyLayer --quick
     """
     if out is not None:
         if out.suffix.lower() not in ENDINGS:
@@ -360,10 +360,10 @@ def carry_out(
     solved: float | None = None,
     **how: Any,
 ) -> int:
-    """Run a suite with a display, print records, and give the exit code.
+    """Run a suite with a display, print its records, and return the exit code.
 
-    With ``solved``, as in a sweep, scores by length follow the table, and the largest value of each varied option at
-    which a model has this scaled score.
+    With ``solved``, as in a sweep, it also prints the scores by length, and for each model the largest value of each
+    varied option at which the scaled score is at least ``solved``.
     """
     selected = _selected(wanted, select)
     varied = [name.removeprefix("budget.") for name in wanted.varied]
@@ -377,7 +377,7 @@ def carry_out(
     if as_json:
         print_records(records)
     else:
-        # unequal budgets were refused before anything ran, or asked for
+        # at this point the user has allowed unequal budgets; otherwise the suite was refused before any run
         print_runs(records, unequal_budgets=True, by_length=solved is not None)
         if solved is not None:
             for name in (name for name in wanted.varied if name not in selected):
@@ -395,7 +395,7 @@ def _print_wanted(wanted: Suite, selected: Sequence[str], out: Path, *, device: 
 def run_wanted(
     wanted: Suite, out: Path, selected: Sequence[str], **how: Any
 ) -> tuple[Sequence[RunConfig], Sequence[RunRecord], Mapping[str, RunRecord]]:
-    """Run a suite with a display; what :func:`run_selected` returns, of all runs where nothing is selected."""
+    """Run a suite with a display. Return what :func:`run_selected` returns; without a selection, for all runs."""
     from lrtasks.cli.display import Display
     from lrtasks.suite.run import run_suite
     from lrtasks.suite.select import run_selected
@@ -410,12 +410,12 @@ def run_wanted(
 
 
 def _unselected(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Records as of runs that no selection tried: they were asked for by themselves."""
+    """The records without their ``selection``: the user asked for these runs directly."""
     return [dataclasses.replace(record, selection={}) for record in records]
 
 
 def _selected(wanted: Suite, select: str | None) -> Sequence[str]:
-    """The settings that are selected, after naming skipped runs on standard error: a line for each reason.
+    """The settings that are selected. Skipped runs are named on standard error first, one line for each reason.
 
     Raises:
         UsageError: if nothing is left to run, or a setting cannot be selected.
@@ -493,7 +493,7 @@ def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunReco
         score, baseline, own = record.headline(), record.best_baseline(), reached[run.model.name]
         ok = score is not None and baseline is not None and scaled_score(score, baseline[1]) >= solved
         for key, value in run.settings.items():
-            if key.split(".")[-1] == bare:  # another model's setting has none here
+            if key.split(".")[-1] == bare:  # a setting of another model has no value here
                 own[value] = own.get(value, True) and ok
     for model, values in reached.items():
         found = [value for value, ok in values.items() if ok]

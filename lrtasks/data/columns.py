@@ -27,7 +27,7 @@ PROBED = 8
 IGNORED_BYTE = 255
 """Pixel value that stands for the label -100."""
 _COLOURS = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0))
-"""One per class, repeated; a palette that colour-blind readers can tell apart (Okabe and Ito, 2008), on black."""
+"""Colours of the classes, repeated: black, then a palette for colour-blind readers (Okabe and Ito, 2008)."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def layout(task: Task) -> tuple[Column, ...]:
     """The columns of a task's stored sets: a function of the task alone, read from its specs and first samples.
 
     Raises:
-        UsageError: if a sample does not fit the specs, or metadata has the name or type of no column.
+        UsageError: if a sample does not fit the specs, or metadata has a name or a type that a column cannot have.
     """
     probe = draw(task, range(PROBED), 0, "train")
     columns = declared(task)
@@ -228,7 +228,7 @@ def _nested(values: np.ndarray, kind: pa.DataType) -> pa.Array:
 
 
 def decode(columns: Sequence[Column], table: pa.Table) -> list[Sample]:
-    """The samples of which ``table`` holds the columns."""
+    """The samples whose columns are in ``table``."""
     arrays: dict[str, Any] = {"mask": [None] * len(table)}
     meta: dict[str, Any] = {}
     for column in columns:
@@ -264,7 +264,7 @@ def _decode(column: Column, array: pa.Array) -> Any:
 
 
 def to_bytes(values: np.ndarray) -> np.ndarray:
-    """The 8-bit pixels of which ``values`` are the real values, uint8.
+    """The 8-bit pixels, uint8, that the real ``values`` stand for.
 
     Raises:
         UsageError: if some value is not one of the 256 that bytes have.
@@ -300,7 +300,7 @@ def decode_labels(data: bytes) -> np.ndarray:
 def encode_png(pixels: np.ndarray, palette: bytes = b"") -> bytes:
     """PNG of ``(rows, columns)`` uint8: grey values, or colours of the palette.
 
-    Rows are not filtered: of flat areas with thin lines that makes smaller files, in a third of Pillow's time.
+    Rows are not filtered: for flat areas with thin lines, this gives smaller files in a third of Pillow's time.
     """
     header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3 if palette else 0, 0, 0, 0)
     rows = np.pad(pixels, ((0, 0), (1, 0)))  # before each row the number of its filter, 0

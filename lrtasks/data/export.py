@@ -32,7 +32,7 @@ Chunks = Iterable[tuple[range, Batch]]
 
 FORMATS = ("parquet", "png", "npy", "tsv")
 TABLES = {"png": "{split}/index.csv", "tsv": "basic_{split}.tsv"}
-"""Table of a split by format, for those that have one; each shard makes a part of it."""
+"""Name of the table of a split, for the formats that have such a table; each shard makes a part of it."""
 
 _SHA256 = "-sha256"
 

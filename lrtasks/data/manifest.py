@@ -21,7 +21,7 @@ from lrtasks.errors import UsageError
 SCHEMA = 1
 MANIFEST = "manifest.json"
 PLAN = f"{HIDDEN}/plan.json"
-"""What was asked for, while the dataset is in the making."""
+"""File with the request, while the dataset is being made."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Content of ``manifest.json``; while a dataset is in the making, its plan, without ``shards`` and ``replaced``.
+    """Content of ``manifest.json``; while a dataset is being made, its plan, without ``shards`` and ``replaced``.
 
     Attributes:
         task: name of the task.

@@ -77,7 +77,7 @@ class StoredDataset:
         return self.task_as(registry.get(self.manifest.task))
 
     def task_as(self, kind: type[Task]) -> Task:
-        """The task that drew the samples, as one of class ``kind``, which no registry has to know.
+        """The task that drew the samples, made as class ``kind``, which need not be registered.
 
         Raises:
             UsageError: if it is another task, or of another version.
@@ -105,7 +105,7 @@ class StoredDataset:
 
         Args:
             indices: sample numbers below ``counts[split]``; any order, repeats allowed.
-            seed: not used, since the samples are drawn already; here so that a stored set can stand where a task does.
+            seed: not used, since the samples are drawn already; it lets a stored dataset take the place of a task.
             split: ``"train"``, ``"val"`` or ``"test"``.
 
         Raises:

@@ -218,7 +218,7 @@ class Store:
 
 
 def partial_of(name: str) -> str | None:
-    """The last part of the name of the file of which ``name`` is the unfinished copy; ``None`` if it is none.
+    """If ``name`` is an unfinished copy of a file, the last part of that file's name; otherwise ``None``.
 
     >>> partial_of(".lrtasks/partial/train-00000.parquet.71-0123abcd"), partial_of("notes")
     ('train-00000.parquet', None)

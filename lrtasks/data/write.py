@@ -1,7 +1,7 @@
 """Write a stored dataset: many processes, one result.
 
-A shard is a function of (task, seed, split, shard), and of the duplicates in it that were drawn again. It counts as
-done when its record stands in the journal (the hidden folder ``.lrtasks``), which is written after the shard's files.
+A shard is a function of (task, seed, split, shard), and of the duplicates in it that were drawn again. A shard is
+done when its record is in the journal (the hidden folder ``.lrtasks``), which is written after the shard's files.
 A run that was killed goes on from the records whose files still have their SHA-256. The manifest is written last.
 
 Duplicates: no two samples of a stored set share a fingerprint. Samples are settled in the order train, val, test, and
@@ -86,9 +86,9 @@ def generate(
         samples: number of samples over all splits, at most :data:`MAX_SAMPLES`.
         split: fractions of train, validation and test samples.
         seed: seed of the streams.
-        workers: number of processes, or ``"auto"`` for one per core but one. They import the caller's main module, so a
-            script needs ``if __name__ == "__main__":``; 1 starts none. On a Ray cluster, the number of shards made at a
-            time.
+        workers: number of processes, or ``"auto"`` for the number of cores less one. They import the caller's main
+            module, so a script needs ``if __name__ == "__main__":``; 1 starts no process. On a Ray cluster, the
+            number of shards that are made at the same time.
         format: ``"parquet"``, which training reads, ``"npy"``, ``"png"`` (tasks of pictures) or ``"tsv"`` (of tokens).
         shard_size: samples per shard; by default 1,000, or fewer if they are large.
         backend: ``"local"`` for this machine, ``"ray"`` for a Ray cluster whose machines all see ``out``.
@@ -126,7 +126,7 @@ def generate(
             most = 1 if store.in_process else len(shards)
             try:
                 with _workers(make, workers, most, backend, address) as run:
-                    # only now: a cluster that does not answer leaves no folder
+                    # the folder is made after the connection: if the cluster does not answer, no folder is left
                     store.write(PLAN, [json.dumps(plan.request(), indent=1).encode()])
                     store.remove(MANIFEST)
                     records = _make(task, plan, shards, _kept(store, plan, shards), run, quiet=not progress)
@@ -224,7 +224,7 @@ def _processes(make: Callable[..., tuple[Shard, Record]], count: int) -> Iterato
         finally:
             for process in [*(pool._processes or {}).values()]:  # the pool itself would let them finish their shards
                 process.kill()
-            # one that was killed while it sent a result has left half a message; without a writer its reader ends
+            # a worker killed while it sent a result leaves half a message; without a writer, the reader stops
             pool._result_queue._writer.close()  # type: ignore[attr-defined]
 
 
@@ -263,7 +263,7 @@ def _ray(
                 raise UsageError(f"{describe(error)}; {hint}") from None
             raise
         except ray.exceptions.RayError as error:
-            lost = f"Ray lost the worker of a shard {RAY_RETRIES + 1} times, the last time so: {describe(error)}"
+            lost = f"Ray lost the worker of a shard {RAY_RETRIES + 1} times; the last error: {describe(error)}"
             raise GenerationError(f"{lost}; finished shards are kept") from error
         finally:
             for reference in begun:
@@ -420,7 +420,7 @@ def _kept(store: Store, plan: Manifest, shards: list[Shard]) -> dict[Shard, Reco
 
 
 def _settle(task: Task, seed: int, shard: Shard, digests: list[str | None], taken: set[str]) -> dict[int, int]:
-    """The attempt of each index of a shard that is to be drawn again; adds the shard's digests to ``taken``."""
+    """For each index of a shard that must be drawn again, its attempt; adds the shard's digests to ``taken``."""
     attempts = {}
     for index, original in zip(shard.indices, digests, strict=True):
         digest, attempt = original, 0

@@ -54,7 +54,7 @@ class Loaded(NamedTuple):
 
     @property
     def batch(self) -> Batch:
-        """The same on NumPy, sharing memory; only where the tensors are on the CPU."""
+        """The same as NumPy arrays that share memory with the tensors, which must be on the CPU."""
         return Batch(self.x.numpy(), self.y.numpy(), None if self.mask is None else self.mask.numpy(), self.meta)
 
 
@@ -68,7 +68,7 @@ class BatchStream(Dataset[Loaded]):
         split: ``"train"``, ``"val"`` or ``"test"``.
         batch_size: samples per batch over all processes.
         samples: size of a finite set, or ``None`` for fresh samples. A finite ``train`` set is gone through again and
-            again, each time in a new order; other splits are read once, the last batch being what is left.
+            again, each time in a new order; other splits are read once, and their last batch has the remaining samples.
         rank: this process.
         world: number of processes; each takes an equal part of every batch.
     """

@@ -58,7 +58,7 @@ def make_fabric(device: str, precision: str) -> Fabric:
 
 @contextmanager
 def own_threads(fabric: Fabric, config: RunConfig) -> Iterator[None]:
-    """On a CPU: no more threads than pay for arrays of batch × length × d_model numbers, unless the user has set it."""
+    """On a CPU, use no more threads than pay off for batch × length × d_model numbers, unless the user set it."""
     before = torch.get_num_threads()
     elements = config.budget.batch_size // fabric.world_size * config.task.input.length
     threads = threads_for(elements * config.model.parameters.get("d_model", DEFAULT_WIDTH))
@@ -71,12 +71,12 @@ def own_threads(fabric: Fabric, config: RunConfig) -> Iterator[None]:
 
 
 def _leave() -> None:
-    """Leave the group of processes while Python still runs, not while it is taken apart.
+    """Leave the process group before Python shuts down.
 
-    Where the backend's threads still free a tensor by then, they abort the process, with a run that is done
+    If a thread of the backend frees a tensor during shutdown, it aborts the process, although the run is done
     (https://github.com/pytorch/pytorch/pull/179291).
     """
-    gc.collect()  # its threads end with the last one who knows the group, which may be a cycle
+    gc.collect()  # the backend's threads end with the last reference to the group, which may be in a reference cycle
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -42,7 +42,7 @@ class FurtherTest(NamedTuple):
     data: StoredDataset | None = None
 
     def batches(self, batch_size: int, batches: int, workers: int) -> Replay:
-        """The test batches: all of stored samples, else a part of as many as ``batches``."""
+        """The test batches: all stored samples, or else fresh ones, one :data:`SHARE`-th of ``batches``."""
         source, samples = (self.task, None) if self.data is None else (self.data, self.data.counts["test"])
         return held_out(source, "test", batch_size, samples, max(1, batches // SHARE), workers)
 
@@ -99,7 +99,7 @@ def score_further(
                 scorer = loop.score(fabric, model, task, test)
             record.scores[name], record.errors[name] = scorer.scores(), scorer.error()
             record.further_slices[name] = scorer.slices()
-        except Exception as error:  # whatever a model does at a length that it was not made for
+        except Exception as error:  # a model may raise anything at a length that it was not built for
             reason = error if isinstance(error, (UsageError, loop.DivergedError)) else in_one_line(error)
             record.notes.append(f"test {name}: not possible: {reason}")
             continue
@@ -107,7 +107,7 @@ def score_further(
 
 
 def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunRecord, val_floor: float | None) -> None:
-    """Note scaled scores, the generalisation length, and when validation was solved, whose floor is ``val_floor``."""
+    """Note scaled scores, the generalisation length, and the step that solved validation (floor: ``val_floor``)."""
     lengths = {"test": task.input.length, **{name: test.task.input.length for name, test in further.items()}}
     for name in lengths:
         score, floor = record.score_of(name), record.floor(name)

@@ -104,7 +104,7 @@ def train(
     last = state.step if _solved(state, config, floor) else budget.steps
     numbers = range(state.step, last)
     batches = load(streams.train, numbers, workers=streams.workers, pin=fabric.device.type == "cuda")
-    # the sum stays on the device: a look at every step would make it wait
+    # the sum stays on the device: to read it at every step would make the device wait
     running = torch.tensor(state.loss_sum, dtype=torch.float64, device=fabric.device)
     model.train()
     since = last_saved = time.monotonic()
@@ -123,7 +123,7 @@ def train(
             set_rate(optimiser, budget.rate(state.step))
             if state.step == numbers.start:
                 check_batch(batch, task)
-            # found on the CPU: on a GPU the step would wait for their number
+            # computed on the CPU: on a GPU, the step would wait for the number of places
             places = [labelled(part.y) if selects else None for part in _split(batch, budget.accumulate)]
             batch = _to_device(batch, fabric.device)
             before = (_hidden_state(model), batch.x.clone()) if state.step == numbers.start else None
@@ -267,7 +267,7 @@ def _evaluate_and_note(
     if not all(bool(value.isfinite().all()) for value in model.parameters()):
         raise DivergedError(f"the weights were no longer finite at step {state.step}")
     val = score(fabric, model, task, streams.val, slices=False).scores()
-    # processes must not part ways over the last bits of a score
+    # all processes must decide alike, even if the last bits of their scores differ
     val = fabric.broadcast(val)
     state.curve.append({"step": state.step, "loss": state.loss_sum / state.loss_count, **val})
     state.loss_sum, state.loss_count = 0.0, 0
@@ -304,7 +304,7 @@ def _seed_step(seed: int, step: int, rank: int) -> None:
     """Make what is random inside a model a function of seed, step and process, as the data are."""
     digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "little") >> 1
-    # not torch.manual_seed: for each kind of device that is not in use it formats the stack, a millisecond in all
+    # not torch.manual_seed: it formats the stack for each kind of device that is not in use; that costs a millisecond
     torch.default_generator.manual_seed(number)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(number)

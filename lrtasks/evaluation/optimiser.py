@@ -14,8 +14,8 @@ from lrtasks.models.base import parameter_options
 from lrtasks.spec import IGNORED
 
 Loss = Callable[..., Tensor]
-"""Of ``(output, target)``; of ``(output, target, whole)`` it is what samples add to the loss of a batch whose targets
-are ``whole``."""
+"""A function of ``(output, target)``. With a third argument ``whole``, the targets of a whole batch, it gives the part
+that these samples add to the loss of that batch."""
 
 
 def mse(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
@@ -35,7 +35,7 @@ def cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None) -
 def balanced_cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
     """Cross-entropy weighted by the inverse of each class's count in the batch (DLR code, pathfinder).
 
-    With weights 1/n_c the weighted mean is the mean over the classes present of their mean cross-entropies.
+    With weights 1/n_c, this is the mean cross-entropy of each class, averaged over the classes in the batch.
     """
     logits, labels = output.float().flatten(0, 1), target.flatten()
     counted = labels if whole is None else whole.flatten()

@@ -119,12 +119,12 @@ def run(
         further = further_tests(config)  # now, since an impossible length is an error before the run
         streams = make_streams(config, workers, fabric)
         config = replace(config, data_digest=streams.digest)
-        # those of the first process: an own object has another digest in every process
+        # all processes use those of the first one: a user's Python object has a different digest in each process
         digest, folder = fabric.broadcast((config.digest, config.folder(Path(out))))
         record = None if overwrite else _finished(fabric, folder, digest)
         if record is None:
             with _locked(fabric, folder):
-                # another process may have finished it between the look above and the lock
+                # another process may have finished the run after the check above and before the lock
                 record = None if overwrite else _finished(fabric, folder, digest)
                 if record is None:
                     return _Run(fabric, config, digest, streams, further, folder, tracked, quiet).carry_out(overwrite)
@@ -202,7 +202,7 @@ class _Run:
         return self.fabric.is_global_zero
 
     def carry_out(self, overwrite: bool) -> RunRecord:
-        """Train, test, and keep the record on disk true at every moment."""
+        """Train and test; the record on disk is correct at every moment."""
         if overwrite and self.writes:
             for name in (FILE, loop.CHECKPOINT, loop.WEIGHTS):
                 (self.folder / name).unlink(missing_ok=True)
@@ -263,7 +263,7 @@ class _Run:
         record.curve = state.curve
         if state.curve:
             metric = self.config.task.metric
-            # of a finite set the weights of the first of the highest scores are kept
+            # with a finite set, the kept weights are those of the highest score; in a tie, of the earliest one
             best = max(state.curve, key=lambda point: (point[metric], -point["step"]))
             tested = best if self.streams.finite else state.curve[-1]
             record.scores["val"] = {key: value for key, value in tested.items() if key not in ("step", "loss")}
@@ -300,7 +300,7 @@ class _Run:
         budget = self.config.budget
         trained = budget.train_samples or self.record.curve[-1]["step"] * budget.batch_size
         tested = budget.test_batches * budget.batch_size
-        # a space of a million inputs or less shows itself in a small part of both splits
+        # if there are at most a million different inputs, small parts of both splits already share some
         if overlap(self.config.task, min(trained, 4096), min(tested, 512), self.config.seed) > 0:
             share = overlap(self.config.task, trained, tested, self.config.seed)
             self.record.notes.append(f"{share:.1%} of the test inputs occur in training: the task has few inputs")
@@ -321,7 +321,7 @@ class _Run:
         self.record.status = status
         self.record.notes += notes
         try:
-            # first: once the record says that the run has ended, nobody comes back to its trackers
+            # before the record: when the record says that the run has ended, its trackers are not written again
             self.trackers.finish(self.record)
         finally:
             if self.writes:
@@ -364,7 +364,7 @@ def _locked(fabric: Fabric, folder: Path) -> Iterator[None]:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove the checkpoint that a kill right after the last record left behind."""
+    """Remove a leftover checkpoint: a kill right after the last record leaves one."""
     if (folder / LOCK).exists() or (folder / loop.CHECKPOINT).exists():
         with suppress(OSError, UsageError), held(folder / LOCK, f"the run in {folder}"):
             (folder / loop.CHECKPOINT).unlink(missing_ok=True)

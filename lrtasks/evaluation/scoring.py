@@ -123,7 +123,7 @@ def score_baselines(
 def _add_groups(groups: dict[Any, np.ndarray], labels: np.ndarray, sums: np.ndarray) -> None:
     """Add sums ``(*shape, k)`` to those of each label; ``labels`` is broadcastable to ``shape``."""
     labels = labels.reshape((1,) * (sums.ndim - 1 - labels.ndim) + labels.shape)
-    # sum first over the axes along which the label is the same: there are far fewer labels than elements
+    # first sum over the axes along which labels do not change: there are far fewer labels than elements
     axes = tuple(axis for axis, size in enumerate(labels.shape) if size == 1)
     columns = sums.sum(axis=axes, keepdims=True, dtype=np.float64)
     unique, inverse = np.unique(labels, return_inverse=True)

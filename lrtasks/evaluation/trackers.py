@@ -1,4 +1,4 @@
-"""Trackers repeat a run's record elsewhere, through Lightning's loggers, and change nothing.
+"""Trackers copy a run's record to other formats, through Lightning's loggers. They do not change the run.
 
 All of them write below the run's folder. A run that is continued writes its tracker anew from the record, so that no
 step appears twice.

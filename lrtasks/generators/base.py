@@ -264,7 +264,7 @@ class Task(Config):
         return other
 
     def longer(self) -> dict[str, Task]:
-        """This task at two, four and eight times its length, named ``"2x"`` and so on; those it can have."""
+        """This task at two, four and eight times its length, named ``"2x"`` and so on; impossible ones are left out."""
         found: dict[str, Task] = {}
         for times in (2, 4, 8):
             with contextlib.suppress(UsageError):
@@ -285,7 +285,7 @@ class Task(Config):
         return found
 
     def scaled(self, *names: str, by: Sequence[int] = (2, 4, 8)) -> dict[str, Task]:
-        """:meth:`further` with the parameters ``names`` so many times as great, named ``"2x"`` and so on."""
+        """:meth:`further` with the parameters ``names`` multiplied by each number, named ``"2x"`` and so on."""
 
         def times(n: int, value: Any) -> Any:
             return tuple(n * part for part in value) if isinstance(value, tuple) else n * value
@@ -379,7 +379,7 @@ def _restore(cls: type[Task], name: str, parameters: dict[str, Any]) -> Task:
 
 
 def misdeclared(task: Task) -> Iterator[str]:
-    """What a task declares as its loss or metric and its target cannot have."""
+    """Problems with the loss or metric that a task declares: those that do not fit the kind of its target."""
     for field, allowed in (("loss", LOSSES[task.target.kind]), ("metric", METRICS[task.target.kind])):
         if getattr(task, field) not in allowed:
             names = " or ".join(repr(name) for name in allowed)

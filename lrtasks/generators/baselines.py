@@ -1,4 +1,4 @@
-"""What stands beside every score: predictors that learn nothing of long-range structure, and labels of slices."""
+"""What stands beside every score: predictors that use no long-range structure, and labels of slices."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Rule:
 
 
 class ScaledFirstValue:
-    """The best multiple, at each output position, of the input's first value: all that one remembered value gives."""
+    """At each output position, the best multiple of the input's first value: what a memory of one value can reach."""
 
     def fit(self, batches: Iterable[Batch]) -> None:
         products, squares = 0.0, 0.0

@@ -24,13 +24,13 @@ INSTANCES: dict[str, tuple[str, ...]] = {
     "capacity": ("compression", "memorization"),
     "latching": ("adding", "cummax", "cumsum"),
 }
-"""Instances by group, those that tell most first. ``listops-root`` is left out: ``listops`` with fewer labels."""
+"""Instances by group, the most informative first. ``listops-root`` is left out: it is ``listops`` with fewer labels."""
 
 SCORED_ON = {"flip-flop": "sparse"}
 """Instances whose score is that of a further test: a model that loses the stored bit fails most at rare reads."""
 
 QUICK = 2
-"""A quick profile takes so many instances of each group."""
+"""Number of instances of each group in a quick profile."""
 
 
 def instances(quick: bool = False) -> list[str]:

@@ -18,7 +18,7 @@ from lrtasks.spec import IGNORED
 END = 2
 """Class that ends an answer of variable length."""
 Partial = np.ndarray | list[int] | None
-"""The answer of what stands so far, at each token (or IGNORED); ``None``: there are no such answers."""
+"""At each token, the answer for the string up to it (or IGNORED); ``None`` if the language has no such answers."""
 
 
 class Language:
@@ -71,12 +71,12 @@ class Language:
         raise NotImplementedError
 
     def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
-        """A string, its answer, and the answers of what stands so far."""
+        """A string, its answer, and the answers for its prefixes."""
         string = self.draw(rng, n)
         return string, self.answer(string), self.partial(string)
 
     def partial(self, string: np.ndarray) -> Partial:
-        """The answers of what stands so far."""
+        """The answers for the prefixes of a string."""
         return None
 
     def impossible(self, why: str) -> UsageError:
@@ -186,7 +186,7 @@ class _Brackets(Language):
         string: list[int] = []
         labels = [IGNORED] * n
         todo = [n]  # sizes of expressions still to write, and tokens, as -1 - token
-        values: list[int] = []  # of what is complete, in brackets that are not
+        values: list[int] = []  # values of complete operands in brackets that are still open
         pending: list[int] = []  # operators of those brackets
         while todo:
             size = todo.pop()

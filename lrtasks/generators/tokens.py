@@ -62,7 +62,7 @@ class TokenTask(Task):
         """The labels of the questions in one input ``(length,)``, of any length that the task's form allows.
 
         Raises:
-            UsageError: for another shape, a token outside the vocabulary, or an input that is none of the task.
+            UsageError: for another shape, a token outside the vocabulary, or tokens that are not an input of the task.
         """
         tokens = self.sequence(x)
         self.verify(tokens)
@@ -76,7 +76,7 @@ class TokenTask(Task):
         return np.stack([self.label(row) for row in x])
 
     def label(self, x: np.ndarray) -> np.ndarray:
-        """The labels of the questions in one input, which is not checked unless to find them checks it."""
+        """The labels of the questions in one input, which is not checked, except where finding the labels checks it."""
         y: np.ndarray = self.label_all(x[None])[0]
         return y
 

@@ -28,7 +28,7 @@ from lrtasks.registry import source_digest
 from lrtasks.spec import Spec
 
 ModelLike = str | nn.Module | Callable[..., nn.Module]
-"""What names a model: a registered name (or an address, where one is taken), a module, or what builds one."""
+"""All ways to name a model: a registered name (or an address, if the caller takes one), a module, or its factory."""
 
 PARAMETER_OPTIONS = ("lr", "lr_factor", "weight_decay")
 """What a module may declare of a parameter inside it (``parameter_options``): its learning rate, or a factor on the
@@ -168,7 +168,7 @@ class Backbone(Stack):
 
         Places count along ``batch`` and ``target.length`` together; the target is not pooled.
         """
-        # padding of any value, NaN included, must neither reach an output nor make a gradient NaN
+        # padding may hold any value, even NaN; it must not reach an output or make a gradient NaN
         hidden = self.encoder(hide(x, mask) if self.input.kind == "real" else x)
         for block in self.blocks:
             hidden = self.through(block, hidden, mask)
@@ -231,7 +231,7 @@ def recompute_blocks(model: nn.Module) -> None:
 def recomputed(block: nn.Module, by: Callable[..., Any], *given: Any) -> Any:
     """``by(block, *given)``, computed again in the backward pass, then with the buffers that the block had at first.
 
-    What a block counts or averages in its buffers counts once.
+    So each batch changes the counts and averages in a block's buffers only once.
     """
     buffers = list(block.buffers())
     before = [buffer.clone() for buffer in buffers]
@@ -289,7 +289,7 @@ class ModelConfig(Config):
 
     @property
     def around(self) -> tuple[int, str, bool, float]:
-        """What a block of the stack takes beside its inside: width, norm, its place and the rate of dropout."""
+        """What a block takes besides its mixer: width, norm, whether the norm comes first, and the rate of dropout."""
         return self.d_model, self.norm, self.prenorm, self.dropout
 
     def layer_blocks(
@@ -439,14 +439,14 @@ def streaming(module: nn.Module) -> Any:
 
 
 PROBED = 4096
-"""Positions after which a state that still grows, and declares nothing, is taken to grow on at the same rate."""
+"""A state that still grows after this many positions, and declares no growth, is assumed to keep this rate."""
 
 
 @torch.no_grad()
 def state_bytes(model: Backbone) -> int | None:
     """Bytes that the streaming form keeps per sequence at the end of the input; None if it has no such form.
 
-    Measured, but for caches that grow with the sequence and declare their size (``cache_bytes``). What does not grow
+    The size is measured, except for caches that grow and declare their size (``cache_bytes``). What does not grow
     with the batch (coefficients computed once) is not counted.
     """
     training = model.training

@@ -9,8 +9,8 @@
 
 Sources: DeltaNet, Yang et al., arXiv:2406.06484; Gated DeltaNet, arXiv:2412.06464, section 3; Gated DeltaProduct,
 arXiv:2502.10297 (n_h steps of the delta rule per position); negative eigenvalues, Grazzi et al., arXiv:2411.12537;
-KDA, arXiv:2510.26692. Names and start are those of the layers of flash-linear-attention, but that A_log starts at
-log 0.01 at least: a smaller rate would forget nothing and have hardly a gradient.
+KDA, arXiv:2510.26692. Names and initial values are those of flash-linear-attention, except that A_log starts at
+log 0.01 or above: with a smaller rate, the state forgets nothing, and the rate gets almost no gradient.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class DeltaLayer(RecurrentLayer):
 
     Args:
         config: widths, heads and ``allow_neg_eigval``.
-        value_heads: heads of values, a multiple of the others: each query and key serves several; None for as many.
+        value_heads: heads of values, a multiple of the query heads, so that each query and key serves several; None for
+            the same number.
         n_h: steps of the delta rule per position.
         decay: none, per head, or per key channel.
         lower_bound: least log decay l of a key channel, ``g = l sigmoid(exp(A_log) (linear(x) + dt_bias))``; None for

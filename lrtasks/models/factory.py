@@ -227,7 +227,7 @@ def own_mixer(target: Any, d_model: int, causal: bool, parameters: Mapping[str, 
 
 
 def _require_like_input(mixer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-    """Name the mixer whose output is wrong, where torch would name the residual that cannot add it."""
+    """Report the mixer whose output has a wrong shape; torch would only report the addition that fails."""
     x = given[0]
 
     def described(value: Any) -> str:
@@ -256,7 +256,7 @@ class _Unmasked(nn.Module):
 
 
 def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: Any) -> nn.Module:
-    """Call a class or function of the user's; what does not fit its signature is told in one line."""
+    """Call a class or function of the user's; an argument that does not fit its signature is reported in one line."""
     signature = inspect.signature(target)
     takes = signature.parameters.values()
     if any(entry.name == "causal" or entry.kind is entry.VAR_KEYWORD for entry in takes):

@@ -12,17 +12,17 @@ have published no code. docs/models/focus.md lists the readings.
     Z      dropout(SiLU(X_f W_h + b_h + (γ ⊙ Y) U_h))
     S'     φ ⊙ Z + (1 - φ) ⊙ S, normalised if post-norm
 
-Θ of a bin comes from the bin before it (equations 1 to 3), and no pooling window crosses the end of a bin, so that with
-a causal convolution (:class:`GlobalConv`; Fu et al., "Simple Hardware-Efficient Long Convolutions for Sequence
-Modeling", section 3) nothing ahead of the filtered bin is seen:
+Θ of a bin comes from the bin before it (equations 1 to 3). No pooling window crosses the end of a bin, and the global
+convolution is causal (:class:`GlobalConv`; Fu et al., "Simple Hardware-Efficient Long Convolutions for Sequence
+Modeling", section 3). The filters of a bin therefore do not depend on later inputs:
 
     O      values kept of a bin, per channel: the largest in each of O windows
     k, K   kernel of a channel of the convolution, its number of taps
-    λ      threshold: taps below it count as zero, the others come closer to zero by it
+    λ      threshold: taps below it are set to zero, the others are moved towards zero by it
     D      skip weight of a channel
 
-A feed-forward sub-layer, MEGA's, follows each layer. Focus-H has no hypernetwork, the paper's ablation: its filters are
-learned, the same for all inputs.
+A feed-forward sub-layer, MEGA's, follows each layer. Focus-H, the paper's ablation, has no hypernetwork: its
+filters are learned and the same for all inputs.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Coefficients(nn.Module):
     """Where the Θ of a layer come from."""
 
     unfiltered: int
-    """Bins at the start that have none and pass as they are: 0 or 1."""
+    """Number of first bins without coefficients, which pass unfiltered: 0 or 1."""
 
     def __init__(self, config: FocusLike) -> None:
         super().__init__()

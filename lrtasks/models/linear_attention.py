@@ -85,9 +85,9 @@ def linear_attention(
 ) -> tuple[Tensor, Tensor]:
     """Causal attention, ``(B, L, H, V)`` in float32 at least, and the state after the last position.
 
-    Arguments are as :func:`lrtasks.models.ops.decay.scalar_decay` takes them, but that q and k are scaled by K^(-1/4)
-    for taylor and not at all for elu. ``eps`` is added to the sum of the weights, by which the result is divided. The
-    state is S, with z as its last column, ``(B, H, features, V + 1)``.
+    Arguments are as :func:`lrtasks.models.ops.decay.scalar_decay` takes them, except that q and k are
+    scaled by K^(-1/4) for taylor and are not scaled for elu. The result is divided by the sum of the weights plus
+    ``eps``. The state is S, with z as its last column, ``(B, H, features, V + 1)``.
     """
     v = F.pad(v, (0, 1), value=1.0)
     if feature_map == "elu":

@@ -75,9 +75,9 @@ class Usage:
 class Codebook(nn.Module):
     """Quantiser of keys ``(batch, length, d_k)``.
 
-    In training a batch is assigned with the centres as they are; only then it moves the averages. The first batch sets
-    them instead: the centres become keys of it, drawn at random. So no output depends on a key that follows it or on
-    another row of its batch. Counts and sums are those of all processes. Everything that changes is a buffer, float32
+    In training, a batch is first quantised with the current centres, and then it updates the averages. The first batch
+    instead sets the centres to random keys of its own. So no output depends on a later key or on another row of its
+    batch. Counts and sums are those of all processes. Everything that changes is a buffer, float32
     under mixed precision too, so that a checkpoint restores it. No gradient reaches the centres.
 
     Args:
@@ -102,7 +102,7 @@ class Codebook(nn.Module):
         self._commitment: Tensor | None = None
 
     def centres(self) -> Tensor:
-        """c, ``(S, d_k)``: a new tensor, which later updates leave alone."""
+        """c, ``(S, d_k)``: a new tensor, which later updates do not change."""
         return self.total / self.count.clamp_min(FLOOR).unsqueeze(1)
 
     @torch.no_grad()

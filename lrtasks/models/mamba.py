@@ -281,12 +281,12 @@ def trapezoid(q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tenso
     rank = q.shape[2]
     own = lam * dt
     seen_later = own + F.pad(((1 - lam) * dt)[:, 1:], (0, 0, 0, 1))
-    # the inputs of one position as steps in a row, of which the first decays
+    # the R inputs of a position become R steps in a row; only the first of them decays the state
     steps = F.pad(g.unsqueeze(2), (0, 0, 0, rank - 1)).flatten(1, 2)
     weighted = k * seen_later[:, :, None, :, None]
     y, S = scalar_decay(q.flatten(1, 2), weighted.flatten(1, 2), v.flatten(1, 2), steps)
     y = torch.unflatten(y, 1, (-1, rank))
-    # of the own position a step has seen itself and those before it in the row, with the weight for later ones
+    # a step has already seen its own position (itself and the steps before it), but with the weight for later positions
     seen = torch.ones(rank, rank, dtype=q.dtype, device=q.device).tril()
     share = own[..., None, None] - seen * seen_later[..., None, None]
     scores = torch.einsum("blrhn,blshn->blhrs", q, k) * share

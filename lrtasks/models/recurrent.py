@@ -1,4 +1,4 @@
-"""What the recurrent mixers share: the stack of blocks around them, how it starts, and what is spared weight decay.
+"""What the recurrent mixers share: the stack of blocks around them, initial weights, and weight decay.
 
 A layer is a residual block ``x + mixer(norm(x))`` and, with ``mlp``, another one with a gated feed-forward map. All of
 these models are causal. A new one subclasses :class:`RecurrentConfig` and writes :meth:`RecurrentConfig.layer`.
@@ -23,8 +23,9 @@ from lrtasks.spec import Spec
 
 CAREFUL = {"budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100}
 SMALL = {"d_model": 64, "layers": 2, **CAREFUL}
-"""What the presets ``small``, ``recall-16k`` and ``recall-64k`` share. Widths are such that the first have about the
-parameters of dlr's, and the other two a state of 16,384 and of 65,536 bytes: recall is compared at equal state."""
+"""What the presets ``small``, ``recall-16k`` and ``recall-64k`` share. With these widths, ``small`` has
+about as many parameters as dlr, and the other two have states of 16,384 and 65,536 bytes, to compare recall at equal
+state."""
 
 TRACKING = {"d_model": 128, "layers": 1, **CAREFUL}
 """What the ``state-tracking`` presets share: one layer, in heads of 32, negative eigenvalues where there are any."""

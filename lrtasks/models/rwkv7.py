@@ -189,7 +189,7 @@ class ChannelMixing(Recurrent):
 
 
 class RWKV7Stack(Stack, Block):
-    """Blocks of which those of time mixing pass v of the first such layer on."""
+    """Blocks in a row; each time-mixing layer after the first gets v of the first one."""
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """SeqBoat: a state-space map everywhere, gated attention only where a learned configurator asks for it.
 
-Source: "Sparse Modular Activation for Efficient Sequence Modeling", section 3, and its public code, which wins where
-the two differ (docs/models/seqboat.md lists where).
+Source: "Sparse Modular Activation for Efficient Sequence Modeling", section 3, and its public code. Where the
+two differ, this module follows the code (docs/models/seqboat.md lists the differences).
 
     S        input of the layer, (batch, length, d)      X   Norm(S) if pre-norm, else S
     H        dropout(SiLU(SSM(X)))                       T   H W + b

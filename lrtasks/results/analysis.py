@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lrtasks.models.portraits import Portrait
 
 SAMPLES = 4
-"""Test samples that a model sees before its modules are asked what they hold."""
+"""Number of test samples that a model sees before its modules are asked for their figures."""
 PANEL = 4.5, 3.5
 """Width and height of a panel, in inches."""
 FEW = 16

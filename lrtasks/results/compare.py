@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DIGITS = 12
-"""Differences are rounded to so many digits, since arithmetic makes equal ones unequal beyond them."""
+"""Differences are rounded to this number of digits: beyond it, rounding errors make equal differences unequal."""
 ENOUGH_TASKS = 6
-"""From so many tasks that differ on, the tests over tasks can give a p-value below 0.05."""
+"""Least number of tasks with a difference at which the tests over tasks can give a p-value below 0.05."""
 AHEAD = 0.05
 """Corrected p-value below which one side is said to be ahead."""
 NEAREST = 30
-"""So many runs of each side are looked at for an example of what keeps two runs from matching."""
+"""Number of runs of each side that are searched for an example of two runs that almost match."""
 
 Pair = tuple[Row, Row]
 Matches = dict[tuple[str, str, int, str], Row]
@@ -76,7 +76,7 @@ class Comparison:
     def overall(self) -> dict[str, Any]:
         """Tasks on which each side is better, and the tests over tasks."""
         differences = list(self.by_task().values())
-        # differences of unlike scores have a direction, but cannot be ranked together
+        # differences of different scores have a sign, but their sizes cannot be ranked together
         alike = len({entry["metric"] for entry in self.differences}) == 1
         return {
             "tasks": len(differences),
@@ -244,7 +244,7 @@ def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[
     """The entry of matched runs on one task, ordered by seed."""
     a, b = ([run["score"] for run in side] for side in zip(*pairs, strict=True))
     differences = [round(one - other, DIGITS) for one, other in zip(a, b, strict=True)]
-    # the errors of two models on one test stream go together, so that this sum is too large rather than too small
+    # the errors of two models on one test stream are correlated, so this sum is rather too large than too small
     each = [[run["score_error"] for run in pair] for pair in pairs]
     known = None if None in itertools.chain(*each) else [math.hypot(*pair) for pair in each]
     low, high = bootstrap(differences, known, centre=np.mean) or (None, None)

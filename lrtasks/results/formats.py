@@ -27,7 +27,7 @@ _UNITS: dict[str, list[tuple[float, float, str]]] = {
 
 
 def number(value: float | None, decimals: int | None = None, *, unit: str = "", signed: bool = False) -> str:
-    """A number for a reader: with so many decimals, or with three digits that count; nothing for ``None``.
+    """A number for a reader: with ``decimals`` decimals, or with three significant digits; nothing for ``None``.
 
     Args:
         value: the number.
@@ -134,7 +134,7 @@ def _latex(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
 
 
 def _latex_table(table: TextTable) -> str:
-    """A column of numbers is two, aligned at the decimal points: the whole part, and what follows it."""
+    """A column of numbers becomes two columns that meet at the decimal point: whole part and decimals."""
     columns = list(zip(*table.lines, strict=True)) or [()] * len(table.header)
     split = [place > 0 and any(map(_NUMBER.match, column)) for place, column in enumerate(columns)]
     names = [_latex_text(title(name)) for name in table.header]
@@ -223,7 +223,7 @@ def _text(tables: Sequence[TextTable], notes: Sequence[str], width: int | None) 
 
 
 def _folded(table: TextTable, widths: Sequence[int], width: int | None) -> list[list[int]]:
-    """The numbers of the columns of each part that fits, as far as single columns do; each part has the first one."""
+    """Column numbers of each part of a folded table; each part begins with column 0 and fits the width if possible."""
     if width is None:
         return [list(range(len(widths)))]
     groups: list[list[int]] = []

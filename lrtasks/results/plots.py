@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOWEST = -0.25
-"""No panel reaches below this score: one that failed would flatten the others."""
+"""No panel shows scores below this one: one failed run would make all other differences too small to see."""
 NARROWEST = 0.1
 """Scores that a panel shows at least: differences of a thousandth are noise."""
 FLOOR: Mapping[str, Any] = {"linestyle": ":", "color": "grey", "linewidth": 0.9, "zorder": 1}

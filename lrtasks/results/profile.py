@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BAR = 20
 """Characters of a full bar."""
 ENOUGH_SHARED = 3
-"""A published model is compared with a profile from so many shared instances on."""
+"""The least number of shared instances at which a published model is compared with a profile."""
 MAY_DIFFER = {"stop_at": None, "stop_solved": None}
 """Fields of the shared budget that two profiles need not share: a run that stops early is solved."""
 
@@ -310,12 +310,12 @@ def _cell(name: str, task: Task, rows: Sequence[Row], budget: str) -> Cell | Non
 
 
 def _was_tested_further(run: Row) -> bool:
-    """Whether a run was scored on further tests, or would have been; records from before there were any were not."""
+    """Whether a run was scored on further tests, or diverged before them; records of old versions have none."""
     return run["status"] == "diverged" or any(name.startswith("scaled.") and run[name] is not None for name in run)
 
 
 def _lower_median(values: Sequence[float]) -> float:
-    """The median; of an even number of values the lower of the two in the middle, a length that was tested."""
+    """The median; with an even number of values, the lower of the two middle ones, so that it is a tested length."""
     return float(np.quantile(values, 0.5, method="lower"))
 
 

@@ -74,7 +74,7 @@ def _other_parameters(record: RunRecord, known: Collection[str]) -> list[str]:
     shared = {key: value for key, value in ours.items() if key in known and key in cls.parameter_names()}
     try:
         paper = cls.make(**{**cls.preset_values("paper")[0], **shared}).parameters()
-    except UsageError:  # the record holds what is no value of the task
+    except UsageError:  # the record holds a value that the task does not allow
         return []
     return [key for key, value in paper.items() if key in ours and key not in known and ours[key] != value]
 

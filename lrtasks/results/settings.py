@@ -32,7 +32,7 @@ def setup_of(record: RunRecord) -> Settings:
 def variant_of(record: RunRecord) -> Settings:
     """The model with its hyper-parameters, its version or digest, and its part of the budget.
 
-    Settings that were selected are left out: their values belong to the result. That they were selected stays.
+    The values of selected settings are left out, since they belong to the result; that they were selected is kept.
     """
     selected = record.selection.get("values", {})
     _, others = split_selected(record.model["parameters"], selected)
@@ -54,7 +54,7 @@ def _is_own(settings: Settings) -> bool:
 
 
 def without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that have a value: a record from before a setting existed is one that does not use it."""
+    """The settings that have a value; a record that is older than a setting counts as a run without it."""
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -99,7 +99,7 @@ def _missing(entry: Settings, name: str) -> str:
 
 
 def labels(settings: Sequence[Settings]) -> list[tuple[str, Any]]:
-    """For each its label, by name and by what differs among those of one name, and its place in the order of all.
+    """For each model or task: its label (its name and the settings that differ under this name), and its sort key.
 
     Places compare as numbers do: a learning rate of 0.003 comes before 0.01, a length of 256 before 1024.
     """

@@ -32,7 +32,7 @@ def half_width(deviation: Any, count: Any) -> Any:
 def bootstrap(
     values: Sequence[float], errors: Sequence[float] | None = None, *, centre: Callable[..., np.ndarray] = np.median
 ) -> tuple[float, float] | None:
-    """The central 95 % of a statistic when seeds and test samples are drawn again; ``None`` without a source of spread.
+    """The central 95 % of a statistic when seeds and test samples are drawn again; ``None`` if nothing can vary.
 
     Seeds are drawn with replacement. Test samples enter by the standard error of each seed's score: all seeds have the
     same test stream, so one normal number moves them together, which makes the interval wide rather than narrow. Few

@@ -25,7 +25,7 @@ METRICS: dict[str, str] = _STYLE["metrics"]
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
 """Okabe and Ito's palette (jfly.uni-koeln.de/color), which colour-blind readers tell apart; without its yellow."""
 MARKERS = "osD^vPX*<>hp"
-"""As many markers share no factor with as many colours: 84 series differ before one looks like another."""
+"""12 markers and 7 colours have no common factor, so 84 series differ before a combination comes again."""
 SETTINGS: Any = {"axes.prop_cycle": f"cycler('color', {COLOURS})", **_STYLE["matplotlib"]}
 FORMATS = (".pdf", ".png", ".svg")
 

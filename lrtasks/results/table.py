@@ -46,8 +46,8 @@ REACHED: dict[str, tuple[float, Literal["lower", "higher"]]] = {
     "generalisation_length": (0, "lower"),
     "steps_to_solve": (math.inf, "higher"),
 }
-"""What a scored run may not have reached: the value that then stands for it in a median, and which of the two middle
-runs of an even number counts."""
+"""Columns that a run with a score may lack: the value that replaces a missing one in a median, and which of the two
+middle values counts if their number is even."""
 
 
 def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFrame:
@@ -104,12 +104,12 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     - ``median`` of the score (with two humps a mean is the score of no seed) and ``median_low`` and ``median_high`` of
       its interval by bootstrap over seeds and test samples; medians of ``generalisation_length``, ``steps_to_solve``
       (none if half of the seeds or more have none) and further tests;
-    - ``centre`` and ``centre_low``: what is shown and the lower end of its interval: the mean, with its ``half_width``,
-      if wanted, of a single seed, or without a scaled score; else the median;
+    - ``centre`` and ``centre_low``: the shown value and the lower end of its interval: the mean, with its
+      ``half_width``, if it is asked for, or with a single seed, or without a scaled score; else the median;
     - ``scored`` and ``solved``: how many have a score, and a solution (none without a scaled score);
       ``different_seeds``: how many there are. ``seeds`` may have one twice, with two different outcomes;
-    - ``seconds_per_step`` and ``peak_memory_bytes``: means over runs on one device; over several a mean is the cost of
-      none of them;
+    - ``seconds_per_step`` and ``peak_memory_bytes``: means over runs on one device; over several,
+      there is no mean;
     - ``devices``, ``outcomes``, ``statuses``, ``unscored`` (statuses of the runs that have no part in the score), and
       ``not_possible``: the further tests on which the model could not run.
     """

@@ -1,4 +1,4 @@
-"""What a suite would do, before it does it: how many runs, and about how long they take (``--dry-run``)."""
+"""The plan of a suite (``--dry-run``): how many runs it would make, and about how long they would take."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def seconds_per_step(run: RunConfig, device: str) -> float | None:
 
 
 def _steps(run: RunConfig) -> float:
-    """Training steps, and as many again as batches are evaluated."""
+    """The number of training steps plus the number of evaluated batches."""
     budget, further = run.budget, 0
     with suppress(UsageError):
         further = len(further_tests(run)) * max(1, budget.test_batches // SHARE)

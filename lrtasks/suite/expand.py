@@ -40,9 +40,9 @@ from lrtasks.registry import split_preset
 from lrtasks.run_config import RunConfig, require_preset
 
 LISTS = tuple(entry["name"] for entry in Budget.describe_parameters() if entry["type"].startswith("tuple"))
-"""Budget fields that are lists themselves: their commas make no grid."""
+"""Budget fields that are lists: a comma in their value does not make a grid."""
 MAX_RUNS = 1_000_000
-"""Runs of one suite; more are taken for a mistake."""
+"""The largest number of runs of one suite; a larger number is refused as a mistake."""
 
 
 @dataclass(frozen=True)

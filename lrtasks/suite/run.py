@@ -1,7 +1,7 @@
 """Carry out many runs, each in a process of its own.
 
-Its own process keeps a crash, a hang or a leak of one run away from the others, and lets a run be stopped at its time
-limit. Finished runs are never repeated; a run that failed is tried again by the next call, from its last checkpoint.
+With its own process, a crash, a hang or a leak of one run does not affect the others, and a run can be stopped at
+its time limit. Finished runs are never repeated. The next call tries a failed run again, from its last checkpoint.
 """
 
 from __future__ import annotations

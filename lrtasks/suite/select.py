@@ -66,8 +66,8 @@ def run_selected(
         out: results folder.
 
     Returns:
-        The chosen runs of all seeds; their records; and by title the records of runs that failed at other values, so
-        that the choice is not final.
+        The chosen runs of all seeds; their records; and, by title, the records of runs
+        that failed at other values (then the choice is not final).
     """
     bare = [_bare(name, suite) for name in names]
     groups: dict[str, list[RunConfig]] = {}

@@ -195,7 +195,7 @@ def _moved(position: int, step: float) -> int:
 
 @compiled
 def _fits(t: Tables, cover: np.ndarray, at: int, orientation: int) -> bool:
-    """Whether no pixel would be taken by 1.8 or more in all."""
+    """Whether the dash fits: no pixel is taken by 1.8 or more in total."""
     offsets, limits = t.hard_at[orientation], t.hard_limit[orientation]
     for index in range(t.hard_count[orientation]):  # noqa: SIM110 - numba compiles no generator expressions
         if cover[at + offsets[index]] >= limits[index]:
@@ -238,7 +238,7 @@ def _merge(t: Tables, canvas: Canvas, dash: np.ndarray) -> None:
 
 @compiled
 def _settle(t: Tables, canvas: Canvas, keep: bool) -> None:
-    """Keep everything pasted since the last call, or take it away again."""
+    """Keep everything that was pasted since the last call, or remove it."""
     for index in range(canvas.pending[0]):
         at, orientation = canvas.pasted[index, 0], canvas.pasted[index, 1]
         if keep:
@@ -402,7 +402,7 @@ def _distractor(t: Tables, canvas: Canvas, state: np.ndarray, dashes: np.ndarray
 
 @compiled
 def place(t: Tables, canvas: Canvas, state: np.ndarray, scene: Scene) -> None:
-    """Fill ``scene``; it counts nothing as ``FOUND`` if no pair of main paths was, in ``MAX_ATTEMPTS``."""
+    """Fill ``scene``; its count ``FOUND`` is 0 if ``MAX_ATTEMPTS`` attempts gave no pair of main paths."""
     while scene.counts[FOUND] == 0:
         if scene.counts[TRIED] == MAX_ATTEMPTS:
             return

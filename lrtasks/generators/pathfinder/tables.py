@@ -58,7 +58,7 @@ def kit(settings: Settings, margin: int) -> Kit:
     # first dashes are drawn forwards from their tail, the others backwards from their head
     ink, cover = _patches(settings, margin, degrees + [_opposite(angle) for angle in angles[DEGREES:]])
     reach = dilated(np.pad(cover, ((0, 0), (margin, margin), (margin, margin))), margin)
-    # farthest from an image pixel that anything is looked up: a dilated patch, or a candidate around an outside pivot
+    # the greatest distance of a look-up from the image: for a dilated patch, or for a candidate around an outside pivot
     pad = reach.shape[1] // 2 + margin + 4
     stride = settings.res + 2 * pad
     hard = _hard(cover)
@@ -215,8 +215,8 @@ def _hard(cover: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
 def _solid(settings: Settings, cover: np.ndarray, margin: int) -> list[np.ndarray]:
     """For each dash, steps to the pixels that must be free for it to start: those it covers fully, ``(p, 2)``.
 
-    The order finds an obstacle soon: from outside in. The generator whose law this is looks at the pixels one too far
-    down and right, and only within L + m of there.
+    The pixels are ordered from the outside to the inside, so that an obstacle is found early. The paper's generator
+    checks pixels one too far down and right, and only those within L + m; the paper variant does the same.
     """
     half = cover.shape[1] // 2
     kept = settings.dash_length + margin

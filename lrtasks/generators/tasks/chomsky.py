@@ -233,7 +233,7 @@ class Chomsky(TokenTask):
 
 
 class _MajorityOfOutput:
-    """The most frequent class for each number of tokens and each output; with few samples, of that output at all.
+    """The most frequent class for each number of tokens and each output; with few samples, for the output alone.
 
     Args:
         task: says which positions are outputs.
@@ -267,7 +267,7 @@ class _MajorityOfOutput:
 
 
 def chomsky_score(accuracies: Mapping[int, float]) -> float:
-    """Mean accuracy over the lengths 41..500, from those at some lengths; between them it is read off straight lines.
+    """Mean accuracy over the lengths 41..500, from the accuracies at some of them, with linear interpolation between.
 
     The published score is the mean over every length; its code leaves out length 41 (``accuracies[41:]`` of a list that
     begins at length 1).

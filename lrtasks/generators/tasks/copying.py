@@ -148,7 +148,7 @@ class Copying(TokenTask):
             string = rng.integers(self.letters, size=len(string))
 
     def _answer(self, string: np.ndarray, key: np.ndarray) -> np.ndarray:
-        """The letters that are asked; fewer than they should be if the key does not come, or comes too late."""
+        """The letters of the answer; fewer of them if the key does not occur, or occurs too late."""
         if self._lookup:
             found = _keys(string, len(key), self.letters) == _keys(key, len(key), self.letters)
             after = found.argmax() + len(key) if found.any() else len(string)

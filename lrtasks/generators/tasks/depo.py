@@ -132,7 +132,7 @@ class Depo(TokenTask):
         return [tested[i] for i in rng.integers(len(tested), size=count).tolist()]
 
     def _names(self, rng: np.random.Generator, n: int) -> list[Word]:
-        """``n`` different words; one that comes again is drawn anew."""
+        """``n`` different words; a repeated word is drawn again."""
         vocab, short, long = self.words
         if short == long == 1:
             return [(vocab + 1 + token,) for token in rng.permutation(vocab)[:n].tolist()]
@@ -196,7 +196,7 @@ class Depo(TokenTask):
             yield at, node, asked
 
     def label_all(self, x: np.ndarray) -> np.ndarray:
-        """As the base class says; refuses inputs that are none. The last answer may be cut."""
+        """As the base class says; refuses arrays that are no inputs of the task. The last answer may be cut."""
         return self._filled(x, lambda tokens: ((at, node) for at, node, _ in self._answers(tokens)), IGNORED)
 
     def _filled(

@@ -27,7 +27,7 @@ PAIRS = "()[]{}<>"
 MAX_WHOLE = 2**16
 
 MIN_SHARE = 0.05
-"""Least share of the strings that must be no longer than they may be; the others are drawn again."""
+"""Smallest allowed share of strings that are short enough; longer strings are drawn again."""
 
 
 @registry.register("dyck")
@@ -219,7 +219,7 @@ class Dyck(TokenTask):
 
 @functools.lru_cache(maxsize=64)
 def _share_within(lengths: tuple[int, int], most: int, stay: float) -> float:
-    """Share of the strings that end at no fewer tokens than the first length that end at no more than the second."""
+    """Among the strings with at least ``lengths[0]`` tokens, the share of those with at most ``lengths[1]`` tokens."""
     least, greatest = lengths
     opened, closed = np.zeros((2, most + 1))  # probability of each depth, by what the last bracket did
     opened[1] = 1.0

@@ -40,7 +40,7 @@ class FlipFlop(TokenTask):
 
     group: ClassVar[str] = "state"
     presets: ClassVar[Presets] = {
-        # What counts is the sparse test, on which good models err seldom: many test samples.
+        # The sparse test matters most. Good models rarely make errors on it, so there are many test samples.
         "small": {
             "instructions": 128,
             "clean": True,

@@ -25,8 +25,9 @@ GRID = {"law": "grid", "value_tokens": 2, "letters": 8}
 class FuzzyRecall(UniformTask):
     """As ``noisy-recall``, without noise, with keys and values of several adjacent tokens.
 
-    Keys and values are made of different tokens. A key keeps its value in the sample. Labelled are the values of keys
-    seen before: their first token at the key's last token, each further one at the value's token before it.
+    Keys and values are made of different tokens. A key keeps its value in the sample. If a key was
+    seen before, its value is labelled: the first token at the key's last token, each further one at the value token
+    before it.
 
     ``law="mad"``: with n = ``vocab`` - 1, K = ``key_tokens``, W = ``value_tokens`` and L = ``length``, keys are ordered
     tuples of distinct tokens of 0..n//2-1, values of n//2..n-1, and n is padding. In training every pair has a key of
@@ -234,7 +235,7 @@ class FuzzyRecall(UniformTask):
         return found
 
     def _alike(self, x: np.ndarray, letters: int) -> np.ndarray:
-        """The value of a key drawn at random among those seen that end in the same letters."""
+        """The value of a random key among the earlier keys that end in the same letters."""
         random = np.random.default_rng(0)
         guess = np.zeros(x.shape, dtype=np.int64)
         for row, tokens in zip(guess, x.tolist(), strict=True):

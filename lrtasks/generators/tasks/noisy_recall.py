@@ -200,7 +200,7 @@ class NoisyRecall(UniformTask):
 
 
 def _one_of(key: np.ndarray, there: np.ndarray, keys: int, u: np.ndarray) -> np.ndarray:
-    """A key uniform among those of ``key`` where ``there`` is True, of all if it is True nowhere; ``(batch,)``."""
+    """A key drawn uniformly from ``key`` where ``there`` is True, or from all if it is True nowhere; ``(batch,)``."""
     present = np.zeros((len(key), keys), dtype=bool)
     row, slot = np.nonzero(there)
     present[row, key[row, slot]] = True

@@ -41,7 +41,7 @@ class Recall(TokenTask):
     group: ClassVar[str] = "retrieval"
     grows: ClassVar[tuple[str, ...]] = ("length",)
     presets: ClassVar[Presets] = {
-        # Fresh samples, unlike the papers' 2,000: at this size those are learned by heart.
+        # Fresh samples, not the papers' 2,000 samples: models of this size memorise those.
         "small": {"length": 64, **budget(batch_size=64, steps=1500)},
         # Focus and Hyena papers: 2,000 samples, 200 epochs of 62 batches of which 10 warm up, about 500 test sequences.
         "paper": {
@@ -133,7 +133,7 @@ class Recall(TokenTask):
     def baselines(self) -> Mapping[str, Baseline]:
         """The most frequent answer and, from length 256, the answer looked up in the last 64 tokens alone.
 
-        The latter says how local the samples are; in shorter samples it sees so much that it is the solution itself.
+        The second baseline shows how local the samples are. In shorter samples, its window covers almost everything.
         """
         answers = MajorityClass(self.vocab, lambda x: x[np.arange(len(x)), _last_occurrence(x)[0] + 1])
         local = {f"window-{WINDOW}": self.rule(window_lookup)} if self.length >= 4 * WINDOW else {}

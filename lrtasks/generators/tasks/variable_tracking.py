@@ -156,7 +156,7 @@ class VariableTracking(UniformTask):
         return y
 
     def _read(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each statement: the value assigned or -1, hops from its constant, statements since the source's."""
+        """For each statement: the assigned value or -1, hops from its constant, statements since the source was set."""
         target, source = x[:, ::2], x[:, 1::2]
         rows = np.arange(len(x))
         now = np.stack([np.full((len(x), self.variables), fill) for fill in (-1, 0, 0)])  # value, hops, time
@@ -171,7 +171,7 @@ class VariableTracking(UniformTask):
         return found[0], found[1], found[2]
 
     def _resolved(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of each question: the token at the end of its chain, and the statements on the way, less one."""
+        """For each question: the token at the end of its chain, and the number of statements in between, minus one."""
         end = 2 * self._statements
         leads = np.tile(
             np.arange(self.input.width), (len(x), 1)

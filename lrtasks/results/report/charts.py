@@ -17,7 +17,7 @@ from lrtasks.results.table import length_of_test
 LOWEST = -0.25
 """Scores below this lie on the lower edge of a chart."""
 DIGITS = 5
-"""Values in the page are rounded to so many digits."""
+"""Values in the page are rounded to this number of digits."""
 
 
 @functools.cache

@@ -276,7 +276,7 @@ def _namer() -> Callable[..., str]:
 
 
 def two_digits(value: float | None) -> str:
-    """A scaled score; one far below the floor is of no use beyond -1.
+    """A scaled score with two digits; any score below -1 is shown as ``< -1``.
 
     >>> two_digits(0.987), two_digits(-69.0), two_digits(None)
     ('0.99', '< -1', '')

@@ -1,4 +1,4 @@
-"""The page: templates filled in, style and scripts put inside, and nothing allowed in but these; the heat map as SVG.
+"""The page: filled templates with style and scripts inside, and a policy that allows nothing else; the heat map as SVG.
 
 Both ramps of colours get steadily darker or steadily lighter, so that they are read in grey and by colour-blind readers
 as well. The heat map alone follows the reader's dark or light setting.

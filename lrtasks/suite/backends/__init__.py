@@ -48,7 +48,7 @@ class Failure:
 
 
 Event = Began | Failure | None
-"""``None``: the process has ended well, and the record says how."""
+"""``None``: the process has ended without an error; the record has the status of the run."""
 
 
 @dataclass(frozen=True)

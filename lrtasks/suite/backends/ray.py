@@ -47,7 +47,7 @@ class Ray(Backend):
 
 
 class _Tasks(Remote):
-    """Lost tasks are repeated here: Ray would repeat them without a limit and without a word."""
+    """Lost tasks are repeated here, since Ray would repeat them without a limit and without a message."""
 
     def __init__(self, ray: Any, backend: Ray, jobs: Sequence[Job]) -> None:
         super().__init__(jobs)

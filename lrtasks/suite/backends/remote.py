@@ -56,7 +56,7 @@ class Remote:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
         self.running: dict[Any, int] = {}
-        """Number of each job that is queued or goes on, by what stands for it."""
+        """Numbers of the jobs that are queued or running, by the object that represents the job."""
         self._begun: Counter[int] = Counter()
         self._due: dict[int, tuple[Report, float]] = {}
         for job in jobs:
@@ -113,7 +113,7 @@ class Remote:
 
 
 def _wait_until_free(lock: Path) -> None:
-    """Wait for an earlier process of the same run that does not know yet that its machine was given up."""
+    """Wait until an earlier process of the same run has ended: its machine was cut off, but it may still be running."""
     last = time.monotonic() + SECONDS_TO_LET_GO
     while time.monotonic() < last:
         try:
