@@ -22,11 +22,10 @@ import functools
 import hashlib
 import itertools
 import json
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from lrtasks.config import Presets, parameter, parse_assignment
 from lrtasks.errors import UsageError, unknown
@@ -34,7 +33,7 @@ from lrtasks.models import registry
 from lrtasks.models.attention import Transformer
 from lrtasks.models.base import ModelConfig
 from lrtasks.models.factory import stack_of
-from lrtasks.models.ops.layers import ShortConv, check_canon
+from lrtasks.models.ops.layers import Recurrent, ShortConv, check_canon
 from lrtasks.models.recurrent import PAPER, SMALL, GatedStack, RecurrentConfig
 from lrtasks.models.rwkv7 import RWKV7, RWKV7Stack
 from lrtasks.registry import load_object, source_digest
@@ -59,16 +58,35 @@ class Window(Attention):
 
 @dataclass(frozen=True)
 class ShortConvolution(ModelConfig):
-    """A short convolution and SiLU."""
+    """A short convolution and SiLU, or a gated one without SiLU."""
 
     name = "short-conv"
 
     taps: int = parameter(4, "taps of the convolution", at_least=1, at_most=1024)
     bias: bool = parameter(False, "add a number per channel")
+    gate: bool = parameter(False, "multiply by a linear map of the input, in place of SiLU")
 
-    def mixer(self, length: int, causal: bool) -> ShortConv:
+    def mixer(self, length: int, causal: bool) -> Recurrent:
         self.require_causal(causal)
+        if self.gate:
+            return GatedShortConv(self.d_model, self.taps, bias=self.bias)
         return ShortConv(self.d_model, self.taps, bias=self.bias)
+
+
+class GatedShortConv(Recurrent):
+    """``conv(x) * (W x + b)`` on ``(batch, length, d_model)``: the first layer of zoology's models for recall."""
+
+    def __init__(self, d_model: int, taps: int, *, bias: bool) -> None:
+        super().__init__()
+        self.conv = ShortConv(d_model, taps, bias=bias, activation="none")
+        self.gate = nn.Linear(d_model, d_model)
+
+    def initial_state(self, batch: int) -> Tensor:
+        return self.conv.initial_state(batch)
+
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        y, state = self.conv.run(x, state, mask)
+        return y * self.gate(x), state
 
 
 PARTS: dict[str, type[ModelConfig]] = {part.name: part for part in (Attention, Window, ShortConvolution)}
@@ -87,6 +105,8 @@ class Hybrid(GatedStack):
     (arXiv:2412.06464), Kimi Linear (arXiv:2510.26692), Based (arXiv:2402.18668), xLSTM (arXiv:2405.04517), Zoology
     (arXiv:2312.04927), and the canon layers of Allen-Zhu (arXiv:2512.17351).
     """
+
+    version: ClassVar[int] = 2
 
     presets: ClassVar[Presets] = {
         # Neither this one nor "paper" has settings of mixers, which would not fit other layers.
@@ -107,8 +127,18 @@ class Hybrid(GatedStack):
             "hyper": ("linear_attention.feature_dim=16", "linear_attention.feature_map=taylor", "window.window=64"),
         },
         # Only the blocks of the scalar memory have a feed-forward map.
-        "xlstm-7-1": {**SMALL, "layers": "mlstm:7,slstm:1", "mlp": False, "hyper": ("slstm.mlp=true",)},
-        "zoology": {**SMALL, "layers": "short-conv:1,attention:1", "mlp": False},
+        "xlstm-7-1": {
+            **SMALL,
+            "layers": "mlstm:7,slstm:1",
+            "mlp": False,
+            "hyper": ("slstm.mlp=true", "slstm.mlp_width=83"),
+        },
+        "zoology": {
+            **SMALL,
+            "layers": "short-conv:1,attention:1",
+            "mlp": False,
+            "hyper": ("short_conv.gate=true", "short_conv.taps=3"),
+        },
         "paper": {**PAPER, "layers": "gated-deltanet:3,attention:1"},
     }
 
@@ -142,8 +172,9 @@ class Hybrid(GatedStack):
                 raise UsageError(f"{self.name}: hyper must be NAME.PARAMETER=VALUE, found {text!r}")
             if prefix not in labels:
                 raise unknown(f"mixer in {text!r}; layers={self.layers} has no", prefix, labels)
-        for name, count in Counter(names).items():
-            self._part(name, count)
+        parts = [self._part(name, len(names)) for name in labels.values()]
+        if "B" in self.canon and not any(isinstance(part, Transformer) for part in parts):
+            raise UsageError(f"{self.name}: canon site B needs a layer of attention, found layers={self.layers}")
 
     def sequence(self) -> list[str]:
         """Names of the mixers, one for each layer.
@@ -170,21 +201,20 @@ class Hybrid(GatedStack):
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         names = self.sequence()
-        parts = {name: self._part(name, count) for name, count in Counter(names).items()}
-        before: Counter[str] = Counter()
+        parts = {name: self._part(name, len(names)) for name in names}
         blocks: list[nn.Module] = []
-        for name in names:
-            blocks += self._layer(parts[name], before[name], input, causal)
-            before[name] += 1
+        for index, name in enumerate(names):
+            blocks += self._layer(parts[name], index, name not in names[:index], input, causal)
         # v of the first of these layers goes to the others
         return [RWKV7Stack(blocks)] if any(isinstance(part, RWKV7) for part in parts.values()) else blocks
 
-    def _layer(self, part: ModelConfig, index: int, input: Spec, causal: bool) -> list[nn.Module]:
-        """The blocks of one layer: the layer ``index`` of its kind."""
+    def _layer(self, part: ModelConfig, index: int, first: bool, input: Spec, causal: bool) -> list[nn.Module]:
+        """The blocks of the layer ``index`` of the stack, which may be the ``first`` one of its kind."""
         stack: GatedStack = self
         if isinstance(part, RecurrentConfig):
             part.require_causal(causal)
-            mixer, stack = part.layer(index), part
+            mixer = part.layer(index, first) if isinstance(part, RWKV7) else part.layer(index)
+            stack = part
         elif type(part).mixer is ModelConfig.mixer:
             return part.blocks(input, causal)
         else:
@@ -194,8 +224,11 @@ class Hybrid(GatedStack):
         feedforward = functools.partial(stack.feedforward, index) if stack.mlp else None
         return part.layer_blocks(mixer, feedforward, self.canon)
 
-    def _part(self, name: str, count: int) -> ModelConfig:
-        """The model that has ``count`` layers of the mixer ``name``, with what the stack has and ``hyper`` says."""
+    def _part(self, name: str, layers: int) -> ModelConfig:
+        """The model of the mixer ``name`` with the stack's settings and those in ``hyper``.
+
+        Its number of layers is that of the stack, ``layers``: the start of some mixers depends on it.
+        """
         given = dict(parse_assignment(text) for text in self.hyper)
         own = {key.partition(".")[2]: value for key, value in given.items() if key.partition(".")[0] == _label(name)}
         for taken in ("layers", "d_model", "canon"):
@@ -211,7 +244,7 @@ class Hybrid(GatedStack):
         elif issubclass(cls, Transformer):
             shared["canon"] = "B" if "B" in self.canon else ""
         blockwise = cls.mixer is ModelConfig.mixer and not issubclass(cls, RecurrentConfig)
-        return cls.make(**{**shared, "layers": 1 if blockwise else count, **own})
+        return cls.make(**{**shared, "layers": 1 if blockwise else layers, **own})
 
 
 STACK = ("d_model", "norm", "prenorm", "dropout", "allow_batch_norm")

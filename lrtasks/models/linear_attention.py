@@ -56,7 +56,7 @@ DIVISOR = 16
 
 def elu_features(x: Tensor) -> Tensor:
     """``elu(x) + 1``, always positive."""
-    return F.elu(x) + 1
+    return torch.where(x > 0, x + 1, x.clamp_max(0).exp())  # elu(x) + 1 would lose the digits of small values
 
 
 def taylor_features(x: Tensor) -> Tensor:
@@ -250,7 +250,9 @@ class GLA(KernelConfig):
     conv: bool = parameter(False, "short convolutions of queries, keys and values")
 
     def check(self) -> None:
-        self.widths()
+        d_key, _ = self.widths()
+        if self.decay == "fixed":
+            self.divided(d_key, 2, "the pairs of rotary positions, 2 wide,")
 
     def layer(self, index: int) -> GLALayer:
         return GLALayer(self)
@@ -283,8 +285,3 @@ class RetNet(GLA):
     decay: Literal["channel", "head", "fixed"] = parameter(
         "fixed", "one decay per key channel, per head, or fixed ones per head"
     )
-
-    def check(self) -> None:
-        d_key, _ = self.widths()
-        if self.decay == "fixed":
-            self.divided(d_key, 2, "the pairs of rotary positions, 2 wide,")

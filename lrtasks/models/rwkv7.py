@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
+from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import Block, ResidualBlock, Stack, streaming
 from lrtasks.models.ops import fla
@@ -76,9 +77,10 @@ class RWKV7Layer(RecurrentLayer):
     Args:
         config: the hyper-parameters.
         index: of this layer in the stack, from 0.
+        first: whether this is the first layer of its kind, whose values go to the others.
     """
 
-    def __init__(self, config: RWKV7, index: int) -> None:
+    def __init__(self, config: RWKV7, index: int, first: bool) -> None:
         super().__init__()
         d_model, heads, layers = config.d_model, config.heads, config.layers
         self.heads, self.allow_neg_eigval = heads, config.allow_neg_eigval
@@ -105,7 +107,9 @@ class RWKV7Layer(RecurrentLayer):
         self.w_lora = LowRank(d_model, rank_w, torch.tanh, decay)
         self.a_lora = LowRank(d_model, rank_a, nn.Identity(), -0.19 + 0.3 * zigzag + 0.4 * (line - 0.5))
         self.v_lora = (
-            LowRank(d_model, rank_v, nn.Identity(), 0.73 - 0.4 * (line - 0.5)) if config.v_residual and index else None
+            LowRank(d_model, rank_v, nn.Identity(), 0.73 - 0.4 * (line - 0.5))
+            if config.v_residual and not first
+            else None
         )
         self.g_lora = LowRank(d_model, rank_g, torch.sigmoid, None)
         self.g_norm = nn.GroupNorm(heads, d_model, eps=width * 1e-5)
@@ -256,10 +260,12 @@ class RWKV7(KernelConfig):
     channel_mixing: bool = parameter(False, "RWKV's own feed-forward map instead of the gated one")
 
     def check(self) -> None:
-        self.divided(self.d_model, self.heads, "heads")
+        if self.divided(self.d_model, self.heads, "heads") < 2:
+            raise UsageError(f"rwkv7: heads must be at most d_model / 2 ({self.d_model // 2}), found {self.heads}")
 
-    def layer(self, index: int) -> RWKV7Layer:
-        return RWKV7Layer(self, index)
+    def layer(self, index: int, first: bool | None = None) -> RWKV7Layer:
+        """As the base class says; ``first``: whether it is the first of its kind (by default, if it is the first)."""
+        return RWKV7Layer(self, index, index == 0 if first is None else first)
 
     def feedforward(self, index: int) -> nn.Module:
         if self.channel_mixing:

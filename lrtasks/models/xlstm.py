@@ -30,9 +30,9 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
-from lrtasks.models.ops.chunked import full_precision, hide
+from lrtasks.models.ops.chunked import full_precision, hide, over_positions
 from lrtasks.models.ops.layers import ShortConv
-from lrtasks.models.ops.xlstm import mlstm, mlstm_start, slstm, slstm_start, slstm_step
+from lrtasks.models.ops.xlstm import SLSTMState, mlstm, mlstm_start, slstm, slstm_start, slstm_step
 from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer
 
 BLOCK = 4
@@ -151,17 +151,35 @@ class SLSTMLayer(RecurrentLayer):
         start = slstm_start(self.bias.new_empty(batch, *self.bias.shape, dtype=dtype))
         return start, None if self.conv1d is None else self.conv1d.initial_state(batch)
 
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        before = None if self.conv1d is None else self.conv1d.initial_state(len(x))
+        h: Tensor = self.group_norm(slstm(self._slots(hide(x, mask), before)[0], self.R, mask))
+        return h
+
     def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        x, (memory, before) = hide(x, mask), state
+        memory, before = state
+        slots, before = self._slots(hide(x, mask), before)
+
+        def step(x_t: Tensor, last: SLSTMState) -> tuple[Tensor, SLSTMState]:
+            return slstm_step(x_t, self.R, last)
+
+        def step_if(x_t: Tensor, valid: Tensor, last: SLSTMState) -> tuple[Tensor, SLSTMState]:
+            h, new = step(x_t, last)
+            valid = valid[:, None, None]
+            return h * valid, SLSTMState(*(torch.where(valid, a, b) for a, b in zip(new, last, strict=True)))
+
+        inputs = (slots,) if mask is None else (slots, mask)
+        h, memory = over_positions(step if mask is None else step_if, inputs, memory)
+        return self.group_norm(h), (memory, before)
+
+    def _slots(self, x: Tensor, before: Any) -> tuple[Tensor, Any]:
+        """The slots of :func:`slstm`, and the state of the convolution after them."""
         gated = x
         if self.conv1d is not None:
             gated, before = self.conv1d.run(x, before)
         maps = ((self.input_i, gated), (self.input_f, gated), (self.input_z, x), (self.input_o, x))
         slots = torch.unflatten(torch.stack([slot(value) for slot, value in maps], -2), -1, (self.heads, -1))
-        if x.shape[1] > 1 or mask is not None:
-            return self.group_norm(slstm(slots + self.bias, self.R, mask)), None
-        h, memory = slstm_step(slots[:, 0] + self.bias, self.R, memory)
-        return self.group_norm(h).unsqueeze(1), (memory, before)
+        return slots + self.bias, before
 
 
 @registry.register("mlstm")
@@ -196,7 +214,8 @@ class MLSTM(RecurrentConfig):
     @property
     def inner(self) -> int:
         """Width of the memory's inputs."""
-        return math.ceil(self.expand * self.d_model / self.round_up) * self.round_up
+        # less than the rounding error of a quotient such as 116 / 56, which would add a whole multiple
+        return math.ceil(self.expand * self.d_model / self.round_up - 1e-9) * self.round_up
 
 
 @registry.register("slstm")
@@ -210,7 +229,7 @@ class SLSTM(RecurrentConfig):
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 124},
         "state-tracking": {**TRACKING, "heads": 4, "conv": False},
-        "paper": {**PAPER, "heads": 4, "conv": False},
+        "paper": {**PAPER, "heads": 4, "conv": False, "mlp_width": 166},
     }
     function: ClassVar[Literal["silu", "gelu"]] = "gelu"
 

@@ -121,7 +121,8 @@ def own(tmp_path: Path) -> Path:
         ("mamba:1,window:1", {"window.heads": 2, "window.window": 5}),
         ("dlr:1,seqboat:1,longvq:1", {"dlr.d_state": 6, "seqboat.window": 5, "longvq.codebook": 7}),
         ("hyena:1,lrtasks.models.attention:Attention:1", {"hyena.filter_width": 8, "Attention.heads": 2}),
-        ("rwkv7:1,short-conv:1,rwkv7:1", {"rwkv7.heads": 2, "mlp": False}),
+        ("rwkv7:1,short-conv:1,rwkv7:1", {"rwkv7.heads": 2, "mlp": False, "short-conv.gate": True}),
+        ("short-conv:1,rwkv7:2", {"rwkv7.heads": 2}),
         ("gla:1,rwkv7:2,attention:1", {"canon": "ABCD", "gla.heads": 2, "rwkv7.heads": 2, "attention.heads": 2}),
         ("mlstm:1,slstm:1,lstm:1", {"slstm.mlp": True, "mlp": False, "slstm.heads": 2}),
         ("rglru:1,transformer:1", {"prenorm": False, "norm": "layer", "transformer.positions": "alibi"}),
@@ -130,6 +131,29 @@ def own(tmp_path: Path) -> Path:
 def test_mixed_stacks_conform(layers: str, hyper: dict[str, Any]) -> None:
     """Causality, padding, streaming as in parallel, and gradients."""
     check_model("hybrid", input=SIGNAL, target=SIGNAL, dtype=torch.float64, d_model=8, layers=layers, **hyper)
+
+
+def test_a_start_that_depends_on_the_depth_counts_all_layers_of_the_stack() -> None:
+    """Standard deviations and biases of the sources count layers of a whole model, not those of one kind."""
+    stack = built("mlstm:7,slstm:1", mlp=False, **{"slstm.heads": 1})
+    alone = registry.get("slstm").make(d_model=8, layers=8, heads=1).layer(7)
+    assert torch.equal(stack.blocks[-1].mixer.bias, alone.bias)
+    assert not torch.equal(alone.bias, registry.get("slstm").make(d_model=8, layers=8, heads=1).layer(0).bias)
+    std = torch.cat([block.mixer.proj_down.weight.flatten() for block in list(stack.blocks)[:7]]).std().item()
+    assert std == pytest.approx(2 / (8 * 8**0.5), rel=0.1)
+    rwkv = built("gla:1,rwkv7:2", mlp=False, **{"gla.heads": 2, "rwkv7.heads": 2}).blocks[0].blocks
+    assert [layer.mixer.v_lora is None for layer in list(rwkv)[1:]] == [True, False]
+    assert [round(layer.mixer.g_norm.weight[0].item(), 4) for layer in list(rwkv)[1:]] == [
+        round((number / 3) ** 0.7, 4) for number in (2, 3)
+    ]
+
+
+def test_a_gated_short_convolution() -> None:
+    conv = built("short-conv:1", mlp=False, **{"short-conv.gate": True, "short-conv.taps": 3}).blocks[0].mixer
+    x = torch.randn(2, 5, 8)
+    padded = nn.functional.pad(x, (0, 0, 2, 0))
+    summed = sum(padded[:, tap : tap + 5] * conv.conv.weight[:, 0, tap] for tap in range(3))
+    assert torch.allclose(conv(x), summed * (x @ conv.gate.weight.T + conv.gate.bias), atol=1e-6)
 
 
 def test_a_stack_may_look_ahead_if_its_mixers_do() -> None:
@@ -149,7 +173,7 @@ def test_a_stack_may_look_ahead_if_its_mixers_do() -> None:
         ("kimi", "DeltaLayer DeltaLayer DeltaLayer MultiHeadAttention"),
         ("based", "LinearAttentionLayer MultiHeadAttention"),
         ("xlstm-7-1", "MLSTMLayer " * 7 + "SLSTMLayer"),
-        ("zoology", "ShortConv MultiHeadAttention"),
+        ("zoology", "GatedShortConv MultiHeadAttention"),
     ],
 )
 def test_named_presets(preset: str, kinds: str) -> None:
@@ -237,6 +261,7 @@ def test_mixers_of_the_users(own: Path) -> None:
         ({"layers": "gla:1", "gla.layers": 2}, "belongs to the whole stack"),
         ({"layers": "gla:1", "hyper": ("heads=2",)}, "NAME.PARAMETER=VALUE"),
         ({"layers": "gla:1", "canon": "X"}, "letters ABCD"),
+        ({"layers": "gla:1", "canon": "AB"}, "canon site B needs a layer of attention"),
     ],
 )
 def test_bad_input_is_told_in_one_line(hyper: dict[str, Any], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from lrtasks.errors import UsageError
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.models import build, names, registry
 from lrtasks.models.base import Backbone, offered, state_bytes
+from lrtasks.models.linear_attention import elu_features
 from lrtasks.models.ops.layers import ShortConv
 from lrtasks.models.recurrent import RecurrentConfig
 from lrtasks.spec import Spec
@@ -42,6 +44,51 @@ def test_refuses_to_look_ahead(name: str) -> None:
 def test_refuses_widths_that_do_not_divide_into_heads(name: str) -> None:
     with pytest.raises(UsageError, match="heads must divide"):
         registry.get(name).make(d_model=64, heads=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "message"),
+    [
+        ("gla", {"d_model": 24, "heads": 4, "decay": "fixed"}, "2 wide"),
+        ("rwkv7", {"d_model": 4, "heads": 4}, "heads must be at most d_model / 2"),
+    ],
+)
+def test_refuses_heads_that_are_too_narrow(name: str, hyper: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        registry.get(name).make(**hyper)
+
+
+def test_the_inner_width_of_mlstm_is_not_rounded_up_by_the_error_of_a_quotient() -> None:
+    assert registry.get("mlstm").make(d_model=56, expand=116 / 56, round_up=4).inner == 116
+    assert registry.get("mlstm").make(d_model=56, expand=117 / 56, round_up=4).inner == 120
+
+
+def test_features_of_negative_keys_keep_their_digits() -> None:
+    x = torch.tensor([-18.0, -1.0, 0.0, 2.0])
+    assert torch.allclose(elu_features(x), torch.tensor([math.exp(-18), math.exp(-1), 1.0, 3.0]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in RECURRENT if name != "mamba3"])
+def test_a_sequence_in_two_parts_is_as_in_one(name: str) -> None:
+    """A layer starts from the state that it is given, and leaves the state after its last position."""
+    layer = model(name).double().eval().blocks[0]
+    mixer = getattr(layer, "blocks", [layer])[0].mixer
+    x = torch.randn(2, 11, 8, dtype=torch.float64)
+    with torch.no_grad():
+        before, state = mixer.run(x[:, :4], mixer.initial_state(2))
+        after, _ = mixer.run(x[:, 4:], state)
+        assert gap(torch.cat((before, after), 1), mixer(x)) < 1e-9
+
+
+def test_slstm_from_a_state_skips_padding() -> None:
+    mixer = model("slstm").double().eval().blocks[0].mixer
+    x, mask = torch.randn(2, 11, 8, dtype=torch.float64), torch.ones(2, 11, dtype=torch.bool)
+    mask[0, 7:] = False
+    with torch.no_grad():
+        found, (memory, _) = mixer.run(x, mixer.initial_state(2), mask)
+        assert gap(found, mixer(x, mask)) < 1e-9
+        (at_7, _) = mixer.run(x[:1, :7], mixer.initial_state(1))[1]
+    assert all(gap(own[:1], other) < 1e-9 for own, other in zip(memory, at_7, strict=True))
 
 
 @pytest.mark.parametrize("name", RECURRENT)
