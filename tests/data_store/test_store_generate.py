@@ -77,6 +77,7 @@ def test_any_number_of_workers_gives_the_same_bytes(
     assert verify(str(tmp_path / "3")) == []
 
 
+@pytest.mark.e2e
 def test_a_task_of_a_users_file_works_in_other_processes(tmp_path: Path) -> None:
     """Its class has no name that another process can import."""
     from plugin_packages import WAVE  # processes that import this module do not see its folder
@@ -147,6 +148,7 @@ def test_a_second_run_says_so_and_stops(tmp_path: Path) -> None:
         process.wait()
 
 
+@pytest.mark.e2e
 def test_interrupt_ends_workers_and_keeps_shards(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     code = (
@@ -167,6 +169,7 @@ def test_interrupt_ends_workers_and_keeps_shards(tmp_path: Path) -> None:
     assert not (folder / "manifest.json").exists() and list(folder.glob("*.parquet"))
 
 
+@pytest.mark.e2e
 def test_workers_end_when_the_main_process_is_killed(tmp_path: Path) -> None:
     process = start_writing(tmp_path / "set", 2)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from quick_runs import outcome
 
 from lrtasks.results import read_records
@@ -22,6 +23,7 @@ def outcome_below(out: Path) -> dict[str, object]:
     return outcome(record)
 
 
+@pytest.mark.e2e
 def test_a_killed_run_ends_as_an_unbroken_one(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, str(HERE.parent / "killing.py"), str(tmp_path)]
