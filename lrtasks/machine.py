@@ -18,6 +18,8 @@ ALLOCATOR = ("MALLOC_", "GLIBC_TUNABLES")
 """Prefixes of the environment variables that set glibc's allocator."""
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Numbers of options in glibc's ``malloc.h``."""
+MAX_WORKERS = 1024
+"""Background processes of one command."""
 ELEMENTS_PER_THREAD = 1 << 18
 """With fewer numbers in an array, a second thread takes 20 to 45 % more CPU time and gains nothing."""
 

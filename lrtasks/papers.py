@@ -29,7 +29,7 @@ class Paper:
 @functools.cache
 def papers() -> dict[str, Paper]:
     """All known papers by arXiv number."""
-    listed = tomllib.loads(resources.files("lrtasks").joinpath("papers.toml").read_text())
+    listed = tomllib.loads(resources.files("lrtasks").joinpath("papers.toml").read_text(encoding="utf-8"))
     return {number: Paper(number, *entry) for number, entry in listed.items()}
 
 

@@ -202,21 +202,24 @@ def _from_schema_1(content: dict[str, Any]) -> dict[str, Any]:
     return {"digest": "", **content, "schema": SCHEMA}
 
 
-def read_records(folder: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
+def read_records(folder: Path | str) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
     """Read all records below ``folder``, sorted by path; links to folders are followed, each folder is read once.
 
     A run whose process was killed has the status ``interrupted`` here, whatever its file says.
 
     Returns:
-        ``(folder, record)`` pairs, and one line for each file that could not be read: a damaged record hides no other.
+        ``(folder, record)`` pairs, and one line for each file or folder that could not be read: a damaged record hides
+        no other.
 
     Raises:
         UsageError: if there is no such folder.
     """
+    folder = Path(folder)
     if not folder.exists():
         raise UsageError(f"no results folder at {folder}")
-    found, problems = [], []
-    for file in sorted(_files(folder)):
+    found: list[tuple[Path, RunRecord]] = []
+    problems: list[str] = []
+    for file in sorted(_files(folder, problems)):
         try:
             record = read_record(file)
         except UsageError as error:
@@ -280,10 +283,14 @@ def _load(file: Path) -> Any:
         raise UsageError(f"{file} is damaged and cannot be read as JSON: {error}") from None
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """The records below ``folder``."""
+def _files(folder: Path, problems: list[str]) -> Iterator[Path]:
+    """The records below ``folder``; adds a line to ``problems`` for each folder that cannot be read."""
     seen = set()
-    for place, below, files in os.walk(folder, followlinks=True):
+
+    def note(error: OSError) -> None:
+        problems.append(f"the folder {error.filename} cannot be read ({error.strerror})")
+
+    for place, below, files in os.walk(folder, onerror=note, followlinks=True):
         found = Path(place).stat()
         identity = (found.st_dev, found.st_ino)
         if identity in seen:  # two links lead here, or one that leads back

@@ -75,7 +75,7 @@ def read_measurement(file: Path) -> dict[str, Any]:
         UsageError: if it is damaged or of another schema.
     """
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} is damaged and cannot be read as a measurement: {error}; remove it") from None
     if not isinstance(content, dict) or set(content) != KEYS or content["schema"] != SCHEMA:
@@ -187,7 +187,7 @@ class Report:
 
         ``against_unfused`` is our ratio to the unfused Transformer, if the paper's ratio is to a Transformer.
         """
-        papers = tomllib.loads((resources.files("lrtasks.bench") / "papers.toml").read_text())["ratios"]
+        papers = tomllib.loads((resources.files("lrtasks.bench") / "papers.toml").read_text(encoding="utf-8"))["ratios"]
         found = []
         for paper in papers:
             length = min(self._lengths, key=lambda each: abs(math.log(each / paper["length"])))

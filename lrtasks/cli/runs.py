@@ -239,6 +239,8 @@ def sweep(
     if "," in task:
         raise UsageError(f"sweep takes one task, found {task}; several: lrtasks suite --models {models} --tasks {task}")
     chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
+    if not 0 < solved <= 1:
+        raise UsageError(f"--solved must be above 0 and at most 1, found {solved:g}")
     return carry_out(suite_from_options(context, chosen, how.pop("given")), solved=solved, **how)
 
 
@@ -299,6 +301,9 @@ def profile(
         raise UsageError(f"a profile takes one value of {name}, found several")
     selected = _selected(wanted, "val" if wanted.varied else None)
     if dry_run:
+        from lrtasks.suite.expand import require_comparable
+
+        require_comparable(wanted.runs)
         return _print_wanted(wanted, selected, folder, device=device, as_json=as_json)
     runs, records, failed = run_wanted(wanted, folder, selected, backend=place, time_limit=time_limit, device=device)
     from lrtasks.files import write_output

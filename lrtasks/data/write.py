@@ -42,7 +42,7 @@ from lrtasks.data.read import find_problems
 from lrtasks.data.store import HIDDEN, LOCK, GenerationError, Store, partial_of
 from lrtasks.errors import UsageError, require_whole, unknown
 from lrtasks.generators.base import SPLITS, Task, stack
-from lrtasks.machine import cores
+from lrtasks.machine import MAX_WORKERS, cores
 from lrtasks.processes import end_with_parent
 from lrtasks.progress import Progress
 from lrtasks.spec import Batch
@@ -52,7 +52,6 @@ LARGEST_SHARD = 1000
 MAX_SAMPLES = 10**8
 MAX_SHARDS = 10**5
 MAX_ATTEMPTS = 1000
-MAX_WORKERS = 1024
 BACKENDS = ("local", "ray")
 RAY_RETRIES = 2
 """How often a shard is begun again after a worker of a Ray cluster was lost."""

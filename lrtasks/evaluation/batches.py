@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import SPLITS, Split, Task
 from lrtasks.generators.randomness import epoch_order
-from lrtasks.machine import cores
+from lrtasks.machine import MAX_WORKERS, cores
 from lrtasks.run_config import RunConfig
 from lrtasks.spec import Batch, misfit
 
@@ -247,12 +247,12 @@ def worker_count(workers: int | str) -> int:
     """Number of background processes: ``"auto"`` leaves one core to the model, up to 8 workers.
 
     Raises:
-        UsageError: for anything but ``"auto"`` or a whole number of at least 0.
+        UsageError: for anything but ``"auto"`` or a whole number in 0..1024.
     """
     if workers == "auto":
         return max(1, min(8, cores() - 1))
-    if not isinstance(workers, int) or workers < 0:
-        raise UsageError(f"workers must be 'auto' or a whole number of at least 0, found {workers!r}")
+    if not isinstance(workers, int) or not 0 <= workers <= MAX_WORKERS:
+        raise UsageError(f"workers must be 'auto' or a whole number in 0..{MAX_WORKERS}, found {workers!r}")
     return workers
 
 

@@ -266,6 +266,9 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
         signature.bind(*first, **parameters)
     except TypeError as error:
         raise UsageError(f"{label}{signature} cannot be called with {sorted(parameters)}: {error}") from None
+    for name, value in parameters.items():
+        if name in signature.parameters:
+            _require_kind(f"{label}: {name}", value, signature.parameters[name])
     built = target(*first, **parameters)
     if not isinstance(built, nn.Module):
         raise UsageError(f"{label} must give a torch.nn.Module, found {type(built).__name__}")
@@ -273,6 +276,17 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
     if unmade:
         raise UsageError(f"{', '.join(unmade)} of {label} has no shape yet; lazy modules must be called once before")
     return built
+
+
+def _require_kind(what: str, value: Any, entry: inspect.Parameter) -> None:
+    """Raise :class:`UsageError` for a text where the default is a flag or a number, and for no flag where it is one."""
+    if any(kind in str(entry.annotation) for kind in ("str", "Literal", "Any")):
+        return
+    if isinstance(entry.default, bool):
+        if not isinstance(value, bool):
+            raise UsageError(f"{what} must be true or false, found {value!r}")
+    elif isinstance(entry.default, int | float) and isinstance(value, str):
+        raise UsageError(f"{what} must be a number, or null for none, found {value!r}")
 
 
 def _first(target: Any) -> list[str]:

@@ -122,6 +122,32 @@ def test_mistakes_are_told_in_one_line(model: Any, parameters: dict[str, Any], m
     assert "\n" not in str(caught.value)
 
 
+class Flagged(nn.Module):
+    """A mixer with a flag, a number that may be none, and a word."""
+
+    def __init__(self, d_model: int, causal_conv: bool = True, window: int | None = 4, kind: str | int = 1) -> None:
+        super().__init__()
+        self.given = causal_conv, window, kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("causal_conv", "off", "Flagged: causal_conv must be true or false, found 'off'"),
+        ("causal_conv", 0, "Flagged: causal_conv must be true or false, found 0"),
+        ("window", "none", "Flagged: window must be a number, or null for none, found 'none'"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_refused(name: str, value: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        built(Flagged, **{name: value})
+    found: Any = built(Flagged, layers=1, causal_conv=False, window=None, kind="word")
+    assert found.blocks[0].mixer.mixer.given == (False, None, "word")
+
+
 @pytest.mark.parametrize(
     ("output", "found"),
     [

@@ -137,6 +137,23 @@ def test_no_record(tmp_path: Path) -> None:
         read_records(tmp_path / "nowhere")
 
 
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("shut", "open"):
+        (tmp_path / name).mkdir()
+        made().write(tmp_path / name)
+    scan = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "shut":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found, problems = read_records(str(tmp_path))
+    assert [path for path, _ in found] == [tmp_path / "open"]
+    assert problems == [f"the folder {tmp_path / 'shut'} cannot be read (Permission denied)"]
+
+
 def test_one_damaged_record_hides_no_other(tmp_path: Path) -> None:
     seeds = {"a": 2, "c/deep": 1}
     for name, seed in seeds.items():
