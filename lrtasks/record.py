@@ -288,7 +288,8 @@ def _files(folder: Path, problems: list[str]) -> Iterator[Path]:
     seen = set()
 
     def note(error: OSError) -> None:
-        problems.append(f"the folder {error.filename} cannot be read ({error.strerror})")
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # a file, or removed meanwhile
+            problems.append(f"the folder {error.filename} cannot be read ({error.strerror})")
 
     for place, below, files in os.walk(folder, onerror=note, followlinks=True):
         found = Path(place).stat()
