@@ -6,6 +6,7 @@ import contextlib
 import errno
 import inspect
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -28,6 +29,9 @@ from lrtasks.machine import set_process_defaults
 _CommandLineError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 PACKAGE = Path(__file__).parents[1]
+
+_SINGLE_DASH = re.compile(r"-[a-np-zA-Z][\w-]+(=.*)?")
+"""A long option with one dash; it would be read as several short ones, of which h prints the help."""
 
 INTERRUPTED = 130
 """Newer versions of typer return this instead of raising KeyboardInterrupt."""
@@ -87,6 +91,8 @@ def main() -> None:
             getattr(sys, name).reconfigure(errors="replace")  # an output that is not UTF-8 gets "?", no traceback
     warnings.formatwarning = _formatted
     try:
+        for word in filter(_SINGLE_DASH.fullmatch, sys.argv[1:]):
+            raise UsageError(f"unknown option {word}; options other than -o and -h have two dashes: -{word}")
         code = app(args=[word for word in sys.argv[1:] if word != "--debug"], standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:

@@ -18,13 +18,11 @@ from lrtasks.cli.options import (
     complete_models,
     format_option,
     print_tables,
+    require_alone,
 )
 from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
 from lrtasks.progress import Progress
-
-WITH_SHOW = ("show", "out", "form", "as_json")
-"""Options that ``--show`` allows."""
 
 
 def bench(
@@ -64,10 +62,7 @@ def bench(
     """
     form = chosen_format(form, as_json)
     if show:
-        for option in context.command.params:
-            source = context.get_parameter_source(option.name or "")
-            if option.name not in WITH_SHOW and source is not None and source.name == "COMMANDLINE":
-                raise UsageError(f"{option.opts[0]} has no meaning with --show, which prints all that the folder holds")
+        require_alone(context, "show", "prints all that the folder holds", ("out", "form", "as_json"))
         from lrtasks.bench.report import Report, read_measurements
 
         found = read_measurements(out)

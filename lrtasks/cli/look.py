@@ -6,6 +6,7 @@ import inspect
 import math
 import shutil
 import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -101,7 +102,8 @@ def describe(
         cls = model_presets(name) or load_object(name, "model")
         described = _describe("model", name, cls)
         described["parameters"] = describe_parameters(name) or []
-        described["small"] = _size_at_small(name)
+        with redirect_stdout(sys.stderr):
+            described["small"] = _size_at_small(name)
     else:
         raise unknown("task or model", name, [*generators.names(), *models.names(), Budget.name])
     if as_json:
@@ -138,8 +140,9 @@ def preview(
     made = generators.make(task, **{**generators.registry.get(task).preset_values(preset)[0], **given})
     path = out or Path(f"{made.name}.png")
     require_writable(path)
-    style.save(drawn(made, samples=samples, seed=seed), path)
-    text = made.text(made.batch(range(samples), seed), 0)
+    with redirect_stdout(sys.stderr):  # what the code of a task prints does not mix with the result
+        style.save(drawn(made, samples=samples, seed=seed), path)
+        text = made.text(made.batch(range(samples), seed), 0)
     if as_json:
         print_json({"task": made.identity(), "picture": str(path), "text": text})
         return
@@ -163,7 +166,8 @@ def check(
     """
     from lrtasks.check import check_registered
 
-    found = check_registered(name, preset=preset, settings=given_settings(context, settings))
+    with redirect_stdout(sys.stderr):  # what the checked code prints does not mix with the result
+        found = check_registered(name, preset=preset, settings=given_settings(context, settings))
     problems = found["problems"]
     if as_json:
         print_json(found)

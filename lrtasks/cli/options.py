@@ -220,8 +220,8 @@ def task_parameters(context: typer.Context, task: str, settings: Iterable[str] |
     return given
 
 
-def require_names(models: str, tasks: str) -> None:
-    """Check names of models and tasks, with commas or ``all``, without loading torch.
+def require_names(models: str, tasks: str) -> tuple[list[str], list[str]]:
+    """Check names of models and tasks, with commas or ``all``, without loading torch; the names one by one.
 
     Raises:
         UsageError: for an unknown one; close names are suggested.
@@ -229,8 +229,15 @@ def require_names(models: str, tasks: str) -> None:
     from lrtasks import generators
     from lrtasks import models as registered
 
-    registered.registry.select(models)
-    generators.registry.select(tasks)
+    return registered.registry.select(models), generators.registry.select(tasks)
+
+
+def require_alone(context: typer.Context, name: str, why: str, allowed: Sequence[str]) -> None:
+    """Raise :class:`UsageError` if the option ``name`` stands beside one that is not ``allowed``; ``why`` is said."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name not in (name, *allowed) and source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"{option.opts[0]} has no meaning with --{name}, which {why}")
 
 
 def worker_number(text: str) -> int | str:

@@ -23,6 +23,7 @@ from lrtasks.cli.options import (
     format_option,
     print_json,
     print_tables,
+    require_alone,
     require_writable,
     write_file,
 )
@@ -39,6 +40,7 @@ Published = Annotated[
 
 
 def table(
+    context: typer.Context,
     folders: Folders = None,
     form: Annotated[str, format_option()] = "text",
     models: Chosen = "all",
@@ -62,6 +64,8 @@ def table(
 
     Example: lrtasks table runs --format latex -o table.tex
     """
+    if frame is not None:
+        require_alone(context, "frame", "writes all columns of the runs", ("folders", "models", "tasks"))
     form = chosen_format(form, as_json)
     if transpose and form in ("csv", "json"):
         raise UsageError(f"--transpose has no meaning with {form}, which lists single cells")
@@ -211,6 +215,8 @@ def report(
         raise UsageError(f"--heat-map writes SVG; its name must end in .svg, found {heat_map}")
     if heat_map is not None and heat_map.resolve() == out.resolve():
         raise UsageError(f"--out and --heat-map are both {out}")
+    if out.suffix.lower() not in (".html", ".htm") and (out.is_file() or not out.exists()):
+        raise UsageError(f"--out writes HTML; its name must end in .html, found {out}")
     from lrtasks.results.report import heat_map_svg, read_report, render_page
 
     for path in targets:
@@ -250,11 +256,15 @@ def _left_out(problems: Sequence[str]) -> None:
 
 
 def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
-    """The runs whose model and task were chosen: names with commas, or ``all``."""
+    """The runs whose model and task were chosen: names (of models also addresses) with commas, or ``all``."""
     for column, chosen in (("model", models), ("task", tasks)):
-        for name in chosen.split(",") if chosen != "all" else ():
-            if name not in set(runs[column]):
-                raise unknown(column, name, set(runs[column]))
-        if chosen != "all":
-            runs = runs[runs[column].isin(chosen.split(","))]
+        if chosen == "all":
+            continue
+        names = set(runs[column])
+        addresses = set(runs["address"].dropna()) if column == "model" else set[str]()
+        wanted = chosen.split(",")
+        for name in wanted:
+            if name not in names | addresses:
+                raise unknown(column, name, names)
+        runs = runs[runs[column].isin(wanted) | runs["address"].isin(addresses & set(wanted))]
     return runs

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,12 +101,11 @@ def evaluate(
     """
     if not 1 <= seeds <= MOST_SEEDS:
         raise UsageError(f"--seeds must be at least 1 and at most {MOST_SEEDS:,}, found {seeds}")
-    if "," in model or "," in task:
+    if max(map(len, require_names(model, task))) > 1:
         raise UsageError(
             f"eval takes one model and one task, found {model} and {task}; several: lrtasks suite --models {model}"
             f" --tasks {task}"
         )
-    require_names(model, task)
     given = given_settings(context, settings, budget)
     how: dict[str, Any] = {"device": device, "trackers": trackers or ()}
     if select:
@@ -131,7 +131,9 @@ def evaluate(
         raise
     if dry_run:
         return print_plan(configs, out, device=device, as_json=as_json)
-    records = [run(config, workers=worker_number(workers), out=out, overwrite=overwrite, **how) for config in configs]
+    how |= {"workers": worker_number(workers), "out": out, "overwrite": overwrite}
+    with redirect_stdout(sys.stderr):  # what the code of a model prints does not mix with the result
+        records = [run(config, **how) for config in configs]
     if os.environ.get("RANK", "0") != "0":
         pass  # of several processes that torchrun started, the first one prints
     elif as_json:
@@ -236,7 +238,7 @@ def sweep(
 
     An option with commas varies. Example: lrtasks sweep --task shift --models dlr,attention --length 1024,4096,16384
     """
-    if "," in task:
+    if len(require_names(models, task)[1]) > 1:
         raise UsageError(f"sweep takes one task, found {task}; several: lrtasks suite --models {models} --tasks {task}")
     chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
     if not 0 < solved <= 1:

@@ -96,6 +96,9 @@ def evaluate(
     if isinstance(budget, Budget):
         budget = vars(budget)
     owned = {"task": parameters, "model": hyper, "budget": budget}
+    for argument, values in (("parameters", parameters), ("hyper", hyper), ("budget", budget)):
+        if values is not None and not isinstance(values, Mapping):
+            raise UsageError(f"{argument} must be a mapping of names to values, found {values!r}")
     given = {f"{owner}.{key}": value for owner, values in owned.items() for key, value in (values or {}).items()}
     settings = {**given, **settings}
     config = RunConfig.make(task, model, preset=preset, seed=seed, settings=settings, data=data, name=name)
@@ -228,8 +231,10 @@ class _Run:
                     (self.folder / FILE).unlink(missing_ok=True)
                     self.trackers.discard()
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._close("failed", f"{type(error).__name__}: {first_line(error)}")
+                if isinstance(error, SystemExit):
+                    raise RuntimeError("the code of the model or task called sys.exit during the run") from error
                 shortage = _shortage(error)
                 if shortage:
                     raise UsageError(shortage) from error

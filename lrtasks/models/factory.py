@@ -185,8 +185,8 @@ def _of_module(module: nn.Module, parameters: dict[str, Any], name: str) -> Mode
 def _own_model(target: Any, parameters: dict[str, Any]) -> Callable[[Spec, Spec, bool], nn.Module]:
     """A whole model of the user's."""
     if _first(target) != ["input", "target"]:
-        found = str(inspect.signature(target)) if callable(target) else type(target).__name__
-        raise UsageError(f"a model of your own must have the form {FORMS}; found arguments {found}")
+        found = "none, as it has no __init__" if _has_no_arguments(target) else str(inspect.signature(target))
+        raise UsageError(f"a model of your own must have the form {FORMS}; found arguments: {found}")
 
     return lambda input, output, causal: _called(target, parameters, causal, input, output)
 
@@ -296,9 +296,16 @@ def _first(target: Any) -> list[str]:
     except (TypeError, ValueError):
         return []
     names = list(parameters)
+    if _has_no_arguments(target):
+        return []
     if names and parameters[names[0]].kind is inspect.Parameter.VAR_POSITIONAL:
         return ["input", "target"]
     return names[:1] if names[:1] == ["d_model"] else names[:2]
+
+
+def _has_no_arguments(target: Any) -> bool:
+    """Whether ``target`` is a class of modules without a constructor of its own."""
+    return getattr(target, "__init__", None) is nn.Module.__init__
 
 
 def _json_ready(parameters: Mapping[str, Any]) -> dict[str, Any]:

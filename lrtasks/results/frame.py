@@ -87,6 +87,9 @@ def frame(*folders: str | Path) -> pd.DataFrame:
 
 def read_frame(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     """The frame of :func:`frame`, and a line for each file that cannot be read as a record."""
+    for file in folders:
+        if file.suffix == ".csv":
+            raise UsageError(f"cannot read {file}: a frame that is read again must be written as .parquet")
     written = [folder for folder in folders if folder.suffix == ".parquet"]
     others = [folder for folder in folders if folder not in written]
     frames, problems = [_read_written(file) for file in written], list[str]()

@@ -124,8 +124,11 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     by_seed = found.groupby([runs[name] for name in (*CELL, "seed")], observed=True).mean()
     seeds = by_seed.groupby(CELL, observed=True)
     shared = ["task", "task_version", "setup", "model", "variant", "preset", "metric", "selected", *COUNTS, *PAPER]
-    shared += ["floor", "baseline", *(name for name in runs if name.startswith("budget."))]
+    shared += ["baseline", *(name for name in runs if name.startswith("budget."))]
     cells = own[shared].first()
+    # each seed has a test set of its own, and so a floor of its own
+    floors = runs["floor"].astype(float).groupby(runs["row"], observed=True).median()
+    cells["floor"] = floors[cells.index.get_level_values("row")].to_numpy()
     cells[["score", *numbers[2:]]] = seeds[["score", *numbers[2:]]].mean()
     cells[["median", *tests]] = seeds[["score", *tests]].median()
     for name, (never, side) in REACHED.items():

@@ -44,6 +44,22 @@ class Whole(nn.Module):
         super().__init__()
 
 
+class Bare(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Talks(MyLayer):
+    def forward(self, x):
+        print("called")
+        return super().forward(x)
+
+
+class Leaves(MyLayer):
+    def forward(self, x):
+        raise SystemExit(0)
+
+
 class Neither(nn.Module):
     def __init__(self, d_in, d_out):
         super().__init__()
@@ -88,6 +104,28 @@ def test_what_is_no_model_is_refused_in_one_line(command: Command) -> None:
         said = command(*words)
         assert said.code == 2 and len(said.err.splitlines()) == 1
         assert "MIXER(d_model, ...) or MODEL(input, target, ...)" in said.err and "(d_in, d_out)" in said.err
+
+
+def test_a_class_without_a_constructor_is_refused(command: Command) -> None:
+    said = command("describe", "mine.py:Bare")
+    assert said.code == 2 and "found arguments: none, as it has no __init__" in said.err
+
+
+SHORT = ("--task", "shift", "--length", 8, "--steps", 2, "--test-batches", 1)
+
+
+def test_what_a_layer_prints_does_not_mix_with_json(command: Command) -> None:
+    said = command("eval", "--model", "mine.py:Talks", *SHORT, "--json")
+    assert [record["model"]["name"] for record in json.loads(said.out)] == ["Talks"]
+    assert "called" in said.err
+    assert json.loads(command("check", "mine.py:Talks", "--json").out)["kind"] == "model"
+    shown = command("table", "runs", "--models", "mine.py:Talks")
+    assert shown.code == 0 and "Talks" in shown.out
+
+
+def test_a_layer_that_leaves_the_program_fails(command: Command) -> None:
+    said = command("eval", "--model", "mine.py:Leaves", *SHORT)
+    assert said.code == 1 and "called sys.exit" in said.err
 
 
 def test_an_own_task_is_described_drawn_and_stored(command: Command, tmp_path: Path) -> None:

@@ -216,6 +216,8 @@ def test_rows_are_ordered_by_number() -> None:
 def test_the_best_floor_stands_beside() -> None:
     assert grid(made(floor=0.22))["shift"]["floor"] == "0.220 copy"
     assert grid(made(floor=-0.1))["shift"]["floor"] == "0.000 constant"
+    seeds = [made(seed=seed, floor=floor) for seed, floor in ((0, 0.1), (1, 0.3), (2, 0.2))]
+    assert grid(*seeds)["shift"]["floor"] == "0.200 copy"
 
 
 def test_diverged_runs_are_shown_and_do_not_count() -> None:
