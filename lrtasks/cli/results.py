@@ -127,7 +127,7 @@ def compare(
 
 
 def plot(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, length, scatter or heatmap.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, length, scatter, heatmap or profile.")],
     folders: Folders = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Figure to write, .pdf, .png or .svg (default: KIND.pdf).")
@@ -142,7 +142,7 @@ def plot(
     """Draw a figure of all runs, with one line or point per model and bands over seeds.
 
     curves: validation score against step. length: test score against length. scatter: test score against cost.
-    heatmap: scaled score of each task and model.
+    heatmap: scaled score of each task and model. profile: scaled score of each capability group, one panel per model.
 
     Example: lrtasks plot curves runs --tasks shift -o curves.pdf
     """

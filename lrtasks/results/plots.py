@@ -1,4 +1,4 @@
-"""Figures over many models, for a paper: score against step, test length and cost, and tasks × models as a heat map.
+"""Figures over many models, for a paper: score against step, length and cost, a heat map of tasks × models, profiles.
 
 Each function takes runs (:func:`lrtasks.results.table.arrange`) and the records that their index counts. A line is the
 mean over seeds; its band reaches from the lowest seed to the highest. A model has the same colour and marker in all
@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lrtasks.errors import UsageError
+from lrtasks.generators.base import make
+from lrtasks.generators.fingerprint import instances
 from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord
+from lrtasks.registry import split_preset
+from lrtasks.results.profile import draw_profile, make_profile
 from lrtasks.results.settings import key, labels
 from lrtasks.results.style import metric, panels, series, styled, title
 from lrtasks.results.table import CELL, aggregate, length_of_test
@@ -171,11 +175,29 @@ def draw_heatmap(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
     return figure
 
 
+def draw_profiles(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
+    """The profile of each model (:func:`lrtasks.results.profile.draw_profile`) from its runs on the fingerprint.
+
+    Raises:
+        UsageError: if no run with a score is one of the fingerprint.
+    """
+    tasks = {}
+    for name in instances():
+        task, preset = split_preset(name)
+        tasks[name] = make(task, preset=preset or "small")
+    made = [make_profile(own, tasks, label) for label, own in runs.groupby("column", observed=True)]
+    found = [profile for profile in made if profile.cells]
+    if not found:
+        raise UsageError("no run with a score is one of the fingerprint; lrtasks profile --model NAME makes such runs")
+    return draw_profile(found)
+
+
 KINDS: Mapping[str, Callable[..., Figure]] = {
     "curves": draw_curves,
     "length": draw_length,
     "scatter": draw_scatter,
     "heatmap": draw_heatmap,
+    "profile": draw_profiles,
 }
 """The figures by name."""
 

@@ -103,6 +103,17 @@ def test_the_heat_map_holds_scaled_scores() -> None:
     assert sorted(text.get_text() for text in panel.texts) == ["0.00", "0.50", "1.00"]
 
 
+def test_a_panel_per_model_holds_its_profile() -> None:
+    records = [made(score=0.6), made(model="dss", score=0.2), made(model="gru", length=7)]
+    first, second = drawn("profile", records).axes
+    assert (first.get_title(), second.get_title()) == ("DLR", "DSS")
+    names = [label.get_text() for label in first.get_yticklabels()]
+    widths = [[bar.get_width() for bar in panel.patches][2 * names.index("copying") + 1] for panel in (first, second)]
+    assert widths == pytest.approx([0.5, 0.0])
+    with pytest.raises(UsageError, match="lrtasks profile --model NAME"):
+        drawn("profile", records[2:])
+
+
 @pytest.fixture
 def results(command: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
     for number, model in enumerate(("dlr", "dss")):
