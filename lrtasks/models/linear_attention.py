@@ -178,7 +178,7 @@ class GLALayer(RecurrentLayer):
         self.q_proj = nn.Linear(d_model, keys, bias=False)
         self.k_proj = nn.Linear(d_model, keys, bias=False)
         self.v_proj = nn.Linear(d_model, values, bias=False)
-        self.g_proj = nn.Linear(d_model, values, bias=False)
+        self.g_proj = nn.Linear(d_model, values, bias=False) if config.gate else None
         self.convs = config.conv
         if config.conv:
             self.q_conv1d, self.k_conv1d, self.v_conv1d = (ShortConv(size) for size in (keys, keys, values))
@@ -211,7 +211,7 @@ class GLALayer(RecurrentLayer):
             g = torch.unflatten(g, -1, (self.heads, -1)) if self.decay == "channel" else g
         self.show(log_decay=g)
         y, S = self.op(q * self.d_key**-0.5, k, v, g, state=S, mask=mask)
-        gate = torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
+        gate = None if self.g_proj is None else torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
         return self.o_proj(self.g_norm_swish_gate(y, gate).flatten(-2)), (S, after, first + x.shape[1])
 
     def _convolutions(self) -> list[ShortConv]:
@@ -237,7 +237,7 @@ class GLA(KernelConfig):
         "recall-64k": {**SMALL, "heads": 2, "expand_k": 4.0, "mlp": False},
         "state-tracking": {**TRACKING, "heads": 4, "expand_k": 1.0},
         "paper": {**PAPER, "heads": 4},
-        "paper/mqar": {**PAPER_MQAR, "heads": 2},
+        "paper/mqar": {**PAPER_MQAR, "heads": 2, "gate": False},
     }
 
     heads: int = parameter(4, "heads", at_least=1, at_most=1024)
@@ -248,6 +248,7 @@ class GLA(KernelConfig):
     )
     rank: int = parameter(16, "rank of the map that gives the decay", at_least=1, at_most=65536)
     conv: bool = parameter(False, "short convolutions of queries, keys and values")
+    gate: bool = parameter(True, "gate the result of each head", later=True)
 
     def check(self) -> None:
         d_key, _ = self.widths()

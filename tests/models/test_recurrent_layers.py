@@ -400,3 +400,19 @@ def test_mamba3_angles_stay_exact_over_long_sequences() -> None:
     angle, dt = torch.randn(1, length, 1, 2) + 1, 0.1 * torch.rand(1, length, 1)
     wanted = (math.pi * angle.double().tanh() * dt.double().unsqueeze(-1)).cumsum(1)
     assert (angle_sums(angle, dt) - wanted).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("cls", [GLA, RetNet])
+def test_without_the_gate_each_head_is_normalised_alone(cls: type[GLA]) -> None:
+    """The gate multiplies the normalised result: a gate that is one everywhere gives what no gate gives."""
+    torch.manual_seed(0)
+    plain = cls(d_model=16, heads=2, gate=False).layer(0).double()
+    gated = cls(d_model=16, heads=2).layer(0).double()
+    gated.load_state_dict(plain.state_dict(), strict=False)
+    gated.g_proj = nn.Linear(16, gated.o_proj.in_features).double()
+    with torch.no_grad():
+        gated.g_proj.weight.zero_()
+        gated.g_proj.bias.fill_(1.2784645427610738)  # silu of it is 1
+    x = torch.randn(2, 20, 16, dtype=torch.float64)
+    assert gap(plain(x).detach(), gated(x).detach()) < 1e-12
+    assert "g_proj.weight" not in dict(plain.named_parameters())
