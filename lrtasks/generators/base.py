@@ -405,11 +405,12 @@ def stack(samples: Sequence[Sample]) -> Batch:
     meta: dict[str, Any] | None = None
     if samples[0].meta is not None:
         columns = {name: [sample.meta[name] for sample in samples if sample.meta] for name in samples[0].meta}
-        meta = {name: _column(values) for name, values in columns.items()}
+        meta = {name: column(values) for name, values in columns.items()}
     return Batch(np.stack([s.x for s in samples]), np.stack([s.y for s in samples]), mask, meta)
 
 
-def _column(values: list[Any]) -> Any:
+def column(values: Sequence[Any]) -> Any:
+    """One value per sample as an array, or as the sequence that they are in if their shapes differ."""
     shapes = {np.shape(value) for value in values}
     return np.asarray(values) if len(shapes) == 1 else values
 

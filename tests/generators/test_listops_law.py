@@ -38,7 +38,7 @@ def plain_rejection(rng: random.Random, limits: Limits) -> str:
 
 def drawn(limits: Limits, count: int, seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return [sampling.draw(rng, limits) for _ in range(count)]
+    return list(sampling.draw(itertools.repeat(rng, count), limits))
 
 
 def shapes(depth: int, max_depth: int, max_args: int, limit: int) -> Iterator[tuple[str, int, float]]:

@@ -11,6 +11,7 @@ plain rejection. All choices are whole numbers: no rounding enters.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -95,26 +96,31 @@ def _transform_size(least: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
-def draw(rng: np.random.Generator, limits: Limits) -> np.ndarray:
-    """Tokens of one random expression within ``limits``, ``(length,)`` int64.
+def draw(rngs: Iterable[np.random.Generator], limits: Limits) -> Iterator[np.ndarray]:
+    """Tokens of one random expression within ``limits`` from each of ``rngs``, ``(length,)`` int64.
 
-    Takes random words from ``rng`` in blocks, so that the state of ``rng`` afterwards says nothing about the sample.
+    Takes random words from a generator in blocks, so that its state afterwards says nothing about the sample.
     """
     from lrtasks.generators.compiling import announced
     from lrtasks.generators.listops import kernels  # imports numba
 
     least, most, depth, arguments = limits
     growth = np.array([min(longest(left, arguments) - 1, most) for left in range(depth - 1, 0, -1)])
+    # room for all expressions: memory that is new for each of them costs as much as drawing it
     trees = np.empty((3, _MAX_ATTEMPTS), np.int64)
     slots = np.empty((3, _MAX_ATTEMPTS * (2 * depth - 3)), np.int64)
     open_ = np.empty((depth, 4), np.int64)
-    tokens = np.empty(most, np.int64)
-    words = rng.integers(0, 2**32, size=_WORDS * most, dtype=np.uint32)
-    while True:
-        octets = words.astype("<u4", copy=False).view(np.uint8)
-        room = trees, slots, np.empty(2 * len(octets) + _MAX_ATTEMPTS, np.uint8), open_
-        with announced("listops"):
-            size = kernels.draw(words, octets, _ATTEMPTS, growth, (least, most, arguments), *room, tokens)
-        if size > 0:
-            return tokens[:size]
-        words = np.concatenate([words, rng.integers(0, 2**32, size=len(words), dtype=np.uint32)])
+    drawn = np.empty(8 * _WORDS * most + _MAX_ATTEMPTS, np.uint8)
+    for rng in rngs:
+        tokens = np.empty(most, np.int64)
+        words, size = rng.integers(0, 2**32, size=_WORDS * most, dtype=np.uint32), -1
+        while size < 0:
+            octets = words.astype("<u4", copy=False).view(np.uint8)
+            if len(drawn) < 2 * len(octets) + _MAX_ATTEMPTS:
+                drawn = np.empty(2 * len(octets) + _MAX_ATTEMPTS, np.uint8)
+            with announced("listops"):
+                room = trees, slots, drawn, open_
+                size = kernels.draw(words, octets, _ATTEMPTS, growth, (least, most, arguments), *room, tokens)
+            if size < 0:
+                words = np.concatenate([words, rng.integers(0, 2**32, size=len(words), dtype=np.uint32)])
+        yield tokens[:size]

@@ -11,7 +11,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators import tables
-from lrtasks.generators.base import Rngs, Task, registry, stack
+from lrtasks.generators.base import Rngs, Task, column, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass, octave
 from lrtasks.generators.listops import grammar, sampling
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
@@ -113,7 +113,7 @@ class ListOps(Task):
         return self.longer()
 
     def sample(self, rng: np.random.Generator) -> Sample:
-        return self._samples([rng])[0]
+        return self.samples([rng]).sample(0)
 
     def samples(self, rngs: Rngs) -> Batch:
         """As the base class says; expressions are drawn one by one and evaluated together.
@@ -121,25 +121,20 @@ class ListOps(Task):
         ``meta`` has, for the labelled positions of each sample in order, ``operator`` (0..3: MIN, MAX, MED, SM),
         ``height`` (1: all arguments are digits) and ``subtree_length`` (tokens, brackets included).
         """
-        return stack(self._samples(rngs))
-
-    def _samples(self, rngs: Rngs) -> list[Sample]:
         x = np.full((len(rngs), self.input.length), grammar.PAD)
-        for row, rng in zip(x, rngs, strict=True):
-            tokens = sampling.draw(rng, self.limits)
+        for row, tokens in zip(x, sampling.draw(rngs, self.limits), strict=True):
             row[: len(tokens)] = tokens
         return self._evaluated(x)
 
-    def _evaluated(self, x: np.ndarray) -> list[Sample]:
-        """The samples of inputs ``(batch, length)``."""
+    def _evaluated(self, x: np.ndarray) -> Batch:
+        """Inputs ``(batch, length)`` with their targets."""
         found = grammar.operators(x)
         y = np.full(x.shape, IGNORED)
         y[found.row, found.close] = found.value
         ends = np.searchsorted(found.row, np.arange(1, len(x)))
-        columns = [np.split(values, ends) for values in (found.kind, found.height, found.length)]
-        names = ("operator", "height", "subtree_length")
-        meta = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-        return [Sample(*arrays) for arrays in zip(x, y, x != grammar.PAD, meta, strict=True)]
+        details = {"operator": found.kind, "height": found.height, "subtree_length": found.length}
+        meta = {name: column(np.split(values, ends)) for name, values in details.items()}
+        return Batch(x, y, x != grammar.PAD, meta)
 
     def answer(self, x: np.ndarray) -> np.ndarray:
         tokens = self.checked_input(x)
@@ -147,7 +142,7 @@ class ListOps(Task):
         if (tokens[:length] == grammar.PAD).any() or length < 2:
             self.refuse("an input begins with an operator and has all padding on the right")
         grammar.check(tokens[:length])
-        return self._evaluated(tokens[None])[0].y
+        return self._evaluated(tokens[None]).sample(0).y
 
     def baselines(self) -> Mapping[str, Baseline]:
         return {**super().baselines(), "majority-per-operator": MajorityClass(10, groups=4, group=self._operators)}
@@ -211,12 +206,10 @@ class ListOpsRoot(ListOps):
     def target(self) -> Spec:
         return Spec("token", 1, 10, pooled=True)
 
-    def _evaluated(self, x: np.ndarray) -> list[Sample]:
-        samples = []
-        for tokens, y, mask, meta in super()._evaluated(x):
-            root = {name: values[-1] for name, values in (meta or {}).items()}
-            samples.append(Sample(tokens, y[y >= 0][-1:], mask, root))
-        return samples
+    def _evaluated(self, x: np.ndarray) -> Batch:
+        _, y, mask, meta = super()._evaluated(x)
+        root = {name: np.array([entries[-1] for entries in values]) for name, values in (meta or {}).items()}
+        return Batch(x, _at_root(x, y), mask, root)
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """By operator, height and length (bins from each power of two) of the whole expression."""
