@@ -16,7 +16,6 @@ residual.
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -30,7 +29,7 @@ from lrtasks.models import registry
 from lrtasks.models.base import Backbone, ModelConfig
 from lrtasks.models.ops.attention import KVCache, MultiHeadAttention, check_heads
 from lrtasks.models.ops.layers import FeedForward, check_canon
-from lrtasks.models.recurrent import CAREFUL
+from lrtasks.models.recurrent import CAREFUL, shrink_outputs
 from lrtasks.spec import Spec
 
 WEIGHT_STD = 0.02
@@ -150,8 +149,7 @@ class TransformerLike(ModelConfig):
         model = super().build(input, target, causal=causal)
         model.apply(_initialise)
         with torch.no_grad():
-            for block in model.blocks:
-                block.mixer.out.weight /= math.sqrt(2 * self.layers)  # type: ignore[union-attr, operator]
+            shrink_outputs(model)
         return model
 
 

@@ -135,10 +135,6 @@ class RecurrentConfig(GatedStack):
         """The mixer of layer ``index`` (from 0), on ``(batch, length, d_model)``."""
         raise NotImplementedError
 
-    def mixer(self, length: int, causal: bool) -> nn.Module:
-        self.require_causal(causal)
-        return self.layer(0)
-
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         self.require_causal(causal)
         check_canon(self.name, self.canon, "ACD")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lrtasks.errors import UsageError, unknown
+from lrtasks.generators.tables import join
 
 OPERATORS = ("MIN", "MAX", "MED", "SM")
 FIRST_OPERATOR = 10
@@ -112,20 +113,16 @@ def subtree_columns(tokens: np.ndarray) -> dict[str, str]:
     return {
         "Source": render(tokens),
         "Target": str(found.value[-1]),
-        "SubTreeEvals": _joined(found.value),
-        "SubTreeLengths": _joined(found.length),
-        "SubTreeHeights": _joined(found.height),
+        "SubTreeEvals": join(found.value),
+        "SubTreeLengths": join(found.length),
+        "SubTreeHeights": join(found.height),
         "SubTreeOps": " ".join(VOCABULARY[FIRST_OPERATOR + kind] for kind in found.kind),
-        "SubTreeInds": _joined(found.close),
+        "SubTreeInds": join(found.close),
     }
 
 
 def _is_open(tokens: np.ndarray) -> np.ndarray:
     return (tokens >= FIRST_OPERATOR) & (tokens < CLOSE)
-
-
-def _joined(numbers: np.ndarray) -> str:
-    return " ".join(map(str, numbers.tolist()))
 
 
 def _shortened(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -198,12 +197,7 @@ class Copying(TokenTask):
 
     def tests(self) -> Mapping[str, Task]:
         """Strings of exactly 2, 4 and 8 times the greatest length."""
-        lengths = {f"{factor}x": factor * self.string[1] for factor in (2, 4, 8)}
-        return {
-            name: dataclasses.replace(self, string=(length, length))
-            for name, length in lengths.items()
-            if length <= MAX_LENGTH // 4 and (self.law != "clean" or self.letters**self.ngram >= length)
-        }
+        return self.further({f"{n}x": {"string": (n * self.string[1],) * 2} for n in (2, 4, 8)})
 
     def baselines(self) -> Mapping[str, Baseline]:
         """The most frequent letter and, where the answer so far can be read, what follows its last letters in s."""
