@@ -303,9 +303,6 @@ def profile(
         raise UsageError(f"a profile takes one value of {name}, found several")
     selected = _selected(wanted, "val" if wanted.varied else None)
     if dry_run:
-        from lrtasks.suite.expand import require_comparable
-
-        require_comparable(wanted.runs)
         return _print_wanted(wanted, selected, folder, device=device, as_json=as_json)
     runs, records, failed = run_wanted(wanted, folder, selected, backend=place, time_limit=time_limit, device=device)
     from lrtasks.files import write_output
@@ -376,10 +373,7 @@ def carry_out(
     varied = [name.removeprefix("budget.") for name in wanted.varied]
     may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
     if dry_run:
-        from lrtasks.suite.expand import require_comparable
-
-        require_comparable(wanted.runs, may_differ)
-        return _print_wanted(wanted, selected, out, device=how["device"], as_json=as_json)
+        return _print_wanted(wanted, selected, out, may_differ, device=how["device"], as_json=as_json)
     runs, records, failed = run_wanted(wanted, out, selected, may_differ=may_differ, **how)
     if as_json:
         print_records(records)
@@ -392,10 +386,14 @@ def carry_out(
     return say_unfinished([*(run.title() for run in runs), *failed], [*records, *failed.values()])
 
 
-def _print_wanted(wanted: Suite, selected: Sequence[str], out: Path, *, device: str, as_json: bool) -> int:
+def _print_wanted(
+    wanted: Suite, selected: Sequence[str], out: Path, may_differ: Sequence[str] = (), *, device: str, as_json: bool
+) -> int:
     """Print the plan of a suite."""
     from lrtasks.suite.estimate import planned
+    from lrtasks.suite.expand import require_comparable
 
+    require_comparable(wanted.runs, may_differ)
     return print_plan(planned(wanted, selected=bool(selected)), out, device=device, as_json=as_json)
 
 
