@@ -6,7 +6,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -68,6 +68,13 @@ def write_output(path: Path, data: bytes, *, follow: bool = True) -> None:
             write_atomically(path.resolve() if follow else path, data)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def remove_empty(*folders: Path) -> None:
+    """Remove those of ``folders`` that are empty, in their order."""
+    for folder in folders:
+        with suppress(OSError):  # it is not empty, or not there
+            folder.rmdir()
 
 
 def remove_partials(path: Path) -> None:

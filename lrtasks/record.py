@@ -193,6 +193,24 @@ def read_record(path: Path) -> RunRecord:
     return RunRecord(**content)
 
 
+def finished_record(folder: Path, digest: str) -> RunRecord | None:
+    """The record of the run with this digest in ``folder``, if the run needs no more work.
+
+    Raises:
+        UsageError: if the folder holds the record of another run, or one that cannot be read.
+    """
+    if not (folder / FILE).exists():
+        return None
+    try:
+        record = read_record(folder)
+        if record.digest != digest:
+            found = f"digest {record.digest or 'missing'}, this one is {digest}"
+            raise UsageError(f"{folder / FILE} belongs to another run ({found})")
+    except UsageError as error:
+        raise UsageError(f"{error}; move or remove that file to run this again") from None
+    return record if record.status in FINISHED else None
+
+
 def _from_schema_1(content: dict[str, Any]) -> dict[str, Any]:
     """Read schema 1: it called baselines floors, identified a user's own model by its modules, and had no digest."""
     content = {("baselines" if name == "floors" else name): value for name, value in content.items()}

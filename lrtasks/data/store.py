@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lrtasks.errors import UsageError
-from lrtasks.files import held
+from lrtasks.files import held, remove_empty
 
 HIDDEN = ".lrtasks"
 """Folder of the journal; readers of datasets skip names that begin with a dot."""
@@ -178,9 +178,7 @@ class Store:
                 with held(self.root / LOCK, self.address):
                     yield
             finally:
-                for folder in (self.root / PARTIAL, self.root / HIDDEN, self.root):
-                    with suppress(OSError):  # it is not empty
-                        folder.rmdir()
+                remove_empty(self.root / PARTIAL, self.root / HIDDEN, self.root)
             return
         host, me = socket.gethostname(), f"{os.getpid()} {socket.gethostname()}"
         holder = self.read(LOCK).decode() if self.exists(LOCK) else ""

@@ -33,14 +33,14 @@ from lrtasks.evaluation.environment import (
 from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, fitted_baselines, score_baselines
 from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
-from lrtasks.files import held, make_folder, refuse_links, remove_partials
+from lrtasks.files import held, make_folder, refuse_links, remove_empty, remove_partials
 from lrtasks.generators.base import Task, registry
 from lrtasks.generators.baselines import Baseline
 from lrtasks.generators.splits import overlap
 from lrtasks.models import names as model_names
 from lrtasks.models.base import Backbone, ModelLike, diagnostics, state_bytes
 from lrtasks.models.factory import model_factory
-from lrtasks.record import FILE, FINISHED, LOCK, PANEL, RunRecord, read_record
+from lrtasks.record import FILE, LOCK, PANEL, RunRecord, finished_record, read_record
 from lrtasks.registry import split_preset
 from lrtasks.run_config import RunConfig
 
@@ -339,13 +339,7 @@ def _finished(fabric: Fabric, folder: Path, digest: str) -> RunRecord | None:
     Raises:
         UsageError: if the folder holds the record of another run.
     """
-    record = read_record(folder) if fabric.is_global_zero and (folder / FILE).exists() else None
-    if record is not None and record.digest != digest:
-        raise UsageError(
-            f"{folder / FILE} belongs to another run (digest {record.digest or 'missing'}, this one is {digest});"
-            " move it, or take another results folder"
-        )
-    found: RunRecord | None = fabric.broadcast(record if record and record.status in FINISHED else None)
+    found: RunRecord | None = fabric.broadcast(finished_record(folder, digest) if fabric.is_global_zero else None)
     return found
 
 
@@ -363,9 +357,7 @@ def _locked(fabric: Fabric, folder: Path) -> Iterator[None]:
                 remove_partials(folder / name)
             yield
     finally:
-        with suppress(OSError):  # not empty
-            folder.rmdir()
-            folder.parent.rmdir()
+        remove_empty(folder, folder.parent)
 
 
 def _tidy(folder: Path) -> None:

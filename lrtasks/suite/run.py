@@ -10,15 +10,15 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from statistics import mean
 
 from lrtasks.errors import UsageError, unknown
 from lrtasks.evaluation.environment import DEVICES
 from lrtasks.evaluation.trackers import track_finished, tracker_names
-from lrtasks.files import held, make_folder
-from lrtasks.record import FILE, FINISHED, LOCK, RunRecord, read_record
+from lrtasks.files import held, make_folder, remove_empty
+from lrtasks.record import FILE, FINISHED, LOCK, RunRecord, finished_record, read_record
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.backends import Backend, Began, Failure, Job
 from lrtasks.suite.backends.local import Local
@@ -169,20 +169,17 @@ def run_suite(
                     on_change(progress, number)
         finally:
             if new:
-                with suppress(OSError):  # not empty
-                    out.rmdir()
+                remove_empty(out)
     return [record for record in progress.records if record is not None]
 
 
 def look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:
     """Status and record of a run that needs no work, or on which none can be done; ``None`` if it is to run."""
     try:
-        record = read_record(folder) if (folder / FILE).exists() else None
-        if record is not None and record.digest != run.digest:
-            raise UsageError(f"{folder / FILE} belongs to another run")
+        record = finished_record(folder, run.digest)
     except UsageError as error:
-        return REFUSED, run.record("failed", [f"{error}; move or remove that file to run this again"])
-    return (record.status, record) if record and record.status in FINISHED else (WAITING, None)
+        return REFUSED, run.record("failed", [str(error)])
+    return (record.status, record) if record else (WAITING, None)
 
 
 def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str, RunRecord]:

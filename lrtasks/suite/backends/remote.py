@@ -6,13 +6,12 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lrtasks.errors import UsageError
-from lrtasks.files import held
+from lrtasks.files import held, remove_empty
 from lrtasks.record import FILE, LOCK
 from lrtasks.suite.backends import Began, Event, Failure, Job, run_job
 
@@ -90,9 +89,7 @@ class Remote:
             for running in self.running:
                 self.cancel(running)
             for job in self.jobs:
-                with suppress(OSError):  # not empty
-                    job.folder.rmdir()
-                    job.folder.parent.rmdir()
+                remove_empty(job.folder, job.folder.parent)
 
     def expect(self, number: int, report: Report) -> None:
         """Note that a job has ended elsewhere."""
