@@ -206,9 +206,8 @@ class _Run:
 
     def carry_out(self, overwrite: bool) -> RunRecord:
         """Train and test; the record on disk is correct at every moment."""
-        if overwrite and self.writes:
-            for name in (FILE, loop.CHECKPOINT, loop.WEIGHTS):
-                (self.folder / name).unlink(missing_ok=True)
+        if overwrite and self.writes:  # the record stays until the first evaluation replaces it
+            (self.folder / loop.CHECKPOINT).unlink(missing_ok=True)
         self.record = self.config.record()
         self.record.digest = self.digest
         self.record.environment = describe_environment()
@@ -226,7 +225,7 @@ class _Run:
             except loop.DivergedError as error:
                 self._close("diverged", str(error))
             except UsageError:
-                if self.writes and not (self.folder / loop.CHECKPOINT).exists():
+                if self.writes and not overwrite and not (self.folder / loop.CHECKPOINT).exists():
                     # nothing was learned yet: leave no trace of a run that is impossible
                     (self.folder / FILE).unlink(missing_ok=True)
                     self.trackers.discard()
@@ -279,7 +278,7 @@ class _Run:
                 "peak_memory_bytes": peak_memory_bytes(self.fabric.device),
                 "device": device_name(self.fabric.device),
             }
-        if self.writes:
+        if self.writes and (state.curve or not (self.folder / FILE).exists()):
             record.write(self.folder)
         self.trackers.update(record)
 

@@ -152,3 +152,17 @@ def test_a_solved_run_that_was_cut_off_in_its_test_trains_no_further(
         run(plain, tmp_path, Labels(), budget=budget)
     resumed = run(plain, tmp_path, Labels(), budget=budget)
     assert outcome(resumed) == outcome(run(plain, tmp_path / "unbroken", Labels(), budget=budget))
+
+
+def test_an_overwritten_run_is_kept_until_the_first_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = run(plain, tmp_path)
+    (folder,) = folders(tmp_path)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "_evaluate_and_note", interrupted)
+        run(plain, tmp_path, overwrite=True)
+    assert outcome(read_record(folder)) == outcome(before)
+    assert (folder / loop.WEIGHTS).exists()
