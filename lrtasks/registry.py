@@ -264,6 +264,11 @@ def source_digest(target: Any) -> str | None:
         return None
 
 
+def own_source(cls: type) -> str | None:
+    """Digest of the source file of a class that is not of this package; ``None`` for one that is."""
+    return None if cls.__module__.split(".")[0] == "lrtasks" else source_digest(cls)
+
+
 @contextlib.contextmanager
 def _importing_from(folder: Path) -> Iterator[None]:
     """Let imports find the modules of a folder, as ``python script.py`` does."""

@@ -20,7 +20,7 @@ from lrtasks.generators.base import misdeclared
 from lrtasks.models.base import ModelLike
 from lrtasks.models.factory import ModelFactory, model_factory, model_label, model_parameter_names, model_presets
 from lrtasks.record import RunRecord
-from lrtasks.registry import split_preset
+from lrtasks.registry import own_source, split_preset
 
 LONGEST_NAME = 100
 """Characters of a model's name in the name of a run's folder; file systems allow 255 in all."""
@@ -129,8 +129,10 @@ class RunConfig:
 
     def identity(self) -> dict[str, Any]:
         """All that tells the run from others, JSON-ready."""
+        source = own_source(type(self.task))
         return {
             **self.task.identity(),
+            **({} if source is None else {"task_source": source}),
             "model": self.model.identity,
             "budget": self.budget.identifying(),
             "data": self.data_digest,
@@ -190,6 +192,7 @@ class RunConfig:
             "metric": self.task.metric,
             "address": self.task_address,
             "data": self.data_digest,
+            "source": own_source(type(self.task)),
         }
         return RunRecord(
             command=self.command_text(),

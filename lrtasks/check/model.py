@@ -153,10 +153,12 @@ def _factory(
 
 
 def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """``model`` in ``dtype``; complex values, which ``Module.to`` would make real, take its complex type."""
+    """``model`` in ``dtype``; complex values, which ``Module.to`` would make real, take its complex type.
 
+    Values of another type than the default stay: the model chose it.
+    """
     for value in (*model.parameters(), *model.buffers()):
-        if value.is_complex() or value.is_floating_point():
+        if value.dtype in (torch.float32, torch.complex64):
             value.data = value.data.to(dtype.to_complex() if value.is_complex() else dtype)
     return model
 

@@ -35,7 +35,8 @@ def check_task(task: Task | type[Task] | str, *, samples: int = 8, seed: int = 0
     The check covers parameters, specs, loss and metric; shapes, dtypes and ranges of samples and labels; that sample i
     depends on the task, seed, split and i only (not on order, batch size, repeats, earlier calls, global random numbers
     or the process); that seeds, splits and samples differ; that a vectorised ``samples`` equals ``sample``; baselines,
-    slices and pictures. One batch is made in a second interpreter with another hash seed, which must not import torch.
+    slices, pictures and further tests. One batch is made in a second interpreter with another hash seed, which must not
+    import torch.
 
     Args:
         task: an instance that makes small samples; or a class or a registered name, checked at its defaults.
@@ -345,6 +346,13 @@ def _process(probe: _Probe) -> Iterator[str]:
 # Baselines, slices, text and pictures.
 
 
+def _tests(probe: _Probe) -> Iterator[str]:
+    """The further tests are tasks for the same models."""
+    probe.call("tests()", probe.task.tests)
+    probe.task.checked_tests()
+    yield from ()
+
+
 def _baselines(probe: _Probe) -> Iterator[str]:
     """Baselines can be fitted and predict, without looking at the targets."""
     baselines: object = probe.call("baselines()", probe.task.baselines)
@@ -416,7 +424,7 @@ _STAGES = (
     (_declaration,),
     (_samples,),
     (_batches,),
-    (_independence, _streams, _baselines, _slices, _views),
+    (_independence, _streams, _baselines, _slices, _views, _tests),
     (_process,),
 )
 """Checks in stages: a stage runs only if the ones before it found no problem."""

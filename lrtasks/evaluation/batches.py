@@ -110,6 +110,8 @@ class BatchStream(Dataset[Loaded]):
         part = self.batch_size // self.world
         own = self.indices(number)[self.rank * part : (self.rank + 1) * part]
         batch = self.source.batch(own.tolist(), seed, self.split)
+        if isinstance(self.source, Task) and not type(self.source).__module__.startswith("lrtasks."):
+            require_fit(batch, self.source)  # a mistake of the user's may be in few of the samples
         mask = None if batch.mask is None else torch.from_numpy(batch.mask)
         return Loaded(torch.from_numpy(batch.x), torch.from_numpy(batch.y), mask, batch.meta)
 
@@ -195,11 +197,21 @@ def held_out(source: Source, split: Split, size: int, samples: int | None, batch
     return Replay(BatchStream(source, HELD_OUT_SEED, split, size, samples), count, workers)
 
 
-def check_batch(batch: Loaded, task: Task) -> None:
+def require_fit(batch: Batch, task: Task) -> None:
     """Raise :class:`UsageError` unless a batch has the types, shapes and labels that its task declares."""
-    problem = misfit(batch.batch, task.input, task.target)
+    problem = misfit(batch, task.input, task.target)
     if problem:
         raise UsageError(f"{task.name}: in its samples {problem}")
+
+
+def check_batch(loaded: Loaded, task: Task) -> None:
+    """:func:`require_fit`, and raise :class:`UsageError` for a breakdown that does not fit the target."""
+    require_fit(loaded.batch, task)
+    for name, labels in task.slices(loaded.batch).items():
+        found, shape = np.shape(labels), tuple(loaded.y.shape)
+        trailing = zip(found[::-1], shape[::-1], strict=False)
+        if len(found) > len(shape) or any(size not in (1, wanted) for size, wanted in trailing):
+            raise UsageError(f"{task.name}: the labels of slice {name!r} have shape {found}, and y has {shape}")
 
 
 def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Generator[Loaded, None, None]:

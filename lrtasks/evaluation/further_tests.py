@@ -54,10 +54,11 @@ def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
     under the name of its folder.
 
     Raises:
-        UsageError: if the task cannot have one of the lengths, or a dataset cannot be read or is no test of this model.
+        UsageError: if the task cannot have one of the lengths, a test of its own is none of this model, or a dataset
+            cannot be read or is none.
     """
     lengths = config.budget.test_lengths
-    tasks = config.task.tests() if lengths is None else {str(n): config.task.at_length(n) for n in lengths}
+    tasks = config.task.checked_tests() if lengths is None else {str(n): config.task.at_length(n) for n in lengths}
     found = {name: FurtherTest(task) for name, task in tasks.items()}
     for address in config.budget.test_data or ():
         from lrtasks.data import open_dataset
@@ -69,9 +70,7 @@ def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
             raise UsageError(f"{address} has no test samples")
         same = data.manifest.task == config.task.name  # it may be one of the user's own
         task = data.task_as(type(config.task)) if same else data.task
-        for mine, its in ((config.task.input, task.input), (config.task.target, task.target)):
-            if (mine.kind, mine.width, mine.pooled) != (its.kind, its.width, its.pooled):
-                raise UsageError(f"{address} needs another model: {its} in place of {mine}")
+        config.task.require_same_widths(task, address)
         found[name] = FurtherTest(task, data)
     return found
 

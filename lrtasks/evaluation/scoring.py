@@ -104,7 +104,9 @@ def baseline_scores(task: Task, train: Iterable[Batch], test: Iterable[Batch]) -
 def fitted_baselines(task: Task, train: Iterable[Batch]) -> Mapping[str, Baseline]:
     """The baselines of a task by name, fitted on ``train``, which can be iterated several times."""
     baselines = task.baselines()
-    for baseline in baselines.values():
+    for name, baseline in baselines.items():
+        if not (hasattr(baseline, "fit") and hasattr(baseline, "predict")):
+            raise UsageError(f"{task.name}: baseline {name} must have the methods fit and predict, found {baseline!r}")
         baseline.fit(train)
     return baselines
 

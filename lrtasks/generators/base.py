@@ -292,6 +292,31 @@ class Task(Config):
 
         return self.further({f"{n}x": {name: times(n, getattr(self, name)) for name in names} for n in by})
 
+    def checked_tests(self) -> dict[str, Task]:
+        """What :meth:`tests` gives.
+
+        Raises:
+            UsageError: unless these are tasks for the same models, under names that no other score has.
+        """
+        tests: object = self.tests()
+        if not isinstance(tests, Mapping):
+            raise UsageError(f"{self.name}: tests() must map names to tasks, found {tests!r}")
+        for name, test in tests.items():
+            if not isinstance(test, Task):
+                raise UsageError(f"{self.name}: test {name} must be a task, found {test!r}")
+            if name in SPLITS:
+                raise UsageError(f"{self.name}: a test cannot be called {name!r}, as a split is; rename it")
+            self.require_same_widths(test, f"test {name} of {self.name}")
+            if not hasattr(test, "name"):  # another class of the user's file
+                type(test).name = type(test).__name__
+        return dict(tests)
+
+    def require_same_widths(self, other: Task, what: str) -> None:
+        """Raise :class:`UsageError` if ``other`` needs another model: only lengths may differ."""
+        for mine, its in ((self.input, other.input), (self.target, other.target)):
+            if (mine.kind, mine.width, mine.pooled) != (its.kind, its.width, its.pooled):
+                raise UsageError(f"{what} needs another model: {its} in place of {mine}")
+
     def tests(self) -> Mapping[str, Task]:
         """Further tests of the trained model, by name: tasks of the same widths with another length or distribution.
 

@@ -24,7 +24,7 @@ from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.layers import canon_layer, make_norm, require_causal
-from lrtasks.registry import source_digest
+from lrtasks.registry import own_source
 from lrtasks.spec import Spec
 
 ModelLike = str | nn.Module | Callable[..., nn.Module]
@@ -273,7 +273,7 @@ class ModelConfig(Config):
 
     def own_source(self) -> str | None:
         """Digest of the user's source files that the model is made of; ``None`` for a model of this package."""
-        return None if type(self).__module__.split(".")[0] == "lrtasks" else source_digest(type(self))
+        return own_source(type(self))
 
     def require_order(self, low: str, high: str) -> None:
         """Raise :class:`UsageError` unless the parameter ``low`` is at most ``high``."""

@@ -186,7 +186,8 @@ class Hybrid(GatedStack):
         for entry in self.layers.split(","):
             name, _, count = entry.strip().rpartition(":")
             if not name or not count.isascii() or not count.removeprefix("-").isdigit():
-                raise UsageError(f"{self.name}: layers must be NAME:COUNT with commas, found {entry!r}")
+                counted = f"; write {entry.strip()}:1" if entry.strip() else ""
+                raise UsageError(f"{self.name}: layers must be NAME:COUNT with commas, found {entry!r}{counted}")
             if not 1 <= int(count) <= LARGEST:
                 raise UsageError(f"{self.name}: counts in layers must be 1 to {LARGEST}, found {entry!r}")
             pattern += [name] * int(count)

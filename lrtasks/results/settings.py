@@ -15,7 +15,7 @@ Settings = Mapping[str, Any]
 
 _NO_SETTINGS = ("parameters", "address", "count", "state_bytes")
 _DIGESTS = ("source",)
-"""Digest of a user's own model; a label shows them only if nothing else distinguishes two models."""
+"""Digest of a user's own model or task; a label shows it only if nothing else distinguishes two of them."""
 _OTHERWISE = re.compile(r"none|null|true|false|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
 """Texts that would be read as a value of another type."""
 
@@ -25,7 +25,7 @@ def setup_of(record: RunRecord) -> Settings:
     task = record.task
     parameters = {f"task {name}": value for name, value in task["parameters"].items()}
     shared = {name: record.budget.get(name) for name in SHARED_BUDGET}
-    identity = {"name": task["name"], "version": task["version"], "data": task.get("data")}
+    identity = {name: task.get(name) for name in ("name", "version", "data", "source")}
     return without_none({**identity, **parameters, **shared})
 
 

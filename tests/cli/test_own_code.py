@@ -80,6 +80,69 @@ class Copy(Task):
     def sample(self, rng):
         x = rng.standard_normal((self.length, 1)).astype(np.float32)
         return Sample(x, x)
+
+
+class Doubled(Copy):
+    """The target is twice the input; its test is another class of this file."""
+
+    name = "doubled"
+
+    def sample(self, rng):
+        x = super().sample(rng).x
+        return Sample(x, 2 * x)
+
+    def tests(self):
+        return {"other": Plain(self.length)}
+
+
+@dataclass(frozen=True)
+class Plain(Task):
+    length: int = parameter(32, "sequence length", at_least=2)
+    input = Copy.input
+    target = Copy.target
+    sample = Copy.sample
+
+
+class Named(Copy):
+    name = "named"
+
+    def tests(self):
+        return {"val": Copy(8)}
+
+
+class Wider(Copy):
+    name = "wider"
+
+    @property
+    def input(self):
+        return Spec("real", self.length, width=2)
+
+    def tests(self):
+        return {"narrow": Copy(self.length)}
+
+
+class Rare(Copy):
+    """A sample in a hundred is wrong."""
+
+    name = "rare"
+
+    def sample(self, rng):
+        x, y = super().sample(rng)[:2]
+        return Sample(x, y if rng.random() > 0.01 else y * np.nan)
+
+
+class Sliced(Copy):
+    name = "sliced"
+
+    def slices(self, batch):
+        return {"part": np.zeros(5)}
+
+
+class Guessed(Copy):
+    name = "guessed"
+
+    def baselines(self):
+        return {"three": 3}
 '''
 
 
@@ -134,6 +197,42 @@ def test_an_own_task_is_described_drawn_and_stored(command: Command, tmp_path: P
     assert (tmp_path / "Copy.png").exists()
     assert command("generate", "mine.py:Copy", "--samples", 4, "--split", "0.5,0.25,0.25", "--workers", 1).code == 0
     assert (tmp_path / "data" / "Copy-4-seed0" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Named", "a test cannot be called 'val'"),
+        ("Wider", "test narrow of wider needs another model"),
+        ("Rare", "rare: in its samples y holds values that are not finite"),
+        ("Sliced", "the labels of slice 'part' have shape (5,), and y has (16, 8, 1)"),
+        ("Guessed", "baseline three must have the methods fit and predict, found 3"),
+    ],
+)
+def test_mistakes_of_an_own_task_are_named_before_training(command: Command, name: str, message: str) -> None:
+    said = command("eval", "--model", "mine.py:MyLayer", "--task", f"mine.py:{name}", *SHORT[2:])
+    assert said.code == 2 and message in said.err
+    assert not list(Path("runs").rglob("record.json"))
+
+
+def test_check_looks_at_further_tests(command: Command) -> None:
+    assert "a test cannot be called 'val'" in command("check", "mine.py:Named").out
+
+
+def test_a_test_may_be_another_class_of_the_file(command: Command) -> None:
+    said = command("eval", "--model", "mine.py:MyLayer", "--task", "mine.py:Doubled", *SHORT[2:], "--json")
+    (record,) = json.loads(said.out)
+    assert record["scores"]["other"]["r2"] is not None and not record["notes"]
+
+
+def test_an_edited_task_is_another_run(command: Command) -> None:
+    words = ("eval", "--model", "dlr", "--d-model", 4, "--d-state", 4, "--task", "mine.py:Copy", *SHORT[2:], "--json")
+    before = json.loads(command(*words).out)[0]
+    Path("mine.py").write_text(CODE.replace("return Sample(x, x)", "return Sample(x, -x)"))
+    after = json.loads(command(*words).out)[0]
+    assert before["digest"] != after["digest"]
+    assert before["scores"]["test"] != after["scores"]["test"]
+    assert json.loads(command(*words).out)[0] == after, "the same source is the same run"
 
 
 def test_the_budget_is_described(command: Command) -> None:
