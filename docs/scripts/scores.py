@@ -16,7 +16,7 @@ from lrtasks.results.table import Row, make_table, paper_beside, paper_notes, sh
 
 RESULTS = Path(__file__).parents[2] / "results"
 SMALL, FAIR = RESULTS / "small", RESULTS / "fair"
-CHECKS = ("choices", "sizes")
+CHECKS = ("choices", "sizes", "state-bytes")
 """Folders of runs that check a finding: variants of a model, which are no columns of the report or the frame."""
 PUBLISHED = sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name not in (*CHECKS, "bench"))
 TODAY = {
