@@ -18,6 +18,7 @@ Command = Callable[..., Any]
 SMALL = ("bench", "--models", "s4d", "--d-model", "8", "--layers", "1", "--repeats", "1", "--out", "out")
 
 
+@pytest.mark.e2e
 def test_measured_once_and_shown_in_every_form(command: Command) -> None:
     said = command(*SMALL, "--length", "16", "--json")
     assert said.code == 0
@@ -65,6 +66,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(command: Command, words: list[
     assert not said.out and not list(Path().rglob("*.json"))
 
 
+@pytest.mark.e2e
 def test_a_model_that_cannot_be_is_recorded_and_not_tried_again(command: Command) -> None:
     words = (*SMALL, "--length", "16", "--models", "hyena", "--bidirectional")
     said = command(*words, "--json")

@@ -126,6 +126,7 @@ def test_the_peak_is_what_was_taken_and_given_back() -> None:
 
 
 @on_linux
+@pytest.mark.e2e
 def test_the_unfused_transformer_holds_its_weights_of_attention() -> None:
     array = 4 * 4 * 1024 * 1024  # heads, bytes, queries, keys
     assert peak(UNFUSED, 1024) - peak("transformer", 1024) > 2 * array

@@ -147,6 +147,7 @@ def test_a_wrong_output_shape(command: Command, tmp_path: Path, monkeypatch: pyt
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.e2e
 def test_nothing_but_the_line_comes_from_a_process_of_its_own(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "lrtasks", *EVAL, "--length", "0"]
     ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)

@@ -138,6 +138,7 @@ def test_finished_shards_that_were_changed_are_made_again(tmp_path: Path) -> Non
     assert shards[3].stat().st_mtime_ns == untouched
 
 
+@pytest.mark.e2e
 def test_a_second_run_says_so_and_stops(tmp_path: Path) -> None:
     process = start_writing(tmp_path / "set", 1)
     try:

@@ -72,6 +72,7 @@ def test_jobs_must_be_at_least_one() -> None:
         Local(jobs=0)
 
 
+@pytest.mark.e2e
 def test_each_job_ends_once_with_its_reason(tmp_path: Path) -> None:
     words = [("list",), ("eval",), ("eval", "--model", "dlr", "--task", "shift")]
     limits = [None, None, 0.05]
