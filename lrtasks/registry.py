@@ -264,9 +264,14 @@ def source_digest(target: Any) -> str | None:
         return None
 
 
+def is_own(cls: type) -> bool:
+    """Whether a class is the user's or another package's, not of this package."""
+    return cls.__module__.split(".")[0] != "lrtasks"
+
+
 def own_source(cls: type) -> str | None:
     """Digest of the source file of a class that is not of this package; ``None`` for one that is."""
-    return None if cls.__module__.split(".")[0] == "lrtasks" else source_digest(cls)
+    return source_digest(cls) if is_own(cls) else None
 
 
 @contextlib.contextmanager

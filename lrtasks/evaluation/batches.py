@@ -23,6 +23,7 @@ from lrtasks.errors import UsageError
 from lrtasks.generators.base import SPLITS, Split, Task
 from lrtasks.generators.randomness import epoch_order
 from lrtasks.machine import MAX_WORKERS, cores
+from lrtasks.registry import is_own
 from lrtasks.run_config import RunConfig
 from lrtasks.spec import Batch, misfit
 
@@ -110,7 +111,7 @@ class BatchStream(Dataset[Loaded]):
         part = self.batch_size // self.world
         own = self.indices(number)[self.rank * part : (self.rank + 1) * part]
         batch = self.source.batch(own.tolist(), seed, self.split)
-        if isinstance(self.source, Task) and not type(self.source).__module__.startswith("lrtasks."):
+        if isinstance(self.source, Task) and is_own(type(self.source)):
             require_fit(batch, self.source)  # a mistake of the user's may be in few of the samples
         mask = None if batch.mask is None else torch.from_numpy(batch.mask)
         return Loaded(torch.from_numpy(batch.x), torch.from_numpy(batch.y), mask, batch.meta)

@@ -206,7 +206,9 @@ class _Run:
 
     def carry_out(self, overwrite: bool) -> RunRecord:
         """Train and test; the record on disk is correct at every moment."""
-        if overwrite and self.writes:  # the record stays until the first evaluation replaces it
+        # a record that is overwritten stays until the first evaluation
+        self.replaces = overwrite and (self.folder / FILE).exists()
+        if overwrite and self.writes:
             (self.folder / loop.CHECKPOINT).unlink(missing_ok=True)
         self.record = self.config.record()
         self.record.digest = self.digest
@@ -225,7 +227,7 @@ class _Run:
             except loop.DivergedError as error:
                 self._close("diverged", str(error))
             except UsageError:
-                if self.writes and not overwrite and not (self.folder / loop.CHECKPOINT).exists():
+                if self.writes and not self.replaces and not (self.folder / loop.CHECKPOINT).exists():
                     # nothing was learned yet: leave no trace of a run that is impossible
                     (self.folder / FILE).unlink(missing_ok=True)
                     self.trackers.discard()
@@ -278,7 +280,7 @@ class _Run:
                 "peak_memory_bytes": peak_memory_bytes(self.fabric.device),
                 "device": device_name(self.fabric.device),
             }
-        if self.writes and (state.curve or not (self.folder / FILE).exists()):
+        if self.writes and (state.curve or not self.replaces):
             record.write(self.folder)
         self.trackers.update(record)
 

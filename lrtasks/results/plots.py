@@ -155,7 +155,6 @@ def draw_heatmap(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
         UsageError: if no run has a score and a floor below 1.
     """
     cells = aggregate(runs)
-    cells["floor"] = cells.groupby("row", observed=True)["floor"].transform("last")
     cells["scaled"] = [scaled_score(*pair) for pair in zip(cells["score"], cells["floor"], strict=True)]
     scaled = cells.dropna(subset=["score", "floor"]).pivot(index="row", columns="column", values="scaled")
     if scaled.empty:

@@ -126,8 +126,9 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     shared = ["task", "task_version", "setup", "model", "variant", "preset", "metric", "selected", *COUNTS, *PAPER]
     shared += ["baseline", *(name for name in runs if name.startswith("budget."))]
     cells = own[shared].first()
-    # each seed has a test set of its own, and so a floor of its own
-    floors = runs["floor"].astype(float).groupby(runs["row"], observed=True).median()
+    # baselines are fitted on the training samples of each seed, so each seed has a floor of its own
+    floors = runs["floor"].astype(float).groupby([runs["row"], runs["seed"]], observed=True).mean()
+    floors = floors.groupby("row", observed=True).median()
     cells["floor"] = floors[cells.index.get_level_values("row")].to_numpy()
     cells[["score", *numbers[2:]]] = seeds[["score", *numbers[2:]]].mean()
     cells[["median", *tests]] = seeds[["score", *tests]].median()
