@@ -10,18 +10,14 @@ import re
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lrtasks import __version__
-from lrtasks.cli.bench import bench
-from lrtasks.cli.data import app as data
-from lrtasks.cli.data import generate
-from lrtasks.cli.look import check, describe, list_names, preview
-from lrtasks.cli.results import analyze, compare, plot, report, table
-from lrtasks.cli.runs import evaluate, profile, suite, sweep
 from lrtasks.errors import UsageError, in_one_line, suggestion
 from lrtasks.machine import set_process_defaults
 
@@ -38,30 +34,60 @@ INTERRUPTED = 130
 
 _python_format = warnings.formatwarning
 
-app = typer.Typer(
-    name="lrtasks",
-    help="The diagnostic gym for long-range sequence models.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-COMMANDS: dict[str, dict[str, Any]] = {
-    "Look around": {"list": list_names, "describe": describe, "preview": preview, "check": check},
-    "Train and score": {"eval": evaluate, "suite": suite, "sweep": sweep, "profile": profile, "bench": bench},
-    "Results": {"table": table, "compare": compare, "plot": plot, "analyze": analyze, "report": report},
-    "Data": {"generate": generate},
+COMMANDS = {
+    "Look around": {
+        "list": "look:list_names",
+        "describe": "look:describe",
+        "preview": "look:preview",
+        "check": "look:check",
+    },
+    "Train and score": {
+        "eval": "runs:evaluate",
+        "suite": "suites:suite",
+        "sweep": "suites:sweep",
+        "profile": "suites:profile",
+        "bench": "bench:bench",
+    },
+    "Results": {
+        "table": "results:table",
+        "compare": "results:compare",
+        "plot": "results:plot",
+        "analyze": "results:analyze",
+        "report": "results:report",
+    },
+    "Data": {"generate": "data:generate", "data": "data:app"},
 }
+"""The module and function of each command, in panels of ``--help``."""
 TAKE_PARAMETERS = ("preview", "check", "eval", "suite", "sweep", "profile", "generate")
 """Commands that take parameters as options."""
-for panel, commands in COMMANDS.items():
-    for name, command in commands.items():
-        extra = name in TAKE_PARAMETERS
-        context = {"allow_extra_args": extra, "ignore_unknown_options": extra}
-        # typer keeps the line breaks of a docstring, whatever the width of the terminal
-        paragraphs = inspect.cleandoc(command.__doc__).split("\n\n")
-        text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
-        app.command(name, help=text, rich_help_panel=panel, context_settings=context)(command)
-app.add_typer(data, name="data", rich_help_panel="Data")
+
+
+def make_app(words: Sequence[str] = ()) -> typer.Typer:
+    """The command line for ``words``: only the command that they name is imported; all, if they name none."""
+    app = typer.Typer(
+        name="lrtasks",
+        help="The diagnostic gym for long-range sequence models.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    every = {name for commands in COMMANDS.values() for name in commands}
+    wanted = every.intersection(words[:1]) or every
+    for panel, commands in COMMANDS.items():
+        for name in (name for name in commands if name in wanted):
+            module, attribute = commands[name].split(":")
+            command = getattr(import_module(f"lrtasks.cli.{module}"), attribute)
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=name, rich_help_panel=panel)
+                continue
+            extra = name in TAKE_PARAMETERS
+            context = {"allow_extra_args": extra, "ignore_unknown_options": extra}
+            # typer keeps the line breaks of a docstring, whatever the width of the terminal
+            paragraphs = inspect.cleandoc(command.__doc__).split("\n\n")
+            text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+            app.command(name, help=text, rich_help_panel=panel, context_settings=context)(command)
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -70,7 +96,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
@@ -93,7 +118,8 @@ def main() -> None:
     try:
         for word in filter(_SINGLE_DASH.fullmatch, sys.argv[1:]):
             raise UsageError(f"unknown option {word}; options other than -o and -h have two dashes: -{word}")
-        code = app(args=[word for word in sys.argv[1:] if word != "--debug"], standalone_mode=False)
+        words = [word for word in sys.argv[1:] if word != "--debug"]
+        code = make_app(words)(args=words, standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:
             raise KeyboardInterrupt

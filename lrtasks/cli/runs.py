@@ -1,4 +1,4 @@
-"""``lrtasks eval``, ``suite``, ``sweep`` and ``profile``: the commands that train and score."""
+"""``lrtasks eval``, and what all commands that train share: plan, carry out and print runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ import typer
 
 from lrtasks.budget import MOST_SEEDS, SHARED_BUDGET, Budget
 from lrtasks.cli.options import (
-    AsJson,
     Device,
     Out,
     Settings,
-    Unequal,
     complete_models,
     complete_tasks,
     config_options,
@@ -28,14 +26,9 @@ from lrtasks.cli.options import (
     print_json,
     print_tables,
     require_names,
-    require_writable,
-    shared_options,
-    terminal_width,
     worker_number,
 )
-from lrtasks.cli.results import Published, read_published
 from lrtasks.errors import UsageError
-from lrtasks.suite import backends
 
 if TYPE_CHECKING:
     from lrtasks.record import RunRecord
@@ -46,10 +39,6 @@ Trackers = Annotated[
     list[str] | None,
     typer.Option("--tracker", help="csv, tensorboard or wandb, with commas or repeated: written in the run's folder."),
 ]
-BackendName = Annotated[
-    str, typer.Option("--backend", help=f"{', '.join(backends.BACKENDS)}.", rich_help_panel="Where the runs go")
-]
-TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which a run is stopped and recorded as failed.")]
 Select = Annotated[
     str | None,
     typer.Option(help="val: choose among the values of an option with commas by the validation score of seed 0."),
@@ -58,15 +47,7 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
 ]
 
-RATES = "3e-4,1e-3,3e-3"
-"""Learning rates among which validation chooses in a profile."""
-ENDINGS = (".html", ".svg", ".pdf", ".png")
-"""What a profile is written as."""
-DRAWN = 3
-"""Number of published profiles, the nearest ones, that are drawn beside the model's."""
-
 budget_options = config_options("budget", "Training budget", Budget)
-backend_options = config_options("options", "Where the runs go", *map(backends.backend_class, backends.BACKENDS))
 
 
 @budget_options
@@ -149,202 +130,6 @@ def evaluate(
     return say_unfinished([record.command for record in records], records)
 
 
-@budget_options
-@backend_options
-def how_options(
-    context: typer.Context,
-    options: dict[str, Any],
-    budget: dict[str, Any],
-    backend: BackendName = "local",
-    time_limit: TimeLimit = None,
-    device: Device = "auto",
-    unequal_budgets: Unequal = False,
-    select: Select = None,
-    dry_run: DryRun = False,
-    out: Out = Path("runs"),
-    settings: Settings = None,
-    trackers: Trackers = None,
-    as_json: AsJson = False,
-) -> dict[str, Any]:
-    """The options that ``suite`` and ``sweep`` share: the settings ``given``, and what :func:`carry_out` takes."""
-    return {
-        "given": given_settings(context, settings, budget),
-        "backend": backends.make_backend(backend, options),
-        "time_limit": time_limit,
-        "device": device,
-        "unequal_budgets": unequal_budgets,
-        "select": select,
-        "dry_run": dry_run,
-        "out": out,
-        "trackers": trackers or (),
-        "as_json": as_json,
-    }
-
-
-with_how = shared_options("how", how_options)
-
-
-@with_how
-def suite(
-    context: typer.Context,
-    how: dict[str, Any],
-    file: Annotated[Path | None, typer.Option(help="A suite as TOML, instead of the four options below.")] = None,
-    models: Annotated[
-        str | None, typer.Option(help="Models with commas, or all (default).", autocompletion=complete_models)
-    ] = None,
-    tasks: Annotated[
-        str | None, typer.Option(help="Tasks with commas, or all (default).", autocompletion=complete_tasks)
-    ] = None,
-    preset: Annotated[str | None, typer.Option(help="Preset of every run (default: small).")] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds, counted from 0 (default: 1).")] = None,
-) -> int:
-    """Run every task × every model; finished runs are not repeated, and one that fails does not stop the rest.
-
-    Models and tasks of your own are named FILE.py:NAME or package.module:NAME. Any parameter of a task or a model is
-    also an option, for every run. An option with commas varies. Example: lrtasks suite --models dlr,attention --tasks
-    shift --lr 1e-3,3e-3 --seeds 3
-    """
-    chosen = {"models": models, "tasks": tasks, "preset": preset, "seeds": seeds}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
-    given = how.pop("given")
-    if file:
-        from lrtasks.suite.expand import read_suite
-
-        if chosen:
-            named = " and ".join(f"--{name}" for name in chosen)
-            raise UsageError(f"{named} cannot stand beside --file, which lists the runs; edit the file")
-        wanted = read_suite(file, given)
-    else:
-        wanted = suite_from_options(context, chosen, given)
-    if how["time_limit"] is None:
-        how["time_limit"] = wanted.time_limit
-    return carry_out(wanted, **how)
-
-
-@with_how
-def sweep(
-    context: typer.Context,
-    how: dict[str, Any],
-    task: Annotated[str, typer.Option(help="A task.", autocompletion=complete_tasks)],
-    models: Annotated[str, typer.Option(help="Models with commas, or all.", autocompletion=complete_models)],
-    preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
-    seeds: Annotated[int, typer.Option(help="How many seeds, counted from 0.")] = 1,
-    solved: Annotated[float, typer.Option(help="Scaled score from which a run counts as solved.")] = 0.95,
-) -> int:
-    """Run models on one task over a grid, and print the largest value of each varied option that a model solves.
-
-    For the option length, this value is the trainable length. A second table shows the scores on further tests and the
-    generalisation length, which is that of a model trained once.
-
-    An option with commas varies. Example: lrtasks sweep --task shift --models dlr,attention --length 1024,4096,16384
-    """
-    if len(require_names(models, task)[1]) > 1:
-        raise UsageError(f"sweep takes one task, found {task}; several: lrtasks suite --models {models} --tasks {task}")
-    chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
-    if not 0 < solved <= 1:
-        raise UsageError(f"--solved must be above 0 and at most 1, found {solved:g}")
-    return carry_out(suite_from_options(context, chosen, how.pop("given")), solved=solved, **how)
-
-
-@budget_options
-@backend_options
-def profile(
-    context: typer.Context,
-    options: dict[str, Any],
-    budget: dict[str, Any],
-    model: Annotated[str, typer.Option(help="Models with commas: names, FILE.py:NAME or package.module:NAME.")],
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", help="Two instances per group, one seed, the preset's learning rate, stop when solved."
-        ),
-    ] = False,
-    tasks: Annotated[str, typer.Option(help="Instances with commas, such as word-problem@a5.")] = "fingerprint",
-    preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
-    seeds: Annotated[int | None, typer.Option(help="How many seeds, counted from 0 (default: 3; quick: 1).")] = None,
-    folder: Annotated[Path, typer.Option(help="Results folder of the runs.")] = Path("runs"),
-    published: Published = None,
-    backend: BackendName = "local",
-    time_limit: TimeLimit = None,
-    device: Device = "auto",
-    dry_run: DryRun = False,
-    settings: Settings = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a .html, .svg, .pdf or .png file.")] = None,
-    as_json: AsJson = False,
-) -> int:
-    """Say what a model can do: scaled score, solved seeds, generalisation length and cost of each capability group.
-
-    The model runs on every instance of the fingerprint. Validation chooses one of three learning rates. Finished runs
-    are not repeated. On this machine, two runs execute in parallel; --jobs changes this. Example: lrtasks profile
-    --model mylayer.py:MyLayer --quick
-    """
-    if out is not None:
-        if out.suffix.lower() not in ENDINGS:
-            raise UsageError(f"--out writes {', '.join(ENDINGS)}, found {out}")
-        require_writable(out)
-    from lrtasks.generators.fingerprint import instances
-    from lrtasks.machine import cores
-
-    options = {**({"jobs": 2} if backend == "local" and cores() > 1 else {}), **options}
-    budget = {**({"stop_solved": True} if quick else {"lr": RATES}), **budget}
-    names = ",".join(instances(quick=True)) if quick and tasks == "fingerprint" else tasks
-    chosen = {
-        "models": model,
-        "tasks": names,
-        "preset": preset,
-        "seeds": (1 if quick else 3) if seeds is None else seeds,
-    }
-    wanted = suite_from_options(context, chosen, given_settings(context, settings, budget))
-    others = read_published(published)
-    place = backends.make_backend(backend, options)
-    from lrtasks.suite.select import of_task
-
-    for name in (name for name in wanted.varied if of_task(name, wanted)):
-        raise UsageError(f"a profile takes one value of {name}, found several")
-    selected = _selected(wanted, "val" if wanted.varied else None)
-    if dry_run:
-        return _print_wanted(wanted, selected, folder, device=device, as_json=as_json)
-    runs, records, failed = run_wanted(wanted, folder, selected, backend=place, time_limit=time_limit, device=device)
-    from lrtasks.files import write_output
-    from lrtasks.results import profile as made
-    from lrtasks.results import style
-    from lrtasks.results.compare import by_column
-    from lrtasks.results.formats import render
-    from lrtasks.results.frame import make_frame
-
-    on = {run.task_address or run.task.name: run.task for run in runs}
-    contents, pages, drawn = [], [], list[made.Profile]()
-    for label, rows in by_column(make_frame([(None, record) for record in records])).items():
-        own = made.make_profile(rows, on, label)
-        beside = made.published_profiles(own, others, on)
-        pages.append((made.tables(own, beside), made.notes(own, beside)))
-        near = made.nearest(own, beside)
-        contents.append(
-            {
-                **own.content(),
-                "nearest": near.label if near else None,
-                "published": [{**other.content(), "distance": own.distance(other)} for other in beside],
-            }
-        )
-        drawn += [own, *[other for other in beside if other.model != own.model][:DRAWN]]
-    if as_json:
-        print_json(contents)
-    else:
-        print("\n\n".join(render("text", *page, width=terminal_width()) for page in pages))
-    if out is not None:
-        figure = made.draw_profile(drawn)
-        if out.suffix.lower() == ".html":  # the drawing, with the tables below it
-            picture = style.encode(figure, ".svg").decode()
-            page = "\n".join(render("html", *page) for page in pages)
-            box = '<div class="wide">'
-            page = page.replace(box, f"{box}{picture[picture.index('<svg') :]}</div>\n{box}", 1)
-            write_output(out, page.encode(errors="replace"))
-        else:
-            style.save(figure, out)
-        sys.stderr.write(f"wrote {out}\n")
-    return say_unfinished([*(run.title() for run in runs), *failed], [*records, *failed.values()])
-
-
 def suite_from_options(context: typer.Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
     """The suite of the models and tasks that were chosen, whose names are checked before torch is loaded."""
     require_names(chosen.get("models", "all"), chosen.get("tasks", "all"))
@@ -369,11 +154,11 @@ def carry_out(
     With ``solved``, as in a sweep, it also prints the scores by length, and for each model the largest value of each
     varied option at which the scaled score is at least ``solved``.
     """
-    selected = _selected(wanted, select)
+    selected = selected_settings(wanted, select)
     varied = [name.removeprefix("budget.") for name in wanted.varied]
     may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
     if dry_run:
-        return _print_wanted(wanted, selected, out, may_differ, device=how["device"], as_json=as_json)
+        return print_wanted(wanted, selected, out, may_differ, device=how["device"], as_json=as_json)
     runs, records, failed = run_wanted(wanted, out, selected, may_differ=may_differ, **how)
     if as_json:
         print_records(records)
@@ -386,7 +171,7 @@ def carry_out(
     return say_unfinished([*(run.title() for run in runs), *failed], [*records, *failed.values()])
 
 
-def _print_wanted(
+def print_wanted(
     wanted: Suite, selected: Sequence[str], out: Path, may_differ: Sequence[str] = (), *, device: str, as_json: bool
 ) -> int:
     """Print the plan of a suite."""
@@ -419,7 +204,7 @@ def _unselected(records: Sequence[RunRecord]) -> list[RunRecord]:
     return [dataclasses.replace(record, selection={}) for record in records]
 
 
-def _selected(wanted: Suite, select: str | None) -> Sequence[str]:
+def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
     """The settings that are selected. Skipped runs are named on standard error first, one line for each reason.
 
     Raises:

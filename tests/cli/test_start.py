@@ -11,8 +11,8 @@ HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "lightning", "torchm
 
 
 def imported(code: str) -> set[str]:
-    """Top-level packages that are there after ``code`` in a new interpreter."""
-    report = "import sys; print('\\n' + ' '.join({name.partition('.')[0] for name in sys.modules}))"
+    """Modules that are there after ``code`` in a new interpreter."""
+    report = "import sys; print('\\n' + ' '.join(sys.modules))"
     guarded = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\n{report}"
     ended = subprocess.run([sys.executable, "-c", guarded], capture_output=True, text=True, check=True)
     return set(ended.stdout.splitlines()[-1].split())
@@ -35,3 +35,9 @@ def test_listing_imports_no_torch() -> None:
     found = imported("sys.argv[1:] = ['list']; from lrtasks.cli import main; main()")
     assert "lrtasks" in found
     assert not found & (HEAVY - {"numpy"})
+
+
+def test_a_command_imports_no_other_command() -> None:
+    found = imported("sys.argv[1:] = ['eval', '--help']; from lrtasks.cli import main; main()")
+    assert "lrtasks.cli.runs" in found
+    assert not {"lrtasks.cli.suites", "lrtasks.cli.bench", "lrtasks.cli.data", "lrtasks.suite.backends"} & found

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lrtasks.cli import app
+from lrtasks.cli import make_app
 from lrtasks.errors import UsageError
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, arguments, standalone_mode=False)
+    result = CliRunner().invoke(make_app(), arguments, standalone_mode=False)
     if isinstance(result.exception, UsageError):
         raise result.exception
     assert result.exception is None, result.exception

@@ -14,10 +14,10 @@ from snippets import ROOT
 
 from lrtasks import generators, models
 from lrtasks.budget import Budget
-from lrtasks.cli import app
+from lrtasks.cli import make_app
 
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMANDS: Any = typer.main.get_command(app)
+COMMANDS: Any = typer.main.get_command(make_app())
 OWNERS = {
     "budget": set(Budget.parameter_names()),
     "task": {name for task in generators.names() for name in generators.registry.get(task).parameter_names()},

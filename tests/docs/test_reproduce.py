@@ -16,12 +16,12 @@ sys.path.insert(0, str(ROOT / "docs" / "scripts"))
 import reproduce
 
 import lrtasks.evaluation.run
-from lrtasks.cli import app
+from lrtasks.cli import make_app
 from lrtasks.results.reported import reported_figure
 from lrtasks.run_config import RunConfig
 
 PAGE = (ROOT / "docs" / "reproduce.md").read_text()
-LRTASKS: Any = typer.main.get_command(app)
+LRTASKS: Any = typer.main.get_command(make_app())
 REPORTED, OTHERS = list(reproduce.cells(reproduce.REPORTED)), list(reproduce.cells(reproduce.OTHERS))
 
 
