@@ -1,6 +1,6 @@
-"""Where a dataset lies: a local folder, or an address of fsspec's (``s3://``, ``gs://``, ``memory://``, ...).
+"""Storage of a dataset: a local folder, or an fsspec address (``s3://``, ``gs://``, ``memory://``, ...).
 
-Every write is atomic, so a name that exists holds the whole file.
+Every write is atomic, so a file that exists is complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lrtasks.errors import UsageError
 from lrtasks.files import held, remove_empty
 
 HIDDEN = ".lrtasks"
-"""Folder of the journal; readers of datasets skip names that begin with a dot."""
+"""Folder of the journal; readers of datasets ignore names that begin with a dot."""
 LOCK = f"{HIDDEN}/lock"
 PARTIAL = f"{HIDDEN}/partial"
 """Folder of the files that are being written."""
@@ -31,17 +31,17 @@ LARGEST_TEXT = 2**28
 
 
 class GenerationError(RuntimeError):
-    """Work stopped for a reason outside the request, such as a full disk; the message is one line."""
+    """Raised when the work stops for a reason outside the request, such as a full disk; the message is one line."""
 
 
 class Store:
-    """Files of one folder, by names relative to it (``"train/00000.png"``).
+    """Files of one folder, under names relative to the folder (``"train/00000.png"``).
 
     Args:
-        address: a path, or a URL with a protocol of fsspec's.
+        address: a path, or a URL with a protocol that fsspec supports.
 
     Raises:
-        UsageError: if no such protocol is installed, or the address is not complete.
+        UsageError: if the protocol is not installed, or the address is not complete.
     """
 
     def __init__(self, address: str | os.PathLike[str]) -> None:
@@ -53,9 +53,9 @@ class Store:
         import fsspec
 
         try:
-            # no cached listings: they must show what other processes wrote
+            # no cached listings: listings must show the files of other processes
             self._fs, self._prefix = fsspec.core.url_to_fs(self.address, use_listings_cache=False)
-        except Exception as error:  # each protocol raises errors of its own
+        except Exception as error:  # each protocol raises its own types of errors
             hint = "; install lrtasks[s3]" if self.address.startswith("s3:") else ""
             raise UsageError(f"cannot use {self.address}: {error}{hint}") from error
         if self.address.startswith("file:"):
@@ -63,25 +63,25 @@ class Store:
 
     @property
     def in_process(self) -> bool:
-        """Whether other processes see other files at the same address (``memory://``)."""
+        """Return whether the files exist in this process alone (``memory://``)."""
         return self.address.startswith("memory:")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self.address,)
 
     def absolute(self) -> Store:
-        """The same store for processes with another working folder."""
+        """Return the same store with an absolute path, for processes with another working folder."""
         return self if self.root is None else Store(self.root.absolute())
 
     def _remote(self, name: str) -> str:
         return f"{self._prefix.rstrip('/')}/{name}"
 
     def names(self) -> list[str]:
-        """Names of all files, hidden ones and symbolic links too, sorted."""
+        """Return the sorted names of all files, including hidden files and symbolic links."""
         if self.root is None:
             path = self._fs._strip_protocol(self._prefix).rstrip("/")
             names = (self._fs._strip_protocol(name)[len(path) + 1 :] for name in self._fs.find(path))
-            return sorted(filter(None, names))  # some object stores list the folder itself, under the empty name
+            return sorted(filter(None, names))  # some object stores also list the folder itself, with an empty name
         found = []
         for folder, folders, files in os.walk(self.root, onerror=_raise):
             here = Path(folder)
@@ -96,7 +96,7 @@ class Store:
         return bool(self._fs.isfile(self._remote(name))) if self.root is None else (self.root / name).exists()
 
     def open(self, name: str) -> BufferedReader:
-        """Open a file for reading bytes, with random access; only regular files, as devices and pipes may never end."""
+        """Open a regular file to read bytes, with random access; reject devices and pipes, which may never end."""
         if self.root is None:
             remote: BufferedReader = self._fs.open(self._remote(name), "rb")
             return remote
@@ -121,7 +121,7 @@ class Store:
         return int(self._fs.size(self._remote(name))) if self.root is None else (self.root / name).stat().st_size
 
     def stamp(self, name: str) -> Any:
-        """What changes when the file is written again."""
+        """Return a value that changes when the file is written again, such as size, modification time and inode."""
         if self.root is None:
             return str(self._fs.info(self._remote(name)))
         status = (self.root / name).stat()
@@ -153,32 +153,36 @@ class Store:
         return digest.hexdigest()
 
     def remove(self, name: str) -> None:
-        """Remove a file if it is there."""
+        """Remove a file if it exists."""
         if self.root is not None:
             (self.root / name).unlink(missing_ok=True)
         elif self.exists(name):
             self._fs.rm_file(self._remote(name))
 
     def remove_partials(self) -> None:
-        """Remove what killed writers left; only for the holder of the lock."""
+        """Remove unfinished files that killed writers left; only the holder of the lock may call this."""
         for name in self.names() if self.root is not None and self.root.is_dir() else []:
             if partial_of(name) is not None:
                 self.remove(name)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder and hold it for writing; :class:`UsageError` if another process holds it.
+        """Make and lock the folder for the ``with`` block; raise :class:`UsageError` if another process has locked it.
 
-        An object store has no locks: there an object names host and process, and is stale if that process of this host
-        is dead.
+        An object store has no locks. There, the lock is an object that names the holder's process number and host. The
+        lock is stale if the host is this machine and the process is dead.
         """
         if self.root is not None:
-            (self.root / PARTIAL).mkdir(parents=True, exist_ok=True)
+            (self.root / HIDDEN).mkdir(parents=True, exist_ok=True)
             try:
                 with held(self.root / LOCK, self.address):
-                    yield
+                    (self.root / PARTIAL).mkdir(exist_ok=True)
+                    try:
+                        yield
+                    finally:
+                        remove_empty(self.root / PARTIAL)
             finally:
-                remove_empty(self.root / PARTIAL, self.root / HIDDEN, self.root)
+                remove_empty(self.root / HIDDEN, self.root)
             return
         host, me = socket.gethostname(), f"{os.getpid()} {socket.gethostname()}"
         holder = self.read(LOCK).decode() if self.exists(LOCK) else ""
@@ -199,7 +203,10 @@ class Store:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn errors of the disk into a :class:`GenerationError`, others into a :class:`UsageError`, of one line."""
+        """Convert errors of the storage to one-line errors.
+
+        A full disk or a vanished folder becomes a :class:`GenerationError`; other errors become a :class:`UsageError`.
+        """
         try:
             yield
         except OSError as error:
@@ -216,7 +223,7 @@ class Store:
 
 
 def partial_of(name: str) -> str | None:
-    """If ``name`` is an unfinished copy of a file, the last part of that file's name; otherwise ``None``.
+    """Return the file name whose unfinished copy is ``name`` (last part of the path); ``None`` for other names.
 
     >>> partial_of(".lrtasks/partial/train-00000.parquet.71-0123abcd"), partial_of("notes")
     ('train-00000.parquet', None)

@@ -1,8 +1,8 @@
 """Figures over many models, for a paper: score against step, length and cost, a heat map of tasks × models, profiles.
 
-Each function takes runs (:func:`lrtasks.results.table.arrange`) and the records that their index counts. A line is the
-mean over seeds; its band reaches from the lowest seed to the highest. A model has the same colour and marker in all
-panels, and in all figures of the same runs.
+Each function takes runs (:func:`lrtasks.results.table.arrange`) and a list of records; the index of a run is the
+position of its record. A line is the mean over seeds; its band extends from the lowest seed to the highest. A model has
+the same colour and marker in all panels, and in all figures of the same runs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOWEST = -0.25
-"""No panel shows scores below this one: one failed run would make all other differences too small to see."""
+"""Panels do not show scores below this value: one failed run would make all other differences too small to see."""
 NARROWEST = 0.1
-"""Scores that a panel shows at least: differences of a thousandth are noise."""
+"""Least height of a panel's score axis: differences of a thousandth are noise and must not fill the panel."""
 FLOOR: Mapping[str, Any] = {"linestyle": ":", "color": "grey", "linewidth": 0.9, "zorder": 1}
 COSTS = {
     "seconds_per_step": ("ms per training step", 1e3),
@@ -40,15 +40,15 @@ COSTS = {
     "state_bytes": ("bytes of streaming state", 1.0),
     "peak_memory_bytes": ("MB of peak memory", 1e-6),
 }
-"""What a score can be drawn against: column of the frame, its name, and the factor to the unit of that name."""
+"""Costs for the horizontal axis: column of the frame, axis label, and factor from the column's unit to the label's."""
 
 
 @styled
 def draw_curves(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
-    """Validation score against training step: one panel per task, one line per model, the floor dotted.
+    """Draw validation score against training step: one panel per task, one line per model, the floor dotted.
 
     Raises:
-        UsageError: if no run was evaluated while it was trained.
+        UsageError: if no run has a learning curve.
     """
     evaluated = runs[[bool(records[number].curve) for number in runs.index]]
     if evaluated.empty:
@@ -66,10 +66,10 @@ def draw_curves(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
 
 @styled
 def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
-    """Test score against length: a panel per task whose runs have several lengths.
+    """Draw test score against length: a panel per task whose runs have several lengths.
 
-    A solid line joins models that were trained at each length; a dashed line leads from a model that was trained once,
-    at its first point, to its further tests.
+    A solid line joins the scores of a model that was trained separately at each length. A dashed line joins the scores
+    of a model that was trained at one length, on the test at this length and on its further tests.
 
     Raises:
         UsageError: if no task has scores at two lengths.
@@ -121,10 +121,10 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
 
 @styled
 def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "seconds_per_step") -> Figure:
-    """Test score against a cost, one of :data:`COSTS`: a panel per task, a point per model, with the range over seeds.
+    """Draw test score against a cost of :data:`COSTS`: a panel per task, a point per model, with the range over seeds.
 
     Raises:
-        UsageError: if no run has both.
+        UsageError: if no run has a score and this cost.
     """
     from matplotlib.ticker import EngFormatter, LogLocator
 
@@ -149,7 +149,7 @@ def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "second
 
 @styled
 def draw_heatmap(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
-    """Tasks × models: the scaled score, 0 at the best trivial baseline and 1 for a perfect score.
+    """Draw the scaled score of tasks × models: 0 is the best trivial baseline, 1 a perfect score.
 
     Raises:
         UsageError: if no run has a score and a floor below 1.
@@ -175,10 +175,10 @@ def draw_heatmap(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
 
 
 def draw_profiles(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
-    """The profile of each model (:func:`lrtasks.results.profile.draw_profile`) from its runs on the fingerprint.
+    """Draw the profile of each model (:func:`lrtasks.results.profile.draw_profile`) from its runs on the fingerprint.
 
     Raises:
-        UsageError: if no run with a score is one of the fingerprint.
+        UsageError: if no run with a score is on an instance of the fingerprint.
     """
     tasks = {}
     for name in instances():
@@ -206,17 +206,17 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def _each(runs: pd.DataFrame, column: str, *, sort: bool = True) -> list[pd.DataFrame]:
-    """The runs of each value of a column, in order."""
+    """Return the runs of each value of a column, in order."""
     return [own for _, own in runs.groupby(column, observed=True, sort=sort)]
 
 
 def _look(own: pd.DataFrame) -> dict[str, Any]:
-    """Name, colour and marker of the model whose runs these are."""
+    """Return name, colour and marker of the model of these runs."""
     return {"label": title(own["column"].iloc[0]), **series(own["column"].cat.codes.iloc[0])}
 
 
 def _line(panel: Axes, own: pd.DataFrame, x: Sequence[float], seeds: Any, **how: Any) -> None:
-    """A model's mean over seeds, and the band between its lowest and highest seed where there are several."""
+    """Draw a model's mean over seeds, and for several seeds the band between the lowest and the highest."""
     values, look = np.array(seeds, dtype=float), _look(own)
     known = ~np.isnan(values).all(axis=0)
     at, values = np.array(x)[known], values[:, known]
@@ -227,18 +227,19 @@ def _line(panel: Axes, own: pd.DataFrame, x: Sequence[float], seeds: Any, **how:
 
 
 def _finish(panel: Axes, of_task: pd.DataFrame, x: str, of: str, *, floor: bool = True) -> None:
-    """Title, axes and floor of a task's panel."""
+    """Set title and axes of a task's panel, and draw the floor."""
     floors = of_task["floor"].dropna()
     if floor and len(floors):
         panel.axhline(floors.iloc[0], label="floor", **FLOOR)
     panel.set_title(of_task["row"].iloc[0])
     panel.set(xlabel=x, ylabel=of + metric(of_task["metric"].iloc[0]))
     low, high = panel.get_ylim()
-    panel.set_ylim(max(low, LOWEST), max(high, low + NARROWEST))
+    low = max(low, LOWEST)
+    panel.set_ylim(low, max(high, low + NARROWEST))
 
 
 def _with_legend(figure: Figure, drawn: Sequence[Axes]) -> Figure:
-    """One legend below all panels, each name once, the floor last."""
+    """Add one legend below all panels, with each name once and the floor last."""
     entries: dict[str, Any] = {}
     for panel in drawn:
         for handle, name in zip(*panel.get_legend_handles_labels(), strict=True):
@@ -253,14 +254,14 @@ def _with_legend(figure: Figure, drawn: Sequence[Axes]) -> Figure:
 
 
 def _carried(record: RunRecord, name: str, steps: Sequence[int]) -> np.ndarray:
-    """A run's validation score at each step: that of its last evaluation so far, as if it went on after stopping."""
+    """Return the score of a run's last evaluation before or at each step; a run that stopped keeps its last score."""
     scores = np.array([point.get(name) for point in record.curve], dtype=float)
     last = np.searchsorted([point["step"] for point in record.curve], steps, side="right") - 1
     return np.where(last < 0, np.nan, scores[last])
 
 
 def _tests_of(record: RunRecord) -> Iterator[tuple[int, float, float | None]]:
-    """Length, score and floor of each test of one trained model."""
+    """Yield length, score and floor of each test of one trained model."""
     trained = record.task["parameters"]["length"]
     for name in record.scores:
         length, score = trained if name == "test" else length_of_test(name, trained), record.score_of(name)

@@ -345,3 +345,12 @@ def test_an_object_store_address() -> None:
     assert generate(Few(), "memory://sets/few", **FEW) == manifest
     with pytest.raises(lrtasks.UsageError, match="kinds is 64 there, 65 here"):
         generate(Few(kinds=65), "memory://sets/few", **FEW)
+
+
+def test_a_refused_run_leaves_the_folder_of_the_other_usable(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "set"))
+    with store.locked():
+        with pytest.raises(lrtasks.UsageError, match="another process"), store.locked():
+            pass
+        store.write("shard", [b"bytes"])
+    assert [path.name for path in (tmp_path / "set").iterdir()] == ["shard"]
