@@ -1,9 +1,9 @@
-"""Attention's parts against their plain forms: forward and backward, CPU time, one thread.
+"""Compare parts of attention with their plain forms: CPU time of forward and backward in one thread.
 
     python benchmarks/attention_ops.py --repeats 9
 
-Both forms take turns in one process. Prints the shortest times, their ratio, and the largest difference of outputs and
-gradients over the largest value.
+Both forms run alternately in one process. The script prints the shortest times, their ratio, and the largest difference
+of outputs and gradients, divided by the largest value.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Form = Callable[..., Tensor]
 
 
 def plain_attend(q: Tensor, k: Tensor, v: Tensor, bias: RelativeBias) -> Tensor:
-    """Causal attention with a learned bias on a table of length × length."""
+    """Compute causal attention with a learned bias from a score matrix of length × length."""
     distance = torch.arange(k.shape[1]) - torch.arange(q.shape[1])[:, None]
     scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5 + bias(distance)
     return torch.softmax(scores.masked_fill(distance > 0, -torch.inf), -1) @ v
 
 
 def plain_rotate(x: Tensor) -> Tensor:
-    """Rotary positions from cosines and sines."""
+    """Apply rotary positions by cosines and sines."""
     pair = torch.arange(0, x.shape[-1], 2, dtype=torch.float64)
     angles = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * BASE ** (-pair / x.shape[-1])
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
@@ -42,26 +42,26 @@ def plain_rotate(x: Tensor) -> Tensor:
 
 
 def plain_local(q: Tensor, k: Tensor, v: Tensor, chunk: int) -> Tensor:
-    """Causal attention to the own and the previous chunk on a table of length × length."""
+    """Compute causal attention to the own and the previous chunk with a mask of length × length."""
     chunks = torch.arange(q.shape[2]) // chunk
     visible = ((chunks[:, None] - chunks) <= 1).tril()
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=1.0)
 
 
 def plain_convolution(x: Tensor, taps: Tensor) -> Tensor:
-    """Short convolution and SiLU along the last axis; the result has its positions side by side in memory."""
+    """Compute short convolution and SiLU; the positions of the result are adjacent in memory."""
     window = F.pad(x.mT, (taps.shape[-1] - 1, 0))
     return F.silu(F.conv1d(window, taps, groups=len(taps))).mT
 
 
 def all_keys(qkv: Tensor, width: int) -> Tensor:
-    """Causal attention of heads of ``width``, from queries, keys and values side by side."""
+    """Compute causal attention with heads of ``width``; ``qkv`` has queries, keys and values along its last axis."""
     q, k, v = torch.unflatten(qkv, -1, (3, -1, width)).permute(2, 0, 3, 1, 4)
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def cases(length: int) -> dict[str, tuple[Form, Form, list[Tensor]]]:
-    """Form, plain form and the tensors that both take, by name."""
+    """Return by name the package's form, the plain form and the input tensors of both."""
     batch, bias = max(1, 4096 // length), RelativeBias(length)
     q, k, v = (torch.randn(batch, length, width) for width in (24, 24, 96))
     heads = torch.randn(3, batch, 4, length, 32)
@@ -87,7 +87,7 @@ def cases(length: int) -> dict[str, tuple[Form, Form, list[Tensor]]]:
 
 
 def measured(form: Form, given: list[Tensor]) -> tuple[float, list[Tensor]]:
-    """Seconds of CPU time of forward and backward; output and gradients."""
+    """Return the CPU seconds of forward and backward, and the output with its gradients."""
     tensors = [x.detach().requires_grad_() if not isinstance(x, torch.nn.Parameter) else x for x in given]
     began = time.process_time()
     y = form(*tensors)

@@ -1,21 +1,21 @@
-"""What a training step costs beside the model: making the batch, and the loop around forward, backward and AdamW.
+"""Measure the overhead of a training step: making the batch, and the loop around forward, backward and AdamW.
 
     python benchmarks/evaluation_overhead.py --length 4096                     # every signal task, DLR at paper size
     python benchmarks/evaluation_overhead.py --length 4096 --tasks shift mips
     python benchmarks/evaluation_overhead.py --length 256 --preset small --loop
     python benchmarks/evaluation_overhead.py --forms --model transformer --tasks mqar --preset paper
 
-For each task: CPU time of making one batch, CPU time of one training step of the model (forward, loss, backward, AdamW,
-on a batch that is there already), both on as many threads as OMP_NUM_THREADS says, and their ratio: the share of a step
-that a training process without background workers would spend on data. With workers that share is spent on another
-core. Medians.
+The script prints for each task the CPU time of making one batch, the CPU time of one training step (forward, loss,
+backward, AdamW, on an existing batch), and their ratio. Both run on OMP_NUM_THREADS threads. The ratio is the time that
+a training process without background workers spends on data, relative to the step. With workers, another core spends
+this time. All times are medians.
 
-``--loop`` also runs the whole evaluation loop with background workers, and prints its time per step over that of the
-bare step (wall time, so on an idle machine).
+``--loop`` also runs the whole evaluation loop with background workers, and prints its wall time per step divided by the
+wall time of the bare step. Use an idle machine.
 
 ``--forms`` compares two parts of a step with their plain forms, at the length of each task's preset: logits at labelled
-positions (forward, loss and backward) with logits everywhere, and one fused AdamW kernel with one operation at a time.
-The forms take turns; the least times count.
+positions (forward, loss and backward) with logits everywhere, and one fused AdamW kernel with separate operations. The
+forms run alternately; the shortest times count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lrtasks.run_config import RunConfig
 
 
 def signal_tasks() -> list[str]:
-    """Tasks whose length can be chosen and whose targets are signals."""
+    """Return the tasks with a parameter ``length`` and real-valued targets."""
     return [
         name
         for name in generators.names()
@@ -47,7 +47,7 @@ def signal_tasks() -> list[str]:
 
 
 def median(clock: Callable[[], float], call: Callable[[int], object], repeats: int) -> float:
-    """Median time of ``call(number)`` by ``clock``, after one call that is not counted."""
+    """Return the median time of ``call(number)`` by ``clock``, after one call that is not counted."""
     call(0)
     times = []
     for number in range(1, repeats + 1):
@@ -58,7 +58,7 @@ def median(clock: Callable[[], float], call: Callable[[int], object], repeats: i
 
 
 def training_step(config: RunConfig) -> Callable[[int], None]:
-    """One training step of the run's model on a batch that is there already."""
+    """Return a function that does one training step of the run's model on an existing batch."""
     torch.manual_seed(config.seed)
     model = config.build()
     optimiser, loss = make_optimiser(model, config.budget), loss_named(config.task.loss)
@@ -73,7 +73,7 @@ def training_step(config: RunConfig) -> Callable[[int], None]:
 
 
 def compare_forms(config: RunConfig, repeats: int) -> dict[str, tuple[float, float]]:
-    """Least CPU time of parts of a step, ours and plain."""
+    """Return the shortest CPU time of two parts of a step: of the package's form and of the plain form."""
     torch.manual_seed(config.seed)
     model, loss = config.build(), loss_named(config.task.loss)
     ours, plain = make_optimiser(model, config.budget), make_optimiser(model, config.budget)
@@ -105,7 +105,7 @@ def compare_forms(config: RunConfig, repeats: int) -> dict[str, tuple[float, flo
 
 
 def loop_seconds(config: RunConfig, steps: int) -> float:
-    """Wall time per step of the whole loop, with workers."""
+    """Return the wall time per step of the whole loop, with workers."""
     shorter = {"steps": steps, "eval_every": steps, "warmup_steps": 0, "val_batches": 1, "test_batches": 1}
     config = dataclasses.replace(config, budget=dataclasses.replace(config.budget, **shorter))
     with tempfile.TemporaryDirectory() as out:

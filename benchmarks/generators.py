@@ -1,10 +1,11 @@
-"""What making data costs: time of a batch and samples per second, for each task at a given length.
+"""Measure the cost of making data: time of a batch and samples per second, for each task at a given length.
 
     python benchmarks/generators.py --length 4096
     python benchmarks/generators.py --length 65536 --tasks shift cumsum --batch-size 4
 
-The time is this process's CPU time (median over batches), on one thread unless OMP_NUM_THREADS says otherwise. For
-``mips`` the last column is the time of the plain search, which holds all L×L inner products at once, over the task's.
+The time is the CPU time of this process (median over batches), on one thread unless OMP_NUM_THREADS is set. For
+``mips`` the last column is the time of the plain search, which holds all L×L inner products at once, divided by the
+time of the task's search.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lrtasks.generators.tasks.mips import Mips, nearest_so_far
 
 
 def cpu_seconds(call: Callable[[int], object], repeats: int) -> float:
-    """Median CPU time of ``call(number)`` over ``repeats`` calls, after one that is not counted."""
+    """Return the median CPU time of ``call(number)`` over ``repeats`` calls, after one call that is not counted."""
     call(0)
     times = []
     for number in range(1, repeats + 1):
@@ -35,12 +36,12 @@ def cpu_seconds(call: Callable[[int], object], repeats: int) -> float:
 
 
 def batch_seconds(task: Task, size: int, repeats: int) -> float:
-    """CPU time of making a batch of ``size`` samples."""
+    """Return the CPU time of making a batch of ``size`` samples."""
     return cpu_seconds(lambda number: task.batch(range(number * size, (number + 1) * size)), repeats)
 
 
 def task_of(name: str, length: int) -> Task:
-    """The task at ``length`` where it has one, else as its preset ``paper`` says."""
+    """Return the task at its preset ``paper``, with its parameter ``length``, if it has one, set to ``length``."""
     parameters = registry.get(name).preset_values("paper")[0]
     if "length" in registry.get(name).parameter_names():
         parameters = {**parameters, "length": length}
@@ -48,7 +49,7 @@ def task_of(name: str, length: int) -> Task:
 
 
 def plain_search_ratio(task: Mips, repeats: int) -> float:
-    """How many times longer the search takes that holds all inner products."""
+    """Return the time of the search that holds all inner products, divided by the time of the task's search."""
     queries, keys = np.random.default_rng(0).standard_normal((2, task.length, task.dim)).astype(np.float32)
     future = np.triu(np.ones((task.length, task.length), bool), 1)
 

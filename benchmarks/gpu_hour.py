@@ -1,13 +1,13 @@
-"""What to do with an hour on a GPU, in calls of at most ten minutes that continue each other.
+"""Use an hour on a GPU for checks and measurements, in calls of at most ten minutes; each continues the previous call.
 
-    python benchmarks/gpu_hour.py --out results/gpu               # the same again until it says that nothing is left
+    python benchmarks/gpu_hour.py --out results/gpu               # repeat until it prints that nothing is left
     python benchmarks/gpu_hour.py --out /tmp/gpu --device cpu --tiny --minutes 3   # a trial without a GPU
 
-In this order: every model on the device against the CPU (values, gradients, masks, bf16, streaming), two steps of every
-task, a run that is cut off and resumed, a step with TF32, bf16 and torch.compile, ``lrtasks bench`` at 1,024 to 2^20
-positions, the DLR paper's Table 1 at 4,096 positions with the cheap models first, and its Table 2 at 2^20. Records of
-the paper's runs go to ``paper`` in the results folder. ``gpu_hour.json`` there says what is done; what failed is tried
-again with ``--again`` only.
+The order is: every model on the device against the CPU (values, gradients, masks, bf16, streaming), two steps of every
+task, a run that is interrupted and resumed, a step with TF32, bf16 and torch.compile, ``lrtasks bench`` at 1,024 to
+2^20 positions, the DLR paper's Table 1 at 4,096 positions with the cheap models first, and its Table 2 at 2^20. Records
+of the paper's runs go to ``paper`` in the results folder. The file ``gpu_hour.json`` there lists the finished units;
+failed units are repeated with ``--again`` only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lrtasks.processes import run_command
 REPRODUCE = Path(__file__).parents[1] / "docs" / "reproduce.md"
 MODELS_BY_COST = ("dlr", "dss", "sgconv", "attention")
 TOLERANCE = 1e-3
-"""Largest difference between device and CPU over the largest value, in float32."""
+"""Largest allowed difference between device and CPU in float32, divided by the largest value."""
 TINY_RUN = {
     "steps": 2,
     "eval_every": 1,
@@ -42,7 +42,7 @@ TINY_RUN = {
 
 
 def model(name: str, device: str) -> dict[str, float]:
-    """Differences of one model between device and CPU, over the largest value."""
+    """Return the differences of one model between device and CPU, divided by the largest value."""
     import torch
 
     from lrtasks.run_config import RunConfig
@@ -86,7 +86,7 @@ def model(name: str, device: str) -> dict[str, float]:
 
 
 def task(name: str, device: str, out: Path) -> dict[str, Any]:
-    """Two steps on one task."""
+    """Train two steps on one task."""
     import lrtasks
 
     budget = {**{key: value for key, value in TINY_RUN.items() if key not in ("length", "d_model")}}
@@ -95,7 +95,7 @@ def task(name: str, device: str, out: Path) -> dict[str, Any]:
 
 
 def resume(device: str, out: Path) -> dict[str, float]:
-    """A run that is cut off at its first checkpoint, and goes on, against one that is not."""
+    """Compare a run that is interrupted at its first checkpoint and resumed with an uninterrupted run."""
     import lrtasks
     from lrtasks.evaluation import loop
 
@@ -122,7 +122,7 @@ def resume(device: str, out: Path) -> dict[str, float]:
 
 
 def options(name: str, device: str, length: int) -> dict[str, float]:
-    """Milliseconds of a training step in float32, TF32, bf16 and compiled."""
+    """Return the milliseconds of a training step in float32, TF32, bf16 and compiled."""
     import torch
 
     from lrtasks.evaluation.optimiser import make_optimiser
@@ -153,7 +153,7 @@ def options(name: str, device: str, length: int) -> dict[str, float]:
 
 
 def commands(table: str, wanted: str, *, tiny: bool) -> list[list[str]]:
-    """Commands of a table of the reproduction page, those of cheap models first."""
+    """Return the commands of a table of the reproduction page, cheap models first."""
     section = REPRODUCE.read_text(encoding="utf-8").split(f"generated: reproduce {table} -->")[1].split("<!-- end")[0]
     tasks = re.findall(r"^\| ([a-z-]+) \|", section, re.MULTILINE)[2:]  # below the header and its rule
     by_column = [line for line in re.findall(r"^(lrtasks eval .*)$", section, re.MULTILINE) if "#" not in line]
@@ -174,7 +174,7 @@ def commands(table: str, wanted: str, *, tiny: bool) -> list[list[str]]:
 
 
 def units(out: Path, device: str, *, tiny: bool) -> dict[str, Callable[[], Any] | list[str]]:
-    """Everything in order: a function, or the words of a command, which continues where it was stopped."""
+    """Return all units in order: a function, or the words of a command that continues where it was stopped."""
     import lrtasks
 
     listed: dict[str, Callable[[], Any] | list[str]] = {}
@@ -194,7 +194,7 @@ def units(out: Path, device: str, *, tiny: bool) -> dict[str, Callable[[], Any] 
 
 
 def carry_out(unit: Callable[[], Any] | list[str], seconds: float) -> dict[str, Any] | None:
-    """Outcome of a unit; ``None`` if a command was stopped for want of time."""
+    """Run a unit and return its outcome; ``None`` if a command ran out of time and was stopped."""
     start = time.monotonic()
     try:
         if callable(unit):
@@ -204,7 +204,7 @@ def carry_out(unit: Callable[[], Any] | list[str], seconds: float) -> dict[str, 
             if code is None:
                 return None
             found = {"status": "failed" if code else "done", "found": said.strip().splitlines()[-1:] if code else []}
-    except Exception as error:  # one unit must not cost the others their time
+    except Exception as error:  # a failure of one unit must not stop the others
         found = {"status": "failed", "found": f"{type(error).__name__}: {error}", "where": traceback.format_exc()}
     return {**found, "seconds": round(time.monotonic() - start, 2)}
 
@@ -227,7 +227,7 @@ def main() -> None:
         write_atomically(file, json.dumps(done, indent=1).encode())
 
     for name, outcome in done.items():
-        if outcome["status"] == "begun":  # the process died in it
+        if outcome["status"] == "begun":  # the process ended during this unit
             note(name, {"status": "failed", "found": "the process ended"})
     listed = units(given.out, given.device, tiny=given.tiny)
     left = [name for name in listed if re.search(given.only, name)]

@@ -1,4 +1,4 @@
-"""Exponential kernels and whole training steps against their plain definition: time, peak memory, error.
+"""Compare exponential kernels and whole training steps with their plain definition: time, peak memory, error.
 
     python benchmarks/kernels.py                                        # DLR kernel, L = 2^10 .. 2^20
     python benchmarks/kernels.py --channels 128 --lengths 4096          # one size
@@ -6,10 +6,10 @@
     python benchmarks/kernels.py --step --batch 4 --lengths 65536       # forward, backward and AdamW of one layer
     python benchmarks/kernels.py --crossover                            # where the package switches to a full table
 
-Forms: ``factored`` is what the package runs; ``plain`` is the definition, one complex table of N × L exponentials (per
-channel for DSS) and one complex product, in float32; ``keops`` is the same sum by PyKeOps, where that is installed.
-Each measurement runs in a process of its own. Memory is the process's peak above what it held before the first call;
-the error is the largest difference from float64 at sampled positions (the last included), over the largest value.
+Forms: ``factored`` is the package's form. ``plain`` is the definition, with one complex table of N × L exponentials
+(per channel for DSS) and one complex product, in float32. ``keops`` is the same sum by PyKeOps, if installed. Each
+measurement runs in its own process. Memory is the peak of the process minus its memory before the first call. The error
+is the largest difference from float64 at sampled positions (the last included), divided by the largest value.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from lrtasks.models.s4d import DSS, DSSKernel
 from lrtasks.spec import Spec
 
 FORMS = ("factored", "plain", "keops")
-ENOUGH = 20.0  # seconds after which a measurement is not repeated
+ENOUGH = 20.0  # a measurement is not repeated after this number of seconds
 
 
 def plain_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
-    """The definition: Re sum_n W[..., n] exp(Λ_n l) from a table of all exponentials, in the weight's precision."""
+    """Compute the definition Re sum_n W[..., n] exp(Λ_n l) from a table of all exponentials, in weight's precision."""
     assert rate is not None
     assert freq is not None
     eigenvalue = torch.complex(rate, freq).to(weight.dtype)
@@ -50,7 +50,7 @@ def plain_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, lengt
 
 
 def keops_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
-    """The same sum by a PyKeOps reduction, which holds no table."""
+    """Compute the same sum by a PyKeOps reduction, which holds no table."""
     from pykeops.torch import Genred
 
     assert rate is not None
@@ -74,13 +74,13 @@ KERNELS: dict[str, Callable[..., Tensor]] = {"factored": exp_kernel, "plain": pl
 
 
 def plain_bytes(case: dict[str, Any]) -> int:
-    """What the plain form's training holds: the table, its exponents and their two gradients, in complex64."""
+    """Return the bytes that training the plain form needs: table, exponents and their two gradients, in complex64."""
     groups = case["channels"] if case["model"] == "dss" else 1
     return int(4 * 8 * groups * case["states"] * case["length"])
 
 
 def free_bytes(device: str) -> int:
-    """Memory that a new process can have."""
+    """Return the bytes of memory that are available to a new process."""
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[0])
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -122,7 +122,7 @@ def step_run(case: dict[str, Any], length: int) -> Callable[[], None]:
 
 
 def error(case: dict[str, Any]) -> float:
-    """Largest difference of the form from float64 at up to 65 positions, over the largest float64 value there."""
+    """Return the largest difference from float64 at up to 65 positions, divided by the largest float64 value there."""
     length = case["length"]
     kernel = make_kernel(case).to(case["device"])
     positions = torch.unique(torch.linspace(0, length - 1, 65, device=case["device"]).round().long())
@@ -136,13 +136,13 @@ def error(case: dict[str, Any]) -> float:
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
-    """Run one case in this process and return its figures."""
+    """Run one case in this process and return its measurements."""
     torch.set_num_threads(case["threads"])
-    for module in (lrtasks.models.dlr, exponentials):  # where it is called from
+    for module in (lrtasks.models.dlr, exponentials):  # the modules that call it
         vars(module)["exp_kernel"] = KERNELS[case["form"]]
     make = step_run if case["step"] else kernel_run
     on_gpu = case["device"] == "cuda"
-    make({**case, "states": 64, "channels": 4}, 64)()  # thread pools, libraries and code are loaded before the start
+    make({**case, "states": 64, "channels": 4}, 64)()  # load thread pools, libraries and code before the measurement
     run = make(case, case["length"])
     before = 0 if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if on_gpu:
@@ -164,7 +164,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_apart(case: dict[str, Any]) -> dict[str, Any]:
-    """Measure in a new process; a case that cannot run says why under ``skipped``."""
+    """Measure in a new process; for a case that cannot run, the entry ``skipped`` has the reason."""
     if case["form"] == "keops" and importlib.util.find_spec("pykeops") is None:
         return {**case, "skipped": "PyKeOps is not installed"}
     needed, free = plain_bytes(case), free_bytes(case["device"])
@@ -178,7 +178,7 @@ def measure_apart(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def crossover(threads: int) -> list[dict[str, Any]]:
-    """Forward and backward of small kernels in both forms that the package has, in this process."""
+    """Time forward and backward of small kernels in both forms of the package, in this process."""
     torch.set_num_threads(threads)
     rows = []
     for states, length in ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256), (512, 256)):
@@ -221,7 +221,7 @@ def print_row(row: dict[str, Any], plain: dict[str, Any] | None) -> None:
 
 
 def plot(rows: list[dict[str, Any]], path: str) -> None:
-    """Time and memory against length, log-log, one line per form."""
+    """Plot time and memory against length, log-log, one line per form."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,11 +1,11 @@
-"""CPU time per sample of listops, recall and mqar, each against the published way of drawing it, in one run.
+"""Compare the CPU time per sample of listops, recall and mqar with the published methods of drawing samples.
 
     python benchmarks/listops_recall.py
 
-Every figure is one core's time (this process's CPU seconds) for batches of 16, the making of labels included. The
-alternatives are plain Python or NumPy, written here from the published descriptions: ListOps by growing a tree and
-throwing it away until its length fits; recall with a dictionary, one token after another; MQAR by permuting all keys
-and all values and drawing slots with ``choice(p=...)``.
+All times are CPU times of this process for batches of 16, including labels. The alternatives are plain Python or NumPy,
+written here from the published descriptions: ListOps grows trees and rejects each until a length fits; recall uses a
+dictionary and draws one token after another; MQAR permutes all keys and all values and draws slots with
+``choice(p=...)``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECONDS = 3.0
 
 
 def milliseconds(draw: Callable[[], object], samples: int) -> float:
-    """CPU milliseconds per sample of ``draw``, which makes ``samples`` each time."""
+    """Return the CPU milliseconds per sample of ``draw``, which makes ``samples`` samples per call."""
     draw()
     calls, start = 0, time.process_time()
     while time.process_time() - start < SECONDS:
@@ -69,7 +69,7 @@ def mqar_by_permutation(length: int, pairs: int, vocab: int, rng: np.random.Gene
 
 
 def rows() -> Iterator[tuple[str, str, float, float]]:
-    """Task, setting, milliseconds of ours, milliseconds of the alternative."""
+    """Yield task, setting, milliseconds of the package and milliseconds of the alternative."""
     for setting in ("small", "lra-like", "paper"):
         task, rng = lrtasks.make("listops", setting=setting), random.Random(0)
         limits = task.limits

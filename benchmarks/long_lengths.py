@@ -1,16 +1,16 @@
-"""Cost of one layer at 16,384 to 65,536 positions: linear in the length, in time and memory.
+"""Measure time and memory of one layer at 16,384 to 65,536 positions; both should be linear in the length.
 
     python benchmarks/long_lengths.py [--lengths 16384,32768,65536] [--d-model 64] [--batch 1] [--repeats 3]
         [--default-allocator]
 
-The layers: SeqBoat with its window of 256 active tokens, LongVQ with 512 codes and a window of 128, local attention in
-chunks of 1,024, and Focus in chunks of 512 (its own default grows with the length). Each stands between an embedding
-and a class per sequence, causal, in one thread. A training step is forward, loss, backward and AdamW. Every figure is
-from a process of its own: the shortest of the repeats in CPU time, and peak memory above the process before the layer
-was built. An array of length × length float32 alone would take 17.2 GB at 65,536.
+The layers are SeqBoat with a window of 256 active tokens, LongVQ with 512 codes and a window of 128, local attention in
+chunks of 1,024, and Focus in chunks of 512 (its default chunk grows with the length). Each layer is causal, runs in one
+thread, and lies between an embedding and a class per sequence. A training step is forward, loss, backward and AdamW.
+Each measurement runs in its own process: the shortest CPU time of the repeats, and peak memory minus the memory before
+the layer was built. At 65,536 positions, one float32 array of length × length alone would take 17.2 GB.
 
-By default glibc gives blocks above 32 MB back when they are freed and gets their pages anew at the next use, which adds
-to the time from the length on at which a layer's arrays pass that size. Here it keeps them, unless
+By default glibc returns blocks above 32 MB to the system when they are freed, and requests new pages at the next use.
+This adds to the time at lengths where a layer's arrays exceed this size. Here glibc keeps the blocks, unless
 ``--default-allocator`` is given.
 """
 
@@ -39,7 +39,7 @@ COSTS = tuple(f"{phase}_{unit}" for phase in PHASES for unit in ("seconds", "byt
 
 
 def measure(settings: Settings, model: str, length: int) -> dict[str, Any]:
-    """Both phases of one layer at one length."""
+    """Measure both phases of one layer at one length."""
     row: dict[str, Any] = {"length": length}
     for phase in PHASES:
         found = run_apart(cost, Case(model, length, settings, hyper=HYPER), phase, False, time_limit=TIME_LIMIT)
@@ -60,7 +60,7 @@ def print_row(model: str, row: dict[str, Any]) -> None:
 
 
 def print_exponents(rows: list[dict[str, Any]]) -> None:
-    """With which power of the length each cost grows: over all lengths, and between the last two."""
+    """Print the power of the length with which each cost grows: over all lengths, and between the last two."""
     cells = []
     for name in COSTS:
         found = growth([(row["length"], row[name]) for row in rows])
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--default-allocator", action="store_true", help="let glibc give freed memory back")
     arguments = parser.parse_args()
     if not arguments.default_allocator:
-        os.environ.update(KEEP_FREED)  # read by the processes that are started from now on
+        os.environ.update(KEEP_FREED)  # processes started from here on read it
     settings = Settings(d_model=arguments.d_model, layers=1, batch=arguments.batch, repeats=arguments.repeats)
     print(f"{'':<16}{'length':>7}  {'training':>12}  {'':>12}  {'inference':>12}")
     for model in HYPER:

@@ -1,9 +1,9 @@
-"""CPU time of one LongVQ layer, forward and backward, against the same layer with attention over the keys themselves.
+"""Compare one LongVQ layer with the same layer without quantised keys: CPU time of forward and backward.
 
     python benchmarks/longvq_layer.py [--length 4096] [--d-model 64] [--codebook 512] [--window 128] [--batch 4]
         [--attention softmax] [--bidirectional] [--repeats 5]
 
-Both layers are timed in turn, in one thread. ``benchmarks/long_lengths.py`` has the layer alone at greater lengths.
+Both layers run alternately in one thread. ``benchmarks/long_lengths.py`` measures the layer alone at greater lengths.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
         for quantise in (True, False)
     }
     times: dict[bool, list[float]] = {quantise: [] for quantise in layers}
-    for layer in layers.values():  # the first pass starts the codebook, and warms up
+    for layer in layers.values():  # the first pass initialises the codebook and warms up
         seconds(layer, x)
     for _ in range(arguments.repeats):
         for quantise, layer in layers.items():

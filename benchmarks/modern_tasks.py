@@ -1,12 +1,12 @@
-"""What a sample of about 128 tokens costs, beside the random numbers alone that it takes.
+"""Compare the time of making a sample of about 128 tokens with the time of its random draws alone.
 
     python benchmarks/modern_tasks.py                                 # all tasks with tokens, each at about 128
     python benchmarks/modern_tasks.py chomsky stack
     python benchmarks/modern_tasks.py chomsky@reverse-string copying@lookup
 
-Times are CPU milliseconds a sample in batches of 64 on one core (median). The draws are those that the task makes for
-its samples, recorded once and then made again from the same generators with nothing else around them. TASK@PRESET takes
-the parameters of a preset.
+Times are CPU milliseconds per sample in batches of 64 on one core (median). The script records the draws that the task
+makes for its samples, and repeats only these draws from the same generators. TASK@PRESET uses the parameters of a
+preset.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ AT_128: dict[str, dict[str, dict[str, Any]]] = {
     },
     "induction-heads": {"": {"length": 127}},
 }
-"""Settings of about 128 tokens; other tasks are taken at their preset ``small``."""
+"""Settings of about 128 tokens; other tasks run at their preset ``small``."""
 
 
 class Recorder:
-    """A generator that notes which draws are made.
+    """A random generator that records its draws.
 
     Args:
-        rng: makes the draws.
-        calls: where method, arguments and keywords of each draw are noted.
+        rng: generator that makes the draws.
+        calls: list to which method, arguments and keywords of each draw are appended.
     """
 
     def __init__(self, rng: np.random.Generator, calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]]) -> None:
@@ -82,7 +82,7 @@ class Recorder:
 
 
 def draws_of(task: Task) -> list[list[tuple[str, tuple[Any, ...], dict[str, Any]]]]:
-    """The draws of each sample of one batch."""
+    """Return the draws of each sample of one batch."""
     made: list[list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = []
 
     def recording() -> Iterator[Any]:
@@ -95,7 +95,7 @@ def draws_of(task: Task) -> list[list[tuple[str, tuple[Any, ...], dict[str, Any]
 
 
 def milliseconds(call: Callable[[int], object], repeats: int) -> float:
-    """Median CPU time a sample of ``call(number)``, after one that is not counted."""
+    """Return the median CPU milliseconds per sample of ``call(number)``, after one call that is not counted."""
     call(0)
     times = []
     for number in range(1, repeats + 1):
@@ -106,7 +106,7 @@ def milliseconds(call: Callable[[int], object], repeats: int) -> float:
 
 
 def measured(task: Task, repeats: int) -> tuple[float, float]:
-    """Milliseconds a sample: of the task, and of its draws alone."""
+    """Return the milliseconds per sample of the task, and of its draws alone."""
     recorded = draws_of(task)
 
     def draw(_: int) -> None:
@@ -121,7 +121,7 @@ def measured(task: Task, repeats: int) -> tuple[float, float]:
 
 
 def settings(chosen: list[str]) -> Iterator[tuple[str, Task]]:
-    """Titles and tasks."""
+    """Yield titles and tasks."""
     for choice in chosen or names():
         name, _, preset = choice.partition("@")
         at_128 = {} if preset else AT_128.get(name, {})

@@ -1,13 +1,13 @@
-"""Pathfinder's `paper` variant against the DLR paper's generator: every statistic kept of the latter.
+"""Compare Pathfinder's variant `paper` with the DLR paper's generator in every stored statistic of that generator.
 
     python benchmarks/pathfinder_fidelity.py                          # 128, 1,000 images
     python benchmarks/pathfinder_fidelity.py --res 256 --images 500
 
-The reference values are of 150 images (30 at 512) of the paper's public generator, in tests/data/pathfinder_stats.json.
-Columns: mean of ours and of theirs, their difference in standard errors of both samples, the largest difference allowed
-(four such errors or 3 %, the larger), and whether it holds. Standard errors take values as independent, which several
-values of one image are not: steps, turns and tips of one path go together. Statistics without a reference value are
-listed below.
+The reference values come from 150 images (30 at 512) of the paper's public generator, stored in
+tests/data/pathfinder_stats.json. Columns: the mean of this package and of the paper, their difference in standard
+errors of both samples, and the largest allowed difference (four standard errors or 3 %, whichever is larger); a larger
+difference is marked. Standard errors treat all values as independent, but several values of one image are correlated:
+steps, turns and tips of one path. Statistics without a reference value are listed below.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The three flaws of the paper's Pathfinder generator, measured on both variants.
+"""Measure the three flaws of the paper's Pathfinder generator on both variants.
 
     python benchmarks/pathfinder_flaws.py                       # 128, 256 and 512, 500 images each
     python benchmarks/pathfinder_flaws.py --res 64 --images 2000
 
-Columns: mean distance in pixels from a mark's pixel to the nearest end of a dash of its own path, for the marks of main
-paths and for those of distractors; mean direction of the main paths' dashes, downwards and to the right, each -1..1,
-with the standard error over images; share of the target's path pixels that have less than a tenth of full intensity.
+Columns: mean distance in pixels from a mark to the nearest end of its own path, for marks of main paths and for marks
+of distractors; mean direction of the main paths' dashes, downwards and to the right, each -1..1, with the standard
+error over images; fraction of the target's path pixels whose intensity is below a tenth of the maximum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lrtasks.generators.pathfinder.settings import RESOLUTIONS, VARIANTS
 
 
 def beyond(layout: Layout) -> list[float]:
-    """For each distractor's mark, the distance to where its path's first dash starts or its last one ends."""
+    """Return for each distractor's mark the distance to the nearer end of its path."""
     ends = layout.scene.others[: layout.distractors][:, [0, -1], :2]
     steps = ends - layout.marks[2:, None]
     distances: list[float] = np.hypot(steps[..., 0], steps[..., 1]).min(axis=1).tolist()

@@ -1,13 +1,14 @@
-"""Time to make one Pathfinder image with its target, PNG files included, on one core; and where it goes.
+"""Measure the time of one Pathfinder image with its target, PNG encoding included, on one core, by part.
 
     python benchmarks/pathfinder_speed.py                              # 64, 128, 256, 512; 300 images each
     python benchmarks/pathfinder_speed.py --res 256 --images 1000 --variant clean
     python benchmarks/pathfinder_speed.py --res 64 --plain 20          # against the same source as plain Python
 
-CPU milliseconds of one thread: the mean with its standard error (the cost has a heavy tail: paths that do not fit are
-thrown away), the median and the slowest, then the mean of each part: placement (search for the paths), drawing, and PNG
-(image and label map, as `lrtasks generate` writes them). Tables and patches, made once per process, are given apart.
-``--plain`` makes the first images again as plain Python and gives the ratio of the means over them.
+The script prints CPU milliseconds of one thread: the mean with its standard error, the median and the slowest, then the
+mean of each part: placement (search for the paths), drawing, and PNG (image and label map, as `lrtasks generate` writes
+them). The times have a heavy tail, since paths that do not fit are rejected. The last column is the time of the tables
+and patches, which are made once per process. ``--plain`` makes the first images again in plain Python and prints the
+ratio of the mean times over these images.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ PARTS = ("placement", "drawing", "PNG")
 
 
 def seconds(res: int, variant: Variant, images: int) -> tuple[float, np.ndarray]:
-    """CPU seconds of the preparation, and of each part of each image, ``(images, 3)``."""
+    """Return the CPU seconds of the preparation, and of each part of each image, ``(images, 3)``."""
     settings = make("pathfinder", res=res, variant=variant).settings
-    image.lay_out(settings, np.random.default_rng(1))  # compiles, or loads what is compiled
+    image.lay_out(settings, np.random.default_rng(1))  # compiles the code, or loads compiled code
     kit.cache_clear()
     start = time.process_time()
     for margin in settings.gap_margins:
@@ -55,7 +56,7 @@ def seconds(res: int, variant: Variant, images: int) -> tuple[float, np.ndarray]
 
 
 def plain_mean(res: int, variant: str, images: int) -> float:
-    """Mean seconds of the same images in a process where numba compiles nothing."""
+    """Return the mean seconds of the same images in a process without numba's compilation."""
     command = [sys.executable, __file__, "--res", str(res), "--variant", variant, "--images", str(images), "--json"]
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

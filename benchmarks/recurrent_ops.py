@@ -1,10 +1,11 @@
-"""Recurrent ops against their plain loops, and how their time and memory grow with the length.
+"""Compare recurrent ops with their plain loops, and measure the growth of time and memory with the length.
 
     python benchmarks/recurrent_ops.py [--ops diagonal,gla] [--batch 4] [--repeats 3] [--no-growth]
 
-Prints for each op the CPU time of a forward and a backward pass at 4,096 positions, that of the loop over positions in
-the same process, their ratio beside the ratio that it must reach, and time and peak memory at 16,384 positions as a
-multiple of those at 4,096 (4 is linear). One thread; the shortest of the repeats; the peak from a process of its own.
+The script prints for each op the CPU time of a forward and a backward pass at 4,096 positions, the same time of the
+loop over positions, their ratio, the required ratio, and time and peak memory at 16,384 positions divided by those at
+4,096 (4 is linear). It uses one thread. Each time is the shortest of the repeats (the loop runs once); each peak comes
+from its own process.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from lrtasks.models.ops import delta_rule, scans, xlstm
 
 LENGTHS = (4096, 16384)
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-"""Makes glibc keep freed memory, as a training run with equal steps does in the long run."""
+"""Environment that makes glibc keep freed memory, as it does after some steps of a training run with equal steps."""
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-"""Makes it give freed memory back at once, so that the resident memory is what is in use."""
+"""Environment that makes glibc return freed memory at once, so that resident memory equals used memory."""
 
 Inputs = tuple[Tensor, ...]
 
 
 @dataclass
 class Op:
-    """One op: inputs for a batch and a length, the fast form, the loop, and the least ratio of their times."""
+    """One op: inputs by batch size and length, the fast form, the loop, and the required ratio of their times."""
 
     inputs: Callable[[int, int], Inputs]
     fast: Callable[..., Tensor]
@@ -50,7 +51,7 @@ def normal(*shape: int) -> Tensor:
 
 
 def heads(batch: int, length: int, count: int, key: int, value: int) -> Inputs:
-    """q, k of length 1 and v."""
+    """Return q and k, normalised to length 1, and v."""
     q, k = (F.normalize(normal(batch, length, count, key), dim=-1) for _ in range(2))
     return q, k, normal(batch, length, count, value)
 
@@ -81,7 +82,7 @@ def low_rank_inputs(count: int, width: int) -> Callable[[int, int], Inputs]:
 
 
 def first(function: Callable[..., tuple[Tensor, object]]) -> Callable[..., Tensor]:
-    """The output alone."""
+    """Return a function that returns only the first result of ``function``, the output."""
     return lambda *inputs: function(*inputs)[0]
 
 
@@ -92,7 +93,7 @@ def selective_inputs(batch: int, length: int) -> Inputs:
 
 
 def both(op: Callable[..., tuple[Tensor, object]]) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """The outputs of the fast form and of the loop."""
+    """Return the fast form and the loop of an op, each returning only the output."""
     return first(op), first(partial(op, plain=True))
 
 
@@ -115,7 +116,7 @@ OPS = {
     "kda": Op(delta_inputs(4, 16, True), *DELTA, 5),
     "rwkv7": Op(low_rank_inputs(4, 16), *LOW_RANK, 4.5),
     "rwkv7-64": Op(low_rank_inputs(1, 64), *LOW_RANK, 4.5),
-    # against the loop of the scalar decay: its own does more per position
+    # compared with the loop of the scalar decay: the mLSTM's own loop does more work per position
     "mlstm": Op(
         lambda b, n: (*heads(b, n, 4, 16, 16), normal(b, n, 4), normal(b, n, 4) + 2),
         first(xlstm.mlstm),
@@ -133,7 +134,7 @@ OPS = {
 
 
 def seconds(function: Callable[..., Tensor], inputs: Inputs) -> float:
-    """CPU time of one forward and backward pass."""
+    """Return the CPU time of one forward and backward pass."""
     leaves = [value.detach().requires_grad_() for value in inputs]
     start = time.process_time()
     y = function(*leaves)
@@ -146,7 +147,7 @@ def fastest(function: Callable[..., Tensor], inputs: Inputs, repeats: int) -> fl
 
 
 def peak_bytes(name: str, batch: int, length: int) -> int:
-    """Resident memory at the peak of one pass above that before it, in a new process (Linux)."""
+    """Return the peak resident memory of one pass minus the memory before it, in a new process (Linux)."""
     words = [sys.executable, __file__, "--peak", name, str(length), "--batch", str(batch)]
     environment = {name: value for name, value in os.environ.items() if name not in KEEP_FREED} | GIVE_BACK
     return int(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)

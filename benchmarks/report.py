@@ -1,12 +1,12 @@
-"""What tables, comparisons and reports of many runs cost.
+"""Measure the cost of tables, comparisons and reports of many runs.
 
     python benchmarks/report.py results/small --runs 50
     python benchmarks/report.py results/small --runs 5000 --models 20
 
-Takes that many of the runs below the folder, evenly spread over them. With ``--models`` the runs get as many models'
-names, and where there are more runs than records, further learning rates and seeds. Runs the commands in new processes,
-one after the other. Prints the median wall and CPU time of a whole process, start and imports included, and the size of
-what it wrote. ``compare`` gets two folders of half the runs that share no seed, so that no pair matches.
+The script takes ``--runs`` of the runs below the folder, evenly spread. With ``--models`` it renames the runs to this
+number of models with several learning rates and seeds, and repeats records if there are fewer than runs. It runs the
+commands in new processes, one after the other, and prints the median wall and CPU time of a whole process, including
+start and imports, and the size of the report. ``compare`` gets two folders that share no seed, so no pair matches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 
 def pick(folder: Path, runs: int, models: int, out: Path) -> int:
-    """Copy ``runs`` of the records below ``folder`` to ``out``; their number."""
+    """Copy ``runs`` of the records below ``folder`` to ``out``; return their number."""
     found = sorted(folder.rglob("record.json"))
     settings: dict[str, object] = {}
     count = runs if models else min(runs, len(found))
@@ -45,7 +45,7 @@ def pick(folder: Path, runs: int, models: int, out: Path) -> int:
 
 
 def cost(words: list[str]) -> tuple[float, float]:
-    """Wall and CPU seconds of one process."""
+    """Return the wall and CPU seconds of one process."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([sys.executable, "-m", "lrtasks", *words], capture_output=True, check=False)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,12 +1,12 @@
-"""CPU time of one SeqBoat layer, forward and backward, against a plain form of the same layer.
+"""Compare one SeqBoat layer with a plain form of the same layer: CPU time of forward and backward.
 
     python benchmarks/seqboat_layer.py [--length 4096] [--d-model 64] [--window 256] [--rate 0.5] [--batch 4]
         [--bidirectional] [--repeats 5]
 
-The plain form does what the public code does: an L × L matrix of relative biases, of which the active rows and columns
-are gathered, a table of d_model × states × L exponentials, and transforms of four times the length. Both forms have
-the same parameters; their gradients with respect to the input are compared before they are timed, in turn and in one
-thread. ``benchmarks/long_lengths.py`` has the layer alone at greater lengths.
+The plain form works as the public code does: it gathers the active rows and columns of an L × L matrix of relative
+biases, makes a table of d_model × states × L exponentials, and uses FFTs of four times the length. Both forms have the
+same parameters. The script first compares their gradients with respect to the input, then times both forms alternately
+in one thread. ``benchmarks/long_lengths.py`` measures the layer alone at greater lengths.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lrtasks.models.seqboat import SeqBoat, SeqBoatLayer
 
 
 class PlainSSM(nn.Module):
-    """The same moving average from a full table of exponentials, by transforms of length 4 L."""
+    """The same moving average from a full table of exponentials, by FFTs of length 4 L."""
 
     def __init__(self, ssm: SSM) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class PlainAttention(nn.Module):
 
 
 def make_layer(arguments: argparse.Namespace) -> tuple[SeqBoatLayer, Tensor]:
-    """This library's layer, of which the wanted share is active, and an input."""
+    """Return this library's layer, with the requested fraction of active tokens, and an input."""
     config = SeqBoat(d_model=arguments.d_model, window=arguments.window)
     x = torch.randn(arguments.batch, arguments.length, arguments.d_model)
     layer = SeqBoatLayer(
@@ -93,7 +93,7 @@ def make_layer(arguments: argparse.Namespace) -> tuple[SeqBoatLayer, Tensor]:
 
 
 def plain_form(layer: SeqBoatLayer, length: int) -> SeqBoatLayer:
-    """The same layer with the plain parts above and equal parameters."""
+    """Return the same layer with the plain parts above and equal parameters."""
     plain = copy.deepcopy(layer)
     plain.ssm = PlainSSM(plain.ssm)
     unit = plain.sparse[0].inner

@@ -1,14 +1,15 @@
-"""What it costs to start: a command's help, an import, a run; and what a run costs beside another one.
+"""Measure the cost of starting (a command's help, an import, a run), and of a run beside another run.
 
     python benchmarks/startup.py --repeats 9
     python benchmarks/startup.py --suite 6      # a tiny run by itself, and as one of a suite
     python benchmarks/startup.py --beside 300   # a run of 300 steps alone, and two at a time
     python benchmarks/startup.py --allocator 60 # runs of 60 steps with freed memory kept, and given back
 
-Prints the median wall and CPU time of new processes, and the CPU time over that of ``python -c pass``; for a run of a
-suite its CPU time, the wall time that one more adds, and the most memory that a run has of its own (Linux); for two at
-once the time of the first over its time alone, with threads that wait passively (the default) and actively; for the
-allocator the CPU time and page faults of runs that keep freed memory (the default), over those with glibc's settings.
+Without an option, the script prints the median wall and CPU time of new processes, and the CPU time divided by that of
+``python -c pass``. ``--suite`` prints a run's CPU time, the wall time that one more run adds, and the largest private
+memory of a run (Linux). ``--beside`` prints the time of a run beside another run, divided by its time alone, with
+threads that wait passively (the default) and actively. ``--allocator`` prints CPU time and page faults of runs that
+keep freed memory (the default), divided by those of runs with glibc's settings.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ RUN = ["eval", "--model", "dlr", "--task", "shift", "--test-batches", "2", "--de
 
 
 def cost(words: list[str]) -> tuple[float, float]:
-    """Wall and CPU seconds of one process and those that it waits for."""
+    """Return the wall and CPU seconds of one process and of the processes that it waits for."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -48,7 +49,7 @@ def cost(words: list[str]) -> tuple[float, float]:
 
 
 def print_commands(repeats: int) -> None:
-    """Starting commands and imports."""
+    """Print the times of commands and imports."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
     for round_number in range(repeats + 1):
         for name, words in CASES.items():
@@ -65,7 +66,7 @@ def print_commands(repeats: int) -> None:
 class Runs(threading.Thread):
     """CPU seconds and largest private memory of the processes four generations below this one: the runs of a suite.
 
-    They are looked at every 20 ms; nobody waits for them who could count their time.
+    The thread reads both every 20 ms, since no process waits for the runs and could measure their time.
     """
 
     def __init__(self) -> None:
@@ -90,7 +91,7 @@ class Runs(threading.Thread):
 
 
 def children(process: int) -> list[int]:
-    """Processes that a process has started."""
+    """Return the ids of the processes that a process has started."""
     with suppress(OSError):
         return [
             int(word)
@@ -101,7 +102,7 @@ def children(process: int) -> list[int]:
 
 
 def print_suite(runs: int) -> None:
-    """One tiny run by itself, and what a run costs in a suite."""
+    """Print the cost of one tiny run by itself, and of a run in a suite."""
     settings = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
     with tempfile.TemporaryDirectory() as out:
         words = ["-m", "lrtasks", "eval", "--model", "attention", "--task", "cumsum", *settings, "--device", "cpu"]
@@ -115,7 +116,7 @@ def print_suite(runs: int) -> None:
 
 
 def print_beside(steps: int) -> None:
-    """A run alone and beside another one like it."""
+    """Print the time of a run alone, and beside an equal run."""
     for policy in ("PASSIVE", "ACTIVE"):
         environment = {**os.environ, "OMP_WAIT_POLICY": policy}
         walls = []
@@ -140,7 +141,7 @@ def print_beside(steps: int) -> None:
 
 
 def print_allocator(steps: int, repeats: int = 3) -> None:
-    """Training with freed memory kept, over training with glibc's own settings, in turn."""
+    """Print the cost of training with freed memory kept, divided by the cost with glibc's own settings."""
     print(f"{'':24}{'CPU time':>10}{'of it system':>14}{'page faults':>13}")
     for model, length in (("dlr", 256), ("transformer", 256), ("longvq", 256), ("dlr", 4096)):
         spent: dict[str, list[tuple[float, float, int]]] = {"kept": [], "given back": []}

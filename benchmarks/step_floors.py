@@ -1,17 +1,17 @@
-"""CPU time of a training step beside its floor: what its operations need at the speed of this machine.
+"""Compare the CPU time of a training step with its floor: the time of its operations at this machine's peak rates.
 
     python benchmarks/step_floors.py [--models dlr,mega] [--lengths 256,4096] [--task shift] [--repeats 5]
 
-One thread, the models' preset ``small``, 4,096 positions in a batch (16 sequences of 256, 1 of 4,096). The floor counts
-every tensor operation of the forward and backward pass:
+The script uses one thread, the models' preset ``small`` and 4,096 positions per batch (16 sequences of 256, 1 of
+4,096). The floor counts every tensor operation of the forward and backward pass:
 
     floor = FLOPs of products / rate of a product + FLOPs of FFTs / rate of an FFT + bytes / rate of a copy
 
-Bytes are those of all operands and results that are no views; an FFT of n points has 2.5 n log2 n FLOPs (real) or twice
-as many (complex); fused attention has two products forward and five backward, causal ones half of that. The rates are
-measured first: a float32 product of 1,024 x 1,024, real FFTs of 4,096 points, a copy of 3 MB, which stays in the cache.
-So the floor asks how well the operations run, and not whether they are needed. Prints the shortest time, the floor,
-their ratio, the number of operations and the megabytes.
+Bytes count the operands and results of all operations except views. An FFT of n points has 2.5 n log2 n FLOPs (real) or
+twice as many (complex). Fused attention has two products forward and five backward; causal attention has half of that.
+The script measures the rates first: a float32 product of 1,024 x 1,024, real FFTs of 4,096 points, and a copy of 3 MB,
+which stays in the cache. So the floor shows how efficiently the operations run, not whether they are necessary. The
+script prints the shortest time, the floor, their ratio, the number of operations and the megabytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FFTS = {"_fft_r2c": 2.5, "_fft_c2r": 2.5, "_fft_c2c": 5.0}
 
 
 class Count(TorchDispatchMode):
-    """Counts what runs inside: operations, bytes, FLOPs of products and of FFTs."""
+    """Counter of the tensor operations in its context: operations, bytes, FLOPs of products and of FFTs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Count(TorchDispatchMode):
 
 
 def shortest(call: Callable[[], object], repeats: int) -> float:
-    """Least CPU time of ``call``, after one call that is not counted."""
+    """Return the shortest CPU time of ``call``, after one call that is not counted."""
     call()
     times = []
     for _ in range(repeats):
@@ -79,7 +79,7 @@ def shortest(call: Callable[[], object], repeats: int) -> float:
 
 
 def rates(repeats: int) -> tuple[float, float, float]:
-    """FLOPs per second of a product and of an FFT, and bytes per second of a copy."""
+    """Measure FLOPs per second of a product and of an FFT, and bytes per second of a copy."""
     a, b = torch.randn(2, 1024, 1024)
     signal, source = torch.randn(64, 4096), torch.randn(3 << 18)
     target = torch.empty_like(source)
@@ -95,7 +95,7 @@ def rates(repeats: int) -> tuple[float, float, float]:
 
 
 def step_of(config: RunConfig) -> Callable[[], None]:
-    """Forward and backward pass of the run's model on a batch that is there already."""
+    """Return a function that does a forward and backward pass of the run's model on an existing batch."""
     torch.manual_seed(0)
     model, loss = config.build(), loss_named(config.task.loss)
     batch = config.task.batch(range(config.budget.batch_size))

@@ -1,12 +1,12 @@
-"""Stored datasets: cost of a shuffled batch read back, beside drawing it, and cost of writing beside drawing.
+"""Compare the cost of reading shuffled batches of a stored dataset, and of writing it, with the cost of drawing it.
 
     python benchmarks/stored_data.py
     python benchmarks/stored_data.py --samples 4000 --batch-size 64
 
-For each task a Parquet set is written to a temporary folder. CPU milliseconds per sample of this process, on one thread
-unless OMP_NUM_THREADS says otherwise: ``draw`` is the generator alone, ``write`` is drawing, encoding and writing,
-``read`` is reading shuffled batches (a fresh ``open_dataset``, one epoch, cache cold at the start), ``MB`` is the size
-of the set, and the last columns are ``write / draw`` and ``read / draw``.
+For each task the script writes a Parquet dataset to a temporary folder. It prints CPU milliseconds per sample of this
+process, on one thread unless OMP_NUM_THREADS is set: ``draw`` is the generator alone, ``write`` is drawing, encoding
+and writing, ``read`` is reading shuffled batches (a new ``open_dataset``, one epoch, the cache empty at the start).
+``MB`` is the size of the dataset, and the last columns are ``write / draw`` and ``read / draw``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TASKS: dict[str, Task] = {
 
 
 def measure(task: Task, samples: int, batch_size: int) -> tuple[float, float, float, float]:
-    """Milliseconds per sample of drawing, writing and reading, and the set's size in MB."""
-    task.batch(range(2))  # compiles what is compiled
+    """Return the milliseconds per sample of drawing, writing and reading, and the dataset's size in MB."""
+    task.batch(range(2))  # compiles the code of compiled generators
     start = time.process_time()
     for first in range(0, samples, batch_size):
         task.batch(range(first, min(first + batch_size, samples)))

@@ -1,4 +1,4 @@
-"""Accuracy of the floors of the token tasks on 1,024 test samples, fitted on 1,024 training samples.
+"""Print the accuracy of the token tasks' baselines on 1,024 test samples, fitted on 1,024 training samples.
 
 python benchmarks/token_floors.py                # all of them
 python benchmarks/token_floors.py recall mqar

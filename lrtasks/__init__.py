@@ -1,6 +1,6 @@
 """lrtasks: the diagnostic gym for long-range sequence models.
 
-Importing this package imports nothing heavy; its names load what they need when first used.
+Importing this package imports no heavy module; each name loads its module when it is first used.
 """
 
 from __future__ import annotations

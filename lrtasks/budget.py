@@ -10,12 +10,12 @@ from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
 
 MAX_STEPS = 10**9
-"""The largest number of steps, batches or samples of a run; a larger number is refused as a mistake."""
+"""Largest number of steps, batches or samples of a run; a larger number is rejected as a mistake."""
 
 
 @dataclass(frozen=True)
 class Budget(Config):
-    """How and how long a model is trained, and how much data it is scored on. Compare only runs with equal budgets."""
+    """Settings of training and scoring: steps, optimiser, amount of data. Compare only runs with equal budgets."""
 
     name: ClassVar[str] = "budget"
 
@@ -62,7 +62,7 @@ class Budget(Config):
             raise UsageError(f"budget: warmup_steps must be at most steps ({self.steps}), found {self.warmup_steps}")
 
     def rate(self, step: int) -> float:
-        """Factor on every learning rate at ``step`` = 0, 1, ...: linear warm-up, then as ``schedule`` says.
+        """Return the factor on every learning rate at ``step`` = 0, 1, ...: linear warm-up, then ``schedule``.
 
         >>> [Budget(steps=100, warmup_steps=20, schedule=name).rate(40) for name in ("constant", "linear")]
         [1.0, 0.75]
@@ -81,12 +81,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "small": {"eval_every": 100, "val_batches": 5, "test_batches": 20, "stop_solved": True},
     "paper": {"steps": 43_200, "lr": 1e-4, "eval_every": 3_600, "val_batches": 40, "test_batches": 400},
 }
-"""Budgets of the presets, which models and tasks override (``paper``: DLR paper, arXiv:2212.00768, section 3.2)."""
+"""Budget of each preset; models and tasks can override values (``paper``: DLR paper, arXiv:2212.00768, section 3.2)."""
 
 MOST_SEEDS = 100_000
-"""Seeds of one command, at most."""
+"""Largest number of seeds of one command."""
 SHARED_BUDGET = (
     *("steps", "batch_size", "train_samples", "val_batches", "test_batches"),
     *("stop_at", "stop_solved", "precision"),
 )
-"""Budget fields in which compared models must agree; the others (learning rate, ...) belong to a model's tuning."""
+"""Budget fields that must be equal for compared models; the others (learning rate, ...) are tuned per model."""

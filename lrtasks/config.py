@@ -1,9 +1,10 @@
-"""Parameters as data: frozen dataclasses whose fields are documented, checked when made, and settable by name.
+"""Parameters as data: frozen dataclasses whose fields are documented, checked on creation and settable by name.
 
-Tasks, models, training budgets and backends all use this one form, so that ``lrtasks describe`` can list any of them
-and a misspelt name is an error wherever it is given.
+Tasks, models, training budgets and backends all declare their parameters in this way. ``lrtasks describe`` can
+therefore list all of them, and a misspelt name is an error everywhere.
 
-A *setting* is a parameter as a user names it: ``length``, or ``task.length`` with its owner (:data:`OWNERS`).
+A *setting* is a parameter under the name that a user gives: ``length``, or ``task.length`` with the owner
+(:data:`OWNERS`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from lrtasks.errors import UsageError, suggestion, unknown
 P = TypeVar("P", bound="Config")
 
 Presets = Mapping[str, Mapping[str, Any]]
-"""Settings by preset: a bare name is a parameter of the class, ``budget.NAME`` one of the training budget. A model may
-have further settings for one task under ``"PRESET/TASK"``."""
+"""Settings by preset: a bare name is a parameter of the class; ``budget.NAME`` is a field of the training budget. A
+model may have additional settings for one task under ``"PRESET/TASK"``."""
 
 
 def parameter(
@@ -41,14 +42,14 @@ def parameter(
     """Declare one field of a :class:`Config` dataclass.
 
     Args:
-        default: value when none is given.
+        default: value if the user gives none.
         doc: one line for ``lrtasks describe``, with unit or range where it matters.
         at_least: smallest allowed value (inclusive).
         at_most: largest allowed value (inclusive).
         above: bound that the value must exceed (exclusive).
         choices: the only allowed values.
-        later: the parameter was added to a published class: :meth:`Config.identifying` leaves it out while it has its
-            default, so that what was keyed by the parameters before (samples, digests) stays the same.
+        later: the parameter was added after the class was published. :meth:`Config.identifying` leaves the parameter
+            out while it has its default, so that samples and digests that depend on the parameters stay the same.
     """
     rules = {"doc": doc, "at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
     rules["later"] = later or None
@@ -73,7 +74,7 @@ class Config:
         self.check()
 
     def check(self) -> None:
-        """Check what several fields must satisfy together; raise :class:`UsageError` otherwise."""
+        """Check the conditions that involve several fields; raise :class:`UsageError` if one is not met."""
 
     @classmethod
     def _title(cls) -> str:
@@ -81,12 +82,12 @@ class Config:
 
     @classmethod
     def parameter_names(cls) -> list[str]:
-        """Names of the parameters, in order of declaration."""
+        """Return the names of the parameters, in order of declaration."""
         return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
     def make(cls: type[P], **values: Any) -> P:
-        """Build from keyword arguments; unknown names are a :class:`UsageError` that suggests the close ones."""
+        """Build from keyword arguments; for an unknown name, raise :class:`UsageError` with similar names."""
         names = cls.parameter_names()
         for name in values:
             if name not in names:
@@ -98,10 +99,10 @@ class Config:
 
     @classmethod
     def preset_values(cls, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Parameters and budget fields that the preset ``name`` sets; both empty if the class has no such preset.
+        """Return the parameters and the budget fields that preset ``name`` sets; both are empty without this preset.
 
         Raises:
-            UsageError: for a setting that is no parameter of the class and no budget field.
+            UsageError: for a setting that is neither a parameter of the class nor prefixed with ``budget.``.
         """
         own, budget, known = dict[str, Any](), dict[str, Any](), cls.parameter_names()
         for setting, value in cls.presets.get(name, {}).items():
@@ -112,18 +113,18 @@ class Config:
         return own, budget
 
     def parameters(self) -> dict[str, Any]:
-        """The parameters as a plain, JSON-ready dictionary."""
+        """Return the parameters as a plain dictionary that can be written as JSON."""
         return {name: _plain(getattr(self, name)) for name in self.parameter_names()}
 
     def identifying(self) -> dict[str, Any]:
-        """The parameters without those that were added ``later`` and have their default."""
+        """Return the parameters, except those that were added ``later`` and have their default."""
         fields = dataclasses.fields(self)
         left_out = {f.name for f in fields if f.metadata.get("later") and getattr(self, f.name) == f.default}
         return {name: value for name, value in self.parameters().items() if name not in left_out}
 
     @classmethod
     def describe_parameters(cls) -> list[dict[str, Any]]:
-        """One JSON-ready entry per parameter: name, type, default, doc and limits."""
+        """Return one entry per parameter, ready for JSON: name, type, default, doc and limits."""
         entries = []
         for field, hint in _fields(cls):
             rules = {key: _plain(value) for key, value in field.metadata.items() if value is not None}
@@ -132,14 +133,14 @@ class Config:
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """Split ``NAME=VALUE`` from the command line; the value is read as JSON, or else kept as a string.
+    """Split ``NAME=VALUE`` from the command line; read the value as JSON, or keep it as a string if it is no JSON.
 
     >>> parse_assignment("shifts=4")
     ('shifts', 4)
     >>> parse_assignment("variant=clean")
     ('variant', 'clean')
 
-    Dashes and underscores are the same in the name; Python's spellings of true and false are understood.
+    Dashes in the name become underscores. ``True`` and ``False`` are read as true and false, too.
 
     Raises:
         UsageError: if there is no name or no equals sign.
@@ -155,16 +156,16 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 
 
 OWNERS = ("task", "model", "budget")
-"""Who a setting can belong to."""
+"""Possible owners of a setting."""
 
 
 def split_setting(setting: str) -> tuple[str | None, str]:
-    """Owner (``None`` if it is not given) and bare name of a setting.
+    """Return the owner (``None`` if it is not given) and the bare name of a setting.
 
     >>> split_setting("model.kernel"), split_setting("length")
     (('model', 'kernel'), (None, 'length'))
 
-    Any other prefix is that of a mixer inside a model:
+    Any other prefix names a mixer inside a model:
 
     >>> split_setting("gla.heads")
     ('model', 'gla.heads')
@@ -176,7 +177,7 @@ def split_setting(setting: str) -> tuple[str | None, str]:
 
 
 def override(settings: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace settings by those of ``by``; a bare name and a name with its owner are the same parameter.
+    """Replace settings by the settings in ``by``. A bare name and a name with its owner mean the same parameter.
 
     >>> override({"budget.steps": 500, "length": 64}, {"steps": 20})
     {'length': 64, 'steps': 20}
@@ -193,13 +194,13 @@ def override(settings: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, An
 def assign(
     settings: Mapping[str, Any], known: Mapping[str, Sequence[str] | None], *, options: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Sort settings by owner: values by bare name, for each owner.
+    """Sort settings by owner; return the values of each owner by bare name.
 
     Args:
         settings: values by bare name or by ``OWNER.NAME``.
-        known: for each owner the names of its parameters; ``None`` if they are not known (a user's own model), so that
-            its settings must be given as ``OWNER.NAME``.
-        options: other names that the user could have meant, for the suggestion.
+        known: for each owner, the names of its parameters. ``None`` means that the names are not known (a user's own
+            model); its settings must then be given as ``OWNER.NAME``.
+        options: other names that the user could have meant; the error message can suggest them.
 
     Raises:
         UsageError: for a name that no owner has, that two owners have, or that is given twice.
@@ -265,7 +266,7 @@ def _converted(hint: Any, value: Any) -> Any:
                 return choice
     elif origin is tuple:
         return _converted_tuple(options, value)
-    elif hint is type(None):  # the text is what ``--set max_kernel=none`` gives; in ``str | None`` it stays a text
+    elif hint is type(None):  # ``--set max_kernel=none`` gives the text; a field ``str | None`` keeps the text
         if value is None or (isinstance(value, str) and value.lower() == "none"):
             return None
     elif hint in (bool, str):
@@ -296,7 +297,7 @@ def _converted_tuple(items: tuple[Any, ...], value: Any) -> Any:
 
 
 def _literals(hint: Any) -> list[str]:
-    """All texts that ``hint`` allows by name."""
+    """Return all strings that the ``Literal`` types in ``hint`` allow."""
     if get_origin(hint) is typing.Literal:
         return [choice for choice in get_args(hint) if isinstance(choice, str)]
     return [text for option in get_args(hint) for text in _literals(option)]

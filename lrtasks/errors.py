@@ -14,9 +14,9 @@ _CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """``text`` in one line and without characters that control a terminal or change the writing direction.
+    """Return ``text`` in one line; escape characters that control a terminal or change the writing direction.
 
-    Text from files and from other people's code passes through here before it is shown anywhere.
+    Text from files and from other people's code passes through this function before it is shown.
 
     >>> printable("dlr\\n\\x1b[2J"), printable("Größe 3 × 4")
     ('dlr \\\\x1b[2J', 'Größe 3 × 4')
@@ -25,9 +25,9 @@ def printable(text: str) -> str:
 
 
 class UsageError(ValueError):
-    """A mistake in what the user asked for: the message names what was wrong, what was found and what is allowed.
+    """A mistake of the user; the message says what is wrong, which value was found and which values are allowed.
 
-    The message is one :func:`printable` line, since it may quote names from files.
+    The message is one :func:`printable` line, because it may quote names from files.
     """
 
     def __init__(self, message: str) -> None:
@@ -43,7 +43,7 @@ def require_whole(what: str, value: Any, at_least: int, at_most: int) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """First line of an exception's message; the name of its type if it has none.
+    """Return the first line of an exception's message, or the name of its type if the message is empty.
 
     >>> first_line(ValueError("a damaged header")), first_line(AssertionError())
     ('a damaged header', 'AssertionError')
@@ -52,7 +52,7 @@ def first_line(error: BaseException) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Type and whole message of an exception that other people's code raised, which may have several lines.
+    """Return type and message of an exception in one line. Messages of other people's code may have several lines.
 
     >>> in_one_line(ImportError("no libcudart\\n  found"))
     'ImportError: no libcudart found'
@@ -61,9 +61,10 @@ def in_one_line(error: BaseException) -> str:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, on the processor or on an accelerator.
+    """Return whether an exception says that memory ran out, on the processor or on an accelerator.
 
-    NumPy raises MemoryError, which becomes a RuntimeError that names it inside a worker; torch's are RuntimeErrors.
+    NumPy raises a MemoryError; in a worker process it becomes a RuntimeError whose message names the MemoryError.
+    torch raises a RuntimeError.
 
     >>> is_shortage(MemoryError()), is_shortage(RuntimeError("CUDA out of memory.")), is_shortage(ValueError("no"))
     (True, True, False)
@@ -85,11 +86,11 @@ SYNONYMS = {
     **dict.fromkeys(("n_heads", "num_heads", "nhead"), "heads"),
     **dict.fromkeys(("state_size", "d_hidden", "ssm_state_size"), "d_state"),
 }
-"""What other libraries call parameters of ours."""
+"""Names that other libraries use for parameters, with the names that this package uses."""
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest of ``known``, whatever the case, or an empty string.
+    """Return ``"; did you mean 'x'?"`` for the closest names in ``known`` (case is ignored), or an empty string.
 
     >>> suggestion("SHFIT", ["shift", "sort"])
     "; did you mean 'shift'?"
@@ -106,7 +107,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> UsageError:
-    """Build the error for a name that is not among ``known``.
+    """Return the error for a name that is not in ``known``.
 
     >>> str(unknown("task", "shfit", ["shift", "sort"]))
     "unknown task 'shfit'; did you mean 'shift'? Allowed: shift, sort"

@@ -1,4 +1,4 @@
-"""Writing files so that nothing is ever half there, and by one process at a time."""
+"""Write files completely or not at all, and let only one process at a time work on them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lrtasks.errors import UsageError
 
 
 def make_folder(folder: Path, what: str) -> None:
-    """Make a folder, and those above it, unless it is there; ``what`` names it in messages.
+    """Make a folder and its parent folders if they do not exist; ``what`` names the folder in messages.
 
     Raises:
-        UsageError: if it cannot be made, or is not writable.
+        UsageError: if the folder cannot be made or is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def refuse_links(*paths: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Write a file so that a kill at any moment leaves the old content or the new one."""
+    """Write a file so that it has either the old or the new content, even if this process is killed meanwhile."""
     partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with partial.open("wb") as file:
@@ -51,15 +51,15 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
 
 
 def write_output(path: Path, data: bytes, *, follow: bool = True) -> None:
-    """Write what a user asked for by name: a file atomically, and into a pipe or device as it comes.
+    """Write output to a path that the user named: a file atomically, a pipe or a device directly.
 
     Args:
         path: the file.
         data: its content.
-        follow: write through a symbolic link; without it the link is replaced.
+        follow: write to the file that a symbolic link points to; otherwise replace the link.
 
     Raises:
-        UsageError: if it cannot be written.
+        UsageError: if the path cannot be written.
     """
     try:
         if follow and path.exists() and not path.is_file():
@@ -71,27 +71,27 @@ def write_output(path: Path, data: bytes, *, follow: bool = True) -> None:
 
 
 def remove_empty(*folders: Path) -> None:
-    """Remove those of ``folders`` that are empty, in their order."""
+    """Remove the empty folders among ``folders``, in the given order."""
     for folder in folders:
-        with suppress(OSError):  # it is not empty, or not there
+        with suppress(OSError):  # the folder is not empty, or does not exist
             folder.rmdir()
 
 
 def remove_partials(path: Path) -> None:
-    """Remove what killed calls of :func:`write_atomically` left of ``path``; nobody may be writing it."""
+    """Remove temporary files of ``path`` that killed calls of :func:`write_atomically` left; no call may be active."""
     for partial in path.parent.glob(f".{path.name}.*-*"):
         partial.unlink(missing_ok=True)
 
 
 @contextmanager
 def held(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``, which is removed afterwards; ``what`` names in messages what is locked.
+    """Hold the lock file ``path`` and remove it afterwards; ``what`` names the locked work in messages.
 
-    The system releases the lock when this process dies, for whatever reason. Child processes do not inherit it, so
-    workers that live a little longer than a killed parent do not keep the lock.
+    The system releases the lock when this process dies, for whatever reason. Child processes do not inherit the lock.
+    Workers that live a little longer than a killed parent therefore do not keep it.
 
     Raises:
-        UsageError: if another process holds it, or it is a symbolic link.
+        UsageError: if another process holds the lock, or the path is a symbolic link.
     """
     if path.is_symlink():
         raise UsageError(f"{path} is a symbolic link, which is not used as a lock; remove it")
@@ -103,13 +103,13 @@ def held(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # before the lock is released: a process that has opened the file since then sees that the file is removed
+        # remove the file before releasing the lock: a process that has opened it meanwhile sees that it is removed
         path.unlink(missing_ok=True)
         lock.release()
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds the lock file ``path`` (:func:`held`); nothing is changed."""
+    """Return whether a process holds the lock file ``path`` (:func:`held`), without changing the file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:

@@ -1,4 +1,4 @@
-"""Packages whose names load what they need when first used (PEP 562)."""
+"""Lazy names: a package loads the module of a name when the name is first used (PEP 562)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def lazy_names(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], 
 
     Args:
         package: name of the package.
-        names: for each public name, where it is: ``"module:attribute"``, or ``"module"`` for the module itself.
+        names: for each public name, its location: ``"module:attribute"``, or ``"module"`` for the module itself.
     """
 
     def get(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The papers behind tasks and models: authors, title and address of the arXiv numbers that a text names."""
+"""Papers on tasks and models: authors, title and URL for each arXiv number that a text names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 NUMBER = re.compile(r"arXiv:\s*(\d{4}\.\d{4,5})")
-"""How docstrings and pages name a paper."""
+"""Pattern of the arXiv numbers in docstrings and pages."""
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,18 @@ class Paper:
 
     @property
     def url(self) -> str:
-        """Address of its abstract."""
+        """Return the URL of the abstract."""
         return f"https://arxiv.org/abs/{self.number}"
 
 
 @functools.cache
 def papers() -> dict[str, Paper]:
-    """All known papers by arXiv number."""
+    """Return all known papers by arXiv number."""
     listed = tomllib.loads(resources.files("lrtasks").joinpath("papers.toml").read_text(encoding="utf-8"))
     return {number: Paper(number, *entry) for number, entry in listed.items()}
 
 
 def named_in(text: str | None) -> list[Paper]:
-    """The papers whose arXiv numbers ``text`` names, in its order and without repeats."""
+    """Return the known papers whose arXiv numbers occur in ``text``, in order of first occurrence."""
     known = papers()
     return [known[number] for number in dict.fromkeys(NUMBER.findall(text or "")) if number in known]

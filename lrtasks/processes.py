@@ -1,10 +1,10 @@
-"""Processes that never outlive the process that started them: commands of lrtasks, and workers.
+"""Child processes (commands of lrtasks, and workers) that never outlive the process that started them.
 
-The standard input of a command is a pipe whose other end the parent holds and never writes to. The pipe closes when the
-parent dies, for whatever reason; then the child kills itself and the processes that it started.
+The standard input of a command is a pipe. The parent holds the other end and never writes to it. The pipe closes when
+the parent dies, for whatever reason; then the child kills itself and the processes that it started.
 
 Loading torch and Lightning takes seconds of CPU time. On Linux, many commands can therefore fork from one process that
-has loaded them (:class:`Template`). That process starts no threads and does nothing else.
+has already loaded these packages (:class:`Template`). The template process starts no threads and does nothing else.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from lrtasks.machine import CORES, THREADS, set_process_defaults
 TETHERED = "LRTASKS_TETHERED"
 """Environment variable that tells a child to watch its standard input."""
 LAST_BYTES = 100_000
-"""How much of what a child wrote to standard error is kept."""
+"""Number of bytes kept from the end of a child's standard error."""
 SECONDS_BETWEEN_LOOKS = 0.1
 PRELOADED = ("lrtasks.cli", "lrtasks.evaluation.run", "lrtasks.results.statistics", "lrtasks.results.table")
-"""Modules that a process loads before commands fork from it."""
+"""Modules that the template process loads before commands fork from it."""
 LARGEST_REQUEST = 1 << 16
-"""Bytes; words of a command are short."""
+"""Largest request to the template process, in bytes; the words of a command are short."""
 _TEMPLATE = """
 import atexit, os, sys
 code = 1
@@ -63,19 +63,21 @@ def run_command(
     stop: threading.Event | None = None,
     template: Template | None = None,
 ) -> tuple[int | None, str]:
-    """Run ``python -m lrtasks`` with these arguments, in a process group of its own.
+    """Run ``python -m lrtasks`` with these arguments, in a new process group.
 
     Args:
         arguments: words after ``lrtasks``.
-        threads: processor cores that numeric routines use, unless the user's environment says it; ``None`` leaves the
-            choice to the command.
-        time_limit: seconds after which it is killed.
+        threads: processor cores that numeric routines use, unless the user's environment sets a number; ``None`` leaves
+            the choice to the command.
+        time_limit: seconds after which the command is killed.
         environment: variables that differ from this process's own.
         stop: the command is killed once another thread sets this.
-        template: fork from this process, which has its own environment; if it has ended, the command starts anew.
+        template: fork from this process and use the template's environment instead of ``threads`` and ``environment``;
+            if the template has ended, start a new Python process.
 
     Returns:
-        The exit code, negative for a signal and ``None`` at the time limit, and the end of standard error.
+        The exit code and the end of standard error. The exit code is negative for a signal, and ``None`` if the command
+        was killed at its time limit or because of ``stop``.
     """
     stop = stop or threading.Event()
     tether, held = os.pipe()
@@ -93,7 +95,7 @@ def run_command(
             try:
                 code = _wait(process, time_limit, stop)
             finally:
-                with suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for a dead group
+                with suppress(ProcessLookupError, PermissionError):  # macOS raises PermissionError for a dead group
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - LAST_BYTES))
@@ -104,10 +106,10 @@ def run_command(
 
 
 class Template:
-    """A process that has loaded what a run needs, from which commands fork; it ends with this process.
+    """A process that has loaded the modules of a run and from which commands fork; it ends with this process.
 
-    Each command uses ``threads`` as for :func:`run_command`. Only Linux has what this needs; elsewhere, and if the
-    process fails, every command starts anew.
+    Each command uses ``threads`` as in :func:`run_command`. Templates need Linux. On other systems, and if the
+    template process fails, every command starts a new Python process.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -128,13 +130,13 @@ class Template:
             )
 
     def start(self, arguments: Sequence[str], tether: int, errors: int, stop: threading.Event) -> _Forked | None:
-        """Start a command; ``None`` if this process cannot.
+        """Start a command by a fork of the template process; return ``None`` if this is not possible.
 
         Args:
             arguments: words after ``lrtasks``.
-            tether: file descriptor of its standard input, which it watches.
-            errors: file descriptor of its standard error.
-            stop: the process ends before it has loaded if another thread sets this.
+            tether: file descriptor of the command's standard input, which the command watches.
+            errors: file descriptor of the command's standard error.
+            stop: if another thread sets this before the command has started, the template process is killed.
         """
         if self._process is None:
             return None
@@ -154,14 +156,14 @@ class Template:
         return None
 
     def close(self) -> None:
-        """End the process; commands that it has started go on."""
+        """End the template process; commands that it has started continue."""
         if self._process is not None:
             self._socket.close()
             self._process.wait()
 
 
 class _Forked:
-    """A command that a :class:`Template` has forked; ``status`` gives its exit code when it ends."""
+    """A command that a :class:`Template` has forked; the connection ``status`` receives its exit code at the end."""
 
     def __init__(self, status: Connection, pid: int) -> None:
         self.pid = pid
@@ -174,27 +176,27 @@ class _Forked:
                 raise subprocess.TimeoutExpired("lrtasks", timeout or 0)
             try:
                 self._code = self._status.recv()
-            except (EOFError, OSError):  # whoever waits for it was killed
+            except (EOFError, OSError):  # the process that waits for the command was killed
                 self._code = -signal.SIGKILL
         return self._code
 
 
 def serve(number: int) -> None:
-    """In the process of a :class:`Template`: fork at each request of a socket. Returns in forked processes only."""
+    """Serve as a :class:`Template` process: fork at each request of a socket; return only in forked processes."""
     set_process_defaults()
     for name in PRELOADED:
         importlib.import_module(name)
-    with suppress(UsageError):  # a command that is refused loads what reading a command takes
+    with suppress(UsageError):  # an invalid command loads the modules that parse a command
         sys.modules["lrtasks.cli"].app(["eval", "--model", "", "--task", ""], standalone_mode=False)
     gc.collect()
     gc.freeze()  # a collection would otherwise write into all memory that the processes share
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the children; each child waits for a command
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for these children; each waits for its command
     with socket.socket(fileno=number) as requests:
         while True:
             words, files, *_ = socket.recv_fds(requests, LARGEST_REQUEST, 3)
             if not words:
                 os._exit(0)  # the parent has ended
-            with suppress(OSError):  # no further process is possible here: the command then starts without the template
+            with suppress(OSError):  # if no further process is possible, the command starts without the template
                 if os.fork() == 0:
                     break
             for file in files:
@@ -221,10 +223,10 @@ def serve(number: int) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process as soon as the one that started it has ended, even by a kill.
+    """End this process as soon as its parent process has ended, even if the parent was killed.
 
-    It was started by :mod:`multiprocessing`, or is a command of :func:`run_command`, which takes along the processes
-    that it has started. In any other process nothing happens.
+    This applies to processes that :mod:`multiprocessing` started and to commands of :func:`run_command`. A command also
+    kills the processes that it has started. In any other process this function does nothing.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -248,14 +250,14 @@ def end_with_parent() -> None:
 
 
 def _environment(threads: int | None) -> dict[str, str]:
-    """This process's, with a number of threads unless the user has set one."""
+    """Return this process's environment, with ``threads`` added unless the user has set a number of threads."""
     if threads is None or any(name in os.environ for name in THREADS):
         return dict(os.environ)
     return {**os.environ, **dict.fromkeys((*THREADS, CORES), str(threads))}
 
 
 def _wait(process: subprocess.Popen[bytes] | _Forked, time_limit: float | None, stop: threading.Event) -> int | None:
-    """The exit code; ``None`` if the process still ran at its time limit, or when it was to stop."""
+    """Return the exit code, or ``None`` if the process still runs at the time limit or when ``stop`` is set."""
     last = math.inf if time_limit is None else time.monotonic() + time_limit
     while True:
         left = max(0.0, min(SECONDS_BETWEEN_LOOKS, last - time.monotonic()))

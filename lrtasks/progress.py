@@ -10,13 +10,13 @@ SECONDS_BETWEEN_LINES = 15.0
 
 
 class Progress:
-    """How much is done, the rate, the time left, and values such as a loss; shown inside ``with``.
+    """Progress display inside a ``with`` block: work done, rate, time left, and values such as a loss.
 
     Args:
         title: name of the work.
-        unit: what is counted, in the plural.
-        total: how much there is.
-        done: how much of it was done before this process.
+        unit: name of the counted items, in the plural.
+        total: number of items.
+        done: number of items that were done before this process started.
         quiet: show nothing.
     """
 
@@ -40,7 +40,7 @@ class Progress:
         self._bar.stop()
 
     def update(self, done: int, values: Mapping[str, float] | None = None) -> None:
-        """Show that ``done`` of the total are done, with the present ``values`` by name."""
+        """Show that ``done`` items are done, with the current ``values`` by name."""
         now = time.monotonic()
         due = now - self._last >= SECONDS_BETWEEN_LINES or done >= self._total
         if self._quiet or not (self._live or due):
@@ -57,7 +57,7 @@ class Progress:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as a short time.
+    """Return a time in seconds as a short text.
 
     >>> clock(45), clock(75), clock(7300)
     ('45s', '1m15s', '2h01m')

@@ -17,20 +17,23 @@ from lrtasks.errors import UsageError
 
 SECONDS_TO_ANSWER = 60.0
 TRIES = 3
-"""Maximum tries after a lost worker, and after an error of a cluster that is asked for a connection."""
+"""Largest number of attempts to carry out a run whose workers are lost, and to connect to a cluster."""
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Connect this process to Ray while the block lasts; what was begun there ends with it.
+    """Connect this process to Ray for the ``with`` block, and give the block the module ``ray``.
+
+    The connection, and the work started through it, end with the block. A connection that existed before stays.
 
     Args:
-        address: ``host:port`` or ``ray://host:port`` of a cluster, ``auto`` for the one that this machine belongs to,
-            or ``None`` for the connection that this process has, else the cluster that RAY_ADDRESS names, else a Ray
-            of this machine alone, which ends with the block. The block gets the module ``ray``.
+        address: ``host:port`` or ``ray://host:port`` of a cluster, or ``auto`` for the cluster of this machine.
+            ``None`` means the first that exists: this process's connection, the cluster in RAY_ADDRESS, or a new Ray
+            on this machine alone, which ends with the block.
 
     Raises:
-        UsageError: if Ray is not installed, or nothing answers at the address.
+        UsageError: if Ray is not installed, if nothing answers at the address, or if an address is given although this
+            process is already connected.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -52,7 +55,7 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def describe(error: Exception) -> str:
-    """One line of an exception of Ray: the last line if a task raised it (it names the exception), else the first."""
+    """Return one line of a Ray exception: the last line, which names the error, if a task raised it; else the first."""
     import ray
 
     lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -63,7 +66,7 @@ def _join(ray: Any, address: str) -> None:
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     if address not in ("local", "auto"):
         _require_port(address)
-    # a process that connects dies now and then, and so does the server of a client (Ray issue 63202)
+    # now and then, a process that connects dies, or the server of a client dies (Ray issue 63202)
     for tried in range(1 if address == "local" else TRIES):
         time.sleep(tried)
         try:
@@ -81,7 +84,7 @@ def _join(ray: Any, address: str) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Find out whether Ray answers, in a process of its own: an attempt goes on for minutes and cannot be stopped."""
+    """Check in a separate process whether Ray answers; an attempt can last minutes and cannot be stopped otherwise."""
     code = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
     try:
         command = [sys.executable, "-c", code, address]
@@ -93,7 +96,7 @@ def _require_answer(address: str) -> None:
 
 
 def _last_line(said: bytes | None) -> str:
-    """The last thing said, without the time and the process that Ray puts in brackets before it."""
+    """Return the last non-empty line of ``said``, without Ray's prefix of time and process in brackets."""
     lines = [line.rpartition("] ")[2].strip() for line in (said or b"").decode(errors="replace").splitlines()]
     return next((line for line in reversed(lines) if line), "")
 

@@ -1,4 +1,4 @@
-"""The record of one run: plain JSON, written atomically, with all that is needed to repeat it."""
+"""The record of one run: plain JSON, written atomically, with all information needed to repeat the run."""
 
 from __future__ import annotations
 
@@ -19,56 +19,59 @@ from lrtasks.files import is_held, write_atomically
 SCHEMA = 2
 FILE = "record.json"
 LOCK = "lock"
-"""File in a run's folder, held by the one process that may work there."""
+"""Lock file in a run's folder, held by the only process that may work in the folder."""
 PANEL = "predictions.png"
-"""What a run of an image task leaves beside its record: a few images, their targets and its predictions."""
+"""File that a run of an image task writes: a few images with their targets and predictions."""
 STATUSES = ("running", "interrupted", "done", "diverged", "failed")
 FINISHED = ("done", "diverged")
-"""Statuses of runs that are not carried out again."""
+"""Statuses of runs that need no more work."""
 MAX_BYTES = 32 * 2**20
-"""A larger file is not read as a record."""
+"""Largest size of a record file, in bytes; a larger file is not read."""
 MAX_NUMBER = 1e100
-"""Larger numbers are read as None: no real score, loss or cost is as large, and sums of smaller numbers stay finite."""
+"""Larger numbers are read as None: no real score, loss or cost is so large. Sums of smaller numbers stay finite."""
 
 
 @dataclasses.dataclass
 class RunRecord:
-    """What one run was and what came out.
+    """Configuration and results of one run.
 
     Attributes:
         schema: version of this layout.
-        status: ``running``, ``interrupted`` (its process ended before the run), ``done``, ``diverged`` (loss, weights
-            or predictions are no finite numbers) or ``failed``.
+        status: ``running``, ``interrupted`` (the process ended before the run was finished), ``done``, ``diverged``
+            (loss, weights or predictions are not finite) or ``failed``.
         command: the command that repeats the run.
         digest: digest of the run's config (:attr:`lrtasks.run_config.RunConfig.digest`); empty in records of schema 1.
-        task: ``{name, version, parameters, metric, address, data}``: ``metric`` is the headline score, ``address`` what
-            ``--task`` takes (``None`` for a Python object), ``data`` the digest of a stored dataset or ``None``.
-        model: ``{name, parameters, version, source, address, count, state_bytes}``: hyper-parameters, version of a
-            registered model's numbers, digest of the source of a user's own model (``None`` for a registered one), what
-            ``--model`` takes (``None`` for a Python object), number of trained values (a complex one counts twice),
-            bytes of streaming state (``None`` without a streaming form).
-        preset: the preset that filled in what the user left open.
+        task: ``{name, version, parameters, metric, address, data, source}``: ``metric`` is the headline score,
+            ``address`` the value for ``--task`` (``None`` for a Python object), ``data`` the digest of a stored dataset
+            or ``None``, ``source`` the digest of the source file of a user's own task or ``None``.
+        model: ``{name, parameters, version, source, address, count, state_bytes}``: ``version`` is the version of a
+            registered model's numbers, ``source`` the digest of the source of a user's own model (``None`` for a
+            registered model), ``address`` the value for ``--model`` (``None`` for a Python object), ``count`` the
+            number of trained values (a complex value counts twice), ``state_bytes`` the bytes of streaming state
+            (``None`` without a streaming form).
+        preset: the preset that supplied the values that the user did not set.
         budget: fields of :class:`lrtasks.budget.Budget`.
         seed: seeds initialisation and training stream.
-        scores: by split (``val``, ``test``, ...) or further test (``2x``, ...), by name; empty where it is impossible.
-        errors: by test, the standard error of the headline score over test samples, by bootstrap.
+        scores: scores by name, for each split (``val``, ``test``, ...) and further test (``2x``, ...); empty for a
+            further test that the model cannot run.
+        errors: by test, the standard error of the headline score over test samples (bootstrap).
         baselines: scores of the trivial baselines on the test stream.
-        further_baselines: the same on each further test.
-        scaled: by test, the headline score between the best baseline (0) and a perfect one (1).
-        generalisation_length: greatest tested length with a scaled score of at least 0.9 there and at all shorter ones;
-            ``None`` if the trained length does not reach it.
-        selection: ``{by, values, chosen}`` if settings were selected: on which stream, the values that were tried by
-            the setting's name, and whether this run was chosen.
-        steps_to_solve: step from which validation held a scaled score of 0.99 at two evaluations in a row; the floor is
-            that on validation.
-        curve: one entry per evaluation: ``step``, ``loss`` (mean since the last one) and the validation scores.
+        further_baselines: scores of the trivial baselines on each further test.
+        scaled: by test, the headline score on the scale from the best baseline (0) to a perfect score (1).
+        generalisation_length: greatest tested length with a scaled score of at least 0.9 at this length and at all
+            shorter tested lengths; ``None`` if this length is below the training length.
+        selection: ``{by, values, chosen}`` if settings were selected: the stream used for the selection, the tried
+            values by the setting's name, and whether this run was chosen.
+        steps_to_solve: step of the first of two consecutive evaluations with a scaled validation score of at least
+            0.99; the floor is the best baseline's score on validation.
+        curve: one entry per evaluation: ``step``, ``loss`` (mean since the last evaluation) and the validation scores.
         slices: the test score by group, for each breakdown that the task declares.
-        further_slices: the same for each further test.
-        diagnostics: what the model's modules report after training, by module.
+        further_slices: the breakdowns of each further test.
+        diagnostics: values that the model's modules report after training, by module.
         cost: ``seconds_per_step`` and ``seconds`` of training alone, ``seconds_with_evaluation``,
             ``peak_memory_bytes``, ``device``.
         environment: versions, commit, platform.
-        notes: what a reader should know, such as a slow path taken.
+        notes: remarks for the reader, such as the use of a slow code path.
     """
 
     command: str
@@ -97,7 +100,7 @@ class RunRecord:
     schema: int = SCHEMA
 
     def to_json(self) -> str:
-        """The record as strict JSON; a score that is not a finite number becomes null."""
+        """Return the record as strict JSON; a number that is not finite becomes null."""
         return json.dumps(_finite(dataclasses.asdict(self)), indent=1, allow_nan=False)
 
     def write(self, folder: Path) -> None:
@@ -105,13 +108,13 @@ class RunRecord:
         write_atomically(folder / FILE, (self.to_json() + "\n").encode())
 
     def filled_slices(self) -> dict[str, list[dict[str, Any]]]:
-        """The breakdowns that have a group; where no element of the test set is labelled, there is none."""
+        """Return the breakdowns that have a group; a breakdown is empty if the test set labels none of its elements."""
         return {name: rows for name, rows in self.slices.items() if rows}
 
     def score(self, name: str, split: str = "test") -> float | None:
-        """A score, or ``None`` if the run has none of this name that is a finite number.
+        """Return a score, or ``None`` if the run has no finite score of this name.
 
-        Test scores are those of runs that are done: one may fail after its test, in its diagnostics for instance.
+        Test scores count only if the run is done: a run can fail after its test, for instance in its diagnostics.
         """
         value = self.scores.get(split, {}).get(name)
         if value is None or not math.isfinite(value) or (split == "test" and self.status != "done"):
@@ -119,34 +122,34 @@ class RunRecord:
         return float(value)
 
     def score_of(self, test: str) -> float | None:
-        """The headline score on ``test`` or a further test, while the run goes on too."""
+        """Return the headline score on ``test`` or a further test, even if the run is not done yet."""
         value = self.scores.get(test, {}).get(self.task["metric"])
         return None if value is None or not math.isfinite(value) else float(value)
 
     def floor(self, test: str) -> float | None:
-        """The best baseline's headline score on ``test`` or a further test."""
+        """Return the best baseline's headline score on ``test`` or a further test."""
         baselines = self.baselines if test == "test" else self.further_baselines.get(test, {})
         found = [scores.get(self.task["metric"]) for scores in baselines.values()]
         return max((float(value) for value in found if value is not None), default=None)
 
     def headline(self, split: str = "test") -> float | None:
-        """The score that the task's metric names, as :meth:`score` gives it."""
+        """Return the headline score on ``split``, or ``None`` under the conditions of :meth:`score`."""
         return self.score(self.task["metric"], split)
 
     def best_baseline(self) -> tuple[str, float] | None:
-        """Name and headline score of the best trivial baseline; its score is the floor."""
+        """Return name and headline score of the best trivial baseline; this score is the floor."""
         metric = self.task["metric"]
         scored = [(name, scores[metric]) for name, scores in self.baselines.items() if scores.get(metric) is not None]
         return max(scored, key=lambda item: item[1], default=None)
 
     def steps(self) -> int:
-        """Training steps up to the last evaluation."""
+        """Return the number of training steps up to the last evaluation."""
         return self.curve[-1]["step"] if self.curve else 0
 
     def outcome(self) -> str:
-        """The status for a reader, with the steps of a run that has not ended.
+        """Return the status as text for a reader, with the number of steps if the run has not ended.
 
-        ``no score`` of a run that is done without one, for example because a prediction was not a number.
+        The text is ``no score`` if the run is done but has no finite headline score.
         """
         if self.status in ("running", "interrupted"):
             return f"{self.status}, {self.steps()} of {self.budget.get('steps')} steps"
@@ -154,9 +157,10 @@ class RunRecord:
 
 
 def split_selected(settings: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of some settings, and the others.
+    """Split ``settings`` into the values of the settings ``names`` and the remaining settings.
 
-    A parameter ``MIXER.NAME`` of a mixer in a stack is an entry ``MIXER.NAME=VALUE`` of the stack's ``hyper``.
+    The parameter ``MIXER.NAME`` of a mixer in a stack is stored as the entry ``MIXER.NAME=VALUE`` in the stack's
+    ``hyper``.
 
     >>> split_selected({"d_model": 8, "hyper": ["gla.heads=2", "gla.expand=1"]}, ["gla.heads", "d_model"])
     ({'d_model': 8, 'gla.heads': 2}, {'hyper': ['gla.expand=1']})
@@ -171,12 +175,12 @@ def split_selected(settings: Mapping[str, Any], names: Collection[str]) -> tuple
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read ``record.json``, or the one in the folder ``path``.
+    """Read the record file ``path``, or ``record.json`` in the folder ``path``.
 
-    A number that is not finite, or beyond :data:`MAX_NUMBER`, is read as ``None``.
+    A number that is not finite, or larger than :data:`MAX_NUMBER`, is read as ``None``.
 
     Raises:
-        UsageError: if it is missing, no regular file, too large, damaged or of another schema.
+        UsageError: if the file is missing, not a regular file, too large, damaged or of an unknown schema.
     """
     file = path / FILE if path.is_dir() else path
     content = _load(file)
@@ -194,10 +198,10 @@ def read_record(path: Path) -> RunRecord:
 
 
 def finished_record(folder: Path, digest: str) -> RunRecord | None:
-    """The record of the run with this digest in ``folder``, if the run needs no more work.
+    """Return the record in ``folder`` of the run with this digest, or ``None`` if the run still needs work.
 
     Raises:
-        UsageError: if the folder holds the record of another run, or one that cannot be read.
+        UsageError: if the folder holds the record of another run, or a record that cannot be read.
     """
     if not (folder / FILE).exists():
         return None
@@ -212,7 +216,7 @@ def finished_record(folder: Path, digest: str) -> RunRecord | None:
 
 
 def _from_schema_1(content: dict[str, Any]) -> dict[str, Any]:
-    """Read schema 1: it called baselines floors, identified a user's own model by its modules, and had no digest."""
+    """Convert schema 1. It calls baselines floors, identifies a user's own model by its modules, and has no digest."""
     content = {("baselines" if name == "floors" else name): value for name, value in content.items()}
     if isinstance(content.get("model"), dict):
         renamed = {("source" if name == "structure" else name): value for name, value in content["model"].items()}
@@ -221,16 +225,16 @@ def _from_schema_1(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_records(folder: Path | str) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
-    """Read all records below ``folder``, sorted by path; links to folders are followed, each folder is read once.
+    """Read all records below ``folder``, sorted by path; follow links to folders, but read each folder only once.
 
-    A run whose process was killed has the status ``interrupted`` here, whatever its file says.
+    A run that the file calls ``running``, but that no process works on, gets the status ``interrupted``.
 
     Returns:
-        ``(folder, record)`` pairs, and one line for each file or folder that could not be read: a damaged record hides
-        no other.
+        ``(folder, record)`` pairs, and one line for each file or folder that could not be read. A damaged record does
+        not prevent the reading of the others.
 
     Raises:
-        UsageError: if there is no such folder.
+        UsageError: if the folder does not exist.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -250,7 +254,7 @@ def read_records(folder: Path | str) -> tuple[list[tuple[Path, RunRecord]], list
 
 
 def score_name(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Name of the score in the rows of a breakdown, of which there is at least one."""
+    """Return the name of the score in the rows of a breakdown, which has at least one row."""
     return next(name for name in rows[0] if name not in ("label", "elements"))
 
 
@@ -277,11 +281,11 @@ _FORMS: dict[str, Any] = {
     "cost": {"seconds_per_step": _NUMBER, "device": str, **_NUMBERS},
     "notes": [str],
 }
-"""What the readers of records rely on in each field: types of entries, that of all others under ``None``."""
+"""Types that the readers of records require in each field; ``None`` stands for all entries without their own type."""
 
 
 def _load(file: Path) -> Any:
-    """The JSON in ``file``, its numbers finite."""
+    """Return the JSON in ``file``, with ``None`` for numbers that are not finite (:func:`_finite`)."""
     try:
         found = file.stat()
         if not stat.S_ISREG(found.st_mode):  # opening a pipe or a device may block, or never end
@@ -297,22 +301,22 @@ def _load(file: Path) -> Any:
         raise UsageError(f"no run record at {file} ({error.strerror})") from None
     except UsageError:
         raise
-    except (ValueError, RecursionError) as error:  # also for numbers with thousands of digits, and for deep nesting
+    except (ValueError, RecursionError) as error:  # numbers with thousands of digits and deep nesting, too
         raise UsageError(f"{file} is damaged and cannot be read as JSON: {error}") from None
 
 
 def _files(folder: Path, problems: list[str]) -> Iterator[Path]:
-    """The records below ``folder``; adds a line to ``problems`` for each folder that cannot be read."""
+    """Yield the record files below ``folder``; add a line to ``problems`` for each folder that cannot be read."""
     seen = set()
 
     def note(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # a file, or removed meanwhile
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # it is a file, or it was removed meanwhile
             problems.append(f"the folder {error.filename} cannot be read ({error.strerror})")
 
     for place, below, files in os.walk(folder, onerror=note, followlinks=True):
         found = Path(place).stat()
         identity = (found.st_dev, found.st_ino)
-        if identity in seen:  # two links lead here, or one that leads back
+        if identity in seen:  # several links lead to this folder, or a link leads back to it
             below.clear()
             continue
         seen.add(identity)
@@ -322,21 +326,21 @@ def _files(folder: Path, problems: list[str]) -> Iterator[Path]:
 
 
 def _writer(content: dict[str, Any]) -> str:
-    """Which version wrote a record, if it says so, for a message."""
+    """Return a message part that names the version that wrote a record; empty if the record does not name it."""
     environment = content.get("environment")
     version = environment.get("lrtasks") if isinstance(environment, dict) else None
     return f"; it was written by lrtasks {version}" if version else ""
 
 
 def _problem(content: dict[str, Any]) -> str | None:
-    """Why ``content`` is not a record that the readers of records can rely on; ``None`` if it is one."""
+    """Return the reason why ``content`` is not a valid record, or ``None`` if it is valid."""
     fields = {field.name: field for field in dataclasses.fields(RunRecord)}
     for name in content:
         if name not in fields:
             return f"{name!r} does not belong there"
     required = [name for name, field in fields.items() if field.default is field.default_factory or name == "status"]
     form = {name: _FORMS[name] for name in [*required, *content]}
-    if not content.get("cost"):  # a run that was not timed
+    if not content.get("cost"):  # the run was not timed
         form["cost"] = dict
     problem = _misfit({"cost": {}, **content}, form)
     if problem:
@@ -350,7 +354,7 @@ def _problem(content: dict[str, Any]) -> str | None:
 
 
 def _misfit(value: Any, form: Any) -> str | None:
-    """Where and why a value is not of a form, ``None`` if it is."""
+    """Return where and why a value does not have a form (:data:`_FORMS`), or ``None`` if it has."""
     if not isinstance(form, dict | list):
         return None if isinstance(value, form) else f" must be {getattr(form, '__name__', form)}, found {value!r}"
     if not isinstance(value, type(form)):
@@ -366,7 +370,7 @@ def _misfit(value: Any, form: Any) -> str | None:
 
 
 def _finite(value: Any) -> Any:
-    """``value`` with ``None`` in place of each number that is not finite or beyond :data:`MAX_NUMBER`."""
+    """Return ``value`` with ``None`` for each number that is not finite or whose size exceeds :data:`MAX_NUMBER`."""
     if isinstance(value, dict):
         return {key: item if type(item) is str else _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""Names to classes: one registry for tasks and one for models; listing imports nothing.
+"""Registries that map names to classes: one for tasks and one for models. Listing the names imports no class.
 
-A built-in class is named in its registry's table, ``"shift": "shift:Shift"``, and imported when it is first asked for.
-Other packages add theirs through entry points (``lrtasks.tasks``, ``lrtasks.models``). A user's own class needs no
-registration: its address, ``FILE.py:NAME`` or ``package.module:NAME``, serves as a name.
+A built-in class has an entry in its registry's table, ``"shift": "shift:Shift"``, and is imported when it is first
+needed. Other packages add classes through entry points (``lrtasks.tasks``, ``lrtasks.models``). A user's own class
+needs no registration: its address, ``FILE.py:NAME`` or ``package.module:NAME``, serves as its name.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Registry(Generic[T]):
 
     Args:
         kind: the word used in messages, ``"task"`` or ``"model"``.
-        group: entry-point group through which other packages add theirs.
-        base: ``"module:Class"`` that every entry is a subclass of; imported together with the first entry.
+        group: entry-point group through which other packages add classes.
+        base: ``"module:Class"``, the base class of every entry; imported together with the first entry.
         package: dotted name of the package that holds the built-in classes.
         built_in: ``"module:Class"`` below ``package`` for each built-in name.
-        lists: names that stand for several in :meth:`select`.
+        lists: names that stand for several names in :meth:`select`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Registry(Generic[T]):
         self._classes: dict[str, type[T]] = {}
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Class decorator: make the class known as ``name``.
+        """Return a class decorator that registers the class as ``name``.
 
         Raises:
             UsageError: if another class has this name, if the class is not of this kind, or if the name cannot be used
@@ -86,18 +86,18 @@ class Registry(Generic[T]):
         return add
 
     def names(self) -> list[str]:
-        """All names, sorted: built-in classes, entry points and classes registered by hand."""
+        """Return all names, sorted: built-in classes, entry points and classes that code has registered."""
         return sorted({*self._built_in, *self._entry_points(), *self._classes})
 
     def built_in(self) -> list[str]:
-        """Names of the classes of this package, sorted."""
+        """Return the sorted names of the classes of this package."""
         return sorted(self._built_in)
 
     def select(self, chosen: str | Sequence[str]) -> list[str]:
-        """The names that ``chosen`` means: a list, a text with commas, or ``"all"``.
+        """Return the chosen names; ``chosen`` is a list, a text with commas, or ``"all"``.
 
-        Addresses of a user's own classes (``FILE.py:NAME``) and presets (``NAME@PRESET``) stay as they are. The name of
-        a list stands for its entries.
+        Addresses of a user's own classes (``FILE.py:NAME``) and names with a preset (``NAME@PRESET``) stay unchanged.
+        The name of a list is replaced by the list's entries.
 
         Raises:
             UsageError: for an unknown name, or an empty list.
@@ -115,7 +115,7 @@ class Registry(Generic[T]):
         return names
 
     def owns(self, name: str) -> bool:
-        """Whether ``name`` is a name of this registry, or the address of a class of this kind.
+        """Return whether ``name`` is a name of this registry, or the address of a class of this kind.
 
         Raises:
             UsageError: if there is nothing at the address.
@@ -125,7 +125,7 @@ class Registry(Generic[T]):
         return self._is_kind(load_object(name, "task or model"))
 
     def problems(self) -> dict[str, str]:
-        """One line for each name of another package that cannot be used; unlike :meth:`names` this imports them."""
+        """Import the classes of other packages, and return one line for each name that cannot be used."""
         found = {}
         for name in sorted(self._entry_points()):
             try:
@@ -135,12 +135,12 @@ class Registry(Generic[T]):
         return found
 
     def usable(self) -> list[str]:
-        """The names that :meth:`problems` reports no problem for, sorted."""
+        """Return the sorted names for which :meth:`problems` reports no problem."""
         problems = self.problems()
         return [name for name in self.names() if name not in problems]
 
     def summary(self, name: str) -> str:
-        """First paragraph of a class's docstring; a built-in class is not imported for it."""
+        """Return the first paragraph of a class's docstring, without importing a built-in class."""
         if name in self._built_in and name not in self._classes:
             module, _, attribute = self._built_in[name].partition(":")
             package, _, stem = module.rpartition(".")
@@ -152,11 +152,11 @@ class Registry(Generic[T]):
         return " ".join((doc or "").split("\n\n")[0].replace("``", "").split())
 
     def get(self, name: str) -> type[T]:
-        """The class called ``name``, imported if need be.
+        """Return the class called ``name``; import it if necessary.
 
         Raises:
-            UsageError: for an unknown name (close names are suggested), for a name that two packages use, or if the
-                package that adds it cannot be imported or does not name a class of this kind.
+            UsageError: for an unknown name (similar names are suggested), for a name that two packages use, or if the
+                package that adds the name cannot be imported or does not name a class of this kind.
         """
         if not isinstance(name, str):
             raise UsageError(f"the name of a {self.kind} must be a text, found {name!r}")
@@ -179,7 +179,7 @@ class Registry(Generic[T]):
         return self._classes[name]
 
     def _own(self, address: str) -> type[T]:
-        """The class of the user's at ``FILE.py:NAME`` or ``package.module:NAME``."""
+        """Return the user's own class at ``FILE.py:NAME`` or ``package.module:NAME``."""
         cls: type[T] = load_object(address, self.kind)
         where = f"{self.kind} {address!r}"
         self._require_kind(cls, where)
@@ -207,7 +207,7 @@ class Registry(Generic[T]):
     def _load(self, name: str, point: metadata.EntryPoint) -> None:
         where = f"{self.kind} {name!r} from {_origin(point)}"
         try:
-            # standard output is for the command's own lines
+            # standard output is reserved for the output of the command
             with contextlib.redirect_stdout(sys.stderr):
                 cls = point.load()
         except (Exception, SystemExit) as error:
@@ -224,7 +224,7 @@ class Registry(Generic[T]):
 
 
 def split_preset(text: str) -> tuple[str, str]:
-    """Name and preset of ``NAME@PRESET``; the preset is empty if there is none.
+    """Return name and preset of ``NAME@PRESET``; the preset is empty if there is none.
 
     >>> split_preset("word-problem@a5"), split_preset("shift")
     (('word-problem', 'a5'), ('shift', ''))
@@ -234,10 +234,10 @@ def split_preset(text: str) -> tuple[str, str]:
 
 
 def load_object(address: str, kind: str) -> Any:
-    """The object at ``FILE.py:NAME`` or ``package.module:NAME``; a module is looked for in the current folder as well.
+    """Import the object at ``FILE.py:NAME`` or ``package.module:NAME``; search modules in the current folder, too.
 
     Raises:
-        UsageError: if there is no such file, module or name, or if the code raises an exception when it is imported.
+        UsageError: if the file, module or name does not exist, or if the import raises an exception.
     """
     place, _, name = address.rpartition(":")
     where = f"{kind} {address!r}"
@@ -256,7 +256,7 @@ def load_object(address: str, kind: str) -> Any:
 
 
 def source_digest(target: Any) -> str | None:
-    """Digest of the source file of a class or function; ``None`` if it has none (a class made in a shell)."""
+    """Return the digest of a class's or function's source file, or ``None`` without a file (defined in a shell)."""
     try:
         file = inspect.getsourcefile(inspect.unwrap(target))
         return hashlib.blake2b(Path(file or "").read_bytes(), digest_size=16).hexdigest()
@@ -265,12 +265,12 @@ def source_digest(target: Any) -> str | None:
 
 
 def is_own(cls: type) -> bool:
-    """Whether a class is the user's or another package's, not of this package."""
+    """Return whether a class belongs to the user or another package, not to this package."""
     return cls.__module__.split(".")[0] != "lrtasks"
 
 
 def own_source(cls: type) -> str | None:
-    """Digest of the source file of a class that is not of this package; ``None`` for one that is."""
+    """Return the digest of a class's source file, or ``None`` for a class of this package."""
     return source_digest(cls) if is_own(cls) else None
 
 
@@ -289,16 +289,16 @@ def _importing_from(folder: Path) -> Iterator[None]:
 
 
 _FILES: dict[str, Path] = {}
-"""The files of modules that :func:`module_of_file` imported, by the module's name."""
+"""Files that :func:`module_of_file` imported, by the module's name."""
 
 
 def file_of(cls: type) -> Path | None:
-    """The user's file that a class was loaded from; ``None`` if the class can be imported by name."""
+    """Return the user's file that a class was loaded from, or ``None`` if the class can be imported by name."""
     return _FILES.get(cls.__module__)
 
 
 def module_of_file(file: Path) -> ModuleType:
-    """Import a file under a name made from its stem, path and content, once per content."""
+    """Import a file as a module whose name depends on stem, path and content; import each content only once."""
     file = file.resolve()
     digest = hashlib.blake2b(str(file).encode() + file.read_bytes(), digest_size=6).hexdigest()
     name = f"{file.stem}_{digest}"
@@ -308,7 +308,7 @@ def module_of_file(file: Path) -> ModuleType:
         assert spec is not None and spec.loader is not None
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         try:
-            with _importing_from(file.parent):  # for imports of its neighbours
+            with _importing_from(file.parent):  # so that the file can import other files of its folder
                 spec.loader.exec_module(module)
         except BaseException:
             del sys.modules[name]
@@ -317,8 +317,8 @@ def module_of_file(file: Path) -> ModuleType:
 
 
 def malformed(cls: type[Config]) -> Iterator[str]:
-    """One line for each mistake in how a class declares its parameters and presets."""
-    # @dataclass replaces a field by its default; a field that is still there was declared without the decorator
+    """Yield one line for each mistake in the declaration of a class's parameters and presets."""
+    # @dataclass replaces each Field object by its default; a remaining Field was declared without the decorator
     undecorated = [
         name for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, dataclasses.Field)
     ]

@@ -1,4 +1,4 @@
-"""A run before it begins: task, model, budget, seed and data; its digest, its folder and the command to repeat it."""
+"""The config of a run: task, model, budget, seed and data; also its digest, folder and the command to repeat it."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from lrtasks.record import RunRecord
 from lrtasks.registry import own_source, split_preset
 
 LONGEST_NAME = 100
-"""Characters of a model's name in the name of a run's folder; file systems allow 255 in all."""
+"""Largest number of characters of the model's name in a run's folder name; file systems allow 255 in total."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run.
+    """The config of one run.
 
     Attributes:
         task: the task.
         model: the model, not built yet.
-        budget: how long and how it is trained, and on how much it is scored.
+        budget: settings of training and scoring.
         seed: seeds initialisation and training stream.
-        preset: the preset that filled in what the user left open.
-        settings: what the user gave, by ``OWNER.NAME``.
-        task_address: what ``--task`` takes; ``None`` for a Python object.
-        data: a stored dataset, or ``None`` for fresh samples.
-        data_digest: digest of that dataset; set when it has been opened.
+        preset: the preset that supplied the values that the user did not set.
+        settings: values that the user set, by ``OWNER.NAME``.
+        task_address: value for ``--task``; ``None`` for a Python object.
+        data: address of a stored dataset, or ``None`` for fresh samples.
+        data_digest: digest of the stored dataset; set when the dataset has been opened.
     """
 
     task: Task
@@ -65,25 +65,25 @@ class RunConfig:
         name: str = "",
         options: Iterable[str] = (),
     ) -> RunConfig:
-        """Resolve names, and fill in what ``preset`` says for whatever the user leaves open.
+        """Resolve names, and take values that the user does not set from ``preset``.
 
-        Presets are joined in this order, later ones win: the preset's budget, the model, the task, the model for this
-        task, ``settings``.
+        If several sources set the same value, the last one in this order wins: the preset's budget, the model's preset,
+        the task's preset, the model's preset for this task, ``settings``.
 
         Args:
-            task: a name, an address ``FILE.py:NAME``, either of them with a preset of the task's own
-                (``word-problem@a5``), or a task as it stands.
-            model: whatever names a model (:mod:`lrtasks.models.factory`).
-            preset: ``"small"``, ``"paper"``, or another that the task or the model has.
+            task: a name or an address ``FILE.py:NAME``, optionally with a preset of the task (``word-problem@a5``), or
+                a task object.
+            model: any form of a model (:mod:`lrtasks.models.factory`).
+            preset: ``"small"``, ``"paper"``, or another preset of the task or the model.
             seed: whole number in 0..2^63-1.
-            settings: parameters of task, model and budget, by bare name or by ``OWNER.NAME``; the model's by
-                ``LABEL.NAME`` as well (``dlr.d_state``, ``MyLayer.window``).
+            settings: parameters of task, model and budget, by bare name or by ``OWNER.NAME``. Parameters of the model
+                can also be given by ``LABEL.NAME`` (``dlr.d_state``, ``MyLayer.window``).
             data: a stored dataset of this task.
             name: label of a user's own model.
-            options: other names that the user could have meant by an unknown setting.
+            options: other names that the user could have meant; the error message can suggest them.
 
         Raises:
-            UsageError: for unknown names anywhere, with the close ones, and values out of range.
+            UsageError: for an unknown name (the message suggests similar names) or a value out of range.
         """
         if not isinstance(task, (str, Task)):
             raise UsageError(f"task must be a name or a task that lrtasks.make gave, found {task!r}")
@@ -108,7 +108,7 @@ class RunConfig:
             task = task_class.make(**{**of_task, **given["task"]})
         elif given["task"]:
             raise UsageError("task parameters can be given with a task's name only; this task is made already")
-        task.key(seed, "train")  # raises for a bad seed
+        task.key(seed, "train")  # raises an error for an invalid seed
         for problem in misdeclared(task):
             raise UsageError(f"{task.name}: {problem}")
         budgets = (DEFAULTS.get(preset, {}), model_budget, task_budget, both_budget, given["budget"])
@@ -128,7 +128,7 @@ class RunConfig:
         )
 
     def identity(self) -> dict[str, Any]:
-        """All that tells the run from others, JSON-ready."""
+        """Return the values that distinguish the run from others, ready for JSON."""
         source = own_source(type(self.task))
         return {
             **self.task.identity(),
@@ -141,24 +141,24 @@ class RunConfig:
 
     @property
     def digest(self) -> str:
-        """Digest of :meth:`identity`, 32 hexadecimal digits."""
+        """Return the digest of :meth:`identity`, 32 hexadecimal digits."""
         text = json.dumps(self.identity(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def folder(self, out: Path) -> Path:
-        """The run's folder below the results folder ``out``; part of the digest is in its name."""
+        """Return the run's folder below the results folder ``out``; its name contains part of the digest."""
         name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in self.model.name)
         return out / self.task.name / f"{name[:LONGEST_NAME]}-{self.digest[:8]}-seed{self.seed}"
 
     def title(self) -> str:
-        """What a reader sees of the run, with all that the user set."""
+        """Return a title of the run for readers, with all settings that the user gave."""
         settings = "".join(f" {name.split('.')[-1]}={value}" for name, value in self.settings.items())
         _, instance = split_preset(self.task_address or "")
         task = f"{self.task.name}@{instance}" if instance else self.task.name
         return f"{self.model.name} on {task}{settings} seed {self.seed}"
 
     def command(self) -> list[str]:
-        """Words of the command that repeats the run."""
+        """Return the words of the command that repeats the run."""
         model = self.model.address or self.model.name
         words = ["lrtasks", "eval", "--model", model, "--task", self.task_address or self.task.name]
         words += ["--preset", self.preset, "--seed", str(self.seed)]
@@ -166,12 +166,12 @@ class RunConfig:
         if self.task_address is None:
             settings |= {f"task.{name}": value for name, value in self.task.parameters().items()}
         for name, value in settings.items():
-            # a NumPy number is written as the number it is
+            # NumPy numbers are written as plain numbers
             words += ["--set", f"{name}={json.dumps(value, default=lambda number: number.item())}"]
         return words if self.data is None else [*words, "--data", self.data]
 
     def command_text(self) -> str:
-        """What repeats the run: the command; for a Python object the call, with its name in place of it."""
+        """Return the command that repeats the run; for a Python model, the call with the model's name as argument."""
         if self.model.address is not None:
             return shlex.join(self.command())
         settings = {f"settings={dict(self.settings)!r}"} if self.settings else set()
@@ -180,11 +180,11 @@ class RunConfig:
         return f"lrtasks.evaluate({self.model.name}, {self.task_address or self.task!r}, {listed})"
 
     def build(self) -> nn.Module:
-        """The model, on the CPU, in training mode; parameters are drawn from torch's global generator."""
+        """Build the model on the CPU, in training mode; draw its parameters from torch's global generator."""
         return self.model.build(self.task.input, self.task.target, self.task.causal).train()
 
     def record(self, status: str = "running", notes: Iterable[str] = ()) -> RunRecord:
-        """The record of the run before anything is known of it."""
+        """Return a record of the run without results."""
         task = {
             "name": self.task.name,
             "version": self.task.version,
@@ -209,13 +209,13 @@ class RunConfig:
 
 
 def build_model(model: ModelLike, task: str | Task, *, preset: str | None = None, **hyper: Any) -> nn.Module:
-    """An untrained model for a task, on the CPU, in training mode.
+    """Build an untrained model for a task, on the CPU, in training mode.
 
     Args:
-        model: whatever names a model (:mod:`lrtasks.models.factory`).
-        task: a name or a task; its input, target and direction shape the model.
-        preset: fills in hyper-parameters (and the parameters of a task given by name) that are left open, as in
-            :func:`lrtasks.evaluate`; without it they have their defaults.
+        model: any form of a model (:mod:`lrtasks.models.factory`).
+        task: a name or a task; its input, target and direction determine the shape of the model.
+        preset: supplies hyper-parameters (and parameters of a task given by name) that the caller does not set, as in
+            :func:`lrtasks.evaluate`; without a preset they have their defaults.
         hyper: hyper-parameters by name.
 
     Returns:
@@ -223,7 +223,7 @@ def build_model(model: ModelLike, task: str | Task, *, preset: str | None = None
         parameters are drawn from torch's global generator.
 
     Raises:
-        UsageError: for an unknown name or hyper-parameter (the close ones are suggested) or a value out of range.
+        UsageError: for an unknown name or hyper-parameter (similar names are suggested) or a value out of range.
     """
     settings = {f"model.{name}": value for name, value in hyper.items()}
     if preset is not None:
@@ -233,7 +233,7 @@ def build_model(model: ModelLike, task: str | Task, *, preset: str | None = None
 
 
 def _of_this_model(settings: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """Settings with ``model.`` in place of the model's own label."""
+    """Return the settings with the prefix ``model.`` instead of the model's own label."""
     prefix = label.replace("-", "_") + "."
     return {
         f"model.{name[len(prefix) :]}" if name.replace("-", "_").startswith(prefix) else name: value
@@ -242,7 +242,7 @@ def _of_this_model(settings: Mapping[str, Any], label: str) -> dict[str, Any]:
 
 
 def require_preset(preset: str, classes: Iterable[type[Any]]) -> None:
-    """Raise :class:`UsageError` for a preset that none of these classes has."""
+    """Raise :class:`UsageError` for a preset that neither :data:`DEFAULTS` nor one of these classes has."""
     known = {*DEFAULTS, *(name for cls in classes for name in cls.presets if "/" not in name)}
     if preset not in known:
         raise unknown("preset", preset, known)

@@ -1,4 +1,4 @@
-"""Shapes and arrays that tasks and models exchange: :class:`Spec`, :class:`Sample` and :class:`Batch`."""
+"""Specifications and arrays that tasks and models exchange: :class:`Spec`, :class:`Sample` and :class:`Batch`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Spec:
         kind: ``"real"`` for signals, arrays ``(batch, length, width)`` of float32;
             ``"token"`` for symbols, arrays ``(batch, length)`` of int64 in ``0..width-1``
             (targets also hold -100 where a label is ignored).
-        length: number of positions. A target shorter than the input is read at the model's last ``length`` positions,
-            unless it is pooled.
+        length: number of positions. A target shorter than the input corresponds to the last ``length`` positions of the
+            model, unless the target is pooled.
         width: number of channels (real), or size of the vocabulary or number of classes (token).
-        pooled: for targets: all ``length`` values belong to the whole sequence. A causal model reads them from its last
-            valid position, a bidirectional one from the mean over its valid positions.
+        pooled: for targets: all ``length`` values belong to the whole sequence. A causal model computes them from its
+            last valid position, a bidirectional model from the mean over its valid positions.
 
     Raises:
-        UsageError: for another kind, or a length or width that is not a whole number of at least 1.
+        UsageError: for another kind, or if length or width is not a whole number of at least 1.
     """
 
     kind: Literal["real", "token"]
@@ -44,7 +44,7 @@ class Spec:
                 raise UsageError(f"spec: {field} must be a whole number of at least 1, found {value!r}")
 
     def shape(self, batch: int) -> tuple[int, ...]:
-        """Shape of an array of ``batch`` samples."""
+        """Return the shape of an array of ``batch`` samples."""
         return (batch, self.length, self.width) if self.kind == "real" else (batch, self.length)
 
 
@@ -58,7 +58,7 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Samples stacked on axis 0, NumPy arrays.
+    """Several samples as NumPy arrays, stacked on axis 0.
 
     Attributes:
         x: ``(batch, length, channels)`` float32, or ``(batch, length)`` int64 tokens.
@@ -73,13 +73,13 @@ class Batch(NamedTuple):
     meta: dict[str, Any] | None = None
 
     def sample(self, row: int) -> Sample:
-        """One of the samples."""
+        """Return sample number ``row``."""
         meta = None if self.meta is None else {name: values[row] for name, values in self.meta.items()}
         return Sample(self.x[row], self.y[row], None if self.mask is None else self.mask[row], meta)
 
 
 def misfit(arrays: Sample | Batch, input: Spec, target: Spec) -> str | None:
-    """Why a sample or a batch does not fit the specs of its task; ``None`` if it does."""
+    """Return the reason why a sample or batch does not fit its task's specs, or ``None`` if it fits."""
     for name, spec, values in (("x", input, arrays.x), ("y", target, arrays.y)):
         dtype = np.float32 if spec.kind == "real" else np.int64
         problem = _unlike(arrays, name, values, dtype, spec.shape(1)[1:])
@@ -98,7 +98,7 @@ def misfit(arrays: Sample | Batch, input: Spec, target: Spec) -> str | None:
 
 
 def _unlike(arrays: Sample | Batch, name: str, found: Any, dtype: type, shape: tuple[int, ...]) -> str | None:
-    """Why ``found`` is no array of ``dtype`` that has this ``shape`` in each sample."""
+    """Return the reason why ``found`` is not an array of ``dtype`` with this ``shape`` per sample, or ``None``."""
     wanted = f"{name} must be {dtype.__name__} of shape {shape}"
     if not isinstance(found, np.ndarray):
         return f"{wanted}, found {type(found).__name__}"

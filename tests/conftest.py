@@ -22,18 +22,18 @@ from lrtasks.suite import backends
 
 DATA = Path(__file__).parent / "data"
 
-# the same examples each time, however slow the machine is; --hypothesis-profile=search draws others, and more
+# the same examples in each run, without a time limit; --hypothesis-profile=search draws other and more examples
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("same")
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: more threads would wait for each other
+if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: more threads would wait for each other
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Every test draws the same numbers each time, whichever tests ran before it."""
+    """Seed all generators, so that a test draws the same numbers regardless of the tests that ran before."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
@@ -41,13 +41,13 @@ def seeded() -> None:
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """Folder of the reference arrays that tests compare with."""
+    """Return the folder of the reference arrays."""
     return DATA
 
 
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``check_task`` starts no second process; one for all tasks is started by ``generators/test_registry.py``."""
+    """Let ``check_task`` start no second process; ``generators/test_registry.py`` starts one for all tasks."""
     from lrtasks.check import task
 
     monkeypatch.setattr(task, "_STAGES", [stage for stage in task._STAGES if stage != (task._process,)])
@@ -55,7 +55,7 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
-    """The backend that all commands of a test get."""
+    """Make all commands of a test use one :class:`Pretend` backend, and return it."""
     backend = Pretend()
     monkeypatch.setattr(backends, "make_backend", lambda *_, **__: backend)
     return backend
@@ -63,7 +63,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
 
 @pytest.fixture(scope="module")
 def samples_drawn_once() -> Iterator[None]:
-    """Reports of a test file share the pictures of equal tasks."""
+    """Draw the sample pictures of equal tasks only once for all reports of a test file."""
     from lrtasks.results.report import page
 
     drawn: dict[str, Any] = {}
@@ -80,7 +80,7 @@ def samples_drawn_once() -> Iterator[None]:
 
 
 class Said(NamedTuple):
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -92,7 +92,7 @@ Command = Callable[..., Said]
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """``command("eval", "--model", ...)`` as ``lrtasks eval --model ...`` in an empty folder."""
+    """Return a function: ``command("eval", "--model", ...)`` runs ``lrtasks eval --model ...`` in an empty folder."""
     from lrtasks.cli import main
 
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What a backend reports of its jobs."""
+"""A recorder of the events that a backend reports for its jobs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lrtasks.suite.backends import Backend, Began, Job
 
 
 class Diary:
-    """Carries out jobs on a backend, and notes which have begun and how each has ended.
+    """Runs jobs on a backend, and records which jobs have begun and how each job ended.
 
     Args:
-        on_start: called with a job's number when it has begun.
+        on_start: called with the number of a job when the job has begun.
     """
 
     def __init__(self, on_start: Callable[[int], object] = lambda _: None) -> None:

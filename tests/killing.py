@@ -1,7 +1,7 @@
-"""Start one run again and again, killing it at odd moments, then let it end; print how it went as JSON.
+"""Start a run repeatedly and kill it at various moments; then let it finish, and print a summary as JSON.
 
-A script of its own, because it forks. ``python killing.py OUT`` does so for fresh samples drawn in the process and for
-a training set drawn by a worker. It leaves each run in ``OUT/CASE/killed``, and one that nobody disturbed in
+This is a separate script because it forks. ``python killing.py OUT`` tests two cases: fresh samples drawn in the run's
+process, and a training set drawn by a worker. It leaves the killed run in ``OUT/CASE/killed`` and an undisturbed run in
 ``OUT/CASE/unbroken``.
 """
 
@@ -38,13 +38,13 @@ BUDGET = {
 
 
 CASES: dict[str, tuple[int, int | None]] = {"fresh": (0, None), "worker": (1, 64)}
-"""Workers that draw batches, and the size of the training set."""
+"""Number of workers that draw batches, and size of the training set."""
 
 
 def run(case: str, out: Path) -> None:
-    """The run that is to survive."""
+    """Run the training that must survive the kills."""
     workers, samples = CASES[case]
-    torch.set_num_threads(1)  # a fork takes no other threads along
+    torch.set_num_threads(1)  # a fork does not copy other threads
     lrtasks.evaluate(
         droppy,
         TASK,
@@ -57,12 +57,12 @@ def run(case: str, out: Path) -> None:
 
 
 def die() -> None:
-    """End this process as SIGKILL ends it."""
+    """Kill this process with SIGKILL."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_in_write(number: int, *, before: bool) -> None:
-    """Die in the ``number``-th write of a file: before its content is in place, or just after."""
+    """Let this process die in its ``number``-th write of a file, just before or just after the file is replaced."""
     real, count = Path.replace, [0]
 
     def replace(self: Path, target: Any) -> Path:
@@ -78,7 +78,7 @@ def die_in_write(number: int, *, before: bool) -> None:
 
 
 def fork(work: Callable[[], None]) -> int:
-    """Do ``work`` in a process of its own; return its id."""
+    """Run ``work`` in a new process; return the process id."""
     process = os.fork()
     if process == 0:
         work()
@@ -87,12 +87,12 @@ def fork(work: Callable[[], None]) -> int:
 
 
 def ended(process: int) -> bool:
-    """Wait for a process; whether it was killed."""
+    """Wait for a process; return whether a signal killed it."""
     return os.WIFSIGNALED(os.waitpid(process, 0)[1])
 
 
 def disturb(case: str, out: Path) -> dict[str, Any]:
-    """How often the run was killed, and at which step each attempt started."""
+    """Run, kill and resume; return how often the run was killed, and at which step each attempt started."""
     starts, killed = [], 0
     assert not ended(fork(lambda: run(case, out / "unbroken")))
     seconds, loop.SECONDS_BETWEEN_CHECKPOINTS = loop.SECONDS_BETWEEN_CHECKPOINTS, 0.0

@@ -1,4 +1,4 @@
-"""A run that stops in the middle until it is killed, imported as ``paused:net`` by processes elsewhere."""
+"""A run that pauses in the middle of training; other processes import its model as ``paused:net``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lrtasks.suite.backends import Job
 MODEL = "paused:net"
 BUDGET = {"steps": 60, "batch_size": 4, "eval_every": 10, "val_batches": 1, "test_batches": 1, "lr": 0.02}
 GATE = "LRTASKS_TEST_GATE"
-"""Variable that names a file; as long as it is not there, every process stops after 25 steps of training."""
+"""Environment variable with the path of a file. Until the file exists, every process pauses after 25 training steps."""
 
 
 class Paused(Net):
-    """A net whose training draws random numbers, and stops at the gate."""
+    """A net whose training draws random numbers and pauses at the gate."""
 
     steps = 0
 
@@ -40,12 +40,12 @@ class Paused(Net):
 
 
 def net(input: Spec, target: Spec, *, causal: bool) -> nn.Module:
-    """Build one."""
+    """Build a paused net."""
     return Paused(input, target, dropout=0.5, causal=causal)
 
 
 def undisturbed(out: Path, seed: int = 0) -> RunRecord:
-    """The same run in this process, where there must be no gate."""
+    """Run the same training in this process without a pause; :data:`GATE` must not be set."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -55,7 +55,7 @@ def undisturbed(out: Path, seed: int = 0) -> RunRecord:
 
 
 def job(out: Path, folder: Path, *more: str, seed: int = 0, steps: int = 60, time_limit: float | None = 300) -> Job:
-    """The run as a suite hands it to a backend."""
+    """Return the run as the job that a suite passes to a backend."""
     task = {"task.length": 16, "task.shifts": 2}
     settings = {**task, **BUDGET, "steps": steps}
     words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
@@ -65,26 +65,26 @@ def job(out: Path, folder: Path, *more: str, seed: int = 0, steps: int = 60, tim
 
 
 def only_record(out: Path) -> RunRecord:
-    """The one record below ``out``."""
+    """Return the only record below ``out``."""
     ((_, record),), problems = read_records(out)
     assert problems == []
     return record
 
 
 def points(folder: Path) -> int:
-    """Length of the curve that a run has recorded so far."""
+    """Return the length of the learning curve that a run has recorded so far."""
     return len(read_record(folder).curve) if (folder / "record.json").exists() else 0
 
 
 def processes(words: str) -> list[tuple[int, int]]:
-    """Process id and parent of each process whose command line holds ``words``."""
+    """Return the process id and parent id of each process whose command line contains ``words``."""
     lines = subprocess.run(["ps", "-eo", "pid,ppid,args", "-ww"], capture_output=True, text=True, check=True).stdout
     found = [line.split(None, 2) for line in lines.splitlines() if words in line]
     return [(int(pid), int(parent)) for pid, parent, _ in found]
 
 
 def wait_at(gate: Path, out: Path) -> tuple[int, int]:
-    """Process and parent of the run that writes below ``out``, once it has stopped at the gate."""
+    """Wait until the run that writes below ``out`` pauses at the gate; return its process id and parent id."""
     found: list[tuple[int, int]] = wait_for(
         lambda: [run for run in processes(f"--out {out}") if gate.with_name(f"waiting-{run[0]}").exists()]
     )
@@ -92,7 +92,7 @@ def wait_at(gate: Path, out: Path) -> tuple[int, int]:
 
 
 def wait_for(condition: Any, seconds: float = 120) -> Any:
-    """What ``condition()`` gives once it is true."""
+    """Wait until ``condition()`` is true; return its value."""
     last = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < last, "waited too long"

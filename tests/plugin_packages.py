@@ -1,4 +1,4 @@
-"""Packages from outside, written to a folder as pip would leave them: modules, presets and entry points."""
+"""External packages, written to a folder as pip would install them: modules, presets and entry points."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def write_package(
     tasks: Mapping[str, str] | None = None,
     models: Mapping[str, str] | None = None,
 ) -> None:
-    """Write ``files`` and what tells importlib that the distribution ``name`` has these entry points."""
+    """Write ``files``, and the metadata from which importlib learns the entry points of the distribution ``name``."""
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
@@ -85,7 +85,7 @@ def _section(group: str, points: Mapping[str, str]) -> Iterator[str]:
 
 @contextmanager
 def importable(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let this process find the packages of ``folder``, then forget them."""
+    """Let this process import the packages in ``folder`` within the context, and forget them afterwards."""
     registries: tuple[Registry, ...] = (generators.registry, models.registry)
     before = set(sys.modules)
     known = [set(registry._classes) for registry in registries]

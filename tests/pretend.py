@@ -1,4 +1,4 @@
-"""A backend that carries out nothing, for tests of the commands that start many runs."""
+"""A backend that runs nothing, for tests of commands that start many runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lrtasks.suite.backends import Began, Event, Failure, Job
 
 
 class Pretend:
-    """A backend without processes: every run is done with the score 0.97.
+    """A backend without processes: it records every run as done with the score 0.97.
 
     Attributes:
-        jobs: what was to be run.
-        failing: models, or tasks, whose runs fail.
-        stop_after: Ctrl-C is pressed when so many jobs have begun.
+        jobs: jobs that have begun.
+        failing: models or tasks whose runs fail.
+        stop_after: number of begun jobs after which the backend simulates Ctrl-C.
     """
 
     def __init__(self) -> None:
@@ -44,6 +44,6 @@ class Pretend:
 
 
 def settings_of(words: list[str]) -> dict[str, Any]:
-    """The settings that a command line gives by ``--set``."""
+    """Return the settings that a command line passes with ``--set``."""
     pairs = [words[place + 1].split("=") for place, word in enumerate(words) if word == "--set"]
     return {name: json.loads(value) for name, value in pairs}

@@ -1,4 +1,4 @@
-"""Runs of a fraction of a second, and what they leave behind."""
+"""Runs of a fraction of a second, and their folders and records."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ OUTCOME = (
     *("status", "notes", "task", "model", "preset", "budget", "seed"),
     *("scores", "baselines", "curve", "slices", "diagnostics"),
 )
-"""Fields of a record."""
+"""Fields of a record that :func:`outcome` compares."""
 
 
 def run(model: Any, out: Path, task: Any = TASK, *, workers: int = 0, **arguments: Any) -> RunRecord:
-    """``lrtasks.evaluate`` on the CPU, at the budget of :mod:`toys` but for what is given."""
+    """Run ``lrtasks.evaluate`` on the CPU with the budget of :mod:`toys`, changed by ``budget`` if given."""
     budget = {**BUDGET, **arguments.pop("budget", {})}
     return lrtasks.evaluate(model, task, budget=budget, out=out, workers=workers, device="cpu", quiet=True, **arguments)
 
 
 def folders(out: Path) -> list[Path]:
-    """The folders of the runs below ``out``."""
+    """Return the run folders below ``out``."""
     return sorted(path for path in out.rglob("*-seed*") if path.is_dir())
 
 
 def outcome(record: RunRecord) -> dict[str, Any]:
-    """What must not depend on how often a run was cut off, on who made the batches, or on its start."""
+    """Return the parts of a record that must not depend on interruptions, on workers, or on how the run was started."""
     task = {name: value for name, value in record.task.items() if name != "address"}
     return {**{name: getattr(record, name) for name in OUTCOME}, "task": task}

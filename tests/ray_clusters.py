@@ -16,15 +16,15 @@ NODE = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
 
 @contextmanager
 def alone(*modules: Path) -> Iterator[None]:
-    """Settings of Ray: loopback only, no tokens, and files in a folder with a short path, as sockets are among them.
+    """Isolate Ray: loopback only, no tokens, and files in a folder with a short path, because sockets need one.
 
     Args:
-        modules: folders that Ray's processes import from, beside that of this file.
+        modules: folders that Ray's processes import from, in addition to the folder of this file.
     """
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as folder:
         patch.setenv("RAY_TMPDIR", folder)
-        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # elsewhere than there, 0 means 127.0.0.1 for everything
-        patch.setenv("RAY_AUTH_MODE", "disabled")  # or a token is written into the home folder
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on other systems, 0 makes Ray use only 127.0.0.1
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # otherwise Ray writes a token into the home folder
         patch.delenv("RAY_ADDRESS", raising=False)
         path = [str(module) for module in (Path(__file__).parent, *modules)] + [
             path for path in [os.environ.get("PYTHONPATH")] if path
@@ -35,7 +35,7 @@ def alone(*modules: Path) -> Iterator[None]:
 
 @contextmanager
 def cluster(**head: Any) -> Iterator[Any]:
-    """A cluster with a head node and no other; ``add_node`` adds some."""
+    """Start a cluster that has only a head node; its method ``add_node`` adds more nodes."""
     from ray.cluster_utils import Cluster
 
     started = Cluster(initialize_head=True, head_node_args={**NODE, **head})

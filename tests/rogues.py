@@ -1,4 +1,4 @@
-"""Models that misbehave; tests bring them into processes of their own through entry points."""
+"""Models that misbehave; tests load them in separate processes through entry points."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lrtasks.models.base import ModelConfig
 
 
 class Rogue(nn.Module):
-    """A mixer that does nothing, and something else after ``healthy`` training steps."""
+    """A mixer that returns its input, and calls ``act`` after ``healthy`` training steps."""
 
     def __init__(self, healthy: int, act: Callable[[], None]) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Rogue(nn.Module):
 
 @dataclass(frozen=True)
 class RogueModel(ModelConfig):
-    """Base of the models that misbehave."""
+    """Base class of the models that misbehave."""
 
     healthy: int = parameter(0, "training steps before it misbehaves", at_least=0)
 
@@ -42,7 +42,7 @@ class RogueModel(ModelConfig):
 
     @staticmethod
     def act() -> None:
-        """What it does."""
+        """Misbehave."""
 
 
 class Raising(RogueModel):
@@ -54,7 +54,7 @@ class Raising(RogueModel):
 
 
 class Exiting(RogueModel):
-    """Leaves without a word."""
+    """Exits without a message."""
 
     @staticmethod
     def act() -> None:
@@ -62,7 +62,7 @@ class Exiting(RogueModel):
 
 
 class Dying(RogueModel):
-    """Is killed, as for lack of memory."""
+    """Is killed with SIGKILL, as when memory runs out."""
 
     @staticmethod
     def act() -> None:
@@ -70,7 +70,7 @@ class Dying(RogueModel):
 
 
 class Refusing(RogueModel):
-    """Notices in training that it was asked for what cannot be."""
+    """Raises UsageError in training because its settings are impossible."""
 
     @staticmethod
     def act() -> None:
@@ -78,7 +78,7 @@ class Refusing(RogueModel):
 
 
 class Hanging(RogueModel):
-    """Never returns, nor does a process that it starts, whose id it leaves in the file ``$ROGUE_CHILD``, if set."""
+    """Never returns, if ``$ROGUE_CHILD`` is set; nor does its child process, whose id it writes to that file."""
 
     @staticmethod
     def act() -> None:

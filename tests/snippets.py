@@ -1,6 +1,6 @@
-"""Code blocks of Markdown pages, and how tests run them as a reader would: from top to bottom, in one folder.
+"""Run the code blocks of Markdown pages as a reader would: from top to bottom, in one folder.
 
-python tests/snippets.py docs/data.md    # do here, in a process of its own, what a page shows
+python tests/snippets.py docs/data.md    # run the blocks of a page in the current folder, in a separate process
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from lrtasks.cli import main
 ROOT = Path(__file__).parents[1]
 LANGUAGES = {"python": "python", "pycon": "session", "bash": "shell", "sh": "shell", "console": "prompt"}
 NOT_RUN = ("git ", "mkdocs ", "pip ", "pytest ")
-"""How lines begin that install, fetch, test or serve; all others of a shell block are run."""
+"""Prefixes of shell lines that install, fetch, test or serve. These lines are skipped; all other lines are run."""
 FOLDERS = ("benchmarks", "examples", "results")
-"""What pages take from the repository; a page that names one finds a copy of it."""
+"""Folders of the repository that pages use; a page that names a folder gets a copy of it."""
 THREADS = ("jax",)
-"""Packages after whose import a process had better not fork, as the loaders of later pages do."""
+"""Packages after whose import a process should not fork; the data loaders of later pages fork."""
 _PLAIN = re.compile(r"(lrtasks [^|&;<>$`*?~#()]*?)(?: > ([\w./-]+))?")
-"""A call of lrtasks without anything that a shell must see to but a file for its output."""
+"""An lrtasks command that needs no shell, except to redirect its output to a file."""
 _PART = re.compile(r"cat > [^\n]*<<'(\w+)'\n.*?^\1$|[^\n]+", re.MULTILINE | re.DOTALL)
-"""A line of a script, or a file that it writes."""
+"""A line of a script, or a whole here-document that writes a file."""
 _FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*([\w+-]*)")
 
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its kind (a value of :data:`LANGUAGES`), and first line of code in the page."""
+    """One fenced block: its kind (a value of :data:`LANGUAGES`), its code, and the code's first line in the page."""
 
     kind: str
     code: str
@@ -47,7 +47,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of ``page`` in a language that is run."""
+    """Return the blocks of ``page`` whose language can be run."""
     found: list[Block] = []
     lines = page.read_text().splitlines()
     number = 0
@@ -68,11 +68,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 def follow(page: Path, folder: Path) -> None:
-    """Do in ``folder``, the current one, what ``page`` shows; all its Python shares one session.
+    """Run the blocks of ``page`` in ``folder``; all Python blocks share one session.
 
     Args:
         page: Markdown file.
-        folder: an empty folder.
+        folder: the current folder, which is empty.
     """
     chosen = blocks(page)
     for name in FOLDERS:
@@ -87,12 +87,12 @@ def follow(page: Path, folder: Path) -> None:
 
 
 def wants_own_process(page: Path) -> bool:
-    """Whether ``page`` must not be followed in a process that goes on to other things."""
+    """Return whether ``page`` needs a separate process, because it imports one of :data:`THREADS`."""
     return any(re.search(rf"import {name}\b", block.code) for block in blocks(page) for name in THREADS)
 
 
 def script(block: Block) -> str:
-    """What is run of a shell block; of one with prompts, the lines that have one."""
+    """Return the lines of a shell block that are run; in a block with prompts, only lines with a prompt."""
     lines = block.code.replace("\\\n", " ").splitlines()
     if block.kind == "prompt":
         lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
@@ -100,7 +100,7 @@ def script(block: Block) -> str:
 
 
 def run_shell(block: Block, page: Path, folder: Path) -> None:
-    """Run a shell block in ``folder``; every command must succeed. Plain calls of lrtasks are made in this process."""
+    """Run a shell block in ``folder``; every command must succeed. Plain lrtasks commands run in this process."""
     code = script(block)
     parts = [found[0] for found in _PART.finditer(code)]
     for part in parts if all(part.startswith(("lrtasks ", "cat > ")) for part in parts) else [code]:
@@ -109,7 +109,7 @@ def run_shell(block: Block, page: Path, folder: Path) -> None:
 
 
 def shell(code: str, folder: Path) -> tuple[int, str]:
-    """Exit code of a script in ``folder``, and what it said."""
+    """Run a script in ``folder``; return its exit code and its output."""
     ended = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", code],
         cwd=folder,
@@ -123,7 +123,7 @@ def shell(code: str, folder: Path) -> tuple[int, str]:
 
 
 def call(line: str, folder: Path) -> tuple[int, str]:
-    """Exit code of a plain call of lrtasks in ``folder``, the current one, and what it said."""
+    """Run a plain lrtasks command in ``folder``, the current folder; return its exit code and its output."""
     plain = _PLAIN.fullmatch(line)
     assert plain is not None
     code, printed, told = 0, io.StringIO(), io.StringIO()
@@ -139,14 +139,14 @@ def call(line: str, folder: Path) -> tuple[int, str]:
 
 
 def run_python(block: Block, page: Path, session: dict[str, Any]) -> None:
-    """Run a Python block here and now; what it defines stays in ``session``."""
+    """Run a Python block in this process; ``session`` keeps its definitions."""
     exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), session)
 
 
 def run_session(block: Block, page: Path, session: dict[str, Any]) -> None:
-    """Run a Python block with prompts; it must print what stands below them."""
+    """Run a Python block with prompts; its output must be the output shown in the block."""
     test = doctest.DocTestParser().get_doctest(block.code, session, page.name, str(page), block.line - 1)
-    test.globs = session  # the parser took a copy
+    test.globs = session  # the parser made a copy
     told: list[str] = []
     doctest.DocTestRunner().run(test, out=told.append, clear_globs=False)
     assert not told, "".join(told)

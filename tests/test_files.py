@@ -64,7 +64,7 @@ def test_a_lock_keeps_other_processes_out_until_its_holder_is_killed(tmp_path: P
                 pass
             holder.send_signal(signal.SIGKILL)
             holder.wait()
-            os.kill(worker, 0)  # is still there, and keeps nobody out
+            os.kill(worker, 0)  # the worker still runs, but does not keep the lock
             with held(lock, "the run"):
                 assert lock.exists()
         finally:
@@ -84,7 +84,7 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeyp
     real = fcntl.flock
 
     def late(descriptor: int, operation: int) -> None:
-        (tmp_path / "lock").unlink()  # as the holder before us does when it is done
+        (tmp_path / "lock").unlink()  # as the previous holder does when it is done
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)

@@ -1,4 +1,4 @@
-"""Cores and threads that a process takes."""
+"""Cores and threads that a process uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lrtasks.processes import _environment
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An environment without settings of threads, and a machine of eight cores."""
+    """Simulate an environment without thread settings, on a machine with eight cores."""
     for name in (*machine.THREADS, machine.CORES, "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)

@@ -1,4 +1,4 @@
-"""Parameters as data: conversion, limits, messages; and the specs and errors beside them."""
+"""Parameters as data: conversion, limits and messages; also specs and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lrtasks.spec import Spec
 
 @dataclass(frozen=True)
 class Thing(Config):
-    """One field of every type."""
+    """A config with one field of every type."""
 
     count: int = parameter(3, "a count", at_least=1, at_most=1_000_000)
     rate: float = parameter(0.5, "a rate", above=0, at_most=0.99)
@@ -158,7 +158,7 @@ def test_checks_run_on_every_way_to_make_one() -> None:
 
 @dataclass(frozen=True)
 class Odd(Config):
-    """A field of a type that parameters cannot have."""
+    """A config with a field type that parameters cannot have."""
 
     table: dict[str, int] = field(default_factory=dict)
 

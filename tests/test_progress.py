@@ -17,7 +17,7 @@ def test_lines_come_now_and_then_and_at_the_end(
         for step, seconds in ((110, 1), (150, 25), (160, 26), (400, 150)):
             now[0] = seconds
             shown.update(step, {"loss": 0.25})
-    # 50 steps in 25 s leave 250 steps for 125 s; what was done before this process does not count for the rate
+    # 50 steps in 25 s: the remaining 250 steps take 125 s; steps before this process do not count for the rate
     assert capsys.readouterr().err.splitlines() == [
         "dlr on shift  150/400  loss 0.25  2 steps/s  2m05s left",
         "dlr on shift  400/400  loss 0.25  2 steps/s  0s left",

@@ -47,7 +47,7 @@ def test_a_model_is_built_for_a_task() -> None:
 
 
 def test_bare_settings_are_keywords(tmp_path: Path) -> None:
-    """``length`` is the task's, ``window`` the layer's, ``steps`` the budget's."""
+    """Check that ``length`` goes to the task and ``window`` to the layer."""
     record = run(Layer, tmp_path, "shift", length=8, shifts=2, window=3)
     assert record.task["parameters"]["length"] == 8
     assert record.model["parameters"] == {"window": 3}

@@ -1,4 +1,4 @@
-"""The registry: built-in entries, entry points of other packages, presets, and what goes wrong with them."""
+"""The registry: built-in entries, entry points of other packages, presets, and their errors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Install = Callable[..., Registry[Task]]
 
 
 def make_registry(base: str) -> Registry[Task]:
-    """A registry with one built-in task."""
+    """Return a registry with one built-in task."""
     return Registry("task", "lrtasks.tasks", base, "lrtasks.generators.tasks", {"shift": "shift:Shift"})
 
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Put modules and distributions on the path; return a registry that sees them."""
+    """Return a function that puts modules and distributions on the path and returns a registry that sees them."""
 
     def run(files: dict[str, str], **distributions: dict[str, str]) -> Registry[Task]:
         write_package(tmp_path, "files", files)
@@ -232,7 +232,7 @@ class Mine(Config):
 
 
 def by_hand() -> Registry[Mine]:
-    """A registry for any class with parameters."""
+    """Return a registry for any class with parameters."""
     return make_registry("lrtasks.config:Config")  # type: ignore[return-value]
 
 

@@ -1,4 +1,4 @@
-"""Run configs: presets joined, settings assigned, digests that tell runs apart."""
+"""Run configs: merged presets, assigned settings, and digests that identify runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small tasks and models for the tests of the evaluation loop; also imported by address, as ``toys:droppy``."""
+"""Small tasks and models for the tests of the evaluation loop; also imported by address, such as ``toys:droppy``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ BUDGET: dict[str, Any] = {
     "test_batches": 3,
     "lr": 0.02,
 }
-"""A run of a fraction of a second."""
+"""Budget of a run that takes a fraction of a second."""
 
 
 @dataclass(frozen=True)
 class Labels(Task):
-    """Tokens to classes: ``y = x``, except for every fifth position or so, which is not labelled."""
+    """Tokens to classes: ``y = x``, but each position is unlabelled with probability 0.2."""
 
     name: ClassVar[str] = "labels"
     loss: ClassVar[str] = "cross-entropy"
@@ -61,7 +61,7 @@ class Labels(Task):
 
 @dataclass(frozen=True)
 class Segments(Labels):
-    """The same, scored as a segmentation."""
+    """The same task, scored as a segmentation."""
 
     name: ClassVar[str] = "segments"
     loss: ClassVar[str] = "balanced-cross-entropy"
@@ -70,7 +70,7 @@ class Segments(Labels):
 
 @dataclass(frozen=True)
 class Constant(Task):
-    """A target without variance, for which R² has no value."""
+    """A target without variance, for which R² is undefined."""
 
     name: ClassVar[str] = "constant"
 
@@ -88,7 +88,7 @@ class Constant(Task):
 
 @dataclass(frozen=True)
 class Unmakeable(Constant):
-    """A task that cannot draw its samples; it says so where they are drawn, in a worker."""
+    """A task that cannot draw samples; the error is raised where samples are drawn, in a worker."""
 
     name: ClassVar[str] = "unmakeable"
 
@@ -111,17 +111,17 @@ class Net(nn.Module):
 
 
 def plain(input: Spec, target: Spec, *, causal: bool, width: int = 8) -> nn.Module:
-    """A net without randomness."""
+    """Build a net without randomness."""
     return Net(input, target, width, causal=causal)
 
 
 def droppy(input: Spec, target: Spec, *, causal: bool, width: int = 8) -> nn.Module:
-    """A net whose training draws random numbers at every step."""
+    """Build a net whose training draws random numbers at every step."""
     return Net(input, target, width, dropout=0.5, causal=causal)
 
 
 class Exploding(Net):
-    """A net whose output stops being a number after ``healthy`` training steps."""
+    """A net whose output is NaN after ``healthy`` training steps."""
 
     def __init__(self, input: Spec, target: Spec, healthy: int, *, causal: bool = True) -> None:
         super().__init__(input, target, causal=causal)
@@ -134,17 +134,17 @@ class Exploding(Net):
 
 
 def exploding(input: Spec, target: Spec, *, causal: bool, healthy: int = 0) -> nn.Module:
-    """A net that diverges."""
+    """Build a net that diverges after ``healthy`` training steps."""
     return Exploding(input, target, healthy, causal=causal)
 
 
 def exploding_elsewhere(input: Spec, target: Spec, *, causal: bool) -> nn.Module:
-    """A net that diverges in all processes but the first, in the tenth step."""
+    """Build a net that diverges in the tenth step, in all processes except the first."""
     return Exploding(input, target, 10_000 if os.environ.get("RANK", "0") == "0" else 9, causal=causal)
 
 
 class Ranked(Net):
-    """A net that keeps the number of its process."""
+    """A net that stores the rank of its process."""
 
     def __init__(self, input: Spec, target: Spec, *, causal: bool = True) -> None:
         super().__init__(input, target, causal=causal)
@@ -152,7 +152,7 @@ class Ranked(Net):
 
 
 def misshapen(input: Spec, target: Spec, *, causal: bool) -> nn.Module:
-    """A net with one output channel too many."""
+    """Build a net with one output channel too many."""
     return Net(input, Spec(target.kind, target.length, target.width + 1), causal=causal)
 
 

@@ -2,10 +2,10 @@
 
     python docs/scripts/generate.py            # floors, pictures, heat map, frame of the published runs, and the
                                                # generated regions of all pages
-    python docs/scripts/generate.py --check    # change nothing; exit with 1 and name what is stale
+    python docs/scripts/generate.py --check    # change nothing; print stale files and exit with 1 if there are any
     python docs/scripts/generate.py --check --regions
 
-The figures of ``docs/tasks/throughput.txt`` are measured and therefore made by hand; its first line says how.
+The times in ``docs/tasks/throughput.txt`` are measured, so the file is made by hand; its first line is the command.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ RENDERERS: dict[str, Renderer] = {
 
 
 def pages() -> list[Path]:
-    """Every page that may have generated regions."""
+    """Return all pages that may have generated regions."""
     root = DOCS.parent
     return [root / "README.md", *sorted(DOCS.rglob("*.md")), *sorted((root / "results").rglob("*.md"))]
 
 
 def stale(*, regions_only: bool, write: bool) -> Iterator[Path]:
-    """Files that are not as they would be made now; with ``write`` they are made."""
+    """Yield the files that are out of date; with ``write``, make them again."""
     if not regions_only:
         yield from _measured(write)
     for page in pages():

@@ -1,7 +1,7 @@
-"""What MkDocs does while it builds the site: make the report and the tour, fill in scores, set formulas.
+"""Hooks that MkDocs calls while it builds the site: make the report and the tour, insert scores, convert formulas.
 
-A page asks for scores by a comment, ``<!-- scores: task shift -->`` or ``<!-- scores: models dlr dss -->``, and for a
-chart by ``<!-- chart: curves Learning curves -->``.
+In a page, the comment ``<!-- scores: task shift -->`` or ``<!-- scores: models dlr dss -->`` inserts scores, and
+``<!-- chart: curves Learning curves -->`` inserts a chart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MADE = {
     "results/curves.svg": ["plot", "curves", str(scores.FAIR), "--tasks", "mqar,recall,reverse,induction-heads"],
     "results/scatter.svg": ["plot", "scatter", str(scores.FAIR), "--cost", "state-bytes"],
 }
-"""What the site has beside the pages, and the command of lrtasks that makes it."""
+"""Files of the site other than pages, with the arguments of the command ``lrtasks`` that makes each file."""
 _CHART = re.compile(r"^<!-- chart: (\w+) (.+?) -->$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\[\]]+)\]\((\.\./[^)#\s]+)(?:#[^)]*)?\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
@@ -60,19 +60,19 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Put scores and charts where a page asks for them; links to files of the repository become plain words."""
+    """Insert scores and charts for the comments of a page; replace links to files outside the site by their text."""
     with_charts = _CHART.sub(r"![\2](results/\1.svg)", markdown)
     with_scores = _SCORES.sub(lambda match: scores.KINDS[match[1]](match[2].split()), with_charts)
     return _LINK.sub(lambda match: match[1] if _leaves_the_site(page, match[2]) else match[0], with_scores)
 
 
 def on_page_content(content: str, *, page: Page, **_: object) -> str:
-    """Write formulas as MathML, which browsers draw by themselves."""
+    """Convert formulas to MathML, which browsers display without a script."""
     return _FORMULA.sub(lambda match: _mathml(match[2], page, display=match[1] == "div"), content)
 
 
 def _tour() -> Iterator[tuple[str, str | bytes]]:
-    """The notebook of the tour as a page, and its pictures: names below docs/ and contents."""
+    """Yield the pictures of the tour's notebook, then the notebook as a page: name below docs/ and content."""
     parts = []
     for number, cell in enumerate(json.loads(NOTEBOOK.read_text())["cells"]):
         source = "".join(cell["source"])
@@ -91,7 +91,7 @@ def _tour() -> Iterator[tuple[str, str | bytes]]:
 
 
 def _mathml(formula: str, page: Page, *, display: bool) -> str:
-    """A formula in LaTeX, with its marks, as MathML; an error if a command in it is unknown."""
+    """Convert a LaTeX formula with its delimiters to MathML; raise PluginError for an unknown LaTeX command."""
     latex = html.unescape(formula).strip()[2:-2].strip()
     made = convert(latex, display="block" if display else "inline")
     if re.search(r"<mi>(\\|&</)", made):

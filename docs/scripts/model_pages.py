@@ -1,4 +1,4 @@
-"""Generated parts about models: the table of models, and hyper-parameters and presets on each family's page."""
+"""Generated regions about models: the table of models, and hyper-parameters and presets on each family's page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parents[1] / "models"
 
 
 def table_of_models(page: Path, _: Sequence[str]) -> str:
-    """The table of models: what each is, and its size at the preset ``small`` on shift."""
+    """Return the table of models: a description, and the size at the preset ``small`` on shift."""
     rows = []
     for name in models.registry.built_in():
         count, state = size(name)
@@ -30,7 +30,7 @@ def table_of_models(page: Path, _: Sequence[str]) -> str:
 
 
 def families(page: Path, _: Sequence[str]) -> str:
-    """The pages about models, with the models of each."""
+    """Return the table of the pages about models, with the models of each page."""
     found: dict[Path, list[str]] = {}
     for name in models.registry.built_in():
         found.setdefault(_pages(name)[0], []).append(name)
@@ -45,13 +45,13 @@ def families(page: Path, _: Sequence[str]) -> str:
 
 
 def named(page: Path, name: str) -> str:
-    """The name of a model as a link to its page."""
+    """Return the name of a model as a link to its page."""
     pages = _pages(name)
     return f"[{name}]({link(page, pages[0])})" if pages else name
 
 
 def model(_: Path, words: Sequence[str]) -> str:
-    """Hyper-parameters and presets of one model, and what sets its variants apart."""
+    """Return hyper-parameters and presets of one model, and the differences of its variants."""
     name, *variants = words
     common = _entries(ModelConfig)
     own = {key: entry for key, entry in _entries(models.registry.get(name)).items() if entry != common.get(key)}
@@ -62,17 +62,17 @@ def model(_: Path, words: Sequence[str]) -> str:
 
 
 def common(_: Path, __: Sequence[str]) -> str:
-    """Hyper-parameters that every model has."""
+    """Return the table of the hyper-parameters that every model has."""
     return parameter_table(ModelConfig.describe_parameters())
 
 
 def budget(_: Path, __: Sequence[str]) -> str:
-    """Fields of the training budget."""
+    """Return the table of the fields of the training budget."""
     return parameter_table(Budget.describe_parameters())
 
 
 def _pages(name: str) -> list[Path]:
-    """The pages that describe a model; a test requires that there is one."""
+    """Return the pages that describe a model; a test requires that there is one."""
     return [
         page for page in sorted(FOLDER.glob("*.md")) for words in regions(page) if words[0] == "model" and name in words
     ]
@@ -80,7 +80,7 @@ def _pages(name: str) -> list[Path]:
 
 @functools.cache
 def size(name: str) -> tuple[int, int | None]:
-    """Parameters, and bytes of streaming state, of a model at the preset ``small`` on shift."""
+    """Return a model's number of parameters and bytes of streaming state at the preset ``small`` on shift."""
     built = RunConfig.make("shift", name).build()
     return sum(value.numel() for value in built.parameters()), state_bytes(built)
 
@@ -90,7 +90,7 @@ def _entries(cls: type[ModelConfig]) -> dict[str, dict[str, Any]]:
 
 
 def _variation(variant: str, name: str) -> str:
-    """In which parameters a variant differs from the model that it varies."""
+    """Describe the parameters in which the model ``variant`` differs from the model ``name``."""
     base, own = _entries(models.registry.get(name)), _entries(models.registry.get(variant))
     changed = [entry for key, entry in own.items() if entry != base.get(key)]
     missing = [f"no `{key}`" for key in base if key not in own]
@@ -104,7 +104,7 @@ def _variation(variant: str, name: str) -> str:
 
 
 def _presets(name: str) -> str:
-    """One row for each preset, followed by what it has for single tasks."""
+    """Return a table with one row per preset, followed by one row for each task with additional settings."""
     cls = models.registry.get(name)
     rows = []
     for preset in (key for key in cls.presets if "/" not in key):

@@ -1,4 +1,4 @@
-"""The table of papers: each with its address, and the tasks and models that come from it."""
+"""The table of papers, each with its address and the tasks and models that come from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lrtasks.papers import named_in, papers
 
 
 def list_of_papers(page: Path, _: Sequence[str]) -> str:
-    """Every paper that the docstring of a task or a model names, by arXiv number."""
+    """Return the table of all papers that the docstrings of tasks and models name, sorted by arXiv number."""
     sources: dict[str, list[str]] = {}
     for registry, named in ((generators.registry, named_task), (models.registry, named_model)):
         for name in registry.built_in():

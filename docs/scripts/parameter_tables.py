@@ -1,4 +1,4 @@
-"""Tables of parameters and settings as Markdown, from what ``describe_parameters`` says."""
+"""Tables of parameters and settings as Markdown, from the result of ``describe_parameters``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ WORDS = {
 
 
 def parameter_table(entries: Iterable[Mapping[str, Any]]) -> str:
-    """One row for each entry of ``describe_parameters()``."""
+    """Return a table with one row for each entry of ``describe_parameters()``."""
     rows = [[f"`{entry['name']}`", code(entry["default"]), allowed(entry), entry["doc"]] for entry in entries]
     return table(["parameter", "default", "allowed", "meaning"], rows)
 
 
 def allowed(entry: Mapping[str, Any]) -> str:
-    """What a parameter may be, in words."""
+    """Return the allowed values of a parameter, in words."""
     if "choices" in entry:
         return ", ".join(code(choice) for choice in entry["choices"])
     kinds = [_kind(part) for part in re.split(r" \| (?![^\[]*\])", entry["type"])]
@@ -45,19 +45,19 @@ def allowed(entry: Mapping[str, Any]) -> str:
 
 
 def settings(values: Mapping[str, Any]) -> str:
-    """Settings by name, each as ``lrtasks`` takes it on its command line."""
+    """Return settings as ``name=value``, as the command line of ``lrtasks`` takes them."""
     return " ".join(f"`{name}={_plain(value)}`" for name, value in values.items())
 
 
 def code(value: Any) -> str:
-    """A value in code letters; none and the empty text in words."""
+    """Return a value as Markdown code; ``None`` and the empty text become the words none and empty."""
     if value is None or value == "":
         return "none" if value is None else "empty"
     return f"`{_plain(value)}`"
 
 
 def number(value: float) -> str:
-    """A whole number with thousands apart, any other number as short as it can be."""
+    """Return a whole number with separated thousands, any other number as short as possible."""
     return f"{int(value):,}" if (float(value).is_integer() and abs(value) >= 1) or value == 0 else f"{value:g}"
 
 

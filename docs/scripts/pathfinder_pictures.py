@@ -15,13 +15,13 @@ from lrtasks.generators.pathfinder.image import Layout, Picture, draw, lay_out
 from lrtasks.generators.pathfinder.settings import RESOLUTIONS, VARIANTS, Variant
 
 FOLDER = Path(__file__).parents[1] / "tasks"
-# off the paths, on a path, on the path with both marks (as in stored label maps)
+# colours of label 0, 1 and 2 of stored label maps: no path, a path, the path with both marks
 COLOURS = np.array([(0, 0, 0), (230, 159, 0), (86, 180, 233)], np.uint8)
 GAP = 6
 
 
 def example(res: int, variant: Variant, label: int) -> tuple[Layout, Picture]:
-    """The first image of a fixed stream with this label."""
+    """Return layout and picture of the first image with this label in a fixed stream."""
     rng = np.random.default_rng(0)
     while True:
         layout = lay_out(make("pathfinder", res=res, variant=variant).settings, rng)
@@ -38,13 +38,13 @@ def enlarged(picture: np.ndarray, side: int) -> np.ndarray:
 
 
 def table(rows: list[list[np.ndarray]]) -> Image.Image:
-    """Pictures of equal size in rows and columns, with a white gap between them."""
+    """Arrange pictures of equal size in rows and columns, with a white gap between them."""
     framed = [np.hstack([np.pad(p, ((0, GAP), (0, GAP), (0, 0)), constant_values=255) for p in row]) for row in rows]
     return Image.fromarray(np.vstack(framed)[:-GAP, :-GAP])
 
 
 def resolution(res: int) -> Image.Image:
-    """Image and target: above `paper`, below `clean`; left label 0, right label 1."""
+    """Draw image and target: `paper` above `clean`; label 0 on the left, label 1 on the right."""
     rows = []
     for variant in VARIANTS:
         pictures = [example(res, variant, label)[1] for label in (0, 1)]
@@ -53,7 +53,7 @@ def resolution(res: int) -> Image.Image:
 
 
 def flaws() -> Image.Image:
-    """Above `paper`, below `clean`: a main mark, a distractor's mark, a path with its target, ends of 3,000 paths."""
+    """Draw `paper` above `clean`: a main mark, a distractor's mark, a path with its target, ends of 3,000 paths."""
     rows = []
     for variant in VARIANTS:
         layout, picture = example(128, variant, 1)
@@ -72,7 +72,7 @@ def around(picture: np.ndarray, centre: np.ndarray, reach: int) -> np.ndarray:
 
 
 def ends(variant: Variant) -> np.ndarray:
-    """How often main paths end in each 8 x 8 block of the image, white where most often."""
+    """Draw how often main paths end in each 8 x 8 block of the image; the most frequent block is white."""
     rng, settings = np.random.default_rng(1), make("pathfinder", res=128, variant=variant).settings
     tips = np.concatenate([lay_out(settings, rng).terminal_tips for _ in range(1500)])
     count, _, _ = np.histogram2d(*tips.T, bins=16, range=[(0, 128), (0, 128)])

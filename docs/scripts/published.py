@@ -1,4 +1,4 @@
-"""The tables of the pages in ``results/``, made from the records that lie beside each page."""
+"""The tables of the pages in ``results/``, made from the records in the folder of each page."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lrtasks.results.frame import COLUMNS, write_frame
 from lrtasks.results.table import Row, make_table
 
 FRAME = RESULTS / "published.parquet"
-"""The frame of all published runs, which the installed package brings."""
+"""The frame of all published runs, which is part of the installed package."""
 
 
 def frame_is_fresh(*, write: bool) -> bool:
-    """Whether :data:`FRAME` holds the published records; with ``write`` it is made."""
+    """Return whether :data:`FRAME` matches the published records; with ``write``, make the frame again if not."""
     made = frame(*PUBLISHED)
     made["folder"] = [str(Path(folder).relative_to(RESULTS)) for folder in made["folder"]]
     fresh = FRAME.exists() and frame(FRAME).astype(str).equals(made.reset_index(drop=True).astype(str))
@@ -35,18 +35,18 @@ def frame_is_fresh(*, write: bool) -> bool:
 
 
 def columns(_: Path, __: Sequence[str]) -> str:
-    """The columns of the frame of runs."""
+    """Return the table of the columns of the frame of runs."""
     return table(["column", "meaning"], [[f"`{name}`", words] for name, words in COLUMNS.items()])
 
 
 def runs(page: Path, words: Sequence[str]) -> str:
-    """What ``lrtasks table FOLDER --format markdown`` prints; ``transpose`` and ``unequal`` are its options."""
+    """Return the output of ``lrtasks table FOLDER --format markdown``; words may be ``transpose`` and ``unequal``."""
     made = make_table(runs_of(page.parent), unequal_budgets="unequal" in words)
     return render("markdown", made.tables(transpose="transpose" in words), made.notes())
 
 
 def lengths(page: Path, words: Sequence[str]) -> str:
-    """Scores of a folder's runs on one task, on the test and at longer lengths, the best first."""
+    """Return the scores of a folder's runs on one task, on the test and at longer lengths, the best first."""
     (folder,) = words
     made = make_table(runs_of(page.parent / folder))
     tested = made.by_length()
@@ -63,7 +63,7 @@ def lengths(page: Path, words: Sequence[str]) -> str:
 
 
 def leaderboard(page: Path, words: Sequence[str]) -> str:
-    """For each capability group and model of a folder: how many tasks it solves, and its mean scaled score."""
+    """Return for each capability group and model of a folder the number of solved tasks and the mean scaled score."""
     (folder,) = words
     made = make_table(runs_of(page.parent / folder))
     models, lines = made.labels("column"), []
@@ -77,7 +77,7 @@ def leaderboard(page: Path, words: Sequence[str]) -> str:
 
 
 def _standing(cells: Sequence[Row]) -> str:
-    """``2 of 3 solved, 0.71``: most seeds solve two tasks; the mean of the median scaled scores, those below 0 as 0."""
+    """Return ``2 of 3 solved, 0.71``: most seeds solve 2 tasks; 0.71 is the mean of the median scaled scores (>= 0)."""
     if not cells:
         return ""
     solved = sum(2 * cell["solved"] > cell["different_seeds"] for cell in cells)
@@ -86,7 +86,7 @@ def _standing(cells: Sequence[Row]) -> str:
 
 
 def measurements(page: Path, _: Sequence[str]) -> str:
-    """What ``lrtasks bench --out FOLDER --show --format markdown`` prints."""
+    """Return the output of ``lrtasks bench --out FOLDER --show --format markdown``."""
     report = Report(read_measurements(page.parent))
     return render("markdown", report.tables(), report.notes())
 
@@ -97,7 +97,7 @@ CHARTED = ("transformer", "mega", "longvq", "focus", "hyena", "seqboat", "dlr", 
 
 @style.styled
 def cost_chart() -> Figure:
-    """Time and memory of a training step against the length, of the measurements in ``results/bench``."""
+    """Draw time and memory of a training step against the length, from the measurements in ``results/bench``."""
     rows = Report(read_measurements(RESULTS / "bench")).rows()
     figure, panels = style.panels(2, 2, 4.2, 3.2, (1.4, 0))
     for panel, name in zip(panels, ("training_seconds", "training_bytes"), strict=True):
@@ -112,7 +112,7 @@ def cost_chart() -> Figure:
 
 
 def activation(page: Path, _: Sequence[str]) -> str:
-    """Activation rates and attention spans, layer by layer, of the runs whose model decides where to attend."""
+    """Return activation rates and attention spans per layer of the runs whose model selects active positions."""
     rows = []
     for record in records(page.parent):
         layers = [layer for layer in record.diagnostics.values() if "temperature" in layer]
@@ -125,7 +125,7 @@ def activation(page: Path, _: Sequence[str]) -> str:
 
 
 def codebooks(page: Path, _: Sequence[str]) -> str:
-    """Use of the codebooks, layer by layer, of the runs whose model quantises its keys."""
+    """Return perplexity and quantisation error of the codebooks per layer, for runs whose model quantises its keys."""
     rows = []
     for record in records(page.parent):
         layers = [layer for layer in record.diagnostics.values() if "codebook_perplexity" in layer]
@@ -139,5 +139,5 @@ def codebooks(page: Path, _: Sequence[str]) -> str:
 
 
 def _run(record: RunRecord, which: str) -> list[str]:
-    """What names a run in a table, and its score."""
+    """Return the cells of a run in a table: task, ``which``, seed and score."""
     return [record.task["name"], which, str(record.seed), f"{record.headline():.3f}"]

@@ -1,8 +1,8 @@
-"""Generated parts of Markdown pages: text between two comments, which a renderer replaces.
+"""Generated regions of Markdown pages: text between two comments, which a renderer replaces.
 
 <!-- generated: task shift -->
 
-(whatever the renderer called ``task`` makes of ``shift``)
+(the output of the renderer called ``task`` for ``shift``)
 
 <!-- end of generated part -->
 """
@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 Renderer = Callable[[Path, Sequence[str]], str]
-"""Makes Markdown from the page that it will stand in and the words after the region's name."""
+"""A function that returns Markdown, given the path of the page and the words after the region's name."""
 
 _REGION = re.compile(r"^(<!-- generated: (.+?) -->\n)(.*?)(^<!-- end of generated part -->$)", re.DOTALL | re.MULTILINE)
 
 
 def filled(page: Path, renderers: Mapping[str, Renderer]) -> str:
-    """The text of ``page`` with every generated region made anew.
+    """Return the text of ``page`` with every generated region made again.
 
     Raises:
-        ValueError: for a region that no renderer makes, or one that does not end.
+        ValueError: for a region without a renderer, or without an end.
     """
     text = page.read_text()
 
@@ -40,16 +40,16 @@ def filled(page: Path, renderers: Mapping[str, Renderer]) -> str:
 
 
 def regions(page: Path) -> list[list[str]]:
-    """The words that open each generated region of ``page``."""
+    """Return the words in the opening comment of each generated region of ``page``."""
     return [match[1].split() for match in _REGION.findall(page.read_text())]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def link(page: Path, target: Path) -> str:
-    """The address of ``target`` as ``page`` writes it."""
+    """Return the relative address of ``target`` for a link in ``page``."""
     return Path(os.path.relpath(target, page.parent)).as_posix()

@@ -1,4 +1,4 @@
-"""The commands that repeat the papers' tables, one for each figure of ``lrtasks/results/reported.toml`` and others."""
+"""Commands that reproduce the papers' tables: one per score of ``reported.toml`` and of ``other_figures.toml``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lrtasks.run_config import RunConfig
 REPORTED = Path(lrtasks.results.__file__).with_name("reported.toml")
 OTHERS = Path(__file__).with_name("other_figures.toml")
 PRESETS = {"DLR paper, Table 2": "long"}
-"""The preset of a table; the others have ``paper``."""
+"""Presets by table; all other tables use ``paper``."""
 
 AT_512 = {"batch_size": 64, "steps": 10_800, "eval_every": 900, "val_batches": 10, "test_batches": 100}
 AT_RES_256 = {"batch_size": 18, "steps": 177_760, "warmup_steps": 1_000, "eval_every": 4_444, "test_batches": 112}
@@ -38,11 +38,11 @@ BUDGETS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"res": 512, "model": "dlr"}, {"lr": 1e-5}),
     ({"res": 512, "model": "dss"}, {"lr": 5e-4, "kernel_lr": 1e-4}),
 ]
-"""What a figure was measured with beyond its preset: which figures, and settings of model and budget (DLR code)."""
+"""Settings of model and budget in addition to the preset (from the DLR code), as (selection of scores, settings)."""
 
 
 class Cell(NamedTuple):
-    """One figure of a paper: where it stands, what it is, and the command and the run that repeat it."""
+    """One score of a paper: its place in the paper, its value, and the command and run config that reproduce it."""
 
     source: str
     column: str
@@ -54,7 +54,7 @@ class Cell(NamedTuple):
 
 
 def cells(file: Path) -> Iterator[Cell]:
-    """Every figure of ``file``, in its order."""
+    """Yield every score of ``file``, in the order of the file."""
     for entry in tomllib.loads(file.read_text())["figures"]:
         where = {**entry.get("parameters", {}), **({"length": entry["length"]} if "length" in entry else {})}
         column = ", ".join([entry["model"], *_written({**_uncommon(entry), **where})])
@@ -67,7 +67,7 @@ def cells(file: Path) -> Iterator[Cell]:
 
 
 def commands(_: Path, words: Sequence[str]) -> str:
-    """One table of a paper: the paper's figures, ours where there are any, and the commands, with TASK for the task."""
+    """Return one table of a paper: the paper's scores, our scores if there are any, and the commands."""
     source = " ".join(words)
     columns: dict[str, list[Cell]] = {}
     for cell in (*cells(REPORTED), *cells(OTHERS)):
@@ -93,7 +93,7 @@ def commands(_: Path, words: Sequence[str]) -> str:
 
 
 def common_command(found: Sequence[Cell]) -> tuple[str, list[str]]:
-    """The command that several figures share, with TASK for the task, and what each needs at its end."""
+    """Return the command that several scores share, with TASK for the task, and each score's additional arguments."""
     named = [shlex.join(["TASK" if word == cell.task else word for word in cell.command]) for cell in found]
     common = min(named, key=len)
     if not all(name.startswith(common) for name in named):
@@ -102,7 +102,7 @@ def common_command(found: Sequence[Cell]) -> tuple[str, list[str]]:
 
 
 def _settings(entry: Mapping[str, Any], task: str, where: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The preset, and what of the figure's own settings the preset does not have."""
+    """Return the preset, and the settings of a paper's score that differ from the preset."""
     preset, name = PRESETS.get(entry["source"], "paper"), entry["model"]
     run = RunConfig.make(task, name, preset=preset)
     known = {**run.task.parameters(), **run.model.parameters, **run.budget.parameters()}
@@ -116,7 +116,7 @@ def _settings(entry: Mapping[str, Any], task: str, where: Mapping[str, Any]) -> 
 
 
 def ours(cell: Cell) -> float | None:
-    """The mean score, over seeds, of the published runs with the cell's settings; ``None`` if there are none."""
+    """Return the mean score over seeds of the published runs with the cell's settings; ``None`` without runs."""
     run = cell.run
     scores = [
         record.scores["test"][cell.metric]
@@ -136,7 +136,7 @@ def _published() -> list[RunRecord]:
 
 
 def _uncommon(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The number of layers, and the hyper-parameters that are not the model's defaults."""
+    """Return the number of layers, and the hyper-parameters that differ from the model's defaults."""
     defaults = models.registry.get(entry["model"])().parameters()
     return {name: value for name, value in entry["hyper"].items() if name == "layers" or value != defaults[name]}
 

@@ -17,24 +17,24 @@ from lrtasks.results.table import Row, make_table, paper_beside, paper_notes, sh
 RESULTS = Path(__file__).parents[2] / "results"
 SMALL, FAIR = RESULTS / "small", RESULTS / "fair"
 CHECKS = ("choices", "sizes", "state-bytes")
-"""Folders of runs that check a finding: variants of a model, which are no columns of the report or the frame."""
+"""Folders of runs that check a finding with variants of a model; the report and the frame do not contain them."""
 PUBLISHED = sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name not in (*CHECKS, "bench"))
 TODAY = {
     "fair": "With a learning rate chosen on validation, by seeds 0 to 2",
     "calibration": "Single runs that solve it",
 }
-"""Folders with runs under today's presets, and what they show."""
+"""Folders with runs under today's presets, and a heading for each."""
 NONE_YET = "No runs are published yet."
 
 
 def of_task(words: Sequence[str]) -> str:
-    """What each model scores on one task, the best first."""
+    """Return the tables of the models' scores on one task."""
     (name,) = words
     return "\n\n".join(filter(None, [*(_solvers(name, folder) for folder in TODAY), _scores(name)])) or NONE_YET
 
 
 def _solvers(name: str, folder: str) -> str:
-    """Who solves a task, from which step, and up to which length the trained model does."""
+    """Return the table of a folder's runs on a task: scores, the step of the solution and the generalisation length."""
     runs = runs_of(RESULTS / folder)
     if not (runs["task"] == name).any():
         return ""
@@ -50,7 +50,7 @@ def _solvers(name: str, folder: str) -> str:
 
 
 def _scores(name: str) -> str:
-    """What each model scored in the table of 2,000 steps at one learning rate."""
+    """Return the models' scores on a task in the runs of 2,000 steps at one learning rate, the best first."""
     found = _cells("task", [name])
     if not found:
         return ""
@@ -75,7 +75,7 @@ def _scores(name: str) -> str:
 
 
 def of_models(words: Sequence[str]) -> str:
-    """What the models called ``words`` score on every task."""
+    """Return the table of the scores of the models named in ``words`` on every task."""
     found = _cells("model", words)
     if not found:
         return NONE_YET
@@ -89,7 +89,7 @@ def of_models(words: Sequence[str]) -> str:
 
 
 def heat_map() -> str:
-    """The heat map of tasks × models under the fair protocol, as SVG."""
+    """Return the heat map of tasks × models under the fair protocol, as SVG."""
     return heat_map_svg(read_report([FAIR]))
 
 
@@ -97,7 +97,7 @@ KINDS: dict[str, Callable[[Sequence[str]], str]] = {"task": of_task, "models": o
 
 
 def _cells(column: str, names: Sequence[str]) -> list[Row]:
-    """The cells of some tasks or models, in the order of the table."""
+    """Return the cells of some tasks or models, in the order of the table."""
     runs = runs_of(SMALL)
     chosen = runs[(runs["preset"] == "small") & runs[column].isin(names)]
     return make_table(chosen, unequal_budgets=True).cells if len(chosen) else []
@@ -105,14 +105,14 @@ def _cells(column: str, names: Sequence[str]) -> list[Row]:
 
 @functools.cache
 def runs_of(folder: Path) -> pd.DataFrame:
-    """The frame of all runs published in ``folder``."""
-    records(folder)  # none may be unreadable
+    """Return the frame of all runs published in ``folder``."""
+    records(folder)  # raises an error for an unreadable record
     return frame(folder)
 
 
 @functools.cache
 def records(folder: Path) -> list[RunRecord]:
-    """All runs published in ``folder``, none of which may be unreadable."""
+    """Return the records of all runs published in ``folder``; raise ValueError for an unreadable record."""
     found, problems = read_records(folder)
     if problems:
         raise ValueError(f"published records cannot be read: {'; '.join(problems)}")

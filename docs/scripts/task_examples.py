@@ -1,4 +1,4 @@
-"""The sample that stands for each task: its parameters, its picture, and the floors at the preset ``small``."""
+"""The example of each task: its parameters, its picture, and the floors at the preset ``small``."""
 
 from __future__ import annotations
 
@@ -49,30 +49,30 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "variable-tracking": {"statements": 8, "variables": 4, "constants": 6},
     "word-problem": {"length": 8},
 }
-"""Small enough to be taken in at a glance; the others have a length of 64."""
+"""Parameters of small examples, which a reader sees at a glance; all other tasks have a length of 64."""
 
 WIDTH, DPI, COLOURS = 7.5, 130, 64
 
 
 def example(name: str) -> Task:
-    """The task at the parameters of its example."""
+    """Return the task with the parameters of its example."""
     return make(name, **PARAMETERS.get(name, {"length": 64}))
 
 
 def text(name: str) -> str | None:
-    """The first sample as text, for tasks that are read."""
+    """Return the first sample as text; ``None`` for tasks without a text form."""
     task = example(name)
     return task.text(task.batch([0]), 0)
 
 
 def command(name: str) -> str:
-    """The command that shows the example."""
+    """Return the command that shows the example."""
     options = [word for key, value in PARAMETERS.get(name, {"length": 64}).items() for word in (_option(key), value)]
     return shlex.join(["lrtasks", "preview", name, *map(str, options), "--samples", "1"])
 
 
 def picture(name: str) -> Image.Image:
-    """The first sample as ``lrtasks preview`` draws it, at the width of a page, in few colours for a small file."""
+    """Draw the first sample as ``lrtasks preview`` does, at the width of a page, in few colours for a small file."""
     figure, drawn = preview(example(name), samples=1), io.BytesIO()
     figure.suptitle("")
     figure.set_size_inches(WIDTH, WIDTH * figure.get_figheight() / figure.get_figwidth())
@@ -81,12 +81,12 @@ def picture(name: str) -> Image.Image:
 
 
 def pictures() -> dict[Path, Image.Image]:
-    """Pictures by file, of the tasks that are looked at rather than read."""
+    """Return the pictures by file, for all tasks without a text form."""
     return {TASKS / "pictures" / f"{name}.png": picture(name) for name in registry.built_in() if text(name) is None}
 
 
 def same_picture(one: Image.Image, other: Image.Image) -> bool:
-    """Whether two pictures show the same, up to how fonts and lines are smoothed."""
+    """Return whether two pictures are equal except for small differences, as of font and line smoothing."""
     if one.size != other.size:
         return False
     left, right = (np.asarray(image.convert("RGB"), dtype=np.float64) for image in (one, other))
@@ -94,7 +94,7 @@ def same_picture(one: Image.Image, other: Image.Image) -> bool:
 
 
 def baselines() -> str:
-    """Floors of every task at the preset ``small``, as JSON: the scores that a run of seed 0 notes."""
+    """Return the floors of every task at the preset ``small``, as JSON: the baseline scores in a record of seed 0."""
     scores = {}
     for name in registry.built_in():
         task, training = make(name, preset="small"), budget(name, "small")
@@ -106,7 +106,7 @@ def baselines() -> str:
 
 
 def budget(name: str, preset: str) -> Budget:
-    """The training budget of a task's preset, before a model changes it."""
+    """Return the training budget of a task's preset, before a model changes it."""
     return Budget.make(**{**DEFAULTS.get(preset, {}), **registry.get(name).preset_values(preset)[1]})
 
 

@@ -1,4 +1,4 @@
-"""Generated parts about tasks: the gallery, the table of tasks, and the facts on each task's own page."""
+"""Generated regions about tasks: the gallery, the table of tasks, and the facts on each task's own page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lrtasks.generators.fingerprint import INSTANCES, QUICK
 from lrtasks.registry import split_preset
 
 THROUGHPUT = task_examples.TASKS / "throughput.txt"
-"""What ``benchmarks/generators.py`` printed, below the command."""
+"""Output of ``benchmarks/generators.py``; the first line is the command."""
 METRICS = {"r2": "R²", "accuracy": "accuracy", "macro_f1": "macro F1"}
 LOSSES = {
     "mse": "mean squared error",
@@ -41,13 +41,13 @@ GROUP_MEANINGS = {
 
 
 def sentence(cls: type) -> str:
-    """The first paragraph of a docstring, on one line, as Markdown."""
+    """Return the first paragraph of a class docstring, on one line, as Markdown."""
     first = inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0]
     return " ".join(first.split()).replace("``", "`")
 
 
 def gallery(page: Path, _: Sequence[str]) -> str:
-    """For each group a card per task: a sample, what it asks, floor, parameters."""
+    """Return for each group one card per task: a sample, the docstring's first paragraph, floor, parameters."""
     parts = []
     for group, names in _groups():
         cards = "\n\n".join(_card(page, name) for name in names)
@@ -57,7 +57,7 @@ def gallery(page: Path, _: Sequence[str]) -> str:
 
 
 def fingerprint(page: Path, _: Sequence[str]) -> str:
-    """The instances of a profile by group."""
+    """Return the table of the instances of a profile by group."""
     rows = []
     for group, names in INSTANCES.items():
         shown = [named(page, name) for name in names]
@@ -66,7 +66,7 @@ def fingerprint(page: Path, _: Sequence[str]) -> str:
 
 
 def groups(page: Path, _: Sequence[str]) -> str:
-    """The table of groups, with the tasks of each."""
+    """Return the table of groups, with the tasks of each group."""
     rows = [
         [group, GROUP_MEANINGS[group], ", ".join(named(page, name) for name in names)] for group, names in _groups()
     ]
@@ -74,13 +74,13 @@ def groups(page: Path, _: Sequence[str]) -> str:
 
 
 def sample(page: Path, words: Sequence[str]) -> str:
-    """One sample of a task, and the command that shows it."""
+    """Return one sample of a task, and the command that shows it."""
     (name,) = words
     return f"{_sample(page, name)}\n\nOther samples: `{task_examples.command(name)}`, with any parameters."
 
 
 def task(_: Path, words: Sequence[str]) -> str:
-    """Parameters, presets, floors, cost and commands of one task."""
+    """Return parameters, presets, floors, cost and commands of one task."""
     (name,) = words
     cls = registry.get(name)
     way = "causal" if cls.causal else "bidirectional"
@@ -91,7 +91,7 @@ def task(_: Path, words: Sequence[str]) -> str:
 
 
 def _groups() -> list[tuple[str, list[str]]]:
-    """Names of the built-in tasks by group; groups without a task are left out."""
+    """Return the names of the built-in tasks by group; groups without a task are left out."""
     found = [(group, [name for name in registry.built_in() if registry.get(name).group == group]) for group in GROUPS]
     return [(group, names) for group, names in found if names]
 
@@ -110,7 +110,7 @@ def _card(page: Path, name: str) -> str:
 
 
 def named(page: Path, name: str) -> str:
-    """The name of a task as a link to its page."""
+    """Return the name of a task as a link to its page."""
     return f"[{name}]({link(page, task_examples.TASKS / f'{split_preset(name)[0]}.md')})"
 
 
@@ -134,7 +134,7 @@ def _presets(name: str) -> str:
 
 
 def _shape(spec: Spec) -> str:
-    """Positions, and what stands at each."""
+    """Return the number of positions, and the values or classes at each position."""
     each = f"{spec.width:,} real" if spec.kind == "real" else f"1 of {spec.width:,}"
     return f"{spec.length:,} × {each}"
 

@@ -1,7 +1,7 @@
-"""What models cost: time, memory and state at growing length, beside a Transformer that is timed in the same process.
+"""Measure the cost of models: time, memory and state at several lengths, next to a Transformer in the same process.
 
 ``measure`` measures one model at one length, ``run`` goes through all cases and keeps finished measurements, ``report``
-makes tables of them.
+makes tables from them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Literal
 
 BASELINE = "transformer"
 UNFUSED = "transformer-unfused"
-"""The baseline with its attention weights held as an array, as the papers' Transformer holds them."""
+"""The baseline without a fused attention kernel: it stores its attention weights, as the papers' Transformer does."""
 VOCABULARY, CLASSES = 256, 2
 SHARED_PARAMETERS = ("d_model", "layers")
-"""Parameters of every model that the settings give."""
+"""Model parameters that the settings set for all models."""
 
 Phase = Literal["training", "inference"]
 PHASES: tuple[Phase, ...] = ("training", "inference")

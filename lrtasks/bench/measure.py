@@ -51,9 +51,9 @@ class Settings(Config):
 
 
 def shared_parameters(known: Collection[str] | None) -> dict[str, str]:
-    """The parameters that are equal in all models, by their names in a model that has the parameters ``known``.
+    """Map the names of the shared parameters in a model with the parameters ``known`` to their names in the settings.
 
-    The parameter ``layers`` of a hybrid says which layers it has; ``n_layers`` is their number.
+    In a hybrid, the parameter ``layers`` lists the layers, and ``n_layers`` is their number.
     """
     number = "n_layers" if known is not None and "n_layers" in known else "layers"
     return {number if each == "layers" else each: each for each in SHARED_PARAMETERS}
@@ -64,7 +64,7 @@ class Case:
     """One model at one length.
 
     Attributes:
-        model: a registered name, the address of a model or mixer of the user's, or :data:`UNFUSED`.
+        model: a registered name, the address of the user's own model or mixer, or :data:`UNFUSED`.
         length: positions of the sequence.
         settings: shared settings.
         device: ``"cpu"`` or ``"cuda"``.
@@ -79,7 +79,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The model's name or address."""
+        """The model's name or address; the name of the Transformer for :data:`UNFUSED`."""
         return BASELINE if self.model == UNFUSED else self.model
 
     @property
@@ -88,7 +88,7 @@ class Case:
         name = self.name
         known = model_parameter_names(name)
         shared = {key: getattr(self.settings, each) for key, each in shared_parameters(known).items()}
-        if not is_registered(name):  # a whole model of the user has only the parameters that it names
+        if not is_registered(name):  # a whole model of the user's has only the parameters that it names
             shared = {key: value for key, value in shared.items() if key in (known or ())}
         return model_factory(name, {**shared, **self.hyper.get(model_label(name), {})})
 
@@ -98,20 +98,20 @@ class Case:
         return replace(self, model=BASELINE)
 
     def build(self) -> nn.Module:
-        """The model: tokens in, one class per sequence out."""
+        """Build the model. It reads tokens and predicts one class per sequence."""
         input, target = Spec("token", self.length, VOCABULARY), Spec("token", 1, CLASSES, pooled=True)
         return self.factory.build(input, target, not self.settings.bidirectional)
 
 
 def sizes(case: Case) -> dict[str, Any]:
-    """``parameters`` and ``state_bytes`` of one sequence (None without a streaming form)."""
+    """Return the number of ``parameters``, and ``state_bytes`` of one sequence (None without a streaming form)."""
     model = case.build()
     state = state_bytes(model) if isinstance(model, Backbone) else None
     return {"parameters": sum(value.numel() for value in model.parameters()), "state_bytes": state}
 
 
 def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
-    """Peak memory of the model, then times of the model and of the Transformer in turn.
+    """Measure the peak memory of the model, then time the model and the Transformer in turn.
 
     Args:
         case: the model and its length.
@@ -119,9 +119,9 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
         paired: whether to time the Transformer too.
 
     Returns:
-        ``peak_bytes`` above the process before the model was built (None for a CPU outside Linux); ``cpu_seconds`` and
-        ``wall_seconds``, one per repeat, and if ``paired`` as many of ``baseline_cpu_seconds`` and
-        ``baseline_wall_seconds``; after training the model's ``diagnostics``, if it has any.
+        ``peak_bytes``: peak memory minus the memory before the model was built (None for a CPU outside Linux);
+        ``cpu_seconds`` and ``wall_seconds``, one per repeat; if ``paired``, as many ``baseline_cpu_seconds`` and
+        ``baseline_wall_seconds``; for training, the model's ``diagnostics``, if it has any.
 
     Raises:
         UsageError: if the model cannot be built.
@@ -157,7 +157,7 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
 
 
 def _prepare(case: Case, phase: Phase) -> tuple[nn.Module, Callable[[], None]]:
-    """The model, and the function to be timed: one training step or one forward pass."""
+    """Return the model, and the function to time: one training step or one forward pass."""
     torch.manual_seed(0)
     model = case.build().to(case.device).train(phase == "training")
     x = torch.randint(VOCABULARY, (case.settings.batch, case.length), device=case.device)
@@ -180,7 +180,7 @@ def _prepare(case: Case, phase: Phase) -> tuple[nn.Module, Callable[[], None]]:
 
 
 def _timed(run: Callable[[], None], device: torch.device) -> tuple[float, float]:
-    """CPU time of this process's threads, and elapsed time."""
+    """Return the CPU time of this process's threads and the elapsed time of one call, in seconds."""
     _wait(device)
     cpu, wall = time.process_time(), time.perf_counter()
     run()
@@ -204,18 +204,18 @@ class PeakMemory:
             self._start: int | None = torch.cuda.memory_allocated(device)
         else:
             with suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")  # Linux starts the peak anew
+                Path("/proc/self/clear_refs").write_text("5")  # Linux resets the peak
             self._start = _resident_bytes("VmRSS")
 
     def above_start(self) -> int | None:
-        """Bytes at the peak minus bytes at the start; None if the system does not report them."""
+        """Return the bytes at the peak minus the bytes at the start; None if the system does not report them."""
         on_gpu = self._device.type == "cuda"
         peak = torch.cuda.max_memory_allocated(self._device) if on_gpu else _resident_bytes("VmHWM")
         return None if peak is None or self._start is None else peak - self._start
 
 
 def kernel_entry(file: str, entry: str) -> str | None:
-    """The value of ``entry: value`` in a file below ``/proc``; None where there is none."""
+    """Return the value of ``entry: value`` in a file below ``/proc``; None if there is none."""
     with suppress(OSError):
         lines = [line.partition(":") for line in (Path("/proc") / file).read_text().splitlines()]
         return next((value.strip() for name, _, value in lines if name.strip() == entry), None)
@@ -231,7 +231,7 @@ def run_apart(function: Callable[..., Any], *arguments: Any, time_limit: float) 
     """Call ``function`` in a new process and return its value, or ``{"reason": one line}`` if it fails in any way.
 
     Args:
-        function: a function of a module; it and its arguments are pickled.
+        function: a module-level function; the function and its arguments are pickled.
         arguments: its arguments.
         time_limit: seconds after which the process is stopped.
     """

@@ -1,4 +1,4 @@
-"""Measurements as tables: costs, ratios to the Transformer, growth with the length, and the papers' ratios."""
+"""Make tables of measurements: costs, ratios to the Transformer, growth with the length, and the papers' ratios."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ RATIOS = {
     "state": ("state_bytes", "state"),
     "parameters": ("parameters", "parameters"),
 }
-"""Ratios of two models, with the column of a row from which they are made, and their names in tables."""
+"""Ratios of two models: the column of a row that gives the ratio, and the name of the ratio in tables."""
 NEAR = 1.1
-"""A paper's ratio is compared with ours at a length that differs by no more than this factor."""
+"""Largest factor between a paper's length and our length at which the ratios are compared."""
 
 Row = dict[str, Any]
 
 
 def read_measurements(folder: Path) -> list[dict[str, Any]]:
-    """All measurements in ``folder``, short lengths first, the Transformer first at each length.
+    """Return all measurements in ``folder``, sorted by length, with the Transformer first at each length.
 
     Raises:
-        UsageError: if there are none, one is damaged, or two differ in more than model and length.
+        UsageError: if there are none, one is damaged, or two differ in a part of :data:`SHARED`.
     """
     files = sorted(folder.glob("*.json"))
     if not files:
@@ -69,7 +69,7 @@ def _order(length: int, model: str, **_: Any) -> tuple[int, bool, str]:
 
 
 def read_measurement(file: Path) -> dict[str, Any]:
-    """The measurement in ``file``.
+    """Return the measurement in ``file``.
 
     Raises:
         UsageError: if it is damaged or of another schema.
@@ -84,10 +84,10 @@ def read_measurement(file: Path) -> dict[str, Any]:
 
 
 def make_row(found: Mapping[str, Any]) -> Row:
-    """One measurement as a flat row: ``model``, ``length``, costs, speeds and ``reasons``; None for missing figures.
+    """Return a measurement as a flat row: ``model``, ``length``, costs, speeds, ``reasons``; None for missing figures.
 
     Times are the shortest repeats, CPU time on a CPU and elapsed time on a GPU; ``training_speed`` and
-    ``inference_speed`` are the Transformer's time in the same process over the model's.
+    ``inference_speed`` are the Transformer's time in the same process divided by the model's time.
     """
     clock = "cpu_seconds" if found["identity"]["device"] == "cpu" else "wall_seconds"
     row: Row = {"model": found["identity"]["model"], "length": found["identity"]["length"]}
@@ -101,7 +101,7 @@ def make_row(found: Mapping[str, Any]) -> Row:
 
 
 def ratios(one: Row, other: Row) -> dict[str, float | None]:
-    """How many times faster ``one`` is, and which shares of the other's memory, state and parameters it needs.
+    """Return how many times faster ``one`` is than ``other``, and the ratios of their memory, state and parameters.
 
     Speeds are already relative to the Transformer, so the ratio of two speeds compares two other models.
     """
@@ -113,11 +113,11 @@ def ratios(one: Row, other: Row) -> dict[str, float | None]:
 
 
 class Growth(NamedTuple):
-    """Exponents of a cost in the length.
+    """Exponents of the growth of a cost with the length.
 
     Attributes:
         slope: least-squares slope of log cost against log length, over all points.
-        last: slope between the two longest lengths, which a fixed cost changes least.
+        last: slope between the two longest lengths, where a fixed cost has the smallest effect.
         points: number of lengths.
     """
 
@@ -127,7 +127,7 @@ class Growth(NamedTuple):
 
 
 def growth(costs: Iterable[tuple[int, float | None]]) -> Growth | None:
-    """Exponents from ``(length, cost)`` pairs with a cost above 0; None from fewer than two.
+    """Return the exponents from ``(length, cost)`` pairs with a cost above 0; None from fewer than two pairs.
 
     >>> growth([(16, 5.0), (64, 20.0), (256, 320.0)])
     Growth(slope=1.5, last=2.0, points=3)
@@ -141,7 +141,7 @@ def growth(costs: Iterable[tuple[int, float | None]]) -> Growth | None:
 
 
 class Report:
-    """Tables of measurements, as :func:`read_measurements` gives them."""
+    """Tables of the measurements that :func:`read_measurements` returns."""
 
     def __init__(self, measurements: Sequence[Mapping[str, Any]]) -> None:
         self._found = measurements
@@ -150,7 +150,7 @@ class Report:
         self._lengths = sorted({length for _, length in self._rows})
 
     def rows(self) -> list[Row]:
-        """One flat entry per measurement."""
+        """Return one flat entry per measurement."""
         return [
             {
                 **{name: row[name] for name in ("model", "length", *COSTS)},
@@ -161,7 +161,7 @@ class Report:
         ]
 
     def growths(self) -> list[dict[str, Any]]:
-        """One flat entry per model and cost: exponents of the length."""
+        """Return one flat entry per model and cost, with the exponents of the length."""
         return [
             {"model": model, "cost": cost, **found._asdict()}
             for model in self._models
@@ -170,7 +170,7 @@ class Report:
         ]
 
     def content(self) -> dict[str, Any]:
-        """Everything, JSON-ready."""
+        """Return the whole report, JSON-ready."""
         first = self._found[0]
         return {
             "settings": first["identity"]["settings"],
@@ -183,7 +183,7 @@ class Report:
         }
 
     def papers(self) -> list[dict[str, Any]]:
-        """The papers' ratios of models that were measured near the paper's length, beside ours.
+        """Return the papers' ratios and ours, for models that were measured near the paper's length.
 
         ``against_unfused`` is our ratio to the unfused Transformer, if the paper's ratio is to a Transformer.
         """
@@ -203,7 +203,7 @@ class Report:
         return found
 
     def tables(self) -> list[TextTable]:
-        """Costs, ratios to the Transformer, growth, and the papers' ratios, as far as there are any."""
+        """Return tables of costs, ratios to the Transformer, growth and the papers' ratios, without empty tables."""
         costs, against, papers = [], [], []
         for place, row in sorted(self._rows.items(), key=lambda entry: self._models.index(entry[0][0])):
             name = [row["model"], f"{row['length']:,}"]
@@ -234,7 +234,7 @@ class Report:
         return [table for table in tables if table.lines]
 
     def notes(self) -> list[str]:
-        """What was measured and how, and what is missing."""
+        """Return notes on the measured models and costs, the method, and missing figures."""
         first = self._found[0]["identity"]
         shared = first["settings"]
         clock = "CPU time" if first["device"] == "cpu" else "elapsed time"
@@ -264,7 +264,7 @@ class Report:
             for phase in PHASES:
                 if phase not in reasons and row[f"{phase}_speed"] is None:
                     missing.append(f"{name}: {phase} was timed without the Transformer, beside which it failed")
-            if row["length"] == self._lengths[0]:  # without what all models share, and options that are off
+            if row["length"] == self._lengths[0]:  # without the shared parameters and options that are off
                 hyper = {
                     key: value for key, value in entry["identity"]["hyper"].items() if key not in SHARED_PARAMETERS
                 }
@@ -279,7 +279,7 @@ class Report:
         return [*notes, *missing, *settings, *active]
 
     def _ratios(self, model: str, length: int, other: str = BASELINE) -> dict[str, float | None]:
-        """Ratios of a model to another one at the same length; None for figures that were not measured."""
+        """Return the ratios of a model to another model at the same length; None for figures that were not measured."""
         one, base = (self._rows.get((name, length)) for name in (model, other))
         return ratios(one, base) if one and base else dict.fromkeys(RATIOS)
 

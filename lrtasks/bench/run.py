@@ -27,7 +27,7 @@ from lrtasks.models.factory import is_registered, model_label, model_parameter_n
 
 
 def all_models() -> list[str]:
-    """The registered models, and the baseline with its attention unfused."""
+    """Return the names of the registered models and of the baseline with unfused attention, sorted."""
     return sorted([*models.names(), UNFUSED])
 
 
@@ -38,15 +38,15 @@ def make_cases(
     device: str = "cpu",
     hyper: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Case]:
-    """Every model at every length, short lengths first, the Transformer first at each length, even if not asked for.
+    """Return a case for every model and length, sorted by length. The Transformer is added; it is first at each length.
 
     Args:
-        names: models, as :func:`all_models` lists them, and addresses of the user's own.
+        names: models, as :func:`all_models` lists them, and addresses of the user's own models.
         lengths: positions of the sequence.
         settings: shared settings.
         device: ``"cpu"`` or ``"cuda"``.
         hyper: hyper-parameters that differ from a model's defaults, by the model's label; ``transformer-unfused`` has
-            those of ``transformer``; ``model`` stands for the only model of the user's.
+            those of ``transformer``; ``model`` stands for the user's own model if there is exactly one.
 
     Raises:
         UsageError: for an unknown model or hyper-parameter, or a value or length out of range.
@@ -76,12 +76,12 @@ def make_cases(
             _ = case.factory  # raises
         else:
             with torch.device("meta"):
-                case.build()  # settings that the user's own class does not take are reported now
+                case.build()  # report now settings that the user's own class does not take
     return [Case(name, length, settings, device, hyper) for length in lengths for name in ordered]
 
 
 def run_bench(cases: Sequence[Case], out: Path, *, time_limit: float = 600.0) -> Iterator[dict[str, Any]]:
-    """Measure all cases, one process at a time; a case that fails is recorded with the reason and stops no other.
+    """Measure all cases, one process at a time; a failed case is recorded with the reason and does not stop others.
 
     A finished measurement of the same settings, code and device is not repeated, even if it failed.
 
@@ -128,13 +128,13 @@ def _measure(case: Case, time_limit: float, baseline: Mapping[str, Any]) -> dict
     for phase in PHASES:
         paired = "reason" not in baseline.get(phase, {})
         found[phase] = apart(cost, case, phase, paired)
-        if paired and "reason" in found[phase]:  # what fails together with the Transformer may succeed without it
+        if paired and "reason" in found[phase]:  # a model that fails together with the Transformer may succeed alone
             found[phase] = apart(cost, case, phase, False)
     return found
 
 
 def identity(case: Case) -> dict[str, Any]:
-    """All that decides what is measured, JSON-ready."""
+    """Return everything that determines a measurement, JSON-ready."""
     factory = case.factory
     return {
         "model": model_label(case.model),
@@ -151,7 +151,7 @@ def identity(case: Case) -> dict[str, Any]:
 
 
 def file_of(case: Case, out: Path) -> Path:
-    """The file of a case's measurement: another one for another identity."""
+    """Return the file of a case's measurement. Each identity has its own file."""
     text = json.dumps(identity(case), sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     readable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in model_label(case.model))
@@ -160,7 +160,7 @@ def file_of(case: Case, out: Path) -> Path:
 
 @cache
 def source_digest() -> str:
-    """Digest of the code that costs depend on: all built-in models, the optimiser and the measuring module."""
+    """Return a digest of the code that costs depend on: all built-in models, the optimiser and the measuring module."""
     built_in = Path(inspect.getfile(models)).parent.rglob("*.py")
     digest = hashlib.blake2b(digest_size=8)
     for file in sorted({*built_in, Path(inspect.getfile(optimiser)), Path(inspect.getfile(measuring))}):

@@ -1,4 +1,4 @@
-"""Conformance checks for tasks and models, ours and other people's; they report problems in words."""
+"""Conformance checks for tasks and models of this package and of others; they return problems as sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 
 LENGTH = 61
-"""Not a multiple of any chunk."""
+"""Sequence length of the checked inputs; not a multiple of any chunk length."""
 SPECS = {
     "signals": (Spec("real", LENGTH, 3), Spec("real", LENGTH, 2)),
     "tokens": (Spec("token", LENGTH, 7), Spec("token", LENGTH, 5)),
@@ -27,7 +27,8 @@ SPECS = {
 def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[str]:
     """Run checks and collect the problems that they return, yield or raise, one line each.
 
-    A :class:`UsageError` ends the check. Any other exception is a problem too, since checks call other people's code.
+    A :class:`UsageError` ends its check, but not the other checks. Any other exception is a problem too, since checks
+    call code of other packages.
     """
     found: list[str] = []
     for check in checks:
@@ -41,19 +42,19 @@ def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[st
 
 
 def check_registered(name: str, *, preset: str = "small", settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Check the task or model called ``name``, and that all of its presets are valid: the work of ``lrtasks check``.
+    """Check a task or a model and all of its presets, as ``lrtasks check`` does.
 
-    A model is checked causal and bidirectional on signals and tokens, with targets for every position, for the last
-    ones and for the whole sequence.
+    A model is checked in causal and in bidirectional form, on signals and on tokens, with targets for every position,
+    for the last positions and for the whole sequence.
 
     Args:
-        name: a registered name or an address; the task's, if there is also a model of that name.
+        name: a registered name or an address; if a task and a model have the same name, the task is checked.
         preset: the preset that gives its parameters.
         settings: parameters that override the preset's.
 
     Returns:
-        ``kind`` (``"task"`` or ``"model"``), ``name``, ``problems``, one entry each, and ``refused``: the cases that
-        were not checked, by the reason that the model gives for not being built.
+        ``kind`` (``"task"`` or ``"model"``), ``name``, ``problems`` (one entry each) and ``refused``: the cases that
+        were not checked because the model cannot be built for them, listed by the model's reason.
 
     Raises:
         UsageError: for an unknown name or preset, settings that are refused, or a package that cannot be used.
@@ -67,7 +68,7 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
     from lrtasks.run_config import RunConfig, require_preset
 
     class AnyTask(generators.Task):
-        """A task that has no presets of its own and none in any model."""
+        """A task without presets, and for which no model has presets."""
 
         name = "any task"
 

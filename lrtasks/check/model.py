@@ -1,4 +1,4 @@
-"""Check that a model keeps the contract that the evaluation loop, and the reader of a score, rely on."""
+"""Check that a model keeps the contract on which the evaluation loop and the reader of a score rely."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from lrtasks.spec import Spec
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 """Largest difference that counts as rounding, relative to the largest output."""
 STEP_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-8}
-"""The same between streaming and parallel form, which add in different orders over many positions."""
+"""The same for the streaming form against the parallel form: they sum over many positions in different orders."""
 ROWS = 3
 CUTS = 16
-"""Positions at which causality is tried."""
+"""Number of positions at which causality is checked."""
 STEPS, ALL_STEPS = 128, 1024
-"""The largest number of positions that are streamed: if the target is as long as the input, and if it is shorter."""
+"""Largest number of streamed positions: if the target is as long as the input, and if the target is shorter."""
 
 
 def check_model(
@@ -57,17 +57,17 @@ def check_model(
     unchanged. In evaluation mode:
 
     * the same input gives the same output, and a row's output does not depend on the other rows or on their number;
-    * if ``causal``, outputs up to position t do not change when inputs after t change (tried at 16 positions);
+    * if ``causal``, outputs up to position t do not change when inputs after t change (checked at 16 positions);
     * if ``forward`` takes a ``mask``, no output at a valid position depends on padding;
     * ``initial_state`` and ``step``, if offered, give the outputs of ``forward`` (over at most 128 positions, or 1024
       where the target is shorter than the input);
-    * a model that is built again and loads the state of the first gives its outputs (not tried on a built module).
+    * a second model that loads the state of the first gives the same outputs (not checked for a module already built).
 
-    A training step, extra losses included, gives every trainable parameter a finite gradient, and not only zeros.
+    A training step, with extra losses, gives every trainable parameter a finite gradient; some gradient is not zero.
     ``parameter_options``, ``extra_losses`` and ``diagnostics``, if offered, have the form that
-    :class:`lrtasks.models.Block` describes. Output o stands at input position ``input.length - target.length + o``, so
-    only a target as long as the input shows all positions of a model. Nothing outside changes: a module is checked on a
-    copy, and the states of random generators are restored.
+    :class:`lrtasks.models.Block` describes. Output o belongs to input position ``input.length - target.length + o``, so
+    only a target as long as the input checks all positions of a model. The check has no side effects: it copies a
+    module, and restores the states of random generators.
 
     Args:
         model: name of a registered model, a module, or a factory called as ``factory(input, target, **hyper)``, with
@@ -78,11 +78,11 @@ def check_model(
         dtype: ``torch.float32`` (differences up to 1e-5 of the largest output are rounding) or ``torch.float64``
             (1e-10); the model is converted to it.
         unused: qualified names of parameters that need no gradient.
-        seed: of the inputs, and of the initialisation if the model is built here.
+        seed: seed of the inputs, and of the initialisation if the model is built here.
         hyper: hyper-parameters of a registered model or a factory.
 
     Raises:
-        UsageError: naming all problems, by how much and where; or for wrong arguments.
+        UsageError: if there are problems, with the size and position of each; or for wrong arguments.
     """
     problems = model_problems(
         model, input=input, target=target, causal=causal, dtype=dtype, unused=unused, seed=seed, **hyper
@@ -103,7 +103,7 @@ def model_problems(
     seed: int = 0,
     **hyper: Any,
 ) -> list[str]:
-    """The problems that :func:`check_model` reports, one entry each; empty if the model keeps its contract.
+    """Return the problems that :func:`check_model` reports, one entry each; empty if the model keeps its contract.
 
     Raises:
         UsageError: for wrong arguments.
@@ -136,7 +136,7 @@ def model_problems(
 def _factory(
     model: ModelLike, input: Spec, target: Spec, causal: bool, hyper: dict[str, Any]
 ) -> Callable[[], nn.Module]:
-    """A function that builds the model anew at each call, or copies a module that is built already."""
+    """Return a function that builds the model anew at each call, or returns a copy of a module already built."""
     if not isinstance(model, nn.Module):
         factory = model_factory(model, hyper)
         return lambda: factory.build(input, target, causal)
@@ -153,9 +153,9 @@ def _factory(
 
 
 def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """``model`` in ``dtype``; complex values, which ``Module.to`` would make real, take its complex type.
+    """Convert ``model`` to ``dtype``, and complex values to the matching complex type (``Module.to`` makes them real).
 
-    Values of another type than the default stay: the model chose it.
+    Values of any type other than float32 and complex64 stay unchanged, since the model chose that type.
     """
     for value in (*model.parameters(), *model.buffers()):
         if value.dtype in (torch.float32, torch.complex64):
@@ -165,7 +165,7 @@ def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 @torch.no_grad()
 def _move_from_zero(model: nn.Module) -> None:
-    """Fill parameters that are zero everywhere: a head or a gate that starts at zero would hide what is behind it."""
+    """Fill parameters that are zero everywhere: a head or a gate that starts at zero would hide errors elsewhere."""
     for parameter in model.parameters():
         if parameter.requires_grad and not parameter.any():
             size = 0.05 + 0.1 * torch.rand(parameter.shape)
@@ -209,7 +209,7 @@ class _Probe:
         return torch.randn(shape, dtype=self.dtype).to(self.device)
 
     def outputs(self, x: Tensor, when: str = "", *, training: bool = False, **arguments: Tensor) -> Tensor:
-        """Outputs of the model, in evaluation mode unless ``training``, which must be of the right form and finite."""
+        """Return the outputs of the model, in evaluation mode unless ``training``, after a check of their form."""
         before = x.clone()
         try:
             with torch.set_grad_enabled(training):
@@ -243,9 +243,10 @@ class _Probe:
         scale: Tensor | None = None,
         tolerance: Mapping[torch.dtype, float] = TOLERANCE,
     ) -> None:
-        """Raise a problem, ``what ... hint``, if outputs ``(rows, target.length, target.width)`` differ.
+        """Raise the problem ``what ... hint`` if two outputs ``(rows, target.length, target.width)`` differ.
 
-        Only those at ``where`` are compared; differences are relative to ``scale``, by default their largest value.
+        Only entries at ``where`` are compared. Differences are relative to ``scale``, by default the largest absolute
+        value of ``expected``.
         """
         if where is not None:
             expected, found = torch.where(where, expected, 0), torch.where(where, found, 0)
@@ -259,12 +260,12 @@ class _Probe:
 
 
 def _place(where: Tensor, position: str = "position") -> str:
-    """The first true entry, in words: ``row 0, position 3, channel 1``."""
+    """Describe the position of the first true entry, as in ``row 0, position 3, channel 1``."""
     words = ("row", position, "channel")
     return ", ".join(f"{word} {i}" for word, i in zip(words, where.nonzero()[0].tolist(), strict=False))
 
 
-# In evaluation mode.
+# Checks in evaluation mode.
 
 
 def _output(probe: _Probe) -> None:
@@ -276,7 +277,7 @@ def _output(probe: _Probe) -> None:
 
 
 def _rows(probe: _Probe) -> None:
-    """A row's output depends on nothing but that row."""
+    """Check that a row's output depends only on that row."""
     expected, others = probe.outputs(probe.x), probe.draw(ROWS)
     others[1] = probe.x[1]
     second = torch.arange(ROWS, device=probe.device)[:, None, None] == 1
@@ -287,15 +288,15 @@ def _rows(probe: _Probe) -> None:
 
 
 def _causality(probe: _Probe) -> None:
-    """Outputs up to t stay when inputs after t change; each t is one row of a batch."""
+    """Check that outputs up to t stay the same when inputs after t change. Each t is one row of a batch."""
     length, x = probe.input.length, probe.x
     first = length - probe.target.length
     if probe.target.pooled or first >= length - 1:
-        return  # only the last output can be seen, which may depend on everything
+        return  # there is only the last output, which may depend on all inputs
     cuts = sorted(set(torch.linspace(first, length - 2, CUTS).round().int().tolist()))
     rows, other = x[:1].repeat(len(cuts), *(1,) * (x.dim() - 1)), probe.draw(len(cuts))
     if probe.input.kind == "token" and probe.input.width > 1:
-        other = (rows + 1 + other % (probe.input.width - 1)) % probe.input.width  # surely another token
+        other = (rows + 1 + other % (probe.input.width - 1)) % probe.input.width  # always another token
     for row, cut in enumerate(cuts):
         rows[row, cut + 1 :] = other[row, cut + 1 :]
     expected, found = probe.outputs(x)[:1], probe.outputs(rows)
@@ -312,7 +313,7 @@ def _causality(probe: _Probe) -> None:
 
 
 def _mask(probe: _Probe) -> None:
-    """Values at padding change no output at a valid position."""
+    """Check that values at padding change no output at a valid position."""
     length = probe.input.length
     if length < 2 or not takes_mask(probe.model):
         return
@@ -332,7 +333,7 @@ def _mask(probe: _Probe) -> None:
 
 
 def _step(probe: _Probe) -> None:
-    """One position at a time gives what the whole sequence gives."""
+    """Check that streaming, one position at a time, gives the same outputs as the whole sequence."""
     model: Any = probe.model.eval()
     has = [name for name in ("initial_state", "step") if callable(getattr(model, name, None))]
     if len(has) == 1:
@@ -350,7 +351,7 @@ def _step(probe: _Probe) -> None:
                 y, state = model.step(probe.x[:, t], state)
                 outputs.append(y)
     except UsageError:
-        return  # the model says itself that it has no streaming form
+        return  # the model reports that it has no streaming form
     except Exception as error:
         raise UsageError(f"step fails at position {len(outputs)}: {in_one_line(error)}") from None
     expected = probe.outputs(probe.x)
@@ -365,11 +366,11 @@ def _step(probe: _Probe) -> None:
     probe.compare(expected, streamed, what, tolerance=STEP_TOLERANCE)
 
 
-# In training mode.
+# Checks in training mode.
 
 
 def _options_losses_and_diagnostics(probe: _Probe) -> Iterator[str]:
-    """Options of parameters, extra losses and diagnostics have the form that training reads."""
+    """Check that options of parameters, extra losses and diagnostics have the form that training reads."""
     probe.outputs(probe.x, " in training mode", training=True)
     parameter_options(probe.model)
     extra_losses(probe.model, probe.device)
@@ -382,7 +383,7 @@ def _options_losses_and_diagnostics(probe: _Probe) -> Iterator[str]:
 
 
 def _gradients(probe: _Probe) -> Iterator[str]:
-    """A training step reaches the parameters, with finite gradients."""
+    """Check that a training step gives the parameters finite gradients."""
     wanting = {name: value for name, value in probe.model.named_parameters() if value.requires_grad}
     if not wanting:
         raise UsageError("it has no parameters to train")
@@ -408,7 +409,7 @@ def _gradients(probe: _Probe) -> Iterator[str]:
 
 
 def _reload(probe: _Probe) -> None:
-    """The state of one model, loaded into another with other random numbers, gives the same outputs."""
+    """Check that a model built from other random numbers gives the same outputs after loading the stored state."""
     expected, state = probe.outputs(probe.x), probe.model.state_dict()
     probe.model = _converted(probe.factory(), probe.dtype)
     try:

@@ -26,7 +26,7 @@ from lrtasks.registry import malformed
 from lrtasks.spec import IGNORED, Batch, Sample, Spec, misfit
 
 OVERLAP_SAMPLES = 64
-"""Training and test samples that are compared: enough to find a pool of up to about 90 samples."""
+"""Number of training and of test samples to compare; enough to detect a common pool of up to about 90 samples."""
 
 
 def check_task(task: Task | type[Task] | str, *, samples: int = 8, seed: int = 0) -> None:
@@ -36,7 +36,7 @@ def check_task(task: Task | type[Task] | str, *, samples: int = 8, seed: int = 0
     depends on the task, seed, split and i only (not on order, batch size, repeats, earlier calls, global random numbers
     or the process); that seeds, splits and samples differ; that a vectorised ``samples`` equals ``sample``; baselines,
     slices, pictures and further tests. One batch is made in a second interpreter with another hash seed, which must not
-    import torch.
+    import torch, tensorflow or jax.
 
     Args:
         task: an instance that makes small samples; or a class or a registered name, checked at its defaults.
@@ -44,7 +44,7 @@ def check_task(task: Task | type[Task] | str, *, samples: int = 8, seed: int = 0
         seed: seed of the samples.
 
     Raises:
-        UsageError: naming all problems; or for wrong arguments.
+        UsageError: if there are problems, naming all of them; or for wrong arguments.
     """
     task = _instance(task)
     problems = task_problems(task, samples=samples, seed=seed)
@@ -54,7 +54,7 @@ def check_task(task: Task | type[Task] | str, *, samples: int = 8, seed: int = 0
 
 
 def task_problems(task: Task, *, samples: int = 8, seed: int = 0) -> list[str]:
-    """The problems that :func:`check_task` reports, one entry each; empty if the task keeps its contract.
+    """Return the problems that :func:`check_task` reports, one entry each; empty if the task keeps its contract.
 
     Raises:
         UsageError: for fewer than 2 samples.
@@ -70,7 +70,7 @@ def task_problems(task: Task, *, samples: int = 8, seed: int = 0) -> list[str]:
 
 
 def batch_digest(batch: Batch, decimals: int | None = None) -> str:
-    """Hash of everything in a batch, 128 bits; real values are first rounded to ``decimals`` if that is given."""
+    """Return a 128-bit hash of everything in a batch. If ``decimals`` is given, round real values to it first."""
     state = hashlib.blake2b(digest_size=16)
     for array in (batch.x, batch.y, batch.mask):
         if array is not None and array.dtype.kind == "f" and decimals is not None:
@@ -93,18 +93,18 @@ def _instance(task: Any) -> Task:
 
 
 class _Probe(NamedTuple):
-    """The task, and which samples of it the checks draw."""
+    """The task, and the number and seed of the samples that the checks draw."""
 
     task: Task
     samples: int
     seed: int
 
     def batch(self, indices: Sequence[int] | None = None, split: Split = "train") -> Batch:
-        """Samples of the task; the first :attr:`samples` of them without ``indices``."""
+        """Return the samples at ``indices``, by default the first :attr:`samples`."""
         return self.task.batch(range(self.samples) if indices is None else indices, self.seed, split)
 
     def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call code of the task's; an exception becomes ``what raised KeyError: 'x' (line 41 of parity.py)``."""
+        """Call the task's code; report an exception as ``what raised KeyError: 'x' (line 41 of parity.py)``."""
         try:
             return function(*arguments)
         except Exception as error:
@@ -114,7 +114,7 @@ class _Probe(NamedTuple):
             raise UsageError(f"{what} raised {in_one_line(error)}{where}") from None
 
 
-# Before samples are drawn: name, parameters, specs, loss, metric, version.
+# Checks before samples are drawn: name, parameters, specs, loss, metric, version.
 
 
 def _declaration(probe: _Probe) -> Iterator[str]:
@@ -150,11 +150,11 @@ def _declaration(probe: _Probe) -> Iterator[str]:
         yield f"parameters() does not rebuild the task: {task.parameters()!r}"
 
 
-# Shapes, dtypes and ranges of what the task draws.
+# Checks of the shapes, dtypes and ranges of samples and batches.
 
 
 def _samples(probe: _Probe) -> Iterator[str]:
-    """Samples one by one, up to the first that is wrong."""
+    """Check samples one by one, up to the first wrong sample."""
     task, count, seed = probe
     if type(task).sample is Task.sample:
         raise UsageError("sample() is missing: write sample(self, rng), which returns a lrtasks.generators.Sample")
@@ -189,13 +189,13 @@ def _sample_problems(task: Task, sample: Any) -> Iterator[str]:
 
 
 def _mask_problems(task: Task, mask: np.ndarray, y: np.ndarray) -> Iterator[str]:
-    """A mask is True somewhere, pads where models expect padding, and no label stands at padding."""
+    """Check that a mask is True somewhere, pads where models expect padding, and that no label is at padding."""
     target = task.target
     if not mask.any():
         yield "mask is False at every position"
     at_target = mask[task.input.length - target.length :]
     if target.pooled:
-        return  # padding may stand on either side
+        return  # padding may be on either side
     if target.kind == "token":
         labelled = ~at_target & (y != IGNORED)
         if labelled.any():
@@ -209,7 +209,7 @@ def _mask_problems(task: Task, mask: np.ndarray, y: np.ndarray) -> Iterator[str]
 
 
 def _differences(first: Sample, sample: Sample) -> Iterator[str]:
-    """What only one of two samples has."""
+    """Report a mask or ``meta`` names that only one of two samples has."""
     if (first.mask is None) != (sample.mask is None):
         yield "either all samples have a mask or none, found both (give np.ones(length, bool) where nothing is padded)"
     names, others = (None if meta is None else sorted(meta) for meta in (first.meta, sample.meta))
@@ -218,7 +218,7 @@ def _differences(first: Sample, sample: Sample) -> Iterator[str]:
 
 
 def _batches(probe: _Probe) -> Iterator[str]:
-    """Each split can be scored. That batches hold the samples is checked later."""
+    """Check that batches of each split have the right form and can be scored. A later check compares their samples."""
     input, target = probe.task.input, probe.task.target
     for split in SPLITS:
         batch: Batch = probe.call(f"batch() of split {split!r}", probe.batch, None, split)
@@ -234,11 +234,11 @@ def _batches(probe: _Probe) -> Iterator[str]:
             yield f"y is constant in split {split!r} ({batch.y.flat[0]:g} everywhere), so R2 is undefined"
 
 
-# What samples depend on, and which samples differ.
+# Checks that samples depend only on task, seed, split and index, and that different samples differ.
 
 
 def _independence(probe: _Probe) -> Iterator[str]:
-    """A sample is the same in every batch and in every call."""
+    """Check that a sample is the same in every batch and in every call."""
     task, count, seed = probe
     batch = probe.batch()
     expected = batch_digest(batch)
@@ -265,7 +265,7 @@ def _independence(probe: _Probe) -> Iterator[str]:
 
 
 def _streams(probe: _Probe) -> Iterator[str]:
-    """Samples, seeds, splits and attempts differ from each other."""
+    """Check that different samples, seeds, splits and attempts give different inputs."""
     task, count, seed = probe
     indices, batch = range(count), probe.batch()
     if (batch.x == batch.x[0]).all():
@@ -308,7 +308,7 @@ print(json.dumps([digest, heavy]), file=out)
 
 
 def _process(probe: _Probe) -> Iterator[str]:
-    """A worker process makes the same batch, and imports no deep-learning framework to do so."""
+    """Check that a worker process makes the same batch without importing a deep-learning framework."""
     if type(probe.task).__module__ == "__main__":
         warnings.warn(
             f"{type(probe.task).__name__} is defined in __main__, which other processes cannot import: put it into a"
@@ -343,18 +343,18 @@ def _process(probe: _Probe) -> Iterator[str]:
         )
 
 
-# Baselines, slices, text and pictures.
+# Checks of baselines, slices, text, pictures and further tests.
 
 
 def _tests(probe: _Probe) -> Iterator[str]:
-    """The further tests are tasks for the same models."""
+    """Check that the further tests are tasks for the same models."""
     probe.call("tests()", probe.task.tests)
     probe.task.checked_tests()
     yield from ()
 
 
 def _baselines(probe: _Probe) -> Iterator[str]:
-    """Baselines can be fitted and predict, without looking at the targets."""
+    """Check that baselines can be fitted, and that they predict without looking at the targets."""
     baselines: object = probe.call("baselines()", probe.task.baselines)
     if not isinstance(baselines, Mapping):
         raise UsageError(
@@ -385,7 +385,7 @@ def _baseline_problems(probe: _Probe, title: str, baseline: Any) -> Iterator[str
 
 
 def _slices(probe: _Probe) -> Iterator[str]:
-    """Breakdowns label the elements of ``y``."""
+    """Check that breakdowns label the elements of ``y``."""
     batch = probe.batch()
     slices: object = probe.call("slices()", probe.task.slices, batch)
     if not isinstance(slices, Mapping):
@@ -409,7 +409,7 @@ def _broadcasts(array: np.ndarray, shape: tuple[int, ...]) -> bool:
 
 
 def _views(probe: _Probe) -> Iterator[str]:
-    """Text, fingerprint and picture have the right form, or are None."""
+    """Check that text, fingerprint and picture have the right form, or are None."""
     task, batch = probe.task, probe.batch()
     for method, kind, wanted in (("text", str, "a text"), ("fingerprint", bytes, "bytes")):
         found: object = probe.call(f"{method}()", getattr(task, method), batch, probe.samples - 1)

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Heavy packages are imported inside the commands."""
+"""The command line: parse arguments, run a command, report errors. Commands import heavy packages themselves."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from lrtasks import __version__
 from lrtasks.errors import UsageError, in_one_line, suggestion
 from lrtasks.machine import set_process_defaults
 
-# typer's own errors have this base; newer versions of typer carry their own click, older ones import it
+# the base class of typer's own errors; newer versions of typer contain a copy of click, older ones import click
 _CommandLineError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 PACKAGE = Path(__file__).parents[1]
 
 _SINGLE_DASH = re.compile(r"-[a-np-zA-Z][\w-]+(=.*)?")
-"""A long option with one dash; it would be read as several short ones, of which h prints the help."""
+"""A long option with one dash. Typer would read it as several short options, and the letter h prints the help."""
 
 INTERRUPTED = 130
-"""Newer versions of typer return this instead of raising KeyboardInterrupt."""
+"""Exit code that newer versions of typer return instead of raising KeyboardInterrupt."""
 
 _python_format = warnings.formatwarning
 
@@ -57,13 +57,13 @@ COMMANDS = {
     },
     "Data": {"generate": "data:generate", "data": "data:app"},
 }
-"""The module and function of each command, in panels of ``--help``."""
+"""The module and function of each command, grouped by the panels of ``--help``."""
 TAKE_PARAMETERS = ("preview", "check", "eval", "suite", "sweep", "profile", "generate")
 """Commands that take parameters as options."""
 
 
 def make_app(words: Sequence[str] = ()) -> typer.Typer:
-    """The command line for ``words``: only the command that they name is imported; all, if they name none."""
+    """Return the command line for ``words``. Import only the command that they name, or all if they name none."""
     app = typer.Typer(
         name="lrtasks",
         help="The diagnostic gym for long-range sequence models.",
@@ -106,14 +106,14 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line: exit code 0 done, 2 a user's mistake, 1 anything else; errors take one line."""
+    """Run the command line. Exit with code 0 on success, 2 for a user's mistake, else 1. Print errors on one line."""
     debug = "--debug" in sys.argv[1:]
     set_process_defaults()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif hasattr(getattr(sys, name), "reconfigure"):
-            getattr(sys, name).reconfigure(errors="replace")  # an output that is not UTF-8 gets "?", no traceback
+            getattr(sys, name).reconfigure(errors="replace")  # an output that is not UTF-8 gets "?"
     warnings.formatwarning = _formatted
     try:
         for word in filter(_SINGLE_DASH.fullmatch, sys.argv[1:]):
@@ -129,7 +129,7 @@ def main() -> None:
         _fail(error.format_message() + _misspelt(error), 2, debug)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted; give the same command again to continue", 1, debug)
-    except BrokenPipeError:  # the reader went away, as `| head` does
+    except BrokenPipeError:  # the reader of the output has ended, as `| head` does
         _forget_output()
         sys.exit(1)
     except OSError as error:
@@ -145,13 +145,13 @@ def main() -> None:
 
 
 def _forget_output() -> None:
-    """Keep Python from writing the rest of standard output at its end: it cannot be written."""
+    """Discard the rest of standard output, which Python would try to write when it exits."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _system_error(error: OSError) -> str:
-    """A full disk, a folder that has vanished, a closed output: what failed, and on which file."""
+    """Describe a system error (a full disk, a missing folder, a closed output): the reason and the file."""
     file = f": {error.filename}" if error.filename else ""
     return f"{error.strerror or in_one_line(error)}{file}; what was finished before is kept"
 
@@ -159,14 +159,14 @@ def _system_error(error: OSError) -> str:
 def _formatted(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning of this package as one line, as its errors are; any other as Python formats it."""
+    """Format a warning of this package on one line, as its errors; format any other warning as Python does."""
     if category is UserWarning and Path(filename).is_relative_to(PACKAGE):
         return f"lrtasks: {message}\n"
     return _python_format(message, category, filename, lineno, line)
 
 
 def _misspelt(error: Any) -> str:
-    """A hint for a required option that is missing because it was misspelt."""
+    """Return a hint if a required option is missing because it was misspelt, else an empty string."""
     missing = getattr(error, "param", None)
     if type(error).__name__ != "MissingParameter" or missing is None:
         return ""
@@ -177,6 +177,6 @@ def _misspelt(error: Any) -> str:
 def _fail(message: str, code: int, debug: bool) -> None:
     if debug and message:
         traceback.print_exc()
-    if message:  # there is none where the help was shown instead
+    if message:  # the message is empty if the help was shown instead
         sys.stderr.write(f"lrtasks: {' '.join(message.split())}\n")
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""``lrtasks bench``: what models cost at growing length, beside a Transformer."""
+"""``lrtasks bench``: measure the cost of models at several sequence lengths, compared with a Transformer."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def bench(
     form: Annotated[str, format_option()] = "text",
     as_json: JsonFormat = False,
 ) -> None:
-    """Measure training step, inference, peak memory and streaming state, against a Transformer in the same run.
+    """Measure training step, inference, peak memory and streaming state, compared with a Transformer in the same run.
 
     Example: lrtasks bench --models mylayer.py:MyLayer,mamba2 --length 1024,4096
 
-    Finished measurements, failed ones too, are kept until their files are removed: repeat the command to go on after a
-    kill, or to print the tables again.
+    Finished measurements, also failed ones, are kept until you remove their files. Repeat the command to continue after
+    an interruption, or to print the tables again.
     """
     form = chosen_format(form, as_json)
     if show:

@@ -76,7 +76,7 @@ def generate(
 
 
 def default_folder(task: Task, samples: int, seed: int) -> str:
-    """``data/TASK-PARAMETERS-SAMPLES-seedSEED``, with the parameters that are not the defaults.
+    """Return ``data/TASK-PARAMETERS-SAMPLES-seedSEED``, with the parameters that differ from their defaults.
 
     >>> from lrtasks.generators import make
     >>> default_folder(make("shift", length=256), 1000, 0)
@@ -97,7 +97,7 @@ def _fractions(text: str) -> tuple[float, ...]:
 
 @app.command()
 def verify(path: Address, as_json: AsJson = False) -> int:
-    """Compare every file with the manifest and name all problems; exit code 1 if there are any.
+    """Compare every file with the manifest and print all problems; the exit code is 1 if there are any.
 
     Example: lrtasks data verify data/pathfinder64
     """
@@ -113,7 +113,7 @@ def verify(path: Address, as_json: AsJson = False) -> int:
 
 @app.command()
 def info(path: Address, as_json: AsJson = False) -> None:
-    """Print what a dataset is: task, parameters, seed, counts, format, size, versions.
+    """Print a dataset's task, parameters, seed, counts, format, size and versions.
 
     Example: lrtasks data info data/pathfinder64
     """

@@ -1,4 +1,4 @@
-"""A suite while it runs: a live table on a terminal, elsewhere one line per change."""
+"""Show a suite while it runs: as a live table on a terminal, elsewhere as one line per change."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Display:
             self._live.stop()
 
     def __call__(self, progress: SuiteProgress, number: int | None) -> None:
-        """Show that run ``number`` has changed, or the state at the start."""
+        """Show that run ``number`` has changed; ``None`` shows the state at the start."""
         self._progress = progress
         if self._live is None:
             sys.stderr.write(change_line(progress, number) + "\n")
@@ -74,9 +74,10 @@ class Display:
 
 
 def grid(progress: SuiteProgress, width: int, height: int) -> Table:
-    """Tasks × models: the mean score of the seeds that are done, or a symbol; cut to what a terminal has room for.
+    """Return a table of tasks × models, cut to the size of the terminal.
 
-    The models are the rows where more of the grid fits so.
+    A cell shows the mean score of the finished seeds, a status symbol, or both. Models become the rows if the terminal
+    then has room for more cells.
     """
     from rich.table import Table
 
@@ -106,7 +107,7 @@ def grid(progress: SuiteProgress, width: int, height: int) -> Table:
 
 
 def task_labels(runs: Sequence[RunConfig]) -> list[str]:
-    """The task of each run, with the settings of task and budget that are not the same in all runs."""
+    """Return a label for each run: its task, with the task and budget settings that differ between runs."""
     given = [{name: value for name, value in run.settings.items() if name[:5] != "model"} for run in runs]
     names = dict.fromkeys(name for settings in given for name in settings)
     varied = [name for name in names if len({repr(settings.get(name)) for settings in given}) > 1]
@@ -117,12 +118,12 @@ def task_labels(runs: Sequence[RunConfig]) -> list[str]:
 
 
 def _pieces(name: str) -> list[str]:
-    """A column's name in lines, broken at spaces and after hyphens."""
+    """Split a column's name into lines, at spaces and after hyphens."""
     return name.replace("-", "- ").split()
 
 
 def _fitting(rows: Sequence[str], columns: Sequence[str], width: int, height: int) -> tuple[int, int]:
-    """How many rows and columns of a grid fit; at least one of each."""
+    """Return how many rows and columns of a grid fit, at least one of each."""
     left, wide = width - max(map(len, rows)), 0
     while wide < len(columns):
         left -= 2 + max(CHARACTERS_PER_COLUMN, *map(len, _pieces(columns[wide])))
@@ -135,7 +136,7 @@ def _fitting(rows: Sequence[str], columns: Sequence[str], width: int, height: in
 
 
 def running_lines(progress: SuiteProgress) -> list[str]:
-    """One line for each run that goes on: time so far, step, and last validation score."""
+    """Return one line for each running run: elapsed time, step, and last validation score."""
     return [
         "  ".join([run.title(), clock(progress.elapsed(number)), *_reached(progress.folders[number])])
         for number, run in enumerate(progress.runs)
@@ -144,7 +145,7 @@ def running_lines(progress: SuiteProgress) -> list[str]:
 
 
 def change_line(progress: SuiteProgress, number: int | None) -> str:
-    """The new status of a run, and how many runs have which status."""
+    """Return a line with the new status of a run and the :func:`summary`; ``None`` gives the summary alone."""
     if number is None:
         return summary(progress)
     said = f"{progress.runs[number].title()}: {progress.statuses[number]}"
@@ -160,7 +161,7 @@ def change_line(progress: SuiteProgress, number: int | None) -> str:
 
 
 def summary(progress: SuiteProgress) -> str:
-    """How many runs have which status, and about how long the rest takes."""
+    """Return the number of runs with each status, and the estimated time left."""
     counts = progress.counts()
     parts = [", ".join(f"{count} {status}" for status, count in counts.items())]
     if {"running", "waiting"} & counts.keys():
@@ -185,7 +186,7 @@ def _cell(progress: SuiteProgress, numbers: Sequence[int]) -> str:
 
 
 def _reached(folder: Path) -> list[str]:
-    """Step and validation score of a run from its record, which is written at every evaluation."""
+    """Return step and validation score of a run from its record, which is written at every evaluation."""
     try:
         record = read_record(folder)
     except UsageError:

@@ -36,9 +36,9 @@ def list_names(
     group: Annotated[str | None, typer.Option(help="Only the tasks of this capability group, such as state.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List tasks by capability group, and models, with a sentence each.
+    """List tasks by capability group, and models, with one sentence about each.
 
-    Names of other packages that cannot be used are reported on standard error. Example: lrtasks list --group state
+    Unusable tasks and models of other packages are reported on standard error. Example: lrtasks list --group state
     """
     from lrtasks import generators, models
     from lrtasks.generators.base import GROUPS
@@ -82,7 +82,7 @@ def describe(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Describe a task, a model or the training budget: what it is, its papers, its parameters, its presets.
+    """Describe a task, a model or the training budget: a summary, papers, parameters and presets.
 
     Example: lrtasks describe budget
     """
@@ -140,7 +140,7 @@ def preview(
     made = generators.make(task, **{**generators.registry.get(task).preset_values(preset)[0], **given})
     path = out or Path(f"{made.name}.png")
     require_writable(path)
-    with redirect_stdout(sys.stderr):  # what the code of a task prints does not mix with the result
+    with redirect_stdout(sys.stderr):  # output of the task's code must not mix with the result
         style.save(drawn(made, samples=samples, seed=seed), path)
         text = made.text(made.batch(range(samples), seed), 0)
     if as_json:
@@ -160,13 +160,13 @@ def check(
     settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter of it.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check that a task or a model keeps its contract; print each problem on a line. Parameters are options.
+    """Check that a task or a model keeps its contract; print one problem per line. Parameters are options.
 
-    Exit code 1 if there is any problem. Example: lrtasks check mylayer.py:MyLayer
+    The exit code is 1 if there is any problem. Example: lrtasks check mylayer.py:MyLayer
     """
     from lrtasks.check import check_registered
 
-    with redirect_stdout(sys.stderr):  # what the checked code prints does not mix with the result
+    with redirect_stdout(sys.stderr):  # output of the checked code must not mix with the result
         found = check_registered(name, preset=preset, settings=given_settings(context, settings))
     problems = found["problems"]
     if as_json:
@@ -195,7 +195,7 @@ def _describe(kind: str, name: str, cls: Any) -> dict[str, Any]:
 
 
 def _size_at_small(name: str) -> dict[str, Any]:
-    """Parameters and streaming state of a model at its ``small`` preset on shift, or why there is no such model."""
+    """Return parameter count and streaming state of a model at preset ``small`` on shift, or why it cannot be built."""
     from lrtasks.generators.tasks.shift import Shift
     from lrtasks.models.base import Backbone, state_bytes
     from lrtasks.models.factory import model_factory, model_presets
@@ -207,7 +207,7 @@ def _size_at_small(name: str) -> dict[str, Any]:
         built = model_factory(name, hyper).build(task.input, task.target, True)
         count = sum(value.numel() for value in built.parameters())
         state = state_bytes(built) if isinstance(built, Backbone) else None
-    except Exception as error:  # a model of another package may be for tokens alone
+    except Exception as error:  # a model of another package may accept tokens only
         return {"task": task.identity(), "problem": f"{type(error).__name__}: {error}"}
     return {"task": task.identity(), "parameters": count, "state_bytes": state}
 

@@ -1,4 +1,4 @@
-"""Options of several commands, parameters as options (``--res 256``, ``--set NAME=VALUE``), and what commands print."""
+"""Options that commands share, parameters as options (``--res 256``, ``--set NAME=VALUE``), and printing of results."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ Command = Callable[..., Any]
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """Completion in the shell: names of models, with commas before."""
+    """Complete the name of a model in the shell, also after other names and a comma."""
     from lrtasks.models import names
 
     return _completed(incomplete, names())
 
 
 def complete_tasks(incomplete: str) -> list[str]:
-    """Completion in the shell: names of tasks, with commas before."""
+    """Complete the name of a task in the shell, also after other names and a comma."""
     from lrtasks.generators import names
 
     return _completed(incomplete, names())
 
 
 def complete_names(incomplete: str) -> list[str]:
-    """Completion in the shell: names of tasks and models."""
+    """Complete the name of a task or a model in the shell."""
     return complete_tasks(incomplete) + complete_models(incomplete)
 
 
@@ -76,7 +76,7 @@ def config_options(argument: str, panel: str, *classes: type[Config]) -> Callabl
     """Add an option to a command for each parameter of ``classes``; the help shows them in a panel of their own.
 
     Args:
-        argument: keyword argument through which the command gets the values that were given, by name.
+        argument: keyword argument of the command that receives the given values by name.
         panel: title of the panel.
         classes: the classes with the parameters; a parameter that several classes have becomes one option.
     """
@@ -117,7 +117,7 @@ def _with_options(argument: str, options: Sequence[inspect.Parameter], read: Com
 
 
 def _declared(command: Command) -> list[inspect.Parameter]:
-    """The parameters of a function as keywords, with their types evaluated."""
+    """Return the parameters of a function as keyword-only parameters with evaluated types."""
     hints = typing.get_type_hints(command, include_extras=True)
     return [
         parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
@@ -148,7 +148,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def option_names(context: typer.Context) -> list[str]:
-    """Names of the options that the command itself declares, without dashes."""
+    """Return the names of the options that the command itself declares, without dashes."""
     return [name.lstrip("-") for option in context.command.params for name in option.opts if name.startswith("--")]
 
 
@@ -160,10 +160,10 @@ def parse_settings(
     Args:
         arguments: words that the command has no option for.
         assignments: values of ``--set``.
-        options: names of the command's flags, for a hint where one was misspelt.
+        options: names of the command's flags, for a hint if the user misspelt one.
 
     Raises:
-        UsageError: for a word that is neither, a missing value, or a name that has two values.
+        UsageError: for a word that has neither form, a missing value, or a name that has two values.
 
     >>> parse_settings(["--res", "256", "--variant=clean"], ["shifts=4"])
     {'res': 256, 'variant': 'clean', 'shifts': 4}
@@ -193,7 +193,7 @@ def add_once(settings: dict[str, Any], name: str, value: Any, owner: str = "") -
 def given_settings(
     context: typer.Context, settings: Iterable[str] | None, budget: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Fields of the budget, then the words that a command has no option for and those of ``--set``, by name."""
+    """Return settings by name: budget fields, options that the command does not declare, and ``--set`` values."""
     given = {f"budget.{name}": value for name, value in (budget or {}).items()}
     flags = [
         name.lstrip("-")
@@ -205,10 +205,10 @@ def given_settings(
 
 
 def task_parameters(context: typer.Context, task: str, settings: Iterable[str] | None) -> dict[str, Any]:
-    """The parameters of ``task`` among :func:`given_settings`.
+    """Return :func:`given_settings`; each of them must be a parameter of ``task``.
 
     Raises:
-        UsageError: for an unknown task, or a name that is no parameter of it.
+        UsageError: for an unknown task, or a name that is not a parameter of the task.
     """
     from lrtasks import generators
 
@@ -221,10 +221,10 @@ def task_parameters(context: typer.Context, task: str, settings: Iterable[str] |
 
 
 def require_names(models: str, tasks: str) -> tuple[list[str], list[str]]:
-    """Check names of models and tasks, with commas or ``all``, without loading torch; the names one by one.
+    """Check names of models and tasks (with commas, or ``all``) without loading torch; return them as two lists.
 
     Raises:
-        UsageError: for an unknown one; close names are suggested.
+        UsageError: for an unknown name; the message suggests close names.
     """
     from lrtasks import generators
     from lrtasks import models as registered
@@ -233,7 +233,7 @@ def require_names(models: str, tasks: str) -> tuple[list[str], list[str]]:
 
 
 def require_alone(context: typer.Context, name: str, why: str, allowed: Sequence[str]) -> None:
-    """Raise :class:`UsageError` if the option ``name`` stands beside one that is not ``allowed``; ``why`` is said."""
+    """Raise :class:`UsageError`, with the reason ``why``, if an option other than ``name`` and ``allowed`` is given."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if option.name not in (name, *allowed) and source is not None and source.name == "COMMANDLINE":
@@ -241,7 +241,7 @@ def require_alone(context: typer.Context, name: str, why: str, allowed: Sequence
 
 
 def worker_number(text: str) -> int | str:
-    """A number of workers; ``auto``, or a text that is no number, as it is."""
+    """Convert a number of workers to an int; return any other text, such as ``auto``, unchanged."""
     return int(text) if text.isdecimal() else text
 
 
@@ -249,12 +249,12 @@ FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
 
 
 def format_option(formats: Sequence[str] = FORMATS) -> Any:
-    """The option ``--format`` of a command that offers ``formats``."""
+    """Return the option ``--format`` of a command that offers ``formats``."""
     return typer.Option("--format", help=f"{', '.join(formats[:-1])} or {formats[-1]}.")
 
 
 def chosen_format(form: str, as_json: bool, formats: Sequence[str] = FORMATS) -> str:
-    """What ``--format`` says, one of ``formats``; ``--json`` takes precedence."""
+    """Return the format that ``--format`` gives, which must be in ``formats``; ``--json`` takes precedence."""
     if form not in formats:
         raise unknown("format", form, formats)
     return "json" if as_json else form
@@ -266,7 +266,7 @@ def print_tables(
     content: Callable[[], Any],
     out: Path | None = None,
 ) -> None:
-    """Print tables and notes, or ``content`` where ``form`` is ``csv`` or ``json``; into ``out`` if it is given."""
+    """Print tables and notes, or ``content`` if ``form`` is ``csv`` or ``json``; with ``out``, write that file."""
     from lrtasks.results.formats import render
 
     if form in ("csv", "json"):
@@ -280,7 +280,7 @@ def print_tables(
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal; ``None`` where standard output goes elsewhere."""
+    """Return the number of columns of the terminal; ``None`` if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -290,7 +290,7 @@ def print_json(content: Any) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file that the user named, and say so."""
+    """Write a file that the user named, and print its name."""
     from lrtasks.files import write_output
 
     write_output(path, content)
@@ -304,7 +304,7 @@ def require_writable(path: Path) -> None:
         raise UsageError(f"cannot write {path}: it is a folder")
     if not folder.is_dir():
         raise UsageError(f"cannot write {path}: there is no folder {folder}")
-    # a file is replaced, a pipe or a device is written into
+    # a file is replaced (its folder must be writable); a pipe or a device is written to
     replaced = path.is_file() or not path.exists()
     places = [*([path.resolve().parent] if replaced else []), *([path] if path.exists() else [])]
     if not all(os.access(place, os.W_OK) for place in places):

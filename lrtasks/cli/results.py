@@ -1,4 +1,4 @@
-"""``lrtasks table``, ``compare``, ``plot``, ``analyze`` and ``report``: what is made of run records."""
+"""``lrtasks table``, ``compare``, ``plot``, ``analyze`` and ``report``: show run records as tables and figures."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def table(
     out: OutFile = None,
     as_json: JsonFormat = False,
 ) -> None:
-    """Print scores, floors, the papers' figures and costs of all runs; several seeds as median and how many solved.
+    """Print scores, floors, the papers' scores and costs of all runs; for several seeds, median and number solved.
 
     Example: lrtasks table runs --format latex -o table.tex
     """
@@ -231,7 +231,7 @@ def report(
 
 
 def read_frame(folders: Sequence[Path]) -> pd.DataFrame:
-    """The frame of all runs below ``folders``; what cannot be read is named on standard error.
+    """Return the frame of all runs below ``folders``; report unreadable runs on standard error.
 
     Raises:
         UsageError: if there is no run.
@@ -244,7 +244,7 @@ def read_frame(folders: Sequence[Path]) -> pd.DataFrame:
 
 
 def read_published(folder: Path | None) -> pd.DataFrame:
-    """The frame of the published runs, or of another folder."""
+    """Return the frame of the runs in ``folder``, by default of the published runs."""
     from lrtasks.results.frame import published
 
     return read_frame([folder or published()])
@@ -256,7 +256,7 @@ def _left_out(problems: Sequence[str]) -> None:
 
 
 def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
-    """The runs whose model and task were chosen: names (of models also addresses) with commas, or ``all``."""
+    """Return the runs of the chosen models and tasks: names (or addresses of models) with commas, or ``all``."""
     for column, chosen in (("model", models), ("task", tasks)):
         if chosen == "all":
             continue

@@ -1,4 +1,4 @@
-"""``lrtasks eval``, and what all commands that train share: plan, carry out and print runs."""
+"""``lrtasks eval``, and the functions that all training commands share: plan, carry out and print runs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def evaluate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Run again even if the run is finished.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of run records, one per seed.")] = False,
 ) -> int:
-    """Train a model on a task, score it, and print the score beside baselines and the paper's figure.
+    """Train a model on a task, score it, and print the score with the baselines' scores and the paper's score.
 
     Every parameter of the task and the model is an option as well, such as --length 512 or --d-state 64; lrtasks
     describe NAME lists them. Example: lrtasks eval --model dlr --task shift --length 512 --steps 1000
@@ -113,10 +113,10 @@ def evaluate(
     if dry_run:
         return print_plan(configs, out, device=device, as_json=as_json)
     how |= {"workers": worker_number(workers), "out": out, "overwrite": overwrite}
-    with redirect_stdout(sys.stderr):  # what the code of a model prints does not mix with the result
+    with redirect_stdout(sys.stderr):  # output of the model's code must not mix with the result
         records = [run(config, **how) for config in configs]
     if os.environ.get("RANK", "0") != "0":
-        pass  # of several processes that torchrun started, the first one prints
+        pass  # torchrun starts several processes; only the first one prints
     elif as_json:
         print_records(records)
     else:
@@ -131,7 +131,7 @@ def evaluate(
 
 
 def suite_from_options(context: typer.Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
-    """The suite of the models and tasks that were chosen, whose names are checked before torch is loaded."""
+    """Return the suite of the chosen models and tasks. Their names are checked before torch is loaded."""
     require_names(chosen.get("models", "all"), chosen.get("tasks", "all"))
     from lrtasks.suite.expand import make_suite
 
@@ -185,7 +185,7 @@ def print_wanted(
 def run_wanted(
     wanted: Suite, out: Path, selected: Sequence[str], **how: Any
 ) -> tuple[Sequence[RunConfig], Sequence[RunRecord], Mapping[str, RunRecord]]:
-    """Run a suite with a display. Return what :func:`run_selected` returns; without a selection, for all runs."""
+    """Run a suite with a display. Return the same values as :func:`run_selected`, for all runs if none are selected."""
     from lrtasks.cli.display import Display
     from lrtasks.suite.run import run_suite
     from lrtasks.suite.select import run_selected
@@ -200,12 +200,12 @@ def run_wanted(
 
 
 def _unselected(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """The records without their ``selection``: the user asked for these runs directly."""
+    """Return the records without their ``selection``, since the user asked for these runs directly."""
     return [dataclasses.replace(record, selection={}) for record in records]
 
 
 def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
-    """The settings that are selected. Skipped runs are named on standard error first, one line for each reason.
+    """Return the settings to select. Before that, report skipped runs on standard error, grouped by reason.
 
     Raises:
         UsageError: if nothing is left to run, or a setting cannot be selected.
@@ -232,7 +232,7 @@ def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
 
 
 def say_unfinished(titles: Sequence[str], records: Sequence[RunRecord]) -> int:
-    """Name the runs that are not done on standard error; the exit code."""
+    """Report the runs that are not done on standard error. Return the exit code: 0 if all runs are done, else 1."""
     for title, record in zip(titles, records, strict=True):
         if record.status != "done":
             sys.stderr.write(f"lrtasks: {title}: {record.status}: {' '.join('; '.join(record.notes).split())}\n")
@@ -257,7 +257,7 @@ def print_runs(
 
 
 def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, as_json: bool) -> int:
-    """Print how many runs there are, and about how long they take; nothing is run."""
+    """Print the number of runs and an estimate of their time, without running them. Return the exit code 0."""
     from lrtasks.suite.estimate import make_plan
 
     plan = make_plan(runs, out, device=device)
@@ -269,9 +269,10 @@ def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, as_json: bo
 
 
 def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunRecord], solved: float) -> None:
-    """For each model, print the largest value of a varied setting at which all its runs solve the task.
+    """Print, for each model, the largest value of a varied setting at which all its runs solve the task.
 
-    A run solves it if its scaled score is at least ``solved``. If the values are not numbers, all such are listed.
+    A run solves the task if its scaled score is at least ``solved``. If the values are not numbers, print all values at
+    which the runs solve the task.
     """
     from lrtasks.metrics import scaled_score
 

@@ -46,11 +46,11 @@ BackendName = Annotated[
 TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which a run is stopped and recorded as failed.")]
 
 RATES = "3e-4,1e-3,3e-3"
-"""Learning rates among which validation chooses in a profile."""
+"""Learning rates that a profile tries. Validation chooses one of them."""
 ENDINGS = (".html", ".svg", ".pdf", ".png")
-"""What a profile is written as."""
+"""File formats of a profile."""
 DRAWN = 3
-"""Number of published profiles, the nearest ones, that are drawn beside the model's."""
+"""Number of published profiles, the nearest ones, that are drawn with the model's profile."""
 
 
 backend_options = config_options("options", "Where the runs go", *map(backends.backend_class, backends.BACKENDS))
@@ -73,7 +73,7 @@ def how_options(
     trackers: Trackers = None,
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """The options that ``suite`` and ``sweep`` share: the settings ``given``, and what :func:`carry_out` takes."""
+    """Read the options of ``suite`` and ``sweep``: return the settings ``given`` and arguments of :func:`carry_out`."""
     return {
         "given": given_settings(context, settings, budget),
         "backend": backends.make_backend(backend, options),
@@ -105,11 +105,11 @@ def suite(
     preset: Annotated[str | None, typer.Option(help="Preset of every run (default: small).")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds, counted from 0 (default: 1).")] = None,
 ) -> int:
-    """Run every task × every model; finished runs are not repeated, and one that fails does not stop the rest.
+    """Run every task × every model; finished runs are not repeated, and a failed run does not stop the others.
 
     Models and tasks of your own are named FILE.py:NAME or package.module:NAME. Any parameter of a task or a model is
-    also an option, for every run. An option with commas varies. Example: lrtasks suite --models dlr,attention --tasks
-    shift --lr 1e-3,3e-3 --seeds 3
+    also an option, for every run. An option with commas varies: each of its values makes runs of its own. Example:
+    lrtasks suite --models dlr,attention --tasks shift --lr 1e-3,3e-3 --seeds 3
     """
     chosen = {"models": models, "tasks": tasks, "preset": preset, "seeds": seeds}
     chosen = {name: value for name, value in chosen.items() if value is not None}
@@ -141,9 +141,10 @@ def sweep(
     """Run models on one task over a grid, and print the largest value of each varied option that a model solves.
 
     For the option length, this value is the trainable length. A second table shows the scores on further tests and the
-    generalisation length, which is that of a model trained once.
+    generalisation length: the greatest length to which a model that was trained once generalises.
 
-    An option with commas varies. Example: lrtasks sweep --task shift --models dlr,attention --length 1024,4096,16384
+    An option with commas varies: each of its values makes runs of its own. Example: lrtasks sweep --task shift --models
+    dlr,attention --length 1024,4096,16384
     """
     if len(require_names(models, task)[1]) > 1:
         raise UsageError(f"sweep takes one task, found {task}; several: lrtasks suite --models {models} --tasks {task}")
@@ -179,7 +180,7 @@ def profile(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a .html, .svg, .pdf or .png file.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say what a model can do: scaled score, solved seeds, generalisation length and cost of each capability group.
+    """Profile a model: scaled score, solved seeds, generalisation length and cost of each capability group.
 
     The model runs on every instance of the fingerprint. Validation chooses one of three learning rates. Finished runs
     are not repeated. On this machine, two runs execute in parallel; --jobs changes this. Example: lrtasks profile

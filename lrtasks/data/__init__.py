@@ -1,4 +1,4 @@
-"""Stored datasets: write them, check them, read them.
+"""Stored datasets: write, check and read them.
 
 manifest = lrtasks.data.generate(lrtasks.make("shift", length=256), "data/shift", samples=10_000)
 dataset = lrtasks.data.open_dataset("data/shift")

@@ -1,4 +1,4 @@
-"""Samples as columns of a table, and back: the same arrays as the generator gives; docs/data.md lists the columns."""
+"""Convert samples to columns of a table and back, without loss. docs/data.md lists the columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 INDEX = "index"
 PROBED = 8
-"""Samples from which the types of the metadata are read."""
+"""Number of samples from which the types of the metadata are derived."""
 IGNORED_BYTE = 255
 """Pixel value that stands for the label -100."""
 _COLOURS = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0))
@@ -35,12 +35,12 @@ class Column:
     """One column.
 
     Attributes:
-        name: as in the table.
-        role: ``"x"``, ``"y"``, ``"mask"`` (padding) or ``"meta"``: where it goes in a batch.
+        name: name of the column in the table.
+        role: field of a batch that the column stores: ``"x"``, ``"y"``, ``"mask"`` (padding) or ``"meta"``.
         kind: ``"list"``, ``"png"``, ``"labels-png"`` or, for metadata, ``"value"``.
         dtype: NumPy type of the array in a batch.
-        shape: of one sample; for metadata of varying size, the sizes of the probed sample.
-        classes: number of classes, of label maps.
+        shape: shape of one sample; for metadata of varying size, the shape in the first non-empty probed sample.
+        classes: for label maps, the number of classes.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Column:
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Column:
-        """Build from the manifest's entry; :class:`TypeError` or :class:`ValueError` if it is none."""
+        """Build a column from a manifest entry; raise an exception such as :class:`ValueError` if it is not valid."""
         column = cls(**{**entry, "shape": tuple(map(operator.index, entry["shape"]))})
         if not all(0 <= size < 2**31 for size in column.shape):
             raise ValueError(f"column {column.name} has the shape {column.shape}")
@@ -61,32 +61,32 @@ class Column:
 
     @property
     def elements(self) -> int:
-        """Number of values in one sample."""
+        """Return the number of values in one sample."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def is_picture(self) -> bool:
-        """Whether the column holds PNG files."""
+        """Return whether the column holds PNG files."""
         return self.kind.endswith("png")
 
     def values(self, batch: Batch) -> Any:
-        """The array or list of a batch that the column stores."""
+        """Return the array or list of a batch that the column stores."""
         if self.role == "meta":
             return (batch.meta or {})[self.name]
         values = getattr(batch, self.role)
         return np.ones((len(batch.x), *self.shape), bool) if values is None else values
 
     def picture(self, values: np.ndarray) -> bytes:
-        """PNG of one sample."""
+        """Return the PNG file of one sample."""
         values = values.reshape(self.shape)
         return encode_labels(values, self.classes) if self.kind == "labels-png" else encode_png(to_bytes(values))
 
 
 def layout(task: Task) -> tuple[Column, ...]:
-    """The columns of a task's stored sets: a function of the task alone, read from its specs and first samples.
+    """Return the columns of a task's datasets. They depend only on the task: on its specs and first samples.
 
     Raises:
-        UsageError: if a sample does not fit the specs, or metadata has a name or a type that a column cannot have.
+        UsageError: if a sample does not fit the specs, or metadata has a name or type that a column cannot have.
     """
     probe = draw(task, range(PROBED), 0, "train")
     columns = declared(task)
@@ -101,7 +101,7 @@ def layout(task: Task) -> tuple[Column, ...]:
 
 
 def declared(task: Task) -> list[Column]:
-    """The columns of input and target, which follow from the specs."""
+    """Return the columns of input and target, which follow from the specs."""
     x, y, image = task.input, task.target, task.image_shape()
     columns = [_array("x", "input_ids", x), _array("y", "labels", y)]
     if image is not None and x.kind == "real" and x.width == 1:
@@ -112,7 +112,7 @@ def declared(task: Task) -> list[Column]:
 
 
 def _array(role: str, token: str, spec: Spec) -> Column:
-    """The column of an array; tokens have a name of their own."""
+    """Return the column of an array; a column of tokens is called ``token``, a column of signals ``role``."""
     if spec.kind == "real":
         return Column(role, role, "list", "float32", (spec.length, spec.width))
     return Column(token, role, "list", "int64", (spec.length,))
@@ -131,17 +131,17 @@ def _meta(task: Task, name: str, values: Any) -> Column:
 
 
 def draw(task: Task, indices: Sequence[int], seed: int, split: str, attempt: int = 0) -> Batch:
-    """Samples of a task, compared with its specs.
+    """Draw samples of a task and check them against its specs.
 
     Raises:
-        UsageError: naming the first sample whose arrays do not fit.
+        UsageError: if a sample does not fit; the message names the first sample that does not fit.
     """
     try:
         batch = task.batch(indices, seed, cast(Split, split), attempt=attempt)
         problem = misfit(batch, task.input, task.target)
     except UsageError:
         raise
-    except (ValueError, TypeError, AttributeError) as error:  # as from stacking arrays of different shapes
+    except (ValueError, TypeError, AttributeError) as error:  # for example when arrays of different shapes are stacked
         problem = in_one_line(error)
     if problem is None:
         return batch
@@ -153,26 +153,26 @@ def draw(task: Task, indices: Sequence[int], seed: int, split: str, attempt: int
 
 
 def sample_bytes(columns: Sequence[Column]) -> int:
-    """Rough number of bytes of one sample in the table; a function of the layout alone, since it sizes shards."""
+    """Estimate the bytes of one sample in the table, from the columns alone, because the result decides shard sizes."""
     # pictures of thin lines on an empty ground compress tenfold
     return max(1, sum(column.elements // 8 if column.is_picture else column.elements * 4 for column in columns))
 
 
 def row_group(columns: Sequence[Column]) -> int:
-    """Rows per Parquet row group: what is read to get one sample, about a quarter of a MiB."""
+    """Return the rows per Parquet row group. To get one sample, one row group is read, about a quarter of a MiB."""
     return max(1, min(64, 2**18 // sample_bytes(columns)))
 
 
 def array_bytes(columns: Sequence[Column]) -> int:
-    """Number of bytes of one sample as the generator's arrays."""
+    """Return the number of bytes of one sample in the generator's arrays, at 8 bytes per value."""
     return sum(column.elements * 8 for column in columns) or 1
 
 
-# To and from Arrow
+# Conversion to and from Arrow
 
 
 def schema(columns: Sequence[Column], metadata: dict[str, str] | None = None) -> pa.Schema:
-    """Arrow schema; its metadata tell Hugging Face ``datasets`` which columns are pictures."""
+    """Return the Arrow schema; its metadata tell Hugging Face ``datasets`` which columns are pictures."""
     import pyarrow as pa
 
     fields = [pa.field(INDEX, pa.int64()), *(pa.field(column.name, _arrow_type(column)) for column in columns)]
@@ -197,7 +197,7 @@ def _arrow_type(column: Column) -> pa.DataType:
 
 
 def encode(columns: Sequence[Column], batch: Batch, indices: Sequence[int], table_schema: pa.Schema) -> pa.Table:
-    """A batch as a table."""
+    """Convert a batch to a table."""
     import pyarrow as pa
 
     arrays = [pa.array(np.asarray(indices, np.int64))]
@@ -215,7 +215,7 @@ def encode(columns: Sequence[Column], batch: Batch, indices: Sequence[int], tabl
 
 
 def _nested(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Nested lists of a rectangular array, without a Python object per element."""
+    """Convert a rectangular array to nested lists, without a Python object per element."""
     import pyarrow as pa
 
     for _ in values.shape[1:]:
@@ -228,7 +228,7 @@ def _nested(values: np.ndarray, kind: pa.DataType) -> pa.Array:
 
 
 def decode(columns: Sequence[Column], table: pa.Table) -> list[Sample]:
-    """The samples whose columns are in ``table``."""
+    """Return the samples whose columns are in ``table``."""
     arrays: dict[str, Any] = {"mask": [None] * len(table)}
     meta: dict[str, Any] = {}
     for column in columns:
@@ -264,10 +264,10 @@ def _decode(column: Column, array: pa.Array) -> Any:
 
 
 def to_bytes(values: np.ndarray) -> np.ndarray:
-    """The 8-bit pixels, uint8, that the real ``values`` stand for.
+    """Return the 8-bit pixels (uint8) that correspond to the real ``values``.
 
     Raises:
-        UsageError: if some value is not one of the 256 that bytes have.
+        UsageError: if a value does not correspond to one of the 256 pixel values.
     """
     scaled = values.astype(np.float32) * np.float32(127.5) + np.float32(127.5)
     pixels: np.ndarray = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
@@ -277,10 +277,10 @@ def to_bytes(values: np.ndarray) -> np.ndarray:
 
 
 def encode_labels(labels: np.ndarray, classes: int) -> bytes:
-    """PNG of ``(rows, columns)`` labels below ``classes`` (-100 where ignored), whose pixel values are the labels.
+    """Return a PNG whose pixel values are the labels ``(rows, columns)``, below ``classes``; -100 becomes 255.
 
     Raises:
-        UsageError: for a label that is too large.
+        UsageError: if a label is not below ``classes`` and below 255.
     """
     if labels.max(initial=0) >= min(classes, IGNORED_BYTE):
         raise UsageError(f"a label map holds labels below {min(classes, IGNORED_BYTE)}, found {labels.max()}")
@@ -291,19 +291,19 @@ def encode_labels(labels: np.ndarray, classes: int) -> bytes:
 
 
 def decode_labels(data: bytes) -> np.ndarray:
-    """Labels of a PNG made by :func:`encode_labels`, ``(rows, columns)`` int64."""
+    """Return the labels of a PNG made by :func:`encode_labels`, ``(rows, columns)`` int64."""
     labels = _pixels(data).astype(np.int64)
     labels[labels == IGNORED_BYTE] = IGNORED
     return labels
 
 
 def encode_png(pixels: np.ndarray, palette: bytes = b"") -> bytes:
-    """PNG of ``(rows, columns)`` uint8: grey values, or colours of the palette.
+    """Return a PNG of ``pixels``, ``(rows, columns)`` uint8: grey values, or indices into the palette.
 
-    Rows are not filtered: for flat areas with thin lines, this gives smaller files in a third of Pillow's time.
+    Rows are not filtered. For flat areas with thin lines, the files are smaller and take a third of Pillow's time.
     """
     header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3 if palette else 0, 0, 0, 0)
-    rows = np.pad(pixels, ((0, 0), (1, 0)))  # before each row the number of its filter, 0
+    rows = np.pad(pixels, ((0, 0), (1, 0)))  # the number of the filter, 0, precedes each row
     chunks = [(b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(rows.tobytes(), 4)), (b"IEND", b"")]
     written = [
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -314,7 +314,7 @@ def encode_png(pixels: np.ndarray, palette: bytes = b"") -> bytes:
 
 
 def _pixels(data: bytes) -> np.ndarray:
-    """Pixel values of a PNG, ``(rows, columns)`` uint8: grey values, or labels of a palette image."""
+    """Return the pixel values of a PNG, ``(rows, columns)`` uint8: grey values, or labels of a palette image."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:

@@ -1,9 +1,10 @@
 """The files of a shard in each format, and the tables that some formats keep for each split.
 
-``png``: pictures ``train/00000/000000.png`` and ``000000-mask.png``, and for each split ``train/index.csv``. The index
-holds the SHA-256 of every picture, so that the index's own SHA-256 in the manifest stands for all of them.
+``png``: pictures such as ``train/00000/000000.png`` and ``000000-mask.png``, and an index such as ``train/index.csv``
+for each split. The index holds the SHA-256 of every picture, and the manifest holds the SHA-256 of the index. The
+manifest therefore protects all pictures.
 
-``tsv``: one table for each split, ``basic_train.tsv`` and so on, named as in the Long Range Arena; the task gives the
+``tsv``: one table for each split, named ``basic_train.tsv`` etc. as in the Long Range Arena; the task defines the
 columns (:meth:`lrtasks.generators.base.Task.to_row`).
 """
 
@@ -28,17 +29,17 @@ from lrtasks.generators.base import Task
 from lrtasks.spec import Batch, Sample
 
 Chunks = Iterable[tuple[range, Batch]]
-"""Samples of a shard in order, a few at a time, with their numbers."""
+"""Samples of a shard with their indices, in order and a few at a time."""
 
 FORMATS = ("parquet", "png", "npy", "tsv")
 TABLES = {"png": "{split}/index.csv", "tsv": "basic_{split}.tsv"}
-"""Name of the table of a split, for the formats that have such a table; each shard makes a part of it."""
+"""File name of a split's table, for each format that has tables; each shard makes a part of the table."""
 
 _SHA256 = "-sha256"
 
 
 def file_names(plan: Manifest, shard: Shard) -> list[str]:
-    """Names of a shard's files; Hugging Face ``datasets`` reads the split from those of Parquet."""
+    """Return the names of a shard's files. Hugging Face ``datasets`` reads the split from the Parquet file names."""
     number = shard.first // plan.shard_size
     stem = f"{shard.split}-{number:05d}-of-{-(-plan.counts[shard.split] // plan.shard_size):05d}"
     if plan.format == "parquet":
@@ -52,12 +53,12 @@ def file_names(plan: Manifest, shard: Shard) -> list[str]:
 
 
 def part_name(plan: Manifest, shard: Shard) -> str:
-    """The shard's part of the table of its split."""
+    """Return the file name of the shard's part of its split's table."""
     return f"{HIDDEN}/parts/{shard.split}-{shard.first // plan.shard_size:05d}"
 
 
 def table_header(plan: Manifest, task: Task) -> bytes:
-    """The first line of a table."""
+    """Return the first line of a table."""
     line = io.StringIO()
     if plan.format == "tsv":
         _tsv_writer(line, task, task.batch([0])).writeheader()
@@ -70,10 +71,10 @@ def table_header(plan: Manifest, task: Task) -> bytes:
 
 
 def listed_pictures(index: bytes) -> list[tuple[str, str]]:
-    """Name and SHA-256 of every picture that an ``index.csv`` lists.
+    """Return name and SHA-256 of every picture in the content of an ``index.csv``.
 
     Raises:
-        ValueError: if it is no such file.
+        ValueError: if the content is not an ``index.csv``.
     """
     header, *rows = csv.reader(index.decode().splitlines())
     places = [place for place, name in enumerate(header) if name.endswith(_SHA256)]
@@ -83,15 +84,15 @@ def listed_pictures(index: bytes) -> list[tuple[str, str]]:
 
 
 def read_tsv(path: str | os.PathLike[str], task: Task) -> Iterator[Sample]:
-    """Yield the samples of a table, of this program or with the same columns from another, as ``task`` presents them.
+    """Yield the samples of a table as samples of ``task``; any program can write a table with these columns.
 
     Args:
-        path: the file, local or at an address of fsspec's.
-        task: what the table holds: its specs give length, vocabulary and classes.
+        path: the file, a local path or an fsspec address.
+        task: task of the samples; its specs define length, vocabulary and classes.
 
     Raises:
-        UsageError: naming the line, for unknown tokens, labels out of range, sequences that are too long, lists that do
-            not fit each other, or a missing column.
+        UsageError: for unknown tokens, labels out of range, sequences that are too long, lists of different lengths, or
+            a missing column. The message names the line.
     """
     require_format("tsv", task)
     folder, _, name = os.fspath(path).rpartition("/")
@@ -111,7 +112,7 @@ def read_tsv(path: str | os.PathLike[str], task: Task) -> Iterator[Sample]:
 
 
 def require_format(name: str, task: Task) -> None:
-    """Make sure that a format suits a task, with a :class:`UsageError` if not."""
+    """Raise :class:`UsageError` if a format cannot store the samples of a task."""
     if name == "png" and task.image_shape() is None:
         raise UsageError(f"format png is for tasks of pictures, and {task.name} is none; use parquet or npy")
     if name == "tsv" and (task.input.kind, task.target.kind) != ("token", "token"):
@@ -119,7 +120,7 @@ def require_format(name: str, task: Task) -> None:
 
 
 def contents(plan: Manifest, task: Task, shard: Shard, chunks: Chunks) -> Iterator[bytes]:
-    """The content of each of a shard's files, in the order of :func:`file_names`."""
+    """Yield the content of each file of a shard, in the order of :func:`file_names`."""
     if plan.format == "parquet":
         return _parquet(plan, shard, chunks)
     if plan.format == "npy":
@@ -132,7 +133,7 @@ def _parquet(plan: Manifest, shard: Shard, chunks: Chunks) -> Iterator[bytes]:
 
     buffer = io.BytesIO()
     schema = table.schema(plan.columns, {"lrtasks": json.dumps(plan.origin(shard), sort_keys=True)})
-    # signals and pictures repeat nothing that a dictionary could hold, and zstd finds the rest
+    # signals and pictures have no repeated values for a dictionary, and zstd compresses the other columns
     options = {"compression": "zstd", "use_dictionary": False, "write_statistics": [INDEX]}
     with pq.ParquetWriter(buffer, schema, **options) as writer:
         for indices, batch in chunks:

@@ -1,7 +1,7 @@
-"""``manifest.json``: what a stored dataset is, and the SHA-256 of every file in it.
+"""``manifest.json``: the description of a stored dataset, with the SHA-256 of its files.
 
-It is written last, so its presence says that the dataset is whole. It carries a digest of its own content, which shows
-an edit by hand.
+The manifest is written last, so its presence means that the dataset is complete. It contains a digest of its own
+content, which reveals an edit by hand.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lrtasks.errors import UsageError
 SCHEMA = 1
 MANIFEST = "manifest.json"
 PLAN = f"{HIDDEN}/plan.json"
-"""File with the request, while the dataset is being made."""
+"""File that holds the request while the dataset is being made."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Consecutive samples of one split: number of the first, how many, and SHA-256 of their files by name."""
+    """Consecutive samples of one split: index of the first sample, number of samples, SHA-256 of the files by name."""
 
     split: str
     first: int
@@ -35,13 +35,13 @@ class Shard:
 
     @property
     def indices(self) -> range:
-        """Numbers of the samples."""
+        """Return the indices of the samples."""
         return range(self.first, self.first + self.samples)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Content of ``manifest.json``; while a dataset is being made, its plan, without ``shards`` and ``replaced``.
+    """Content of ``manifest.json``. While a dataset is being made, its plan, with empty ``shards`` and ``replaced``.
 
     Attributes:
         task: name of the task.
@@ -54,7 +54,7 @@ class Manifest:
         columns: how a sample's arrays are stored.
         shards: the files, in order of split and index.
         replaced: duplicates that were drawn again, each ``{"split", "index", "attempt"}``.
-        versions: packages that wrote the dataset.
+        versions: versions of the packages that wrote the dataset.
         schema: version of this layout.
     """
 
@@ -72,33 +72,33 @@ class Manifest:
     schema: int = SCHEMA
 
     def planned(self, split: str) -> list[Shard]:
-        """The shards of a split, as they follow from its number of samples; without files."""
+        """Return the shards of a split, computed from its number of samples, without files."""
         count, size = self.counts[split], self.shard_size
         return [Shard(split, first, min(size, count - first)) for first in range(0, count, size)]
 
     def files(self) -> list[tuple[str, str]]:
-        """Name and SHA-256 of every file."""
+        """Return name and SHA-256 of every file that the manifest lists."""
         return [file for shard in self.shards for file in shard.files.items()]
 
     def of_split(self, split: str) -> list[Shard]:
-        """Shards of one split, in order."""
+        """Return the shards of one split, in order."""
         return [shard for shard in self.shards if shard.split == split]
 
     def fields(self, *names: str) -> dict[str, Any]:
-        """Some fields by name."""
+        """Return some fields by name."""
         return {name: getattr(self, name) for name in names}
 
     def request(self) -> dict[str, Any]:
-        """What was asked for: two datasets with equal requests have the same samples in the same files."""
+        """Return the request; two datasets with equal requests have the same samples in the same files."""
         return self.fields("task", "version", "parameters", "seed", "counts", "format", "shard_size")
 
     def origin(self, shard: Shard) -> dict[str, Any]:
-        """What a Parquet shard says of itself."""
+        """Return the description that a Parquet shard stores about itself."""
         own = self.fields("task", "version", "parameters", "seed")
         return {**own, "split": shard.split, "first": shard.first}
 
     def to_json(self) -> bytes:
-        """The file's content, digest included; equal manifests give equal bytes."""
+        """Return the file's content with its digest; equal manifests give equal bytes."""
         content = dataclasses.asdict(self)
         return (json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n").encode()
 
@@ -107,7 +107,7 @@ def read_manifest(store: Store) -> Manifest:
     """Read and check ``manifest.json``.
 
     Raises:
-        UsageError: if it is missing, was changed by hand, or is not one of this version.
+        UsageError: if the file is missing, damaged, inconsistent, changed by hand, or of another schema.
     """
     try:
         data = store.read(MANIFEST)
@@ -135,7 +135,7 @@ def read_manifest(store: Store) -> Manifest:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative name stays in its folder.
+    """Return whether a relative file name stays in its folder.
 
     >>> is_inside("train/00000.png"), is_inside("../secret"), is_inside("/etc/passwd"), is_inside("a\\\\..\\\\b")
     (True, False, False, False)
@@ -146,7 +146,7 @@ def is_inside(name: str) -> bool:
 
 
 def differences(found: Mapping[str, Any], asked: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Where two nested dictionaries differ, one phrase each.
+    """Return one phrase for each difference between two nested dictionaries.
 
     >>> differences({"seed": 0, "parameters": {"length": 8}}, {"seed": 0, "parameters": {"length": 16}})
     ['parameters.length is 8 there, 16 here']

@@ -1,7 +1,7 @@
-"""Read stored datasets: the generator's arrays, by index; and check and describe them.
+"""Read samples of stored datasets by index, as the arrays of the generator; check and describe datasets.
 
-A sample is found in its shard by row group (about a quarter of a MiB), so shuffled access reads little more than what
-it gives. The last row groups that were read are kept.
+To get a sample, only its row group is read (about a quarter of a MiB). Shuffled access therefore reads little more than
+it returns. The row groups that were used last stay in memory.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _THREADS = 4
 
 
 class StoredDataset:
-    """A dataset that :func:`lrtasks.data.generate` wrote, in Parquet; made by :func:`open_dataset`.
+    """A dataset in Parquet that :func:`lrtasks.data.generate` wrote, opened by :func:`open_dataset`.
 
-    It can be pickled: a worker process opens the files for itself and does not verify them again.
+    A dataset can be pickled. A worker process opens the files itself and does not verify them again.
 
     Attributes:
-        manifest: what it is.
+        manifest: description of the dataset.
         counts: number of samples by split.
     """
 
@@ -53,7 +53,7 @@ class StoredDataset:
         self._forget()
 
     def _forget(self) -> None:
-        """Start with no open files and no rows in memory."""
+        """Reset the dataset to no open files and no rows in memory."""
         self._process = os.getpid()
         manifest = self.manifest
         group_bytes = sample_bytes(manifest.columns) * row_group(manifest.columns)
@@ -61,7 +61,7 @@ class StoredDataset:
         self._group = functools.lru_cache(max(1, CACHE_BYTES // group_bytes))(self._read_group)
 
     def __len__(self) -> int:
-        """Number of samples over all splits."""
+        """Return the number of samples over all splits."""
         return sum(self.counts.values())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -69,28 +69,28 @@ class StoredDataset:
 
     @functools.cached_property
     def task(self) -> Task:
-        """The task that drew the samples.
+        """Return the task that drew the samples.
 
         Raises:
-            UsageError: if this program's task of that name is of another version.
+            UsageError: if this program does not have the task, or has it in another version.
         """
         return self.task_as(registry.get(self.manifest.task))
 
     def task_as(self, kind: type[Task]) -> Task:
-        """The task that drew the samples, made as class ``kind``, which need not be registered.
+        """Return the task that drew the samples, as an instance of ``kind``, which need not be registered.
 
         Raises:
-            UsageError: if it is another task, or of another version.
+            UsageError: if ``kind`` is another task or has another version.
         """
         task = kind.make(**self.manifest.parameters)
         self.check_task(task)
         return task
 
     def check_task(self, task: Task) -> None:
-        """Make sure that ``task`` is the one that drew the samples.
+        """Check that ``task`` is the task that drew the samples.
 
         Raises:
-            UsageError: naming what differs.
+            UsageError: if the tasks differ; the message names the differences.
         """
         unlike = differences(self.manifest.fields("task", "version", "parameters"), task.identity())
         if not unlike:
@@ -101,16 +101,16 @@ class StoredDataset:
             raise UsageError(f"{self._store.address} holds data of another task: {'; '.join(unlike)}")
 
     def batch(self, indices: Sequence[int] | range, seed: int = 0, split: Split = "train") -> Batch:
-        """Samples ``indices`` of ``split``: the same arrays as ``task.batch`` gives, duplicates aside.
+        """Return the samples ``indices`` of ``split``: the arrays of ``task.batch``, except for replaced duplicates.
 
         Args:
-            indices: sample numbers below ``counts[split]``; any order, repeats allowed.
-            seed: not used, since the samples are drawn already; it lets a stored dataset take the place of a task.
+            indices: sample numbers below ``counts[split]``, in any order; repeats are allowed.
+            seed: not used, because the samples are already drawn; with it, a dataset can be used in place of a task.
             split: ``"train"``, ``"val"`` or ``"test"``.
 
         Raises:
-            UsageError: for an unknown split, no index, one that is not a whole number or is out of range, or a file
-                that does not hold what the manifest says.
+            UsageError: for an unknown split, if there is no index, for an index that is not a whole number or is out
+                of range, or for a file that cannot be read.
         """
         if split not in self.counts:
             raise unknown("split", split, self.counts)
@@ -120,7 +120,7 @@ class StoredDataset:
             whole = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
             if not whole or not 0 <= index < self.counts[split]:
                 raise UsageError(f"{split} has samples 0..{self.counts[split] - 1}, found index {index!r}")
-        if self._process != os.getpid():  # a forked process shares no open files with its parent
+        if self._process != os.getpid():  # a forked process must not share open files with its parent
             self._forget()
         wanted: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
         shards = self._shards[split]
@@ -144,7 +144,7 @@ class StoredDataset:
         return stack([samples[position] for position in range(len(indices))])
 
     def _open(self, name: str) -> tuple[pq.ParquetFile, list[int]]:
-        """A shard, and the first row of each of its row groups."""
+        """Open a shard; return its file and the first row of each row group."""
         file = _parquet(self._store, name)
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, [0, *itertools.accumulate(rows[:-1])]
@@ -154,12 +154,12 @@ class StoredDataset:
 
 
 def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
-    """Open a stored dataset, and verify it: SHA-256, rows and columns of every file are compared with the manifest.
+    """Open a stored dataset and verify it: compare SHA-256, rows and columns of every file with the manifest.
 
-    A file whose SHA-256 this process knows is not read again while its size and time of change are the same.
+    If this process has already read a file, the file is read again only if its size or modification time has changed.
 
     Raises:
-        UsageError: if it is no finished dataset, is not in Parquet, or was changed.
+        UsageError: if the dataset is not finished, not in Parquet, or was changed.
     """
     store, manifest = _opened(path)
     with store.explained():
@@ -173,10 +173,10 @@ def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
 
 
 def verify(path: str | os.PathLike[str]) -> list[str]:
-    """Name every problem of a dataset; an empty list if it is whole and unchanged.
+    """Return a list of all problems of a dataset; the list is empty if the dataset is complete and unchanged.
 
     Raises:
-        UsageError: if there is no such folder.
+        UsageError: if the folder does not exist.
     """
     store = _reachable(path)
     try:
@@ -188,10 +188,10 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
 
 def info(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a dataset is, JSON-ready: task, parameters, seed, counts, format, files, bytes, what was replaced, versions.
+    """Return facts about a dataset, ready for JSON: its request, and numbers of shards, bytes, replaced samples etc.
 
     Raises:
-        UsageError: if it holds no finished dataset, or its manifest was changed.
+        UsageError: if the folder holds no finished dataset, or its manifest was changed.
     """
     store, manifest = _opened(path)
     with store.explained():
@@ -208,7 +208,7 @@ def info(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def find_problems(store: Store, manifest: Manifest) -> list[str]:
-    """Missing, changed and unlisted files, and shards of other data than the manifest says."""
+    """Return missing, changed and unlisted files, and shards whose data do not match the manifest, as messages."""
     files = dict(manifest.files())
     problems = [*_changed(store, files.items())]
     if not problems and manifest.format == "parquet":
@@ -251,15 +251,15 @@ def _known_sha256(address: str, name: str, _stamp: Any) -> str:
 
 
 def _checked(check: Callable[[Any], str | None], things: Iterable[Any]) -> Iterator[str]:
-    """The problems that ``check`` finds, some things at a time."""
+    """Yield the problems that ``check`` finds in ``things``; check several things at the same time."""
     with ThreadPoolExecutor(_THREADS) as threads:
         yield from filter(None, threads.map(check, things))
 
 
 def _changed(store: Store, files: Iterable[tuple[str, str]], *, known: bool = False) -> Iterator[str]:
-    """Files that are missing or have another SHA-256 than the one given.
+    """Yield a message for each file that is missing or does not have the given SHA-256.
 
-    With ``known``, what this process has read before counts as unchanged while size and time of change are the same.
+    With ``known``, a file that this process has read before is read again only if its :meth:`Store.stamp` has changed.
     """
 
     def check(file: tuple[str, str]) -> str | None:
@@ -274,7 +274,7 @@ def _changed(store: Store, files: Iterable[tuple[str, str]], *, known: bool = Fa
 
 
 def _foreign(store: Store, manifest: Manifest) -> Iterator[str]:
-    """Parquet shards whose footers tell of other data, rows or columns than the manifest."""
+    """Yield a message for each Parquet shard whose footer does not match the manifest's data, rows or columns."""
     expected = schema(manifest.columns)
     sizes = {column.name: column.elements for column in manifest.columns if column.kind == "list"}
 

@@ -1,14 +1,15 @@
-"""Write a stored dataset: many processes, one result.
+"""Write a stored dataset; the result does not depend on the number of processes.
 
-A shard is a function of (task, seed, split, shard), and of the duplicates in it that were drawn again. A shard is
-done when its record is in the journal (the hidden folder ``.lrtasks``), which is written after the shard's files.
-A run that was killed goes on from the records whose files still have their SHA-256. The manifest is written last.
+A shard depends only on (task, seed, split, shard) and on the duplicates in it that were drawn again. A shard is
+done when its record is in the journal (the hidden folder ``.lrtasks``). The record is written after the shard's files.
+After a kill, the next run keeps the shards whose files still have the SHA-256 in their record. The manifest is written
+last.
 
-Duplicates: no two samples of a stored set share a fingerprint. Samples are settled in the order train, val, test, and
-by index. Each keeps its first attempt whose fingerprint differs from those of all samples settled before it: attempt 0
-if it can, else attempt 1, 2, ... of the same index. Workers return the fingerprints of attempt 0, in any order; the
-main process settles shards in order, and has those with replacements written again at the end. So the result depends
-on (task, seed, counts) alone.
+Duplicates: no two samples of a stored set have the same fingerprint. Samples are settled in the order train, val, test,
+and by index. Each sample keeps its first attempt whose fingerprint differs from the fingerprints of all samples settled
+before: attempt 0 if possible, else attempt 1, 2, ... of the same index. Workers return the fingerprints of attempt 0,
+in any order. The main process settles the shards in order, and at the end lets workers write shards with replacements
+again. The samples therefore depend only on (task, seed, counts).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ MAX_SHARDS = 10**5
 MAX_ATTEMPTS = 1000
 BACKENDS = ("local", "ray")
 RAY_RETRIES = 2
-"""How often a shard is begun again after a worker of a Ray cluster was lost."""
+"""Largest number of new attempts for a shard after the loss of a worker of a Ray cluster."""
 _PACKAGES = ("lrtasks", "numpy", "scipy", "numba", "pillow", "pyarrow")
 _SHARD_BYTES = 2**26
 _CHUNK_BYTES = 2**25
@@ -74,34 +75,34 @@ def generate(
     address: str | None = None,
     progress: bool = False,
 ) -> Manifest:
-    """Write a dataset to a folder; go on where an earlier run of the same request stopped.
+    """Write a dataset to a folder; continue where an earlier run of the same request stopped.
 
-    Sample i of a split is sample i of the task's stream, duplicates aside.
+    Sample i of a split is sample i of the task's stream, unless it is a duplicate.
 
     Args:
-        task: what to draw.
-        out: folder, or an address that fsspec knows, such as ``s3://bucket/name``. It must be empty, or hold this
-            dataset, finished or not, and no other file.
+        task: task that draws the samples.
+        out: folder, or an fsspec address such as ``s3://bucket/name``. The folder must be empty, or contain only this
+            dataset, finished or not.
         samples: number of samples over all splits, at most :data:`MAX_SAMPLES`.
         split: fractions of train, validation and test samples.
         seed: seed of the streams.
-        workers: number of processes, or ``"auto"`` for the number of cores less one. They import the caller's main
-            module, so a script needs ``if __name__ == "__main__":``; 1 starts no process. On a Ray cluster, the
-            number of shards that are made at the same time.
-        format: ``"parquet"``, which training reads, ``"npy"``, ``"png"`` (tasks of pictures) or ``"tsv"`` (of tokens).
-        shard_size: samples per shard; by default 1,000, or fewer if they are large.
-        backend: ``"local"`` for this machine, ``"ray"`` for a Ray cluster whose machines all see ``out``.
-        address: of the Ray cluster, as :func:`lrtasks.ray_cluster.connected` takes it.
+        workers: number of processes, or ``"auto"`` for one less than the number of cores; 1 starts no process. The
+            processes import the caller's main module, so a script needs ``if __name__ == "__main__":``. On a Ray
+            cluster, the number of shards made at the same time; ``"auto"`` is twice the number of CPUs of the cluster.
+        format: ``"parquet"``, which training reads, ``"npy"``, ``"png"`` (image tasks) or ``"tsv"`` (token tasks).
+        shard_size: samples per shard; by default 1,000, or fewer if the samples are large.
+        backend: ``"local"`` for this machine, ``"ray"`` for a Ray cluster whose machines all have access to ``out``.
+        address: address of the Ray cluster, as for :func:`lrtasks.ray_cluster.connected`.
         progress: show samples per second and time left on standard error.
 
     Returns:
         The manifest.
 
     Raises:
-        UsageError: for an argument out of range, a folder that holds another file or a symbolic link, another run that
-            writes there, a sample that does not fit the task's specs, an address that cannot be written, or a Ray
-            cluster that does not answer.
-        GenerationError: for a full disk, a folder that vanishes, or a worker that dies; finished shards are kept.
+        UsageError: for an argument out of range, a folder that contains another file or a symbolic link, another run
+            that writes to the folder, a sample that does not fit the task's specs, too few different samples, an
+            address that cannot be written, or a Ray cluster that does not answer.
+        GenerationError: if the disk is full, the folder vanishes or a worker dies; finished shards are kept.
     """
     plan, store = make_plan(task, samples, split, seed, format, shard_size), Store(out)
     if workers != "auto" and (type(workers) is not int or not 1 <= workers <= MAX_WORKERS):
@@ -135,18 +136,18 @@ def generate(
 
 
 Attempts = Mapping[int, int]
-"""Attempt of each index of a shard that is drawn again."""
+"""For each index of a shard that is drawn again, the number of the attempt."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What the journal holds of a finished shard.
+    """Entry of a finished shard in the journal.
 
     Attributes:
-        files: SHA-256 by name.
-        attempts: attempt of each index that was drawn again.
-        digests: digest of each sample's fingerprint at attempt 0, in hexadecimal; ``None`` if the task has none.
-        versions: packages that wrote it.
+        files: SHA-256 of each file by name.
+        attempts: for each index that was drawn again, the number of the attempt.
+        digests: digest of each sample's fingerprint at attempt 0, in hexadecimal; ``None`` if there is no fingerprint.
+        versions: versions of the packages that wrote the shard.
     """
 
     files: dict[str, str]
@@ -156,7 +157,7 @@ class Record:
 
 
 Runner = Callable[[Iterable[tuple[Shard, Attempts]]], Iterator[tuple[Shard, Record]]]
-"""Makes shards, and gives their records in any order."""
+"""Function that makes shards and yields their records in any order."""
 
 
 def make_shard(task: Task, plan: Manifest, store: Store, shard: Shard, attempts: Attempts) -> tuple[Shard, Record]:
@@ -164,7 +165,7 @@ def make_shard(task: Task, plan: Manifest, store: Store, shard: Shard, attempts:
 
     Raises:
         UsageError: if a sample does not fit the task's specs, or the address cannot be written.
-        GenerationError: for a full disk, or a folder that vanished.
+        GenerationError: if the disk is full or the folder has vanished.
     """
     digests: list[str | None] = []
     with store.explained():
@@ -173,7 +174,7 @@ def make_shard(task: Task, plan: Manifest, store: Store, shard: Shard, attempts:
             raise GenerationError(f"{where} holds no plan: it was removed, or the machines share no folder")
         made, files = contents(plan, task, shard, _draw(task, plan, shard, attempts, digests)), {}
         for name, content in zip(file_names(plan, shard), made, strict=True):
-            # the record is synced after the pictures, and their digests are checked before they are kept
+            # pictures need no sync: the next run checks their digests before it keeps them
             files[name] = store.write(name, [content], sync=not name.endswith(".png"))
         record = Record(files, dict(attempts), digests, plan.versions)
         store.write(_record_name(plan, shard), [json.dumps(dataclasses.asdict(record)).encode()])
@@ -183,9 +184,9 @@ def make_shard(task: Task, plan: Manifest, store: Store, shard: Shard, attempts:
 def _draw(
     task: Task, plan: Manifest, shard: Shard, attempts: Attempts, digests: list[str | None]
 ) -> Iterator[tuple[range, Batch]]:
-    """The samples of a shard, a few at a time to bound memory; appends the digests of attempt 0 to ``digests``."""
+    """Yield the samples of a shard, a few at a time to save memory; append the digests of attempt 0 to ``digests``."""
     rows = row_group(plan.columns)
-    # a multiple of the row group, which makes the row groups of a file equal
+    # a multiple of the row group size, so that all row groups of a file have equal sizes
     step = rows * max(1, _CHUNK_BYTES // (array_bytes(plan.columns) * rows))
     for start in shard.indices[::step]:
         indices = range(start, min(start + step, shard.indices.stop))
@@ -205,7 +206,7 @@ def _draw(
 def _workers(
     make: Callable[..., tuple[Shard, Record]], workers: int | str, most: int, backend: str, address: str | None
 ) -> AbstractContextManager[Runner]:
-    """Workers that call ``make``, at most ``most``; they end with the ``with`` block, or when this process dies."""
+    """Start at most ``most`` workers that call ``make``; they end with the ``with`` block or when this process dies."""
     if backend == "ray":
         return _ray(make, workers, most, address)
     count = min(most, max(1, cores() - 1) if workers == "auto" else int(workers))
@@ -221,14 +222,14 @@ def _processes(make: Callable[..., tuple[Shard, Record]], count: int) -> Iterato
             reason = "a worker process died (out of memory, or a script without `if __name__ == '__main__':`)"
             raise GenerationError(f"{reason}; finished shards are kept") from None
         finally:
-            for process in [*(pool._processes or {}).values()]:  # the pool itself would let them finish their shards
+            for process in [*(pool._processes or {}).values()]:  # otherwise the pool lets them finish their shards
                 process.kill()
-            # a worker killed while it sent a result leaves half a message; without a writer, the reader stops
+            # a worker killed while sending leaves half a message; the reader stops only if no writer is left
             pool._result_queue._writer.close()  # type: ignore[attr-defined]
 
 
 def _begin_worker() -> None:
-    # Ctrl-C reaches every process of the terminal; the main one decides
+    # Ctrl-C reaches all processes of the terminal; only the main process handles it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 
@@ -276,11 +277,11 @@ def _call_there(make: Callable[..., Any], *arguments: Any) -> Any:
 def make_plan(
     task: Task, samples: int, split: Sequence[float], seed: int, format: str, shard_size: int | None
 ) -> Manifest:
-    """The manifest of a dataset before any of it is made.
+    """Return the manifest of a dataset before any sample is stored.
 
     Raises:
-        UsageError: for a number out of range, an unknown format, one that does not suit the task, or a task whose first
-            samples do not fit its specs.
+        UsageError: for a number out of range, an unknown format, a format that cannot store the task's samples, or a
+            task whose first samples do not fit its specs.
     """
     require_whole("samples", samples, 1, MAX_SAMPLES)
     if format not in FORMATS:
@@ -303,7 +304,9 @@ def make_plan(
 
 
 def split_counts(samples: int, split: Sequence[float]) -> dict[str, int]:
-    """Number of samples of each split: rounded, at least one where the fraction is above 0, and what is left to train.
+    """Return the number of samples of each split.
+
+    The numbers are rounded. A split with a fraction above 0 gets at least one sample; the largest split gets the rest.
 
     >>> split_counts(100_000, (0.96, 0.02, 0.02))
     {'train': 96000, 'val': 2000, 'test': 2000}
@@ -330,13 +333,13 @@ def split_counts(samples: int, split: Sequence[float]) -> dict[str, int]:
 
 
 def _check_folder(store: Store, plan: Manifest) -> None:
-    """Refuse a folder that holds anything but this dataset, finished or not; writes nothing."""
+    """Raise :class:`UsageError` if the folder contains anything but this dataset, finished or not; write nothing."""
     if store.root is not None and store.root.is_file():
         raise UsageError(f"{store.address} is a file; --out takes a folder")
     names = store.names() if store.root is None or store.root.exists() else []
     for name in filter(store.is_link, names):
         raise UsageError(f"{name!r} in {store.address} is a symbolic link; choose another folder")
-    # before the plan is written there is an empty lock, or that of an object store
+    # before the plan is written, the folder contains only the lock; in a local folder, the lock file is empty
     own = {LOCK} if LOCK in names and (store.root is None or not store.size(LOCK)) else set()
     if MANIFEST in names or PLAN in names:
         try:
@@ -359,7 +362,7 @@ def _check_folder(store: Store, plan: Manifest) -> None:
 
 
 def _finished(store: Store, *, quiet: bool) -> Manifest | None:
-    """The manifest of a dataset that is whole already."""
+    """Return the manifest if the dataset is already complete, else ``None``; report problems on standard error."""
     if store.exists(MANIFEST):
         manifest = read_manifest(store)
         problems = find_problems(store, manifest)
@@ -375,7 +378,7 @@ def _finished(store: Store, *, quiet: bool) -> Manifest | None:
 def _make(
     task: Task, plan: Manifest, shards: list[Shard], records: dict[Shard, Record], run: Runner, *, quiet: bool
 ) -> dict[Shard, Record]:
-    """Make the shards that have no record yet, and settle duplicates; the records of all shards."""
+    """Make the shards that have no record yet, and settle duplicates; return the records of all shards."""
     if records and not quiet:
         sys.stderr.write(f"{len(records)} of {len(shards)} shards are done and unchanged: kept\n")
     todo: list[tuple[Shard, Attempts]] = [(shard, {}) for shard in shards if shard not in records]
@@ -383,7 +386,7 @@ def _make(
     again, unsettled, taken = [], deque(shards), set[str]()
 
     def settle() -> None:
-        """Settle shards in order, as far as there is no gap."""
+        """Settle shards in order, up to the first shard without a record."""
         while unsettled and (shard := unsettled[0]) in records:
             attempts = _settle(task, plan.seed, unsettled.popleft(), records[shard].digests, taken)
             if attempts != records[shard].attempts:
@@ -400,7 +403,7 @@ def _make(
 
 
 def _kept(store: Store, plan: Manifest, shards: list[Shard]) -> dict[Shard, Record]:
-    """The shards that are done: recorded by these versions of the packages, and unchanged since."""
+    """Return the records of finished shards that these package versions wrote and whose files are unchanged."""
 
     def check(shard: Shard) -> Record | None:
         try:
@@ -419,7 +422,7 @@ def _kept(store: Store, plan: Manifest, shards: list[Shard]) -> dict[Shard, Reco
 
 
 def _settle(task: Task, seed: int, shard: Shard, digests: list[str | None], taken: set[str]) -> dict[int, int]:
-    """For each index of a shard that must be drawn again, its attempt; adds the shard's digests to ``taken``."""
+    """Return the attempt for each index that must be drawn again; add the digests of the shard to ``taken``."""
     attempts = {}
     for index, original in zip(shard.indices, digests, strict=True):
         digest, attempt = original, 0
@@ -439,7 +442,7 @@ def _settle(task: Task, seed: int, shard: Shard, digests: list[str | None], take
 
 
 def _conclude(store: Store, task: Task, plan: Manifest, shards: list[Shard], records: dict[Shard, Record]) -> Manifest:
-    """Write the tables of formats that have some, and then the manifest."""
+    """Write the tables (for formats with tables) and then the manifest; return the manifest."""
     if plan.format in TABLES:
         final, header = [], table_header(plan, task)
         for split, count in plan.counts.items():
@@ -471,7 +474,7 @@ def _record_name(plan: Manifest, shard: Shard) -> str:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of what decides the bytes of a shard."""
+    """Return the versions of the software on which the bytes of a shard depend."""
     found = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION}
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""One evaluation loop for every task and model: train, score, compare with baselines, record."""
+"""The evaluation loop for every task and model: train, score, compare with baselines, record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lrtasks.budget import Budget
     from lrtasks.evaluation.run import evaluate, load_model
 
-# backends import parts of this package on machines that leave torch to the processes of the runs
+# lazy, because backends import parts of this package in processes that do not need torch; only the runs load torch
 __getattr__, __dir__ = lazy_names(
     __name__,
     {

@@ -1,6 +1,6 @@
-"""Batches for the loop, made ahead of time in worker processes and addressed by number.
+"""Batches for the loop, addressed by number and made ahead of time in worker processes.
 
-Batch ``k`` of a stream is a function of task, seed, split and ``k``: workers decide when it is made, never what it is.
+Batch ``k`` of a stream depends only on task, seed, split and ``k``. Workers affect when it is made, never its content.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from lrtasks.run_config import RunConfig
 from lrtasks.spec import Batch, misfit
 
 HELD_OUT_SEED = 0
-"""Validation and test streams are the same for every run, whatever its seed."""
+"""Seed of the validation and test streams; these streams are the same for every run, whatever the run's seed."""
 SECONDS_TO_CALM = 0.1
-"""Far more than a thread needs to free a tensor, and far less than an evaluation takes."""
+"""Time for other threads to free their tensors: far more than they need, and far less than an evaluation takes."""
 SECONDS_TO_START = 0.5
-"""About what processes take to start and end, and to hand over some dozens of batches."""
+"""Approximate time that processes take to start, to hand over some dozens of batches, and to end."""
 
 
 _order = functools.lru_cache(2)(epoch_order)  # most batches ask for the order of the same epoch again
 
 
 class Source(Protocol):
-    """What a stream draws from: a task, or a stored dataset."""
+    """Source of the samples of a stream: a task, or a stored dataset."""
 
     def batch(self, indices: Sequence[int] | range, seed: int = 0, split: Split = "train") -> Batch:
-        """Samples ``indices`` of ``split``."""
+        """Return the samples ``indices`` of ``split``."""
 
 
 class Loaded(NamedTuple):
@@ -55,7 +55,7 @@ class Loaded(NamedTuple):
 
     @property
     def batch(self) -> Batch:
-        """The same as NumPy arrays that share memory with the tensors, which must be on the CPU."""
+        """Return the batch as NumPy arrays that share memory with the tensors; the tensors must be on the CPU."""
         return Batch(self.x.numpy(), self.y.numpy(), None if self.mask is None else self.mask.numpy(), self.meta)
 
 
@@ -68,10 +68,10 @@ class BatchStream(Dataset[Loaded]):
         seed: seed of the stream.
         split: ``"train"``, ``"val"`` or ``"test"``.
         batch_size: samples per batch over all processes.
-        samples: size of a finite set, or ``None`` for fresh samples. A finite ``train`` set is gone through again and
-            again, each time in a new order; other splits are read once, and their last batch has the remaining samples.
-        rank: this process.
-        world: number of processes; each takes an equal part of every batch.
+        samples: size of a finite set, or ``None`` for fresh samples. A finite ``train`` set is repeated, in a new order
+            in each epoch. Other splits are read once; their last batch has the remaining samples.
+        rank: number of this process.
+        world: number of processes; each process takes an equal part of every batch.
     """
 
     source: Source
@@ -90,36 +90,36 @@ class BatchStream(Dataset[Loaded]):
             raise UsageError(f"the training set must have at least batch_size ({size}) samples, found {samples}")
 
     def whole(self) -> BatchStream:
-        """The same stream as one process alone sees it."""
+        """Return the same stream for a single process, with whole batches."""
         return replace(self, rank=0, world=1)
 
     def indices(self, number: int) -> np.ndarray:
-        """Sample indices of batch ``number``, of all processes."""
+        """Return the sample indices of batch ``number``, over all processes."""
         size, samples = self.batch_size, self.samples
         first = number * size
         if samples is None:
             return np.arange(first, first + size)
         if self.split != "train":
             return np.arange(first, min(first + size, samples))
-        # An epoch ends when no whole batch is left, so that no batch straddles two orders.
+        # An epoch ends when no whole batch is left, so that no batch mixes the orders of two epochs.
         epoch, position = divmod(number, samples // size)
         return _order(samples, self.seed, epoch)[position * size : (position + 1) * size]
 
     def __getitem__(self, number: int) -> Loaded:
-        # A finite set is always the same samples (seed 0): the run's seed changes their order alone.
+        # A finite set always consists of the same samples (seed 0); the run's seed only changes their order.
         seed = self.seed if self.samples is None else 0
         part = self.batch_size // self.world
         own = self.indices(number)[self.rank * part : (self.rank + 1) * part]
         batch = self.source.batch(own.tolist(), seed, self.split)
         if isinstance(self.source, Task) and is_own(type(self.source)):
-            require_fit(batch, self.source)  # a mistake of the user's may be in few of the samples
+            require_fit(batch, self.source)  # a mistake in a user's task may affect only a few samples
         mask = None if batch.mask is None else torch.from_numpy(batch.mask)
         return Loaded(torch.from_numpy(batch.x), torch.from_numpy(batch.y), mask, batch.meta)
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The first ``count`` batches of a stream on NumPy, made anew at each pass by ``workers`` background processes."""
+    """The first ``count`` batches of a stream in NumPy; ``workers`` background processes remake them in each pass."""
 
     stream: BatchStream
     count: int
@@ -129,7 +129,7 @@ class Replay:
         return (loaded.batch for loaded in self.load())
 
     def load(self, *, pin: bool = False) -> Generator[Loaded, None, None]:
-        """One pass, as :func:`load` makes it."""
+        """Yield the batches of one pass (:func:`load`)."""
         return load(self.stream, range(self.count), workers=self.workers, pin=pin)
 
 
@@ -141,7 +141,7 @@ class Streams:
         train: the training stream.
         val: the validation batches.
         test: the test batches.
-        workers: background processes that make batches.
+        workers: number of background processes that make batches.
         digest: digest of the stored dataset; ``None`` for fresh samples.
     """
 
@@ -153,21 +153,22 @@ class Streams:
 
     @property
     def finite(self) -> bool:
-        """Whether training goes through a finite set; then the test is taken at the best validation score."""
+        """Return whether the training set is finite; if so, the weights with the best validation score are tested."""
         return self.train.samples is not None
 
     def training(self, count: int) -> Replay:
-        """The first training batches, as one process alone sees them."""
+        """Return the first ``count`` training batches as whole batches for a single process."""
         return Replay(self.train.whole(), count, self.workers)
 
 
 def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Streams:
-    """Streams of fresh samples, or of the stored dataset that ``config.data`` names.
+    """Return the streams of a run: fresh samples, or the stored dataset that ``config.data`` names.
 
     The processes of ``fabric`` share each training batch.
 
     Raises:
-        UsageError: if the dataset cannot be read or does not fit.
+        UsageError: if the dataset cannot be read or does not fit the task, or if a size does not fit (batch size,
+            ``train_samples``, number of workers).
     """
     task, budget, count = config.task, config.budget, worker_count(workers)
     source: Source = task
@@ -193,20 +194,20 @@ def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Strea
 
 
 def held_out(source: Source, split: Split, size: int, samples: int | None, batches: int, workers: int) -> Replay:
-    """Validation or test batches of ``size``: all of a finite set, else the first ``batches``."""
+    """Return validation or test batches of ``size`` samples: all of a finite set, else the first ``batches``."""
     count = batches if samples is None else -(-samples // size)
     return Replay(BatchStream(source, HELD_OUT_SEED, split, size, samples), count, workers)
 
 
 def require_fit(batch: Batch, task: Task) -> None:
-    """Raise :class:`UsageError` unless a batch has the types, shapes and labels that its task declares."""
+    """Raise :class:`UsageError` unless the types, shapes and labels of a batch match its task's specs."""
     problem = misfit(batch, task.input, task.target)
     if problem:
         raise UsageError(f"{task.name}: in its samples {problem}")
 
 
 def check_batch(loaded: Loaded, task: Task) -> None:
-    """:func:`require_fit`, and raise :class:`UsageError` for a breakdown that does not fit the target."""
+    """Call :func:`require_fit`, and raise :class:`UsageError` for a breakdown that does not fit the target."""
     require_fit(loaded.batch, task)
     for name, labels in task.slices(loaded.batch).items():
         found, shape = np.shape(labels), tuple(loaded.y.shape)
@@ -218,14 +219,14 @@ def check_batch(loaded: Loaded, task: Task) -> None:
 def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Generator[Loaded, None, None]:
     """Yield the batches ``numbers`` of a stream, made ahead of time by background processes.
 
-    The processes end when the iterator is exhausted, closed or dropped. There are none for batches that take less
-    time than processes take to start.
+    The processes end when the iterator is exhausted, closed or dropped. No processes are started if all batches of a
+    task take less time than the start of processes.
 
     Args:
-        stream: where batches come from.
-        numbers: which batches.
-        workers: largest number of processes; 0 makes the batches here.
-        pin: put batches into page-locked memory, from which they go faster to a GPU.
+        stream: source of the batches.
+        numbers: numbers of the batches.
+        workers: largest number of processes; with 0, this process makes the batches.
+        pin: put batches into page-locked memory, from which the copy to a GPU is faster.
     """
     if workers and numbers and isinstance(stream.source, Task):  # a process may be forked after it drew a sample
         began = time.monotonic()
@@ -236,8 +237,8 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
         numbers = numbers[1:]
     workers = min(workers, len(numbers))
     if workers and sys.version_info < (3, 11, 10) and torch.distributed.is_initialized():
-        # Let threads of torch free tensors that they have just shared before a worker is forked: they hold a lock of
-        # the interpreter for a moment, and a process that is forked in it waits for it for ever (gh-112275).
+        # Before a worker is forked, let torch's threads free the tensors that they have just shared. To free a tensor,
+        # a thread briefly holds a lock of the interpreter. A process forked in this moment waits forever (gh-112275).
         time.sleep(SECONDS_TO_CALM)
     loader = DataLoader(
         _Carrying(stream),
@@ -247,7 +248,7 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
         collate_fn=_unchanged,
         prefetch_factor=4 if workers else None,
         pin_memory=pin,
-        # its own: the loader draws a base seed, which must not move torch's global generator
+        # a separate generator: the loader draws a base seed, which must not advance torch's global generator
         generator=torch.Generator(),
     )
     for loaded in loader:
@@ -257,7 +258,7 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
 
 
 def worker_count(workers: int | str) -> int:
-    """Number of background processes: ``"auto"`` leaves one core to the model, up to 8 workers.
+    """Return the number of background processes; ``"auto"`` means all cores but one, in the range 1 to 8.
 
     Raises:
         UsageError: for anything but ``"auto"`` or a whole number in 0..1024.
@@ -270,7 +271,7 @@ def worker_count(workers: int | str) -> int:
 
 
 class _Carrying(Dataset[Loaded | UsageError]):
-    """A stream whose user errors come back as values: raised in a worker they would arrive with its traceback."""
+    """A stream that returns user errors as values; an error raised in a worker would arrive with its traceback."""
 
     def __init__(self, stream: BatchStream) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill: written whole or not at all, checked on reading, read without running code."""
+"""Checkpoints that survive a kill: written atomically, verified when read, and read without executing code."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read what :func:`save` wrote, onto the CPU; only tensors and plain values are accepted.
+    """Read a file of :func:`save` into CPU memory; accept only tensors and plain values.
 
     Raises:
-        UsageError: if the file cannot be read, or its content is not what was written.
+        UsageError: if the file cannot be read, or its content does not match its digest.
     """
     again = f"remove {path.parent} to start this run again"
     try:

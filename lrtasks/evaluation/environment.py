@@ -1,4 +1,4 @@
-"""What a run ran on: device, versions, commit."""
+"""The environment of a run: device, threads, memory, versions and commit."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ DEFAULT_WIDTH = 64
 
 
 def make_fabric(device: str, precision: str) -> Fabric:
-    """Lightning Fabric for one device, or for the processes that ``torchrun`` started.
+    """Return Lightning Fabric for one device, or for the processes that ``torchrun`` started.
 
     Raises:
-        UsageError: for an unknown device, or ``cuda`` where there is none.
+        UsageError: for an unknown device, or for ``cuda`` if there is no GPU.
     """
     if device not in DEVICES:
         raise unknown("device", device, DEVICES)
@@ -58,7 +58,7 @@ def make_fabric(device: str, precision: str) -> Fabric:
 
 @contextmanager
 def own_threads(fabric: Fabric, config: RunConfig) -> Iterator[None]:
-    """On a CPU, use no more threads than pay off for batch × length × d_model numbers, unless the user set it."""
+    """On a CPU, limit threads to a useful number for batch × length × d_model, unless the user has set a number."""
     before = torch.get_num_threads()
     elements = config.budget.batch_size // fabric.world_size * config.task.input.length
     threads = threads_for(elements * config.model.parameters.get("d_model", DEFAULT_WIDTH))
@@ -73,16 +73,16 @@ def own_threads(fabric: Fabric, config: RunConfig) -> Iterator[None]:
 def _leave() -> None:
     """Leave the process group before Python shuts down.
 
-    If a thread of the backend frees a tensor during shutdown, it aborts the process, although the run is done
+    Otherwise a thread of the backend can free a tensor during shutdown and abort the process, although the run is done
     (https://github.com/pytorch/pytorch/pull/179291).
     """
-    gc.collect()  # the backend's threads end with the last reference to the group, which may be in a reference cycle
+    gc.collect()  # the backend's threads end when the last reference to the group is freed; it may be in a cycle
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def describe_environment() -> dict[str, Any]:
-    """Versions, commit of the source tree (``None`` outside a checkout) and platform."""
+    """Return versions, commit of the source tree (``None`` outside a checkout), platform and number of threads."""
     packages = ("torch", "numpy", "scipy", "lightning")
     return {
         "lrtasks": __version__,
@@ -95,14 +95,14 @@ def describe_environment() -> dict[str, Any]:
 
 
 def device_name(device: torch.device) -> str:
-    """A readable name of the device."""
+    """Return a readable name of the device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"cpu ({cores()} cores)"
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Largest allocation on a GPU, or largest resident size of this process on a CPU."""
+    """Return the largest allocation on a GPU, or the largest resident size of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     # Linux counts kibibytes, macOS bytes
@@ -111,7 +111,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Start :func:`peak_memory_bytes` anew where that can be done, on a GPU."""
+    """Reset the peak of :func:`peak_memory_bytes` on a GPU; on a CPU this is not possible."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 

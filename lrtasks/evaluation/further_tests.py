@@ -1,4 +1,4 @@
-"""Further tests of a trained model: the same task at other lengths, with another distribution, or stored samples."""
+"""Further tests of a trained model: the task at other lengths or with another distribution, or stored samples."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from lrtasks.data import StoredDataset
 
 SHARE = 4
-"""A further test has this part of the test's batches."""
+"""A further test has ``1 / SHARE`` of the test's batches."""
 GENERALISES = 0.9
-"""Scaled score that a length needs to count for the generalisation length."""
+"""Smallest scaled score with which a length counts for the generalisation length."""
 
 
 class FurtherTest(NamedTuple):
@@ -35,27 +35,27 @@ class FurtherTest(NamedTuple):
 
     Attributes:
         task: the task.
-        data: stored samples of it; ``None`` for fresh ones.
+        data: stored samples of the task; ``None`` for fresh samples.
     """
 
     task: Task
     data: StoredDataset | None = None
 
     def batches(self, batch_size: int, batches: int, workers: int) -> Replay:
-        """The test batches: all stored samples, or else fresh ones, one :data:`SHARE`-th of ``batches``."""
+        """Return the test batches: all stored samples, or ``batches / SHARE`` batches of fresh samples."""
         source, samples = (self.task, None) if self.data is None else (self.data, self.data.counts["test"])
         return held_out(source, "test", batch_size, samples, max(1, batches // SHARE), workers)
 
 
 def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
-    """The tests that a run's model takes after ``test``, by name.
+    """Return the further tests of a run by name.
 
-    They are those of ``budget.test_lengths``, or the task's own, and then the datasets of ``budget.test_data``, each
-    under the name of its folder.
+    These are the task at each length in ``budget.test_lengths`` (if ``None``: the task's own further tests), and the
+    datasets in ``budget.test_data``, each under the name of its folder.
 
     Raises:
-        UsageError: if the task cannot have one of the lengths, a test of its own is none of this model, or a dataset
-            cannot be read or is none.
+        UsageError: if the task is not possible at one of the lengths, if one of the task's own tests needs another
+            model, if two tests have the same name, or if a dataset cannot be read, has no test samples or does not fit.
     """
     lengths = config.budget.test_lengths
     tasks = config.task.checked_tests() if lengths is None else {str(n): config.task.at_length(n) for n in lengths}
@@ -68,7 +68,7 @@ def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
             raise UsageError(f"two tests are called {name!r}; copy {address} to a folder of another name")
         if not data.counts.get("test"):
             raise UsageError(f"{address} has no test samples")
-        same = data.manifest.task == config.task.name  # it may be one of the user's own
+        same = data.manifest.task == config.task.name  # the task may be the user's own
         task = data.task_as(type(config.task)) if same else data.task
         config.task.require_same_widths(task, address)
         found[name] = FurtherTest(task, data)
@@ -83,9 +83,10 @@ def score_further(
     workers: int,
     record: RunRecord,
 ) -> None:
-    """Score a trained model on its further tests, and note scores, breakdowns and baselines by the test's name.
+    """Score a trained model on its further tests; record scores, breakdowns and baselines by the test's name.
 
-    The tokens of a batch stay about the same. A model that cannot run at a length gets no score there, and a note.
+    The number of positions in a batch stays about the same. If a model cannot run at a length, the record gets no score
+    for this length, but a note.
     """
     for name, further in tests.items():
         task = further.task
@@ -106,7 +107,7 @@ def score_further(
 
 
 def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunRecord, val_floor: float | None) -> None:
-    """Note scaled scores, the generalisation length, and the step that solved validation (floor: ``val_floor``)."""
+    """Record scaled scores, generalisation length and steps to solve; ``val_floor`` is the floor on validation."""
     lengths = {"test": task.input.length, **{name: test.task.input.length for name, test in further.items()}}
     for name in lengths:
         score, floor = record.score_of(name), record.floor(name)
@@ -116,13 +117,13 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
         if value is None or value < GENERALISES or not math.isfinite(value):
             break
         reached = length
-    # shorter lengths alone do not count: the model fails where it was trained
+    # shorter lengths alone do not count: the model then fails at its training length
     record.generalisation_length = reached if reached is not None and reached >= task.input.length else None
     record.steps_to_solve = steps_to_solve(record, val_floor)
 
 
 def steps_to_solve(record: RunRecord, floor: float | None) -> int | None:
-    """The step from which validation held :data:`VAL_SOLVED` at two evaluations in a row; ``None`` if it never did.
+    """Return the step of the first of two consecutive evaluations that reach :data:`VAL_SOLVED`, or ``None``.
 
     ``floor`` is the best baseline's score on validation.
     """
@@ -134,13 +135,13 @@ def steps_to_solve(record: RunRecord, floor: float | None) -> int | None:
 
 
 def _by_length(name: str) -> bool:
-    """Whether a test differs from the task in its length alone: ``test``, ``4x`` or ``512``."""
+    """Return whether a test differs from the task only in its length: ``test``, ``4x`` or ``512``."""
     return name == "test" or name.rstrip("x").isdigit()
 
 
 @contextmanager
 def _at_specs_of(model: nn.Module, task: Task) -> Iterator[None]:
-    """Let a model of this package read and answer at the lengths of another task."""
+    """Set the input and target specs of a model of this package to those of ``task`` for the ``with`` block."""
     if not isinstance(model, Backbone):
         yield
         return

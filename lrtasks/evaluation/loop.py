@@ -1,4 +1,4 @@
-"""The loop: one for every task and model. It reads top to bottom; nothing here knows a task or a model by name."""
+"""The training loop for every task and model. No code here depends on a task's or a model's name."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ CHECKPOINT = "checkpoint.pt"
 WEIGHTS = "weights.pt"
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 LOG_EVERY = 20
-"""Steps after which the loss is brought to the host and checked."""
+"""Number of steps between two copies of the loss to the host, where it is checked."""
 
 
 class DivergedError(Exception):
-    """The training loss, the weights or predictions stopped being finite numbers."""
+    """Raised when the training loss, the weights or the predictions are no longer finite."""
 
 
 @dataclass
 class State:
-    """Where a run stands, apart from weights and optimiser: what a checkpoint adds to them.
+    """Progress of a run, stored in a checkpoint together with the weights and the optimiser.
 
     Attributes:
         step: optimiser steps done.
-        seconds: time spent training; evaluations and checkpoints do not count.
-        seconds_with_evaluation: the same with them.
+        seconds: time spent on training, without evaluations and checkpoints.
+        seconds_with_evaluation: time spent on training, evaluations and checkpoints.
         loss_sum: sum of the losses of the ``loss_count`` steps since the last evaluation.
         curve: one entry per evaluation: ``step``, ``loss`` and the validation scores.
         best: best validation score so far.
@@ -76,22 +76,23 @@ def train(
     quiet: bool,
     report: Callable[[State], None],
 ) -> State:
-    """Train ``model`` in place, from the last checkpoint in ``folder`` if there is one, and return the final state.
+    """Train ``model`` in place and return the final state. Continue from the checkpoint in ``folder`` if there is one.
 
     Args:
         fabric: device, precision and processes.
         model: module on ``(batch, length[, channels])``; afterwards it holds the weights to be tested.
         config: task, budget and seed.
-        streams: where batches come from.
-        folder: where checkpoints go.
-        digest: the run's, kept in its checkpoints.
-        floor: the best baseline's validation score, if the run is to stop when it is solved.
+        streams: the source of the batches.
+        folder: folder of the checkpoints.
+        digest: digest of the run, stored in its checkpoints.
+        floor: the best baseline's validation score if the run stops when the task is solved, else ``None``.
         quiet: show no progress.
         report: called at the start and after each evaluation.
 
     Raises:
-        DivergedError: when loss, weights or predictions are no longer finite; the message names the step.
-        UsageError: if the model's output does not fit the task, or a checkpoint cannot be read or is another run's.
+        DivergedError: if loss, weights or predictions are no longer finite.
+        UsageError: if the model's output does not fit the task, or if a checkpoint cannot be read or belongs to another
+            run.
     """
     task, budget, seed = config.task, config.budget, config.seed
     loss_function, masked = loss_named(task.loss), takes_mask(model)
@@ -104,13 +105,13 @@ def train(
     last = state.step if _solved(state, config, floor) else budget.steps
     numbers = range(state.step, last)
     batches = load(streams.train, numbers, workers=streams.workers, pin=fabric.device.type == "cuda")
-    # the sum stays on the device: to read it at every step would make the device wait
+    # the sum stays on the device: reading it at every step would make the device wait
     running = torch.tensor(state.loss_sum, dtype=torch.float64, device=fabric.device)
     model.train()
     since = last_saved = time.monotonic()
 
     def lap(*, training: bool) -> None:
-        """Add the time since the last call to what it was spent on."""
+        """Add the time since the last call to the seconds of ``state``."""
         nonlocal since
         before, since = since, time.monotonic()
         state.seconds_with_evaluation += since - before
@@ -123,7 +124,7 @@ def train(
             set_rate(optimiser, budget.rate(state.step))
             if state.step == numbers.start:
                 check_batch(batch, task)
-            # computed on the CPU: on a GPU, the step would wait for the number of places
+            # computed on the CPU: on a GPU, each step would wait until the number of places is known
             places = [labelled(part.y) if selects else None for part in _split(batch, budget.accumulate)]
             batch = _to_device(batch, fabric.device)
             before = (_hidden_state(model), batch.x.clone()) if state.step == numbers.start else None
@@ -191,7 +192,7 @@ def score(fabric: Fabric, model: nn.Module, task: Task, batches: Replay, *, slic
 
 
 def predictions(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -> Iterator[tuple[Loaded, np.ndarray]]:
-    """Yield batches with what ``model`` predicts for them: real values, or the most likely class."""
+    """Yield each batch with the predictions of ``model``: real values, or the most likely classes."""
     training, masked = model.training, takes_mask(model)
     model.eval()
     try:
@@ -216,7 +217,7 @@ def predictions(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -
 
 
 def forward(model: nn.Module, batch: Loaded, masked: bool, **options: Tensor) -> Tensor:
-    """Call ``model``, with the padding mask if there is one and it takes it (:func:`takes_mask`)."""
+    """Call ``model``; pass the padding mask if there is one and ``masked`` is true (:func:`takes_mask`)."""
     if masked and batch.mask is not None:
         options = {"mask": batch.mask, **options}
     output: Tensor = model(batch.x, **options)
@@ -224,7 +225,7 @@ def forward(model: nn.Module, batch: Loaded, masked: bool, **options: Tensor) ->
 
 
 def check_output(output: Any, x: Tensor, task: Task, *, target: Spec | None = None, training: bool) -> None:
-    """Raise :class:`UsageError` unless a model's output for ``x`` fits the task's target, or another one."""
+    """Raise :class:`UsageError` unless a model's output for ``x`` fits ``target`` (default: the task's target)."""
     problem = output_misfit(output, x, task.input, target or task.target)
     if problem:
         mode = "training" if training else "evaluation"
@@ -234,7 +235,7 @@ def check_output(output: Any, x: Tensor, task: Task, *, target: Spec | None = No
 
 
 def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, str], x: Tensor) -> None:
-    """Raise :class:`UsageError` if the forward pass changed its input; warn if the module keeps a state of its own."""
+    """Raise :class:`UsageError` if the forward pass changed its input; warn if it changed state not in state_dict."""
     if not torch.equal(x, batch.x):
         raise UsageError("forward changes its input in place; work on a copy")
     changed = [name for name, value in _hidden_state(model).items() if state.get(name) != value]
@@ -247,7 +248,7 @@ def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, str], x: 
 
 
 def _hidden_state(model: nn.Module) -> dict[str, str]:
-    """Numbers, texts and tensors that modules of the user's keep outside ``state_dict``, as text by name."""
+    """Return numbers, texts and tensors that a user's own modules keep outside ``state_dict``, as text by name."""
     kept = set(model.state_dict())
     found = {}
     for prefix, module in model.named_modules():
@@ -263,11 +264,11 @@ def _hidden_state(model: nn.Module) -> dict[str, str]:
 def _evaluate_and_note(
     fabric: Fabric, model: nn.Module, task: Task, streams: Streams, state: State, folder: Path
 ) -> None:
-    """Add a point to the curve and, on a finite training set, keep the weights if they are the best."""
+    """Evaluate and add a point to the curve; with a finite training set, save the weights if they are the best."""
     if not all(bool(value.isfinite().all()) for value in model.parameters()):
         raise DivergedError(f"the weights were no longer finite at step {state.step}")
     val = score(fabric, model, task, streams.val, slices=False).scores()
-    # all processes must decide alike, even if the last bits of their scores differ
+    # all processes must take the same decisions, even if the last bits of their scores differ
     val = fabric.broadcast(val)
     state.curve.append({"step": state.step, "loss": state.loss_sum / state.loss_count, **val})
     state.loss_sum, state.loss_count = 0.0, 0
@@ -278,7 +279,7 @@ def _evaluate_and_note(
 
 
 def _solved(state: State, config: RunConfig, floor: float | None) -> bool:
-    """Whether validation has reached ``stop_at``, or held a scaled score of :data:`VAL_SOLVED` twice in a row."""
+    """Return whether validation has reached ``stop_at``, or :data:`VAL_SOLVED` (scaled) at the last two evaluations."""
     if config.budget.stop_at is not None and state.best >= config.budget.stop_at:
         return True
     last = [point[config.task.metric] for point in state.curve[-2:]]
@@ -286,13 +287,13 @@ def _solved(state: State, config: RunConfig, floor: float | None) -> bool:
 
 
 def labelled(y: Tensor) -> Tensor | None:
-    """Places of the labels among all positions of a batch; None where there are none, or half of them or more."""
+    """Return the labelled positions as indices into the flat batch; ``None`` if none or at least half are labelled."""
     places = (y.flatten() != IGNORED).nonzero().squeeze(1)
     return places if 0 < 2 * len(places) < y.numel() else None
 
 
 def _split(batch: Loaded, count: int) -> list[Loaded]:
-    """A batch as ``count`` parts of about equal numbers of samples."""
+    """Split a batch into ``count`` parts with about equal numbers of samples."""
     if count == 1:
         return [batch]
     masks = [None] * count if batch.mask is None else batch.mask.tensor_split(count)
@@ -301,10 +302,10 @@ def _split(batch: Loaded, count: int) -> list[Loaded]:
 
 
 def _seed_step(seed: int, step: int, rank: int) -> None:
-    """Make what is random inside a model a function of seed, step and process, as the data are."""
+    """Seed all random generators, so that a model's random numbers depend only on seed, step and process."""
     digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "little") >> 1
-    # not torch.manual_seed: it formats the stack for each kind of device that is not in use; that costs a millisecond
+    # torch.manual_seed would take a millisecond: it formats the stack for each kind of device that is not in use
     torch.default_generator.manual_seed(number)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(number)

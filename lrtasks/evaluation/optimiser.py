@@ -1,4 +1,4 @@
-"""Training losses by the name that a task declares, and AdamW over the parameter groups that modules declare."""
+"""Training losses by name, and the optimiser: AdamW over the parameter groups that modules declare."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from lrtasks.models.base import parameter_options
 from lrtasks.spec import IGNORED
 
 Loss = Callable[..., Tensor]
-"""A function of ``(output, target)``. With a third argument ``whole``, the targets of a whole batch, it gives the part
-that these samples add to the loss of that batch."""
+"""A function of ``(output, target)`` that returns the loss. The optional third argument ``whole`` contains the targets
+of the whole batch; the function then returns the contribution of these samples to the loss of the whole batch."""
 
 
 def mse(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
-    """Mean squared error over every element."""
+    """Return the mean squared error over all elements."""
     loss = F.mse_loss(output.float(), target)
     return loss if whole is None else loss * (target.numel() / whole.numel())
 
 
 def cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
-    """Mean cross-entropy over labelled positions; logits ``(batch, length, classes)``, labels ``(batch, length)``."""
+    """Return the mean cross-entropy over labelled positions.
+
+    ``output`` holds logits ``(batch, length, classes)``, ``target`` labels ``(batch, length)``.
+    """
     logits, labels = output.float().flatten(0, 1), target.flatten()
     if whole is None:
         return F.cross_entropy(logits, labels, ignore_index=IGNORED)
@@ -33,9 +36,9 @@ def cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None) -
 
 
 def balanced_cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
-    """Cross-entropy weighted by the inverse of each class's count in the batch (DLR code, pathfinder).
+    """Return the cross-entropy weighted by the inverse of each class's count in the batch (DLR code, pathfinder).
 
-    With weights 1/n_c, this is the mean cross-entropy of each class, averaged over the classes in the batch.
+    With the weights 1/n_c, the result is the mean of the classes' mean cross-entropies, over the classes in the batch.
     """
     logits, labels = output.float().flatten(0, 1), target.flatten()
     counted = labels if whole is None else whole.flatten()
@@ -54,10 +57,10 @@ LOSSES: dict[str, Loss] = {
 
 
 def loss_named(name: str) -> Loss:
-    """The loss called ``name``, one of :data:`LOSSES`.
+    """Return the loss called ``name`` in :data:`LOSSES`.
 
     Raises:
-        UsageError: if there is none.
+        UsageError: if there is no loss of this name.
     """
     if name not in LOSSES:
         raise unknown("loss", name, LOSSES)
@@ -65,12 +68,13 @@ def loss_named(name: str) -> Loss:
 
 
 def make_optimiser(model: nn.Module, budget: Budget) -> torch.optim.AdamW:
-    """Group parameters by what ``parameter_options()`` of the modules that own them declares.
+    """Return AdamW with one parameter group per learning rate and weight decay.
 
-    Each group keeps its starting rate under ``base_lr``; :func:`set_rate` multiplies it by the schedule.
+    Modules declare these values for their own parameters in ``parameter_options()``; the default is the budget's value.
+    Each group keeps its starting rate as ``base_lr``; :func:`set_rate` multiplies it by the schedule's factor.
 
     Raises:
-        UsageError: if there is nothing to train, or a module declares what it does not have.
+        UsageError: if there are no parameters to train, or a module declares options of a parameter it does not have.
     """
     declared = parameter_options(model)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}

@@ -66,22 +66,22 @@ def evaluate(
     quiet: bool = False,
     **settings: Any,
 ) -> RunRecord:
-    """Train ``model`` on ``task`` and score it; the same call continues a run that was interrupted.
+    """Train ``model`` on ``task`` and score it. If the run was interrupted, the same call continues it.
 
     Args:
         model: a registered name; ``"FILE.py:NAME"`` or ``"package.module:NAME"``; a class or function that takes
             ``d_model`` (a mixer) or ``input, target`` (a whole model); or an ``nn.Module``, which is trained in place.
         task: a name, an address, or a task from :func:`lrtasks.make`.
-        preset: ``"small"``, ``"paper"`` or another preset; it fills in what is left open.
+        preset: ``"small"``, ``"paper"`` or another preset; it supplies the values that the caller does not set.
         seed: seeds initialisation and training stream.
-        parameters: task parameters (with a task's name).
+        parameters: task parameters (only if the task is given by name or address).
         hyper: hyper-parameters of the model.
-        budget: a :class:`lrtasks.Budget`, which is taken whole, or some of its fields beside the preset's.
+        budget: a complete :class:`lrtasks.Budget`, or some of its fields; the preset supplies the others.
         data: a stored dataset of this task to train and test on, instead of fresh samples.
-        name: label of your own model. A module needs one to be continued, or found again when it is finished.
+        name: label of your own model. A run of an ``nn.Module`` needs a label so that a later call finds it again.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
-        workers: background processes that make batches, or ``"auto"``.
-        out: results folder; the run gets a folder of its own below it.
+        workers: number of background processes that make batches, or ``"auto"``.
+        out: results folder; the run gets its own folder below it.
         trackers: any of ``"csv"``, ``"tensorboard"`` and ``"wandb"``, which write below the run's folder.
         overwrite: run again even if the run is finished.
         quiet: show no progress.
@@ -91,7 +91,7 @@ def evaluate(
         The record, also written to ``record.json`` in the run's folder. Its status is ``done`` or ``diverged``.
 
     Raises:
-        UsageError: for anything that the user can correct.
+        UsageError: for any mistake that the user can correct.
     """
     if isinstance(budget, Budget):
         budget = vars(budget)
@@ -115,14 +115,14 @@ def run(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> RunRecord:
-    """Carry out one run, or take over its record if it is finished; arguments as of :func:`evaluate`."""
+    """Carry out one run, or return its record if it is finished; the arguments are those of :func:`evaluate`."""
     tracked = tracker_names(trackers)
     fabric = make_fabric(device, config.budget.precision)
     with _private_random_numbers(fabric.device), own_threads(fabric, config):
-        further = further_tests(config)  # now, since an impossible length is an error before the run
+        further = further_tests(config)  # done here so that an impossible length is reported before the run
         streams = make_streams(config, workers, fabric)
         config = replace(config, data_digest=streams.digest)
-        # all processes use those of the first one: a user's Python object has a different digest in each process
+        # all processes use the first one's digest and folder: a Python object has a different digest in each process
         digest, folder = fabric.broadcast((config.digest, config.folder(Path(out))))
         record = None if overwrite else _finished(fabric, folder, digest)
         if record is None:
@@ -144,17 +144,18 @@ def run(
 def load_model(
     folder: str | Path, *, length: int | None = None, trained: bool = True, model: ModelLike | None = None
 ) -> nn.Module:
-    """The model of a run, on the CPU, in evaluation mode.
+    """Load the model of a run, on the CPU, in evaluation mode.
 
     Args:
         folder: the run's folder, with ``record.json`` and ``weights.pt``.
-        length: build it for another sequence length than the one it was trained at, if the model can run there.
-        trained: load the trained weights; otherwise the model is as it was before training.
-        model: the class, function or module of a run that was given one in Python; other runs know their model.
+        length: build the model for this sequence length instead of the training length, if the model supports it.
+        trained: load the trained weights; otherwise the model has its weights from before training.
+        model: the class, function or module, if the run was started with a Python object. Other records name their
+            model.
 
     Raises:
-        UsageError: if the run has no weights, its model was a Python object and is not given, or the weights do not fit
-            the model at this length.
+        UsageError: if the run has no weights, if its model was a Python object and is not given, if the model's source
+            was edited since the run, or if the weights do not fit the model at this length.
     """
     folder = Path(folder)
     record = read_record(folder)
@@ -189,7 +190,7 @@ def _load_weights(model: nn.Module, folder: Path) -> None:
 
 @dataclass
 class _Run:
-    """A run that goes on: what its steps share."""
+    """A run in progress, with the objects that its steps share."""
 
     fabric: Fabric
     config: RunConfig
@@ -205,7 +206,7 @@ class _Run:
         return self.fabric.is_global_zero
 
     def carry_out(self, overwrite: bool) -> RunRecord:
-        """Train and test; the record on disk is correct at every moment."""
+        """Train and test; keep the record on disk correct at every moment."""
         # a record that is overwritten stays until the first evaluation
         self.replaces = overwrite and (self.folder / FILE).exists()
         if overwrite and self.writes:
@@ -217,7 +218,7 @@ class _Run:
             torch.manual_seed(self.config.seed)
             self.model = self.config.build()
             trained = [value for value in self.model.parameters() if value.requires_grad]
-            # a complex number is two
+            # a complex number counts as two
             self.record.model["count"] = sum(value.numel() * (1 + value.is_complex()) for value in trained)
             self.record.model["state_bytes"] = state_bytes(self.model) if isinstance(self.model, Backbone) else None
             self.trackers = Trackers(self.tracked if self.writes else (), self.folder, self.record)
@@ -228,7 +229,7 @@ class _Run:
                 self._close("diverged", str(error))
             except UsageError:
                 if self.writes and not self.replaces and not (self.folder / loop.CHECKPOINT).exists():
-                    # nothing was learned yet: leave no trace of a run that is impossible
+                    # training has not begun: leave no record of a run that is impossible
                     (self.folder / FILE).unlink(missing_ok=True)
                     self.trackers.discard()
                 raise
@@ -264,12 +265,12 @@ class _Run:
         self.record.cost["seconds_with_evaluation"] += time.monotonic() - began
 
     def _note(self, state: loop.State) -> None:
-        """Write what is known after an evaluation."""
+        """Write the curve, validation scores and cost after an evaluation into the record."""
         record = self.record
         record.curve = state.curve
         if state.curve:
             metric = self.config.task.metric
-            # with a finite set, the kept weights are those of the highest score; in a tie, of the earliest one
+            # with a finite set, the kept weights have the highest score; of equal scores, the earliest
             best = max(state.curve, key=lambda point: (point[metric], -point["step"]))
             tested = best if self.streams.finite else state.curve[-1]
             record.scores["val"] = {key: value for key, value in tested.items() if key not in ("step", "loss")}
@@ -285,13 +286,13 @@ class _Run:
         self.trackers.update(record)
 
     def _test(self, baselines: Mapping[str, Baseline]) -> None:
-        """Score the trained model, and note scores, breakdowns, diagnostics and baselines."""
+        """Score the trained model, and record scores, breakdowns, diagnostics and baselines."""
         record, task, streams = self.record, self.config.task, self.streams
         self._draw_predictions()
         scorer = loop.score(self.fabric, self.model, task, streams.test)
         record.scores["test"], record.slices = scorer.scores(), scorer.slices()
         record.errors["test"] = scorer.error()
-        # now, since they describe the last batch that the model saw
+        # read here, because diagnostics describe the last batch that the model processed
         record.diagnostics = diagnostics(self.model)
         if task.input.kind == "token" and self.config.data is None:
             self._note_overlap()
@@ -302,7 +303,7 @@ class _Run:
         score_further(self.fabric, self.model, self.config, self.further, streams.workers, record)
 
     def _note_overlap(self) -> None:
-        """In a small space, note how many test inputs occur in training as well."""
+        """If the task has few different inputs, note which share of the test inputs also occurs in training."""
         budget = self.config.budget
         trained = budget.train_samples or self.record.curve[-1]["step"] * budget.batch_size
         tested = budget.test_batches * budget.batch_size
@@ -327,7 +328,7 @@ class _Run:
         self.record.status = status
         self.record.notes += notes
         try:
-            # before the record: when the record says that the run has ended, its trackers are not written again
+            # finish the trackers first: once the record says that the run has ended, they are not written again
             self.trackers.finish(self.record)
         finally:
             if self.writes:
@@ -335,7 +336,7 @@ class _Run:
 
 
 def _finished(fabric: Fabric, folder: Path, digest: str) -> RunRecord | None:
-    """The record of a run that needs no more work, as the first process finds it.
+    """Return the record that the first process finds if the run needs no more work, else ``None``.
 
     Raises:
         UsageError: if the folder holds the record of another run.
@@ -346,7 +347,7 @@ def _finished(fabric: Fabric, folder: Path, digest: str) -> RunRecord | None:
 
 @contextmanager
 def _locked(fabric: Fabric, folder: Path) -> Iterator[None]:
-    """Make the run's folder and let no other command work in it; leave no empty folder behind."""
+    """Make and lock the run's folder for the ``with`` block; remove the folder afterwards if it is empty."""
     if not fabric.is_global_zero:
         yield
         return
@@ -362,7 +363,7 @@ def _locked(fabric: Fabric, folder: Path) -> Iterator[None]:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove a leftover checkpoint: a kill right after the last record leaves one."""
+    """Remove a checkpoint that is left if the run was killed right after its last record was written."""
     if (folder / LOCK).exists() or (folder / loop.CHECKPOINT).exists():
         with suppress(OSError, UsageError), held(folder / LOCK, f"the run in {folder}"):
             (folder / loop.CHECKPOINT).unlink(missing_ok=True)
@@ -370,7 +371,7 @@ def _tidy(folder: Path) -> None:
 
 @contextmanager
 def _private_random_numbers(device: torch.device) -> Iterator[None]:
-    """Let the caller's random numbers go on as if nothing had been drawn in the block."""
+    """Restore the caller's random states after the block, so that the block does not change the caller's numbers."""
     state, numpy_state = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -382,7 +383,7 @@ def _private_random_numbers(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _noting(record: RunRecord) -> Iterator[None]:
-    """Add to the record's notes what this package warns of while the block lasts; the user sees it as well."""
+    """Add this package's warnings in the ``with`` block to the record's notes; the user sees them, too."""
     show = warnings.showwarning
 
     def note(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **more: Any) -> None:
@@ -390,13 +391,13 @@ def _noting(record: RunRecord) -> Iterator[None]:
             record.notes.append(str(message))
         show(message, category, filename, *rest, **more)
 
-    with warnings.catch_warnings():  # which also lets a warning of an earlier run be given again
+    with warnings.catch_warnings():  # also lets Python repeat a warning of an earlier run
         warnings.showwarning = note
         yield
 
 
 def _shortage(error: Exception) -> str | None:
-    """What this machine lacked, if that is why a run failed; it can go on from its checkpoint elsewhere."""
+    """Return a message if a run failed for lack of memory or a dead worker, else ``None``; the run can be continued."""
     text = str(error)
     if "DataLoader worker (pid" in text:
         return f"a background process that makes batches died ({text.splitlines()[0]}); try --workers 0"

@@ -15,13 +15,13 @@ from lrtasks.metrics import make_metric
 from lrtasks.spec import Batch
 
 BASELINE_BATCHES = 64
-"""Training batches on which a baseline is fitted."""
+"""Number of training batches on which a baseline is fitted."""
 RESAMPLES = 200
-"""Times that the samples of a stream are drawn again for the standard error of a score."""
+"""Number of bootstrap resamples for the standard error of a score."""
 
 
 class Scorer:
-    """Adds up the metric of a task over batches, and its breakdowns if ``slices`` are wanted, which cost more."""
+    """Accumulates the metric of a task over batches, and with ``slices`` also the breakdowns, which take more time."""
 
     def __init__(self, task: Task, *, slices: bool = True) -> None:
         self._task = task
@@ -49,10 +49,10 @@ class Scorer:
                 _add_groups(self._groups.setdefault(name, {}), np.asarray(labels), sums)
 
     def scores(self) -> dict[str, float]:
-        """All scores of what was added: the pooled ones, means over batches or samples, and the task's derived ones.
+        """Return all scores of the added batches: pooled scores, means over batches or samples, and derived scores.
 
         Raises:
-            UsageError: if nothing was labelled, or all targets have the same value, so that there is no score.
+            UsageError: if there is no score, because no position is labelled or all targets are equal.
         """
         pooled = self._metric.value(self._total)
         if math.isnan(pooled[self._metric.name]) and math.isfinite(float(np.sum(self._total))):
@@ -71,9 +71,9 @@ class Scorer:
         return scores
 
     def error(self) -> float | None:
-        """Standard error of the headline score over samples, by bootstrap; ``None`` if it is no finite number.
+        """Return the bootstrap standard error of the headline score over samples, or ``None`` if it is not finite.
 
-        The same samples give the same figure: the resampling has a seed of its own.
+        The same samples always give the same result, because the resampling has a fixed seed.
         """
         sums, rng = np.concatenate(self._sums), np.random.default_rng(0)
         drawn = (sums[rng.integers(len(sums), size=len(sums))].sum(axis=0) for _ in range(RESAMPLES))
@@ -81,7 +81,7 @@ class Scorer:
         return spread if math.isfinite(spread) else None
 
     def slices(self) -> Slices:
-        """For each breakdown one row per group of elements: label, score and number of elements."""
+        """Return, for each breakdown, one row per group of elements: label, score and number of elements."""
         rows = {
             name: [self._row(label, groups[label]) for label in sorted(groups) if groups[label][0] > 0]
             for name, groups in (self._groups or {}).items()
@@ -97,12 +97,12 @@ class Scorer:
 
 
 def baseline_scores(task: Task, train: Iterable[Batch], test: Iterable[Batch]) -> dict[str, dict[str, float]]:
-    """Fit each baseline on ``train``, which can be iterated several times; its scores on ``test`` by its name."""
+    """Fit each baseline on ``train``, which is iterated several times; return its scores on ``test`` by its name."""
     return score_baselines(task, fitted_baselines(task, train), test)
 
 
 def fitted_baselines(task: Task, train: Iterable[Batch]) -> Mapping[str, Baseline]:
-    """The baselines of a task by name, fitted on ``train``, which can be iterated several times."""
+    """Fit the baselines of a task on ``train``, which is iterated several times, and return them by name."""
     baselines = task.baselines()
     for name, baseline in baselines.items():
         if not (hasattr(baseline, "fit") and hasattr(baseline, "predict")):
@@ -114,7 +114,7 @@ def fitted_baselines(task: Task, train: Iterable[Batch]) -> Mapping[str, Baselin
 def score_baselines(
     task: Task, baselines: Mapping[str, Baseline], test: Iterable[Batch]
 ) -> dict[str, dict[str, float]]:
-    """Scores of fitted baselines by name."""
+    """Return the scores of fitted baselines on ``test``, by baseline name."""
     scorers = {name: Scorer(task, slices=False) for name in baselines}
     for batch in test:
         for name, baseline in baselines.items():
@@ -123,7 +123,7 @@ def score_baselines(
 
 
 def _add_groups(groups: dict[Any, np.ndarray], labels: np.ndarray, sums: np.ndarray) -> None:
-    """Add sums ``(*shape, k)`` to those of each label; ``labels`` is broadcastable to ``shape``."""
+    """Add ``sums`` ``(*shape, k)`` to the sums of each label; ``labels`` is broadcastable to ``shape``."""
     labels = labels.reshape((1,) * (sums.ndim - 1 - labels.ndim) + labels.shape)
     # first sum over the axes along which labels do not change: there are far fewer labels than elements
     axes = tuple(axis for axis, size in enumerate(labels.shape) if size == 1)

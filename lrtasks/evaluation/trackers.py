@@ -1,7 +1,7 @@
 """Trackers copy a run's record to other formats, through Lightning's loggers. They do not change the run.
 
-All of them write below the run's folder. A run that is continued writes its tracker anew from the record, so that no
-step appears twice.
+All trackers write below the run's folder. When a run is continued, its trackers are written again from the record, so
+that no step appears twice.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from lrtasks.files import refuse_links
 from lrtasks.record import RunRecord
 
 PACKAGES = {"csv": None, "tensorboard": "tensorboard", "wandb": "wandb"}
-"""Trackers, and the package that each needs; a tracker's name is also that of its folder."""
+"""Trackers and the package that each tracker needs; the name of a tracker is also the name of its folder."""
 
 
 def tracker_names(chosen: str | Iterable[str]) -> tuple[str, ...]:
-    """Names of trackers from texts with commas, each once, in order.
+    """Return the names of trackers in texts with commas, in order and without repeats.
 
     Raises:
-        UsageError: for an unknown one, or one whose package is not installed.
+        UsageError: for an unknown tracker, or a tracker whose package is not installed.
 
     >>> tracker_names(["csv,csv"])
     ('csv',)
@@ -43,7 +43,7 @@ def tracker_names(chosen: str | Iterable[str]) -> tuple[str, ...]:
 
 
 class Trackers:
-    """The trackers of one run, written from its record; what an earlier process wrote in ``folder`` is replaced."""
+    """The trackers of one run, written from its record; they replace the files of an earlier process in ``folder``."""
 
     def __init__(self, names: Iterable[str], folder: Path, record: RunRecord) -> None:
         self._budget = Budget(**record.budget)
@@ -56,7 +56,7 @@ class Trackers:
             logger.log_hyperparams(_flat({key: getattr(record, key) for key in ("task", "model", "budget", "seed")}))
 
     def update(self, record: RunRecord) -> None:
-        """Write the points of the curve that came since the last call."""
+        """Write the points that were added to the curve since the last call."""
         for point in record.curve[self._written :]:
             step = point["step"]
             values = {"train/loss": point["loss"], "train/lr": self._budget.lr * self._budget.rate(step - 1)}
@@ -65,7 +65,7 @@ class Trackers:
         self._written = len(record.curve)
 
     def finish(self, record: RunRecord) -> None:
-        """Write what is left, the final scores and the status."""
+        """Write the remaining points of the curve, the final scores and the status."""
         self.update(record)
         step = record.curve[-1]["step"] if record.curve else 0
         for split, scores in record.scores.items():
@@ -75,7 +75,7 @@ class Trackers:
             logger.finalize("success" if record.status == "done" else "failed")
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove the written files."""
         for place in self._places:
             shutil.rmtree(place, ignore_errors=True)
 
@@ -87,7 +87,7 @@ class Trackers:
 
 
 def track_finished(names: Iterable[str], folder: Path, record: RunRecord) -> None:
-    """Write the trackers that a finished run lacks."""
+    """Write the trackers that a finished run does not have yet."""
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         Trackers(missing, folder, record).finish(record)
@@ -100,7 +100,7 @@ def _logger(place: Path, record: RunRecord) -> Any:
         return loggers.CSVLogger(place.parent, name="", version="csv", flush_logs_every_n_steps=1)
     if place.name == "tensorboard":
         return loggers.TensorBoardLogger(place.parent, name="", version="tensorboard")
-    # offline unless the user says otherwise; its error reports would be sent even so
+    # wandb works offline unless the user asks for online mode; without this setting it would still send error reports
     online = os.environ.get("WANDB_MODE", "offline") == "online"
     if not online:
         os.environ["WANDB_ERROR_REPORTING"] = "false"
@@ -115,14 +115,14 @@ def _logger(place: Path, record: RunRecord) -> Any:
             group=record.task["name"],
             reinit="create_new",
         )
-        logger.experiment  # noqa: B018 - starts it, so that a mistake is told before the run begins
+        logger.experiment  # noqa: B018 - starts wandb, so that an error is reported before the run begins
     except Exception as error:
         raise UsageError(f"tracker 'wandb' cannot start: {first_line(error)}") from None
     return logger
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by names with dots; a list or ``None`` becomes text.
+    """Flatten nested settings to names with dots; convert a list or ``None`` to text.
 
     >>> _flat({"task": {"name": "shift", "shape": [2, 3]}, "seed": 0})
     {'task.name': 'shift', 'task.shape': '[2, 3]', 'seed': 0}

@@ -1,4 +1,4 @@
-"""Procedural generators of the tasks, on NumPy alone: usable from JAX, TensorFlow or plain Python.
+"""Procedural generators of the tasks. They return NumPy arrays without PyTorch, for JAX, TensorFlow or plain Python.
 
 >>> task = make("shift", length=4096)
 >>> batch = task.batch(range(16), seed=0, split="train")

@@ -1,7 +1,7 @@
-"""What a task is: a frozen dataclass of parameters that draws sample ``i`` from a generator of its own.
+"""Base class of tasks: a frozen dataclass of parameters that draws each sample from its own random generator.
 
-A new task is one file in ``generators/tasks/``: a class that subclasses :class:`Task`, states ``input`` and ``target``,
-and writes :meth:`Task.sample`, and a line in the table below.
+A new task needs one file in ``generators/tasks/`` and one line in the table below. The file holds a subclass of
+:class:`Task` that defines ``input``, ``target`` and :meth:`Task.sample`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "val", "test"]
 Slices = dict[str, list[dict[str, Any]]]
-"""Breakdowns of a score: by name, a row per group with its label, score and number of elements."""
+"""Breakdowns of a score by name: for each group of elements, a row with label, score and number of elements."""
 Rngs = random.Generators | Sequence[np.random.Generator]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_LENGTH = 2**24
 MAX_SEED = 2**63 - 1
 
 LOSSES = {"real": ("mse",), "token": ("cross-entropy", "balanced-cross-entropy")}
-"""Names of the losses that a task may declare, by the kind of its target; the first is the usual one."""
+"""Losses that a task may declare, by the kind of its target; the first loss is the usual one."""
 METRICS = {"real": ("r2",), "token": ("accuracy", "macro_f1")}
-"""Names of the metrics that a task may declare, by the kind of its target; the first is the usual one."""
+"""Metrics that a task may declare, by the kind of its target; the first metric is the usual one."""
 
 GROUPS = (
     "state",
@@ -51,7 +51,7 @@ GROUPS = (
     "geometry",
     "other",
 )
-"""Capabilities that tasks test, in the order in which they are shown."""
+"""Groups of tasks, one for each capability that is tested, in the order in which lists show them."""
 
 registry: Registry[Task] = Registry(
     "task",
@@ -106,10 +106,10 @@ class Task(Config):
 
     Class attributes:
         name: the task's name, set by registration.
-        version: raised whenever the samples of the same parameters and seed change.
-        causal: whether models are to be causal (the papers run the atomic tasks so).
+        version: a number that must be raised whenever the same parameters and seed give different samples.
+        causal: whether models are built as causal models (as in the papers' experiments on the atomic tasks).
         loss: ``"mse"``, ``"cross-entropy"`` or ``"balanced-cross-entropy"`` (weighted by inverse class counts).
-        metric: ``"r2"``, ``"accuracy"`` or ``"macro_f1"``; the headline score.
+        metric: the main score, ``"r2"``, ``"accuracy"`` or ``"macro_f1"``.
         group: the capability that the task tests, one of :data:`GROUPS`.
     """
 
@@ -122,12 +122,12 @@ class Task(Config):
 
     @property
     def input(self) -> Spec:
-        """What a model receives."""
+        """Kind, length and width of the input that a model receives."""
         raise NotImplementedError
 
     @property
     def target(self) -> Spec:
-        """What a model returns."""
+        """Kind, length and width of the output that a model must return."""
         raise NotImplementedError
 
     def sample(self, rng: np.random.Generator) -> Sample:
@@ -137,20 +137,20 @@ class Task(Config):
     def samples(self, rngs: Rngs) -> Batch:
         """Draw one sample from each generator. A vectorised override must return the same arrays.
 
-        ``rngs`` yields one re-used object: take all draws from a generator before asking for the next.
+        ``rngs`` resets and yields one object: draw all numbers of a sample before you take the next generator.
         """
         return stack([self.sample(rng) for rng in rngs])
 
     def batch(
         self, indices: Sequence[int] | np.ndarray, seed: int = 0, split: Split = "train", *, attempt: int = 0
     ) -> Batch:
-        """Samples ``indices`` of ``split``: sample i depends on task, parameters, version, seed, split and i alone.
+        """Return samples ``indices``. Sample i depends only on task, parameters, version, seed, split, i and attempt.
 
         Args:
             indices: sample numbers, each at least 0; any order, repeats allowed.
             seed: any whole number in 0..2^63-1.
             split: ``"train"``, ``"val"`` or ``"test"``; splits share no randomness.
-            attempt: 0, or the number of the replacement when a stored set draws an index again.
+            attempt: 0 for the sample itself; k for its k-th replacement, when a stored set draws an index again.
 
         Raises:
             UsageError: if an argument is outside its range.
@@ -165,31 +165,32 @@ class Task(Config):
         return self.samples(random.generators(self.key(seed, split), indices, attempt))
 
     def stream(self, batch_size: int, seed: int = 0, split: Split = "train", *, start: int = 0) -> Iterator[Batch]:
-        """Endless batches of samples 0, 1, 2, ...; ``start`` is the number of the first batch.
+        """Return an endless iterator over batches of samples 0, 1, 2, ...; ``start`` is the number of the first batch.
 
         Raises:
             UsageError: if an argument is outside its range.
         """
         require_whole("batch_size", batch_size, 1, MAX_SEED)
         require_whole("start", start, 0, MAX_SEED)
-        self.key(seed, split)  # an error now rather than at the first batch
+        self.key(seed, split)  # raise an error now, not at the first batch
         first = (step * batch_size for step in itertools.count(start))
         return (self.batch(range(index, index + batch_size), seed, split) for index in first)
 
     def torch_dataset(
         self, split: Split = "train", *, samples: int | None = None, seed: int = 0, batch_size: int | None = None
     ) -> TaskSamples | TaskStream:
-        """The samples as a PyTorch dataset, for ``torch.utils.data.DataLoader`` with any number of workers.
+        """Return the samples as a PyTorch dataset for ``torch.utils.data.DataLoader`` with any number of workers.
 
-        Each item is a tuple of tensors ``(x, y)``, or ``(x, y, mask)`` if the task has padding, shaped as in
-        :meth:`batch` without the batch axis. Sample ``i`` is that of :meth:`batch`, whatever worker draws it.
+        Each item is a tuple of tensors ``(x, y)``, or ``(x, y, mask)`` if the task has padding. The tensors have the
+        shapes of :meth:`batch` without the batch axis. Every worker draws the same sample ``i`` as :meth:`batch`.
 
         Args:
             split: ``"train"``, ``"val"`` or ``"test"``.
-            samples: how many, for a map-style dataset (shuffling, several epochs); without it an endless iterable one.
+            samples: size of a map-style dataset (for shuffling and epochs); ``None``: an endless iterable dataset.
             seed: any whole number in 0..2^63-1.
-            batch_size: of the endless dataset: make each item a whole batch, for ``DataLoader(..., batch_size=None)``;
-                the batches then come in the same order for every number of workers.
+            batch_size: for the endless dataset only: each item is a whole batch of this size. Load such a dataset with
+                ``DataLoader(..., batch_size=None)``: the order of the batches is then the same for every number of
+                workers.
 
         Raises:
             UsageError: if an argument is outside its range.
@@ -199,7 +200,7 @@ class Task(Config):
         return make_dataset(self, split, seed=seed, samples=samples, batch_size=batch_size)
 
     def key(self, seed: int, split: str) -> np.ndarray:
-        """Philox key of one stream of samples.
+        """Return the Philox key of the samples of one seed and split.
 
         Raises:
             UsageError: for an unknown split, or a seed outside 0..2^63-1.
@@ -210,27 +211,28 @@ class Task(Config):
         return random.derive_key(**self.identity(), seed=int(seed), split=split)
 
     def layout_rng(self, **parts: Any) -> np.random.Generator:
-        """Generator for what is the same in every sample and split (fixed positions, matrices); keyed by ``parts``."""
+        """Return a generator, keyed by ``parts``, for fixed positions or matrices that all samples and splits share."""
         return random.generator(random.derive_key(task=self.name, version=self.version, layout=parts))
 
     def identity(self) -> dict[str, Any]:
-        """Name, version and parameters: what identifies the task's data, JSON-ready."""
+        """Return name, version and parameters, which together identify the task's data, as JSON-ready values."""
         return {"task": self.name, "version": self.version, "parameters": self.identifying()}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as class, name and parameters: without what is cached, and with a name that an entry point gave."""
+        """Pickle class, name and parameters: cached values are left out, a name from an entry point is kept."""
         return _restore, (type(self), self.name, self.parameters())
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """Predictors that need no learning, by name; their scores stand beside every model's."""
+        """Return the baselines by name: simple predictors whose scores are shown next to the scores of every model."""
         if self.target.kind == "real":
             return {"constant": PositionMean()}
         return {"majority": MajorityClass(self.target.width)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Breakdowns for error analysis: by name, a label for each element of ``y`` (or broadcastable to it).
+        """Return the breakdowns by name: labels that group the elements of ``y``, in an array broadcastable to ``y``.
 
-        Signals are broken down by position: eight equal parts of the target, each labelled with its first position.
+        The default for signals is a breakdown by position: the target is divided into eight equal parts, each labelled
+        with its first position.
         """
         if self.target.kind == "real":
             length = self.target.length
@@ -238,7 +240,7 @@ class Task(Config):
         return {}
 
     def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
-        """Further scores of a test, by name, from its scores and its breakdowns; none unless a subclass says so."""
+        """Return additional scores of a test by name, computed from its scores and breakdowns (default: none)."""
         return {}
 
     @property
@@ -248,10 +250,10 @@ class Task(Config):
         return length if isinstance(length, int) else None
 
     def at_length(self, length: int) -> Task:
-        """This task at another length, for a model that was trained on this one: kinds and widths stay the same.
+        """Return this task at another length, to test a model trained on this task. Kinds and widths stay the same.
 
         Raises:
-            UsageError: if the task has no length, or cannot have this one.
+            UsageError: if the task has no length, or refuses this length.
         """
         if self.nominal_length is None:
             raise UsageError(
@@ -264,7 +266,7 @@ class Task(Config):
         return other
 
     def longer(self) -> dict[str, Task]:
-        """This task at two, four and eight times its length, named ``"2x"`` and so on; impossible ones are left out."""
+        """Return this task at 2, 4 and 8 times its length as ``"2x"`` and so on; leave out lengths that it refuses."""
         found: dict[str, Task] = {}
         for times in (2, 4, 8):
             with contextlib.suppress(UsageError):
@@ -272,9 +274,10 @@ class Task(Config):
         return found
 
     def further(self, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Task]:
-        """This task with other parameters, by name of the test.
+        """Return this task with other parameters: ``changes`` maps the name of each test to its parameters.
 
-        Those that the task refuses, that equal it, or that would be longer than ``MAX_LENGTH``, are left out.
+        A test is left out if the task refuses the parameters, if it equals this task, or if its input would be longer
+        than ``MAX_LENGTH``.
         """
         found: dict[str, Task] = {}
         for name, values in changes.items():
@@ -285,7 +288,7 @@ class Task(Config):
         return found
 
     def scaled(self, *names: str, by: Sequence[int] = (2, 4, 8)) -> dict[str, Task]:
-        """:meth:`further` with the parameters ``names`` multiplied by each number, named ``"2x"`` and so on."""
+        """Return :meth:`further` with parameters ``names`` times each number of ``by``, as ``"2x"`` and so on."""
 
         def times(n: int, value: Any) -> Any:
             return tuple(n * part for part in value) if isinstance(value, tuple) else n * value
@@ -293,10 +296,11 @@ class Task(Config):
         return self.further({f"{n}x": {name: times(n, getattr(self, name)) for name in names} for n in by})
 
     def checked_tests(self) -> dict[str, Task]:
-        """What :meth:`tests` gives.
+        """Return the result of :meth:`tests`, checked.
 
         Raises:
-            UsageError: unless these are tasks for the same models, under names that no other score has.
+            UsageError: if the result is not a mapping, or if a test is not a task, needs another model or has the
+                name of a split.
         """
         tests: object = self.tests()
         if not isinstance(tests, Mapping):
@@ -307,42 +311,42 @@ class Task(Config):
             if name in SPLITS:
                 raise UsageError(f"{self.name}: a test cannot be called {name!r}, as a split is; rename it")
             self.require_same_widths(test, f"test {name} of {self.name}")
-            if not hasattr(test, "name"):  # another class of the user's file
+            if not hasattr(test, "name"):  # another class in the user's file
                 type(test).name = type(test).__name__
         return dict(tests)
 
     def require_same_widths(self, other: Task, what: str) -> None:
-        """Raise :class:`UsageError` if ``other`` needs another model: only lengths may differ."""
+        """Raise :class:`UsageError` if ``other`` needs another model; only its lengths may differ."""
         for mine, its in ((self.input, other.input), (self.target, other.target)):
             if (mine.kind, mine.width, mine.pooled) != (its.kind, its.width, its.pooled):
                 raise UsageError(f"{what} needs another model: {its} in place of {mine}")
 
     def tests(self) -> Mapping[str, Task]:
-        """Further tests of the trained model, by name: tasks of the same widths with another length or distribution.
+        """Return further tests of a trained model by name: same widths, but another length or distribution.
 
-        None unless a subclass says so; most return :meth:`longer`, :meth:`scaled` or :meth:`further`.
+        The default is no further test. Most subclasses return :meth:`longer`, :meth:`scaled` or :meth:`further`.
         """
         return {}
 
     def answer(self, x: np.ndarray) -> np.ndarray:
-        """The target ``y`` of any input ``x`` of one sample, for tasks whose target is a function of the input.
+        """Return the target ``y`` of an input ``x`` of your own, for tasks whose target is a function of the input.
 
         Args:
             x: ``(length, channels)`` real values or ``(length,)`` tokens, without batch axis.
 
         Returns:
-            What :meth:`sample` gives beside this ``x``, to the bit.
+            The ``y`` that :meth:`sample` returns with this ``x``, bit for bit.
 
         Raises:
-            UsageError: if the task has no such function, or ``x`` is no input of it.
+            UsageError: if the target is not a function of the input, or ``x`` is not an input of the task.
         """
         raise UsageError(f"{self.name} has no exact answer to a given input")
 
     def checked_input(self, x: Any) -> np.ndarray:
-        """``x`` as an input of one sample: float32 ``(length, channels)``, or int64 ``(length,)``.
+        """Return ``x`` as the input of one sample: float32 ``(length, channels)``, or int64 ``(length,)``.
 
         Raises:
-            UsageError: for another shape, values that are not finite, or tokens that are not in the vocabulary.
+            UsageError: for another shape or type, values that are not finite, or tokens that are not in the vocabulary.
         """
         spec, array = self.input, np.asarray(x)
         if array.shape != spec.shape(1)[1:] or array.dtype.kind not in "iuf":
@@ -362,19 +366,19 @@ class Task(Config):
         return array.astype(np.int64)
 
     def refuse(self, what: str) -> NoReturn:
-        """Raise a :class:`UsageError` about an input or a parameter of the user's; the task's name comes first."""
+        """Raise a :class:`UsageError` about the user's input or parameter; the message begins with the task's name."""
         raise UsageError(f"{self.name}: {what}")
 
     def text(self, batch: Batch, index: int) -> str | None:
-        """Sample ``index`` of a batch as readable text, for tasks that are read rather than plotted."""
+        """Return sample ``index`` of a batch as readable text; ``None`` (default): a preview plots the sample."""
         return None
 
     def to_row(self, batch: Batch, index: int) -> dict[str, str]:
-        """Sample ``index`` of a batch as a row of a text table, cells by column name; for tasks of tokens."""
+        """Return sample ``index`` of a batch as a row of a text table: cells by column name. Only for token tasks."""
         return tables.to_row(batch, index)
 
     def from_row(self, row: tables.Row) -> Sample:
-        """The sample of which :meth:`to_row` gave the cells.
+        """Return the sample of a row that :meth:`to_row` made.
 
         Raises:
             UsageError: for a missing column, or a token, label or position out of range.
@@ -382,18 +386,18 @@ class Task(Config):
         return tables.from_row(row, self.input, self.target)
 
     def image_shape(self) -> tuple[int, int] | None:
-        """Rows and columns of the picture whose pixels are the positions, for image tasks."""
+        """Return rows and columns of the image whose pixels are the positions; ``None`` if the task has no images."""
         return None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        # another process cannot import a class of the user's file by name
+        # another process cannot import a class from the user's file by its name
         cls, file = type(self), file_of(type(self))
         if file is None:
             return super().__reduce_ex__(protocol)
         return _remade, (f"{file}:{cls.__qualname__}", cls.__module__, vars(self))
 
     def fingerprint(self, batch: Batch, index: int) -> bytes | None:
-        """What no two samples of a stored set may share, for sample ``index``; ``None`` allows duplicates."""
+        """Return a key of sample ``index`` that is unique in a stored set, or ``None`` if duplicates are allowed."""
         return None
 
 
@@ -404,7 +408,7 @@ def _restore(cls: type[Task], name: str, parameters: dict[str, Any]) -> Task:
 
 
 def misdeclared(task: Task) -> Iterator[str]:
-    """Problems with the loss or metric that a task declares: those that do not fit the kind of its target."""
+    """Yield a message for the loss and for the metric of a task if it does not fit the kind of the target."""
     for field, allowed in (("loss", LOSSES[task.target.kind]), ("metric", METRICS[task.target.kind])):
         if getattr(task, field) not in allowed:
             names = " or ".join(repr(name) for name in allowed)
@@ -415,7 +419,7 @@ def misdeclared(task: Task) -> Iterator[str]:
 
 
 def _remade(address: str, module: str, state: dict[str, Any]) -> Task:
-    """A task of the user's file ``address``, as another process unpickles it; ``module`` stands for the content."""
+    """Unpickle a task from the user's file ``address``; the name ``module`` changes if the content of the file does."""
     cls = registry.get(address)
     if cls.__module__ != module:
         raise UsageError(f"{address.rpartition(':')[0]} was edited while it was in use; start again")
@@ -425,7 +429,7 @@ def _remade(address: str, module: str, state: dict[str, Any]) -> Task:
 
 
 def stack(samples: Sequence[Sample]) -> Batch:
-    """Stack samples to a batch; meta entries of equal shape become arrays, others lists."""
+    """Stack samples into a batch; meta entries of equal shape become arrays, all others lists."""
     mask = None if samples[0].mask is None else np.stack([sample.mask for sample in samples if sample.mask is not None])
     meta: dict[str, Any] | None = None
     if samples[0].meta is not None:
@@ -435,13 +439,13 @@ def stack(samples: Sequence[Sample]) -> Batch:
 
 
 def column(values: Sequence[Any]) -> Any:
-    """One value per sample as an array, or as the sequence that they are in if their shapes differ."""
+    """Return one value per sample as an array; if the shapes differ, return the sequence ``values`` unchanged."""
     shapes = {np.shape(value) for value in values}
     return np.asarray(values) if len(shapes) == 1 else values
 
 
 def budget(**settings: Any) -> dict[str, Any]:
-    """Settings of the training budget, as a preset holds them.
+    """Return settings of the training budget in the form in which a preset holds them.
 
     >>> budget(steps=1500, lr=1e-3)
     {'budget.steps': 1500, 'budget.lr': 0.001}
@@ -452,16 +456,16 @@ def budget(**settings: Any) -> dict[str, Any]:
 def make(name: str, *, preset: str | None = None, **parameters: Any) -> Task:
     """Build the task called ``name``; see ``lrtasks describe NAME`` for its parameters and presets.
 
-    Without a preset the parameters have their defaults, mostly the papers' sizes; :func:`lrtasks.evaluate` and
-    ``lrtasks eval`` take preset ``small``, which trains in minutes on two CPU cores.
+    Without a preset, the parameters have their default values, mostly the sizes in the papers. In contrast,
+    :func:`lrtasks.evaluate` and ``lrtasks eval`` use preset ``small``, which trains in minutes on two CPU cores.
 
     Args:
         name: a registered name, or the address ``FILE.py:NAME`` of your own class.
-        preset: fills in the parameters that are left open; without it they have their defaults.
+        preset: name of the preset that sets the parameters not given here; ``None``: these have their default values.
         parameters: values by name.
 
     Raises:
-        UsageError: for an unknown name, preset or parameter (the close ones are suggested) or a value out of range.
+        UsageError: for an unknown name, preset or parameter (the message suggests similar names) or a wrong value.
     """
     cls = registry.get(name)
     if preset is None:
@@ -472,9 +476,9 @@ def make(name: str, *, preset: str | None = None, **parameters: Any) -> Task:
 
 
 def names(group: str | None = None) -> list[str]:
-    """Names of all tasks, built in and installed, or of the usable ones of a capability group (:data:`GROUPS`).
+    """Return the names of all tasks, built-in and installed, or of the usable tasks of one group of :data:`GROUPS`.
 
-    Without a group no task is imported.
+    No task is imported if ``group`` is ``None``.
 
     Raises:
         UsageError: for an unknown group.

@@ -1,4 +1,4 @@
-"""What stands beside every score: predictors that use no long-range structure, and labels of slices."""
+"""Baselines, which are predictors that use no long-range structure, and labels for breakdowns of scores."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 class Baseline(Protocol):
-    """A trivial predictor: fitted on training batches, then asked for predictions like a model."""
+    """A trivial predictor that is fitted on training batches and then makes predictions like a model."""
 
     def fit(self, batches: Iterable[Batch]) -> None:
-        """Estimate whatever the predictor needs from training data."""
+        """Estimate the values that the predictor needs from training batches."""
 
     def predict(self, batch: Batch) -> np.ndarray:
-        """Predictions of the shape of ``batch.y``: real values, or class labels."""
+        """Return predictions, real values or class labels, with the shape of ``batch.y``."""
 
 
 class PositionMean:
-    """The best constant per output position and channel: the mean of the training targets there."""
+    """Predictor of the mean training target of each output position and channel, which is the best constant."""
 
     def fit(self, batches: Iterable[Batch]) -> None:
         total, count = 0.0, 0
@@ -36,13 +36,15 @@ class PositionMean:
 
 
 class MajorityClass:
-    """The most frequent class of the training targets, at every position or in each group of positions.
+    """Predictor of the most frequent class of the training targets, over all positions or in each group of positions.
 
     Args:
         classes: number of classes.
-        answers: the answers ``y`` alone from inputs ``x``, for tasks whose training targets hold other labels as well.
+        answers: function from inputs ``x`` to labels ``y`` that hold only the answers, for tasks whose training targets
+            also hold other labels.
         groups: number of groups.
-        group: the group 0..groups-1 of each position from inputs ``x``; positions that are ignored may have any.
+        group: function from inputs ``x`` to the group 0..groups-1 of each position; an ignored position may have any
+            group.
     """
 
     def __init__(
@@ -70,15 +72,16 @@ class Rule:
     """A predictor that needs no fitting.
 
     Args:
-        guess: predictions from inputs ``batch.x``, of a shape that broadcasts to that of ``batch.y``.
-        classes: number of classes; predictions outside them (where the rule has none) become 0. ``None``: real values.
+        guess: function from inputs ``batch.x`` to predictions, of a shape that broadcasts to the shape of ``batch.y``.
+        classes: number of classes. Predictions outside 0..classes-1, where the rule finds no answer, become 0.
+            ``None``: predictions are real values.
     """
 
     def __init__(self, guess: Callable[[np.ndarray], np.ndarray], classes: int | None = None) -> None:
         self._guess, self._classes = guess, classes
 
     def fit(self, batches: Iterable[Batch]) -> None:
-        """Nothing to estimate."""
+        """Do nothing: the rule has no values to estimate."""
 
     def predict(self, batch: Batch) -> np.ndarray:
         guess = np.broadcast_to(self._guess(batch.x), batch.y.shape)
@@ -86,7 +89,7 @@ class Rule:
 
 
 class ScaledFirstValue:
-    """At each output position, the best multiple of the input's first value: what a memory of one value can reach."""
+    """Predictor with a memory of one value: first input value times a factor fitted per output position."""
 
     def fit(self, batches: Iterable[Batch]) -> None:
         products, squares = 0.0, 0.0
@@ -111,7 +114,7 @@ def octave(values: np.ndarray) -> np.ndarray:
 
 
 def bin_starts(values: np.ndarray, limit: int, bins: int = 8) -> np.ndarray:
-    """Label each whole number of ``values``, all in ``0..limit-1``, with the start of its bin, of ``bins`` equal ones.
+    """Divide 0..limit-1 into ``bins`` equal bins, and label each whole number of ``values`` with its bin's start.
 
     >>> bin_starts(np.arange(16), 16, bins=4).tolist()
     [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12]

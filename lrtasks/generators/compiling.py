@@ -1,4 +1,4 @@
-"""Compiled generators: numba's machine code, kept on disk, and a line on standard error when it is first made."""
+"""Compilation of generators by numba: machine code is cached on disk, and a message announces a compilation."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """Compile ``function``, which makes no array, when it is first called.
+    """Compile ``function``, which must not create arrays, at its first call.
 
-    Machine code is kept on disk where a folder can be written. No fast-math: floating-point results are those of plain
-    Python. Arrays are passed on without counting references, which took half the time of Pathfinder's search.
+    Machine code is cached on disk if a folder is writable. Fast-math is off, so floating-point results equal those of
+    plain Python. Reference counts of arrays are off, because they took half the time of Pathfinder's search.
     """
     options: dict[str, Any] = {"nogil": True, "_nrt": False}
     try:
         kept: F = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder for the cache: neither beside the source nor in the user's own
+    except RuntimeError:  # no cache: neither the source folder nor the user's cache folder is writable
         kept = numba.njit(**options)(function)
     return kept
 
@@ -45,6 +45,6 @@ class _Announcement(event.Listener):
 
 @contextlib.contextmanager
 def announced(what: str) -> Iterator[None]:
-    """Say on standard error, once in a process, if something of the generator ``what`` is compiled inside."""
+    """Print a line on standard error, once per process, if code of generator ``what`` is compiled in this context."""
     with event.install_listener("numba:compile", _Announcement(what)):
         yield

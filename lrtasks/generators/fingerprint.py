@@ -1,7 +1,7 @@
-"""The fingerprint: the instances of tasks that a model's profile is made of, by capability group.
+"""The fingerprint: the task instances, by capability group, that make up the profile of a model.
 
-An instance is a task at preset ``small``, or with a preset of its own (``word-problem@a5``). Suites take all of them as
-``--tasks fingerprint``.
+An instance is a task with preset ``small`` or with another named preset (``word-problem@a5``). In a suite,
+``--tasks fingerprint`` selects all instances.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ INSTANCES: dict[str, tuple[str, ...]] = {
 """Instances by group, the most informative first. ``listops-root`` is left out: it is ``listops`` with fewer labels."""
 
 SCORED_ON = {"flip-flop": "sparse"}
-"""Instances whose score is that of a further test: a model that loses the stored bit fails most at rare reads."""
+"""Instances scored on a further test: in flip-flop, a model that loses the stored bit fails most at rare reads."""
 
 QUICK = 2
 """Number of instances of each group in a quick profile."""
 
 
 def instances(quick: bool = False) -> list[str]:
-    """All instances, or the first :data:`QUICK` of each group.
+    """Return all instances, or the first :data:`QUICK` of each group.
 
     >>> len(instances()), len(instances(quick=True))
     (38, 14)

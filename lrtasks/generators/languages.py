@@ -1,7 +1,7 @@
-"""The fifteen formal languages of the task ``chomsky``: their tokens, how a string is drawn, and its answer.
+"""The fifteen formal languages of the task ``chomsky``: tokens, random strings and their answers.
 
-Delétang et al., "Neural Networks and the Chomsky Hierarchy" (arXiv:2207.02098), section 4 and appendix A; token numbers
-are those of the published code.
+Source: Delétang et al., "Neural Networks and the Chomsky Hierarchy" (arXiv:2207.02098), section 4 and appendix A. The
+tokens have the same numbers as in the published code.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from lrtasks.errors import UsageError
 from lrtasks.spec import IGNORED
 
 END = 2
-"""Class that ends an answer of variable length."""
+"""Class that marks the end of an answer of variable length."""
 Partial = np.ndarray | list[int] | None
-"""At each token, the answer for the string up to it (or IGNORED); ``None`` if the language has no such answers."""
+"""For each token, the answer for the prefix that ends there, or IGNORED; ``None``: the language has no such answers."""
 
 
 class Language:
-    """One language.
+    """Base of the languages.
 
     Class attributes:
-        name: its name in messages.
-        symbols: its tokens as people write them; digits 0..modulus-1 stand before them where ``modular`` is true.
-        modular: whether it has digits or places modulo a number.
-        classes: number of classes of the answer; 0: the modulus.
+        name: name of the language in messages.
+        symbols: tokens in readable form; if ``modular`` is true, the digits 0..modulus-1 come before these tokens.
+        modular: whether digits 0..modulus-1 are tokens of the language.
+        classes: number of classes of the answer; 0 means ``modulus`` classes.
 
     Args:
-        modulus: number of digits or places.
-        times: whether expressions with brackets have the operator ``*``.
+        modulus: number of digits, or number of places of the cycle.
+        times: whether the operator ``*`` is drawn in expressions with brackets.
     """
 
     name: ClassVar[str]
@@ -46,24 +46,24 @@ class Language:
 
     @property
     def tokens(self) -> list[str]:
-        """All tokens as people write them."""
+        """All tokens in readable form; the index is the token number."""
         digits = [str(digit) for digit in range(self.modulus)] if self.modular else []
         return [*digits, *self.symbols]
 
     def size(self, n: int) -> int:
-        """Tokens of a string that is drawn at length ``n``."""
+        """Return the number of tokens of a string that is drawn at length ``n``; it can be less than ``n``."""
         return n
 
     def outputs(self, size: int) -> int:
-        """Number of outputs that a string of ``size`` tokens asks for."""
+        """Return the number of outputs that a string of ``size`` tokens asks for."""
         return 1
 
     def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """A string of :meth:`size` tokens; by default bits, independent and uniform."""
+        """Draw a string of :meth:`size` tokens; by default independent uniform bits."""
         return rng.integers(2, size=n)
 
     def answer(self, string: np.ndarray) -> np.ndarray:
-        """The outputs that are scored, which stand first.
+        """Return the outputs that are scored: all outputs, or the first ones if the answer is shorter.
 
         Raises:
             UsageError: for a string that is not in the language.
@@ -71,12 +71,12 @@ class Language:
         raise NotImplementedError
 
     def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
-        """A string, its answer, and the answers for its prefixes."""
+        """Draw a string; return the string, its answer, and the answers for its prefixes."""
         string = self.draw(rng, n)
         return string, self.answer(string), self.partial(string)
 
     def partial(self, string: np.ndarray) -> Partial:
-        """The answers for the prefixes of a string."""
+        """Return the answers for the prefixes of a string."""
         return None
 
     def impossible(self, why: str) -> UsageError:
@@ -92,7 +92,7 @@ def _plain(
     draw: Callable[[np.random.Generator, int, int], np.ndarray] = lambda rng, n, _: rng.integers(2, size=n),
     **attributes: Any,
 ) -> type[Language]:
-    """A language of all strings over its alphabet; functions of a string or a size, and of the modulus."""
+    """Make a language of all strings over its alphabet from functions of a string (or a size) and the modulus."""
 
     class Plain(Language):
         def outputs(self, size: int) -> int:
@@ -113,7 +113,7 @@ def _plain(
 
 
 class ModularArithmetic(Language):
-    """Digits and the operators + - * in turn; products come first."""
+    """Digits and operators + - * in turn; products are computed first."""
 
     name = "modular-arithmetic"
     symbols = ("+", "-", "*", "_")  # the last one is in the published vocabulary and never used
@@ -147,7 +147,7 @@ class ModularArithmetic(Language):
         return labels
 
     def _values(self, string: np.ndarray) -> list[int]:
-        """The value of what stands up to each digit."""
+        """Return the value of the prefix that ends at each digit."""
         m = self.modulus
         digits, operators = string[::2].tolist(), string[1::2].tolist()
         done, product = 0, digits[0]  # the value is done + product
@@ -163,31 +163,32 @@ class ModularArithmetic(Language):
 
 
 class _Brackets(Language):
-    """Expressions whose operations all stand in brackets; what the two languages with brackets share.
+    """Base of the two languages with brackets: expressions that put each operation in brackets.
 
-    Of 1 to 4 tokens: d, -d, (d), (-d). Of n more: ``( E op E )``, where the first E has uniformly 1..n-4 tokens.
+    Expressions of 1 to 4 tokens: d, -d, (d), (-d). Expressions of n > 4 tokens: ``( E op E )``, where the length of the
+    first E is uniform over 1..n-4.
     """
 
     modular = True
     classes = 0
     operators: ClassVar[int]
-    """Operators in use: + - or + - *, tokens ``modulus`` and on."""
+    """Number of operators, 2 (+ -) or 3 (+ - *); their tokens begin at ``modulus``."""
     opening: ClassVar[int]
-    """Tokens between the modulus and the opening bracket; the closing one is next."""
+    """The opening bracket is token ``modulus + opening``; the closing bracket is the next token."""
 
     def _expression(self, rng: np.random.Generator, n: int, operators: int) -> tuple[list[int], int, list[int]]:
-        """An expression of ``n`` tokens, its value, and at each closing bracket the value that it closes.
+        """Draw an expression of ``n`` tokens; return tokens, value, and at each closing bracket the value inside.
 
-        The random number of each token decides what begins at it.
+        One random number per position decides which part of the expression begins there.
         """
         m = self.modulus
         begin, end = m + self.opening, m + self.opening + 1
         chance = rng.random(n).tolist()
         string: list[int] = []
         labels = [IGNORED] * n
-        todo = [n]  # sizes of expressions still to write, and tokens, as -1 - token
-        values: list[int] = []  # values of complete operands in brackets that are still open
-        pending: list[int] = []  # operators of those brackets
+        todo = [n]  # what is still to write: sizes of expressions, and tokens as -1 - token
+        values: list[int] = []  # values of the complete operands in open brackets
+        pending: list[int] = []  # operators in open brackets
         while todo:
             size = todo.pop()
             place = len(string)
@@ -217,12 +218,12 @@ class _Brackets(Language):
         return (left + right if operator == m else left - right if operator == m + 1 else left * right) % m
 
     def _value(self, string: list[int]) -> int:
-        """The value of an expression."""
+        """Return the value of an expression; raise :class:`UsageError` if ``string`` is not an expression."""
         m = self.modulus
         begin = m + self.opening
         outer: list[tuple[int | None, int]] = []
         left: int | None = None  # value before the operator of this bracket
-        value: int | None = None  # of the operand that ends here
+        value: int | None = None  # value of the operand that ends here
         operator, negative = -1, False
         for place, token in enumerate(string):
             if token < m and value is None:
@@ -260,7 +261,7 @@ class ModularArithmeticBrackets(_Brackets):
 
 
 class SolveEquation(_Brackets):
-    """``E = value`` with one digit of E replaced by x: give it. Strings of 1 or 2 tokens are zeros, with answer 0."""
+    """``E = value`` with one digit of E replaced by x; answer: the digit. 1 or 2 tokens are zeros, with answer 0."""
 
     name = "solve-equation"
     symbols = ("+", "-", "(", ")", "x", "=")
@@ -293,7 +294,7 @@ class SolveEquation(_Brackets):
 
 
 class StackManipulation(Language):
-    """A stack, bottom first, then actions on it; answer: the stack that is left, from the top, then END."""
+    """A stack, bottom first, followed by actions on it; answer: the final stack, top first, then END."""
 
     name = "stack-manipulation"
     symbols = ("0", "1", "pop", "push0", "push1")
@@ -321,7 +322,7 @@ class StackManipulation(Language):
 
 
 class MissingDuplicate(Language):
-    """Bits twice, one of them replaced by a blank (2): give it; a 3 follows where the length is odd."""
+    """A bit string twice, with one bit replaced by a blank (2); answer: this bit. A 3 is added if the length is odd."""
 
     name = "missing-duplicate"
     symbols = ("0", "1", "_", "#")
@@ -354,7 +355,7 @@ class MissingDuplicate(Language):
 
 
 class _Binary(Language):
-    """Two binary numbers, least digit first, with an operator between them; one or two tokens are one number."""
+    """Two binary numbers, least digit first, with an operator between; strings of 1 or 2 tokens are one number."""
 
     classes = 3
 
@@ -403,7 +404,7 @@ LANGUAGES: dict[str, type[Language]] = {
     for language in (
         _plain("even-pairs", lambda s, _: s[:1] ^ s[-1:], partial=lambda s, _: s[0] ^ s),
         _plain("parity-check", lambda s, _: s.sum(keepdims=True) % 2, partial=lambda s, _: np.cumsum(s) % 2),
-        _plain(  # tokens 0, 1, 2: one place back, none, one on
+        _plain(  # tokens 0, 1, 2: move one place back, stay, move one place on
             "cycle-navigation",
             lambda s, modulus: (s - 1).sum(keepdims=True) % modulus,
             partial=lambda s, modulus: np.cumsum(s - 1) % modulus,
@@ -417,7 +418,7 @@ LANGUAGES: dict[str, type[Language]] = {
         MissingDuplicate,
         _plain("odds-first", lambda s, _: np.concatenate([s[1::2], s[::2]]), outputs=lambda size: size),
         *(BinaryAddition, BinaryMultiplication),
-        _plain(  # a number, greatest digit first; the floor of its square root in half as many digits
+        _plain(  # a binary number, greatest digit first; answer: the floor of its square root in half as many digits
             "compute-sqrt",
             lambda s, _: _bits(math.isqrt(_number(s[::-1])), (len(s) + 1) // 2)[::-1],
             outputs=lambda size: (size + 1) // 2,
@@ -434,11 +435,11 @@ LANGUAGES: dict[str, type[Language]] = {
         ),
     )
 }
-"""By name: four regular, four deterministic context-free, seven context-sensitive languages."""
+"""Languages by name: four regular, four deterministic context-free, seven context-sensitive."""
 
 
 def _positive(rng: np.random.Generator, digits: int) -> np.ndarray:
-    """Bits of a number drawn uniformly from 1..2^digits-1."""
+    """Draw a number uniformly from 1..2^digits-1; return its bits."""
     while True:
         bits = rng.integers(2, size=digits)
         if bits.any():
@@ -446,12 +447,12 @@ def _positive(rng: np.random.Generator, digits: int) -> np.ndarray:
 
 
 def _number(bits: np.ndarray) -> int:
-    """The number that bits make, least digit first."""
+    """Return the number with these bits, least digit first."""
     return int.from_bytes(np.packbits(bits.astype(np.uint8), bitorder="little").tobytes(), "little")
 
 
 def _bits(number: int, digits: int | None = None) -> np.ndarray:
-    """Bits of a number, least digit first: ``digits`` of them, or without leading zeros."""
+    """Return ``digits`` bits of a number, least digit first; ``None``: as many as needed, at least one."""
     digits = max(number.bit_length(), 1) if digits is None else digits
     stored = np.frombuffer(number.to_bytes(-(-digits // 8), "little"), dtype=np.uint8)
     return np.unpackbits(stored, bitorder="little")[:digits].astype(np.int64)

@@ -9,7 +9,7 @@ LEVELS = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.5)) 
 
 
 def from_bytes(pixels: np.ndarray) -> np.ndarray:
-    """Real values of 8-bit pixels; float32 in -1..1, of the same shape.
+    """Convert 8-bit pixels to float32 values in -1..1 of the same shape.
 
     >>> from_bytes(np.array([0, 255], np.uint8)).tolist()
     [-1.0, 1.0]

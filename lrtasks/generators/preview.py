@@ -1,4 +1,4 @@
-"""A picture of a task: inputs and targets of a few samples side by side. Imports matplotlib when first used."""
+"""Figures of a task: input and target of a few samples, side by side. matplotlib is imported at the first use."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 MAX_SAMPLES = 16
 TITLE_WIDTH = 140
 MAX_LINES = 4
-"""Channels up to this number are drawn as lines, more as rows of a heat map."""
+"""Up to this number of channels, a signal is drawn as lines; with more channels, as a heat map."""
 
 
 MAX_PREDICTIONS = 4
-"""Samples in a picture of predictions."""
+"""Largest number of samples in a figure of predictions."""
 
 
 def preview(task: Task, *, samples: int = 2, seed: int = 0) -> Figure:
-    """The first ``samples`` training samples of ``task`` as a matplotlib figure, one below the other.
+    """Draw the first ``samples`` training samples of ``task``, one below the other, as a matplotlib figure.
 
     Raises:
         UsageError: for an argument outside its range.
@@ -48,13 +48,13 @@ def preview(task: Task, *, samples: int = 2, seed: int = 0) -> Figure:
 
 
 def save_predictions(task: Task, batch: Batch, prediction: np.ndarray, path: Path) -> None:
-    """Draw image, target and predicted class of each pixel for a few samples of an image task, as PNG.
+    """Write a PNG with image, target and predicted class of each pixel for a few samples of an image task.
 
     Args:
         task: an image task with one class per pixel.
         batch: samples of the task.
         prediction: ``(batch, pixels)`` classes.
-        path: the picture; a link there is replaced, not followed.
+        path: the PNG file; a symbolic link at this path is replaced, not followed.
     """
     from matplotlib.figure import Figure
 
@@ -76,7 +76,7 @@ def save_predictions(task: Task, batch: Batch, prediction: np.ndarray, path: Pat
 
 
 def draw_sample(figure: Figure | SubFigure, task: Task, batch: Batch, index: int) -> None:
-    """Draw sample ``index`` of a batch of ``task``: its text, or one panel for the input and one for the target.
+    """Draw sample ``index`` of a batch of ``task``: as text, or with one panel for the input and one for the target.
 
     Args:
         figure: an empty figure or part of one.
@@ -104,7 +104,7 @@ def draw_sample(figure: Figure | SubFigure, task: Task, batch: Batch, index: int
 
 
 def _draw(panel: Axes, array: np.ndarray, spec: Spec, first: int) -> None:
-    """Signals as lines or a heat map, tokens as points, over input positions from ``first`` on."""
+    """Draw a signal as lines or a heat map, tokens as points; the first position on the axis is ``first``."""
     last = first + len(array)
     positions = np.arange(first, last)
     if spec.kind == "token":
@@ -133,7 +133,7 @@ def _draw_image(panel: Axes, image: np.ndarray) -> None:
 
 
 def _draw_classes(panel: Axes, target: np.ndarray, spec: Spec) -> None:
-    """The class of each pixel, with a legend of the classes."""
+    """Draw the class of each pixel, with a legend of the classes."""
     drawn = panel.imshow(target, cmap="viridis", vmin=0, vmax=spec.width - 1, interpolation="nearest")
     for label, color in enumerate(drawn.to_rgba(np.arange(spec.width))):
         panel.plot([], [], "s", color=color, label=f"class {label}")

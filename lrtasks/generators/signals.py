@@ -1,4 +1,4 @@
-"""What the atomic tasks of the DLR paper (arXiv:2212.00768, section 3.1) share: noise and its positions."""
+"""Base of the atomic tasks of the DLR paper (arXiv:2212.00768, section 3.1): noise with positional channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Rngs, Task, budget
 from lrtasks.spec import Batch, Sample, Spec
 
-# at small-hard, no Transformer solves them in 2,000 steps of 16 samples
+# at small-hard, no Transformer solves these tasks in 2,000 steps of 16 samples
 HARD: dict[str, dict[str, Any]] = {"small-hard": {"length": 256}, "paper": {"length": 4096}}
 
 EASY = budget(batch_size=64, steps=3000, lr=3e-3)
@@ -21,10 +21,10 @@ EASY = budget(batch_size=64, steps=3000, lr=3e-3)
 
 @dataclass(frozen=True)
 class SignalTask(Task):
-    """Base of the atomic tasks: L values of noise, and a target that is a function of them.
+    """Base of the atomic tasks: the input has L noise values, and the target is a function of the input.
 
-    The last two channels of an input of T positions hold cos(2πt/T) and sin(2πt/T). A subclass writes :meth:`respond`;
-    one whose signal is more than a channel of noise overrides :meth:`draw`.
+    The last two channels of an input of T positions hold cos(2πt/T) and sin(2πt/T). A subclass writes :meth:`respond`.
+    If its signal is not just one channel of noise, it also overrides :meth:`draw`.
     """
 
     presets: ClassVar[Presets] = {"small": {"length": 256}, "paper": {"length": 4096}}
@@ -40,13 +40,14 @@ class SignalTask(Task):
         return Spec("real", self.length, 1)
 
     def respond(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write the target of one input ``x`` into ``y``, which holds zeros; both float32, without batch axis."""
+        """Write the target of one input ``x`` into ``y``, which is all zeros; both are float32 without batch axis."""
         raise NotImplementedError
 
     def draw(self, rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> dict[str, Any] | None:
-        """Write one sample into ``x`` and ``y``, which hold zeros but for the positional channels; return its details.
+        """Write one sample into ``x`` and ``y``, and return its details (``meta``) or ``None``.
 
-        Noise at the first L positions of channel 0, unless a subclass says otherwise.
+        Both arrays are zero, except for the positional channels of ``x``. By default, channel 0 receives noise at its
+        first L positions.
         """
         x[: self.length, 0] = noise(rng, self.length)
         self.respond(x, y)
@@ -64,7 +65,7 @@ class SignalTask(Task):
         return Batch(x, y, meta=meta or None)
 
     def _draw(self, rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> dict[str, Any] | None:
-        x[:, -2], x[:, -1] = _positions(len(x))  # column by column: six times as fast as both at once
+        x[:, -2], x[:, -1] = _positions(len(x))  # two assignments are six times as fast as one for both columns
         return self.draw(rng, x, y)
 
     def answer(self, x: np.ndarray) -> np.ndarray:
@@ -77,14 +78,14 @@ class SignalTask(Task):
 
 
 def noise(rng: np.random.Generator, length: int) -> np.ndarray:
-    """White Gaussian noise divided by its largest absolute value; ``(length,)`` float32."""
+    """Draw white Gaussian noise and divide it by its largest absolute value; ``(length,)`` float32."""
     signal = rng.standard_normal(length)
     signal /= max(signal.max(), -signal.min())
     return signal.astype(np.float32)
 
 
 def unit_vectors(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Vectors drawn uniformly from the unit sphere of the last axis; float64."""
+    """Draw vectors uniformly from the unit sphere, with components along the last axis; float64."""
     vectors = rng.standard_normal(shape)
     vectors /= np.sqrt(np.einsum("...d,...d->...", vectors, vectors))[..., None]
     return vectors
@@ -99,7 +100,7 @@ def _positions(length: int) -> np.ndarray:
 
 
 class Lagged(SignalTask):
-    """A task that keeps the lags of the trained length, ``coded``, at other lengths."""
+    """Base of tasks that, at another length, keep the lags of the length in training (``coded``)."""
 
     lags_of: int | None
 

@@ -1,4 +1,4 @@
-"""How many inputs two splits have in common: they share no randomness, but a small space repeats its inputs."""
+"""Overlap of two splits: they share no randomness, but in a small input space both can draw the same inputs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from lrtasks.generators.base import Split, Task
 
 MOST_SAMPLES = 50_000
 MOST_TOKENS = 2**19
-"""Inputs and tokens drawn of each split: about a second."""
+"""Largest numbers of inputs and tokens that are drawn from each split, which takes about a second."""
 BATCH = 512
 
 
 def overlap(task: Task, train_samples: int, test_samples: int, seed: int = 0) -> float:
-    """Share of the test inputs that also occur among the training inputs, 0..1.
+    """Return the share of test inputs that also occur among the training inputs, 0..1.
 
-    Inputs of real values are taken to be all different: 0. Of tokens, the first samples of each split are drawn and
-    compared, at most :data:`MOST_SAMPLES` of them with :data:`MOST_TOKENS` in all; with more training samples than
-    these, the share is a lower bound.
+    The share is 0 for real-valued inputs, which are assumed to be all different. For tokens, the first samples of each
+    split are drawn and compared: at most :data:`MOST_SAMPLES` samples and :data:`MOST_TOKENS` tokens per split. If the
+    training set is larger, the share is a lower bound.
 
     >>> from lrtasks.generators import make
     >>> overlap(make("recall", length=2, vocab=8), 1000, 100)

@@ -1,4 +1,4 @@
-"""Samples of token tasks as rows of a text table, and back; lists are whole numbers separated by blanks."""
+"""Conversion of token samples to rows of a text table and back; a list is whole numbers separated by blanks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Row = Mapping[str, str | None]
 
 
 def to_row(batch: Batch, index: int) -> dict[str, str]:
-    """Cells of sample ``index``: ``Source`` (the input without padding), ``Target`` (labels that are not ignored) and
-    ``TargetInds`` (their positions).
+    """Return the cells of sample ``index``: ``Source`` (input without padding), ``Target`` (labels that are not
+    ignored) and ``TargetInds`` (positions of these labels).
 
     >>> to_row(Batch(np.array([[5, 6, 7]]), np.array([[-100, 1, 2]])), 0)
     {'Source': '5 6 7', 'Target': '1 2', 'TargetInds': '1 2'}
@@ -26,27 +26,28 @@ def to_row(batch: Batch, index: int) -> dict[str, str]:
 
 
 def from_row(row: Row, x: Spec, y: Spec) -> Sample:
-    """The sample of which :func:`to_row` gave the cells; ``x`` and ``y`` are the specs of its task.
+    """Return the sample of a row that :func:`to_row` made; ``x`` and ``y`` are the specs of the task.
 
     Raises:
-        UsageError: as :func:`numbers` and :func:`padded`.
+        UsageError: in the same cases as :func:`numbers` and :func:`padded`.
     """
     return padded(numbers(row, "Source"), numbers(row, "Target"), numbers(row, "TargetInds"), x, y)
 
 
 def padded(tokens: np.ndarray, labels: np.ndarray, places: np.ndarray, x: Spec, y: Spec, pad: int = 0) -> Sample:
-    """A sample of the lengths of the specs.
+    """Return a sample with the lengths of the specs.
 
     Args:
         tokens: ``(at most x.length,)``.
-        labels: ``(labels,)``.
-        places: position of each label.
+        labels: ``(labels,)``, classes of the target.
+        places: ``(labels,)``, position of each label.
         x: spec of the input.
         y: spec of the target.
-        pad: token of the padding on the right; the mask is ``None`` where there is none.
+        pad: token of the padding on the right. The mask is ``None`` if no padding is needed.
 
     Raises:
-        UsageError: for a token, label or position out of range, or lists of lengths that do not fit.
+        UsageError: for a token, label or position out of range, too many tokens, or unequal numbers of labels and
+            positions.
     """
     if len(tokens) > x.length:
         raise UsageError(f"a sequence of {len(tokens)} tokens, where the task has at most {x.length}")
@@ -64,7 +65,7 @@ def padded(tokens: np.ndarray, labels: np.ndarray, places: np.ndarray, x: Spec, 
 
 
 def cell(row: Row, name: str) -> str:
-    """One cell; a :class:`UsageError` if there is no such column."""
+    """Return one cell; raise :class:`UsageError` if the column is missing."""
     found = row.get(name)
     if found is None:
         raise UsageError(f"there is no column {name!r}; found {', '.join(filter(None, row))}")
@@ -72,7 +73,7 @@ def cell(row: Row, name: str) -> str:
 
 
 def numbers(row: Row, name: str) -> np.ndarray:
-    """The numbers in one cell, int64; a :class:`UsageError` for anything else."""
+    """Return the whole numbers in one cell, int64; raise :class:`UsageError` for any other text."""
     words = cell(row, name).split()
     try:
         return np.array([int(word) for word in words], np.int64)
@@ -81,5 +82,5 @@ def numbers(row: Row, name: str) -> np.ndarray:
 
 
 def join(values: np.ndarray) -> str:
-    """Numbers separated by blanks."""
+    """Write numbers as text, separated by blanks."""
     return " ".join(map(str, values.tolist()))

@@ -1,4 +1,4 @@
-"""What tasks of tokens share: checked inputs, samples made from uniform draws, earlier occurrences of a key."""
+"""Shared parts of token tasks: checks of inputs, samples made from uniform numbers, search for earlier keys."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ MAD_PROTOCOL = budget(
     val_batches=10,
     test_batches=10,
 )
-"""One setting of the protocol of MAD (Poli et al., arXiv:2403.17844; mad/configs.py): 200 epochs of 12,800 samples and
-1,280 test samples. MAD takes the best of three learning rates (1e-4, 5e-4, 1e-3) and two weight decays (0, 0.1)."""
+"""One run of the MAD protocol (Poli et al., arXiv:2403.17844; mad/configs.py): 200 epochs of 12,800 samples, and
+1,280 test samples. MAD selects the best of three learning rates (1e-4, 5e-4, 1e-3) and two weight decays (0, 0.1)."""
 
 
 @dataclass(frozen=True)
 class TokenTask(Task):
-    """A task on tokens that answers inputs of the user's; a subclass writes :meth:`label` or :meth:`label_all`.
+    """Base of token tasks that can also answer a user's input; a subclass writes :meth:`label` or :meth:`label_all`.
 
     Class attributes:
-        grows: parameters that the further tests take 2, 4 and 8 times; none: there are no such tests.
-        testing: True while validation or test samples are drawn, whose law or labels differ in some tasks.
+        grows: parameters that the further tests multiply by 2, 4 and 8; without any, there are no such tests.
+        testing: True while validation or test samples are drawn; some tasks then use another distribution or other
+            labels.
     """
 
     loss: ClassVar[str] = "cross-entropy"
@@ -44,7 +45,7 @@ class TokenTask(Task):
 
     @property
     def target(self) -> Spec:
-        """By default a token of the input's vocabulary at each position."""
+        """Spec of the output; by default a token of the input's vocabulary at each position."""
         return self.input
 
     def batch(
@@ -59,7 +60,7 @@ class TokenTask(Task):
         return task
 
     def answer(self, x: np.ndarray) -> np.ndarray:
-        """The labels of the questions in one input ``(length,)``, of any length that the task's form allows.
+        """Return the labels of the questions in one input ``(length,)``; each length that fits the task is allowed.
 
         Raises:
             UsageError: for another shape, a token outside the vocabulary, or tokens that are not an input of the task.
@@ -69,30 +70,30 @@ class TokenTask(Task):
         return self.label(tokens)
 
     def verify(self, tokens: np.ndarray) -> None:
-        """Raise :class:`UsageError` unless ``tokens``, all in the vocabulary, are an input of the task."""
+        """Raise :class:`UsageError` unless ``tokens``, all in the vocabulary, form an input of the task."""
 
     def label_all(self, x: np.ndarray) -> np.ndarray:
-        """The labels of the questions in inputs ``(batch, length)``, which are not checked."""
+        """Return the labels of the questions in inputs ``(batch, length)`` without checking the inputs."""
         return np.stack([self.label(row) for row in x])
 
     def label(self, x: np.ndarray) -> np.ndarray:
-        """The labels of the questions in one input, which is not checked, except where finding the labels checks it."""
+        """Return the labels of the questions in one unchecked input; it may be refused if no labels can be found."""
         y: np.ndarray = self.label_all(x[None])[0]
         return y
 
     def rule(self, guess: Callable[[np.ndarray], np.ndarray]) -> Rule:
-        """The predictor ``guess`` of this task's classes."""
+        """Return a baseline that predicts ``guess`` among the classes of this task."""
         return Rule(guess, self.target.width)
 
     def majority(self) -> MajorityClass:
-        """The most frequent answer, whatever else training labels."""
+        """Return a baseline that predicts the most frequent answer; it ignores all other labels used in training."""
         return MajorityClass(self.target.width, self.label_all)
 
     def tests(self) -> Mapping[str, Task]:
         return self.scaled(*self.grows) if self.grows else {}
 
     def span(self, name: str) -> tuple[int, int]:
-        """Least and greatest of a parameter that is one number or two; a :class:`UsageError` if they do not rise."""
+        """Return the least and greatest value of a parameter that is one number or a pair; refuse a descending pair."""
         given = getattr(self, name)
         low, high = given if isinstance(given, tuple) else (given, given)
         if low > high:
@@ -100,7 +101,7 @@ class TokenTask(Task):
         return low, high
 
     def sequence(self, x: Any) -> np.ndarray:
-        """``x`` as one sequence ``(length,)`` of int64 tokens; :class:`UsageError` for anything else."""
+        """Return ``x`` as one sequence ``(length,)`` of int64 tokens; raise :class:`UsageError` for anything else."""
         try:
             found = np.asarray(x)
         except ValueError:
@@ -113,12 +114,12 @@ class TokenTask(Task):
         return found.astype(np.int64)
 
     def divide(self, tokens: np.ndarray, size: int) -> None:
-        """Raise :class:`UsageError` unless ``tokens`` are groups of ``size``."""
+        """Raise :class:`UsageError` unless ``tokens`` can be divided into groups of ``size`` tokens."""
         if len(tokens) % size:
             self.refuse(f"the length of an input is a multiple of {size}, found {len(tokens)} tokens")
 
     def allow(self, tokens: np.ndarray, low: int, high: int, what: str, first: int = 0, step: int = 1) -> None:
-        """Raise :class:`UsageError` unless ``tokens``, the input from ``first`` by ``step``, lie in low..high-1."""
+        """Raise :class:`UsageError` unless ``tokens`` (input positions first, first + step, ...) are in low..high-1."""
         outside = (tokens < low) | (tokens >= high)
         if outside.any():
             at = int(outside.argmax())
@@ -127,15 +128,15 @@ class TokenTask(Task):
 
 @dataclass(frozen=True)
 class UniformTask(TokenTask):
-    """A task whose sample is a function of ``draws`` uniform numbers, computed for a whole batch at once."""
+    """Base of tasks that compute a whole batch at once; each sample is a function of ``draws`` uniform numbers."""
 
     @property
     def draws(self) -> int:
-        """How many uniform numbers of [0, 1) make one sample."""
+        """Number of uniform numbers in [0, 1) that make one sample."""
         raise NotImplementedError
 
     def made(self, u: Uniforms) -> Batch:
-        """The samples that the numbers ``u`` make, each from its own row alone."""
+        """Return the samples made from the numbers ``u``; each sample depends only on its own row of ``u``."""
         raise NotImplementedError
 
     def samples(self, rngs: Iterable[np.random.Generator]) -> Batch:
@@ -147,7 +148,7 @@ class UniformTask(TokenTask):
 
 
 class Uniforms:
-    """Uniform numbers of [0, 1), ``(batch, draws)``, taken from left to right."""
+    """Uniform numbers in [0, 1), ``(batch, draws)``; each method uses the next columns, from left to right."""
 
     def __init__(self, numbers: np.ndarray) -> None:
         self._numbers, self._used = numbers, 0
@@ -156,20 +157,20 @@ class Uniforms:
         return len(self._numbers)
 
     def take(self, count: int) -> np.ndarray:
-        """The next ``count`` numbers of each sample, ``(batch, count)``."""
+        """Return the next ``count`` numbers of each sample, ``(batch, count)``."""
         self._used += count
         return self._numbers[:, self._used - count : self._used]
 
     def whole(self, limit: int | np.ndarray, count: int) -> np.ndarray:
-        """``count`` whole numbers, uniform over 0..limit-1; ``(batch, count)``."""
+        """Return ``count`` whole numbers per sample, uniform over 0..limit-1; ``(batch, count)``."""
         return (self.take(count) * limit).astype(np.int64)
 
     def order(self, count: int) -> np.ndarray:
-        """The numbers 0..count-1 in random order, ``(batch, count)``."""
+        """Return the numbers 0..count-1 in random order, ``(batch, count)``."""
         return np.argsort(self.take(count), axis=1, kind="stable")
 
     def distinct(self, limit: int, count: int) -> np.ndarray:
-        """``count`` distinct numbers of 0..limit-1 in random order, ``(batch, count)``: a shuffle that stops early."""
+        """Return ``count`` distinct random numbers of 0..limit-1, ``(batch, count)``, by a shuffle that stops early."""
         rows, pool = np.arange(len(self)), np.tile(np.arange(limit), (len(self), 1))
         place = np.arange(count) + self.whole(limit - np.arange(count), count)
         found = np.empty(place.shape, dtype=np.int64)
@@ -182,21 +183,21 @@ class Uniforms:
 def earlier(
     keys: np.ndarray, writes: np.ndarray | None = None, back: int | np.ndarray = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where each key was written before.
+    """Find, for each position, an earlier write of the key at that position.
 
     Args:
         keys: ``(batch, n)`` whole numbers of at least 0.
-        writes: bool, ``(batch, n)``: where the key is written; everywhere by default.
-        back: 1 for the last write, 2 for the one before it, ...; a number, or ``(batch, n)``.
+        writes: bool, ``(batch, n)``: True where the key is written; ``None``: at every position.
+        back: 1 for the last write, 2 for the last but one, ...; a number, or ``(batch, n)``.
 
     Returns:
         Two arrays ``(batch, n)``: the position of the ``back``-th last write of the same key before each position, or
-        -1 if there is none; and how many writes of the same key stand before each position.
+        -1 if there is none; and the number of writes of the same key before each position.
     """
     rows, n = keys.shape
     marks = np.ones(keys.shape, dtype=bool) if writes is None else np.broadcast_to(writes, keys.shape)
     flat = (keys + (int(keys.max()) + 1) * np.arange(rows)[:, None]).ravel()
-    order = np.argsort(flat, kind="stable")  # groups of equal keys of one row, each in order of position
+    order = np.argsort(flat, kind="stable")  # groups equal keys of one row; each group is ordered by position
     group, marked = flat[order], marks.ravel()[order]
     before = np.cumsum(marked) - marked
     begins = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
@@ -211,32 +212,32 @@ def earlier(
 
 
 def gathered(values: np.ndarray, index: np.ndarray, otherwise: int = IGNORED) -> np.ndarray:
-    """``values[row, index]`` of each row; ``otherwise`` where ``index`` is negative."""
+    """Return ``values[row, index]`` for each row, and ``otherwise`` where ``index`` is negative."""
     return np.where(index >= 0, np.take_along_axis(values, np.maximum(index, 0), axis=1), otherwise)
 
 
 def spread(values: np.ndarray, shape: tuple[int, ...], positions: slice) -> np.ndarray:
-    """Zeros of ``shape`` with ``values`` at ``positions`` of the last axis: labels of slices; int64."""
+    """Return int64 labels for a breakdown: zeros of ``shape`` with ``values`` at ``positions`` of the second axis."""
     labels = np.zeros(shape, dtype=np.int64)
     labels[:, positions] = values
     return labels
 
 
 def without_padding(tokens: np.ndarray, pad: int) -> np.ndarray:
-    """``tokens`` up to the last one that is not ``pad``."""
+    """Return ``tokens`` up to the last token that is not ``pad``."""
     valid = np.flatnonzero(tokens != pad)
     return tokens[: valid[-1] + 1] if len(valid) else tokens[:0]
 
 
 def padded_sample(x: Sequence[int] | np.ndarray, y: np.ndarray, length: int, pad: int) -> Sample:
-    """A sample of ``length`` positions: ``x`` and its labels ``y``, then the token ``pad``, where the mask is False."""
+    """Return a sample of ``length`` positions: ``x`` with labels ``y``, then padding ``pad`` with mask False."""
     tokens, labels, mask = np.full(length, pad), np.full(length, IGNORED), np.zeros(length, dtype=bool)
     tokens[: len(x)], labels[: len(y)], mask[: len(x)] = x, y, True
     return Sample(tokens, labels, mask)
 
 
 def last_where(condition: np.ndarray) -> np.ndarray:
-    """For each position of the last axis, the last position up to it where ``condition`` holds; -1 if there is none.
+    """Return, for each position p of the last axis, the last position up to p where ``condition`` holds; else -1.
 
     >>> last_where(np.array([False, True, False, False, True])).tolist()
     [-1, 1, 1, 1, 4]

@@ -1,4 +1,4 @@
-"""A task's samples for PyTorch's ``DataLoader``; imported when :meth:`Task.torch_dataset` is first called."""
+"""Datasets of a task's samples for PyTorch's ``DataLoader``; :meth:`Task.torch_dataset` imports this module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Item = tuple[Tensor, ...]
 
 
 class TaskSamples(Dataset[Item]):
-    """Samples 0 to ``samples - 1`` of a split, by index: the map-style dataset."""
+    """Map-style dataset of samples 0 to ``samples - 1`` of a split."""
 
     def __init__(self, task: Task, split: Split, seed: int, samples: int) -> None:
         self.task, self.split, self.seed, self.samples = task, split, seed, samples
@@ -29,7 +29,7 @@ class TaskSamples(Dataset[Item]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item]:
-        """Several samples, drawn together; ``DataLoader`` asks for each batch so."""
+        """Draw several samples together; ``DataLoader`` fetches each batch with this method."""
         for index in indices:
             if not 0 <= index < self.samples:
                 raise IndexError(f"sample {index} of {self.samples}")
@@ -39,10 +39,10 @@ class TaskSamples(Dataset[Item]):
 
 
 class TaskStream(IterableDataset[Item]):
-    """Samples 0, 1, 2, ... without end, or batches of ``batch_size`` of them: the iterable dataset.
+    """Iterable dataset of samples 0, 1, 2, ... without end; each item is a sample, or a batch of ``batch_size``.
 
-    Each worker of a ``DataLoader`` takes every n-th item, so that no item comes twice. The loader takes from the
-    workers in turn: with ``batch_size=None`` in the loader the order is the same for every number of workers.
+    With n workers in a ``DataLoader``, each worker yields every n-th item, so no item comes twice. The loader takes
+    items from the workers in turn: with ``batch_size=None`` in the loader, the order does not depend on n.
     """
 
     def __init__(self, task: Task, split: Split, seed: int, batch_size: int | None) -> None:
@@ -60,8 +60,8 @@ class TaskStream(IterableDataset[Item]):
 def make_dataset(
     task: Task, split: Split, *, seed: int, samples: int | None, batch_size: int | None
 ) -> TaskSamples | TaskStream:
-    """The dataset that :meth:`Task.torch_dataset` describes."""
-    task.key(seed, split)  # an error now rather than in a worker
+    """Return the dataset that :meth:`Task.torch_dataset` describes."""
+    task.key(seed, split)  # raise an error now, not in a worker
     for name, value in (("samples", samples), ("batch_size", batch_size)):
         if value is not None:
             require_whole(name, value, 1, MAX_SEED)
@@ -73,5 +73,5 @@ def make_dataset(
 
 
 def _tensors(batch: Batch) -> Item:
-    """``x``, ``y`` and, if the task has one, the mask."""
+    """Return ``x``, ``y`` and, if there is one, the mask as tensors."""
     return tuple(torch.from_numpy(array) for array in (batch.x, batch.y, batch.mask) if array is not None)

@@ -1,10 +1,10 @@
-"""Scores, one file each, on NumPy.
+"""Metrics in NumPy, one file for each.
 
-A metric turns predictions into sums per element, ``sums(prediction, batch) -> (*y.shape, k)``, and sums into scores,
-``value(sums) -> {name: number}``. The pooled score of a stream, the score of one batch and the score of one group of
-elements are ``value`` of the sums over all elements, over a batch and over a group.
+A metric computes ``k`` quantities per element, ``sums(prediction, batch) -> (*y.shape, k)``. These quantities are added
+up over a set of elements, and ``value(sums) -> {name: number}`` computes the scores. The set contains all elements for
+the pooled score of a stream, the elements of a batch for the batch score, and a group of elements for a breakdown.
 
-A new metric is one file with a class and one line in :data:`METRICS`.
+To add a metric, add a file with a class and a line in :data:`METRICS`.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ class Metric(Protocol):
     """One kind of score.
 
     Class attributes:
-        name: the headline score.
-        batch_mean: whether the mean over batches is reported as well, as the papers print it.
+        name: name of the headline score.
+        batch_mean: whether the mean of the batch scores is reported as well, as the papers do.
     """
 
     name: ClassVar[str]
     batch_mean: ClassVar[bool]
 
     def __init__(self, classes: int) -> None:
-        """``classes``: number of classes of the target (channels, if it is real)."""
+        """Make a metric; ``classes`` is the number of classes of the target (channels for a real target)."""
 
     def sums(self, prediction: np.ndarray, batch: Batch) -> np.ndarray:
-        """What is summed, ``(*y.shape, k)``; column 0 is 1 where an element counts, and 0 elsewhere."""
+        """Return the quantities to add up, ``(*y.shape, k)``; column 0 is 1 where an element counts, else 0."""
 
     def value(self, sums: np.ndarray) -> dict[str, float]:
-        """Scores from the k sums over any set of elements; NaN where the set has no score."""
+        """Return the scores from the k sums over any set of elements; NaN if the set has no score."""
 
     def batch_value(self, sums: np.ndarray) -> dict[str, float]:
-        """As :meth:`value`, for one batch as the papers' code computes it."""
+        """Return the scores of one batch, like :meth:`value` but as the papers' code computes them."""
 
 
 VAL_SOLVED = 0.99
-"""Scaled validation score that counts as solved while training, at two evaluations in a row."""
+"""Scaled validation score from which a task counts as solved in training, at two consecutive evaluations."""
 TEST_SOLVED = 0.95
 """Scaled test score from which a finished run counts as solved."""
 
 
 def scaled_score(score: float, floor: float) -> float:
-    """``(score - floor) / (1 - floor)``: 0 is no better than the best baseline, 1 is perfect.
+    """Return ``(score - floor) / (1 - floor)``: 0 is the score of the best baseline, 1 is perfect.
 
     >>> scaled_score(0.75, 0.5), scaled_score(1.0, 1.0)
     (0.5, 1.0)
@@ -65,10 +65,10 @@ METRICS: dict[str, type[Metric]] = {"r2": R2, "accuracy": Accuracy, "macro_f1": 
 
 
 def make_metric(name: str, classes: int) -> Metric:
-    """The metric called ``name``, one of :data:`METRICS`.
+    """Return the metric called ``name`` in :data:`METRICS`.
 
     Raises:
-        UsageError: if there is none.
+        UsageError: if there is no metric of this name.
     """
     if name not in METRICS:
         raise unknown("metric", name, METRICS)

@@ -11,7 +11,7 @@ from lrtasks.spec import Batch
 
 
 class Accuracy:
-    """Share of labelled positions that are right."""
+    """Share of the labelled positions that are predicted correctly."""
 
     name: ClassVar[str] = "accuracy"
     batch_mean: ClassVar[bool] = False
@@ -30,8 +30,8 @@ class Accuracy:
     batch_value = value
 
     def sample_values(self, sums: np.ndarray) -> dict[str, np.ndarray]:
-        """Scores that are defined per sample, from the sums of each, ``(batch, 2)``; their mean is reported.
+        """Return scores of each sample from its sums, ``(batch, 2)``; the mean over samples is reported.
 
-        NaN for a sample without a label, which does not count.
+        A sample without labels has the score NaN and does not count.
         """
         return {"sequence_accuracy": np.where(sums[:, 0] > 0, sums[:, 0] == sums[:, 1], np.nan)}

@@ -11,9 +11,9 @@ from lrtasks.spec import Batch
 
 
 class MacroF1:
-    """Means over classes of each class's F1 and accuracy, from all labelled positions.
+    """Mean of the F1 and of the accuracy of each class, over all labelled positions.
 
-    A class that is neither among targets nor among predictions does not count, which matters in small batches alone.
+    A class that occurs neither in targets nor in predictions does not count; this matters only in small batches.
 
     Args:
         classes: number of classes.
@@ -26,7 +26,7 @@ class MacroF1:
         self._classes = classes
 
     def sums(self, prediction: np.ndarray, batch: Batch) -> np.ndarray:
-        """Columns: labelled; then for each class right, predicted and there."""
+        """Return the columns: labelled; then for each class: right, predicted, and there (in the target)."""
         labelled = batch.y >= 0
         columns = np.empty((*batch.y.shape, 1 + 3 * self._classes), dtype=bool)
         columns[..., 0] = labelled
@@ -49,7 +49,7 @@ class MacroF1:
     batch_value = value
 
     def class_rows(self, sums: np.ndarray) -> list[dict[str, Any]]:
-        """F1 of each class, ``None`` where a class is neither there nor predicted."""
+        """Return the F1 of each class, ``None`` for a class that occurs neither in targets nor in predictions."""
         right, predicted, there = sums[1:].reshape(-1, 3).T.astype(np.float64)
         seen = predicted + there
         return [

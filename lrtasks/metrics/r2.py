@@ -1,4 +1,4 @@
-"""R², the share of the targets' variance that predictions explain."""
+"""R², the share of the targets' variance that the predictions explain."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ class R2:
 def _variance_and_error(sums: np.ndarray) -> tuple[float, float]:
     count, total, squares, error = (float(value) for value in sums)
     variance = squares / count - (total / count) ** 2
-    # what is left of a constant after rounding is no variance
+    # the rounding error of a constant target does not count as variance
     return (variance if variance > 1e-12 * squares / count else 0.0), error / count

@@ -2,7 +2,7 @@
 
     model = lrtasks.models.build("dlr", task.input, task.target, causal=True, d_state=512)
 
-Listing the models imports no torch; building one does.
+Listing the models does not import torch; building a model does.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ registry: Registry[ModelConfig] = Registry(
 
 
 def names() -> list[str]:
-    """Names of all models, built in and installed; imports none of them."""
+    """Return the names of all models, built in and installed, without importing them."""
     return registry.names()
 
 
 def build(name: str, input: Spec, target: Spec, *, causal: bool = True, **hyper: Any) -> Backbone:
-    """Build the model called ``name`` for the given specs; parameters are drawn from torch's global generator.
+    """Build the model called ``name`` for the given specs; initial weights are drawn from torch's global generator.
 
     Raises:
-        UsageError: for an unknown name or hyper-parameter (the close ones are suggested) or a value out of range.
+        UsageError: for an unknown name or hyper-parameter (similar names are suggested) or a value out of range.
     """
     return registry.get(name).make(**hyper).build(input, target, causal=causal)

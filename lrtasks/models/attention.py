@@ -1,16 +1,16 @@
-"""Attention models: those that the DLR paper compares with, and the Transformer.
+"""Attention models: the attention baselines of the DLR paper, and the Transformer.
 
 ``attention`` and ``local-attention`` (Simplifying and Understanding State Space Models with Diagonal Linear RNNs,
-section 4.1 and appendix A.5) are the DLR layer with its long convolution replaced by multi-head attention, over all
-keys or over the own and neighbouring chunks. ``u`` input of the layer, ``y`` its output; heads have rotary positions
-and share one learned scale.
+section 4.1 and appendix A.5) are the DLR layer with multi-head attention in place of the long convolution. A query sees
+all keys, or the keys in its own and the neighbouring chunks. ``u`` is the input of the layer and ``y`` its output; the
+heads have rotary positions and share one learned scale.
 
 ``transformer`` is the Transformer with rotary positions (Vaswani et al., arXiv:1706.03762; Su et al.,
-arXiv:2104.09864), pre-norm and initialised as GPT-2: weights N(0, 0.02²), those of the output maps divided by sqrt(2 ·
-layers), biases 0. A layer is two residual blocks: ``x + mixer(norm(x))``, then ``x + FeedForward(norm(x))``. Options:
-no positions (NoPE), a penalty on distance (ALiBi; Press et al., arXiv:2108.12409), a sliding window, short convolutions
-of queries, keys and values, and canon layers (Allen-Zhu, arXiv:2512.17351), which are short convolutions with a
-residual.
+arXiv:2104.09864), pre-norm and initialised as GPT-2: weights N(0, 0.02²), the weights of output maps also divided by
+sqrt(2 · layers), biases 0. A layer is two residual blocks: ``x + mixer(norm(x))``, then ``x + FeedForward(norm(x))``.
+Options: no positions (NoPE), a penalty on distance (ALiBi; Press et al., arXiv:2108.12409), a sliding window, short
+convolutions of queries, keys and values, and canon layers (Allen-Zhu, arXiv:2512.17351), which are short convolutions
+with a residual.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WEIGHT_STD = 0.02
 class AttentionLayer(nn.Module):
     """``y = linear(u + GELU(attention(u)))``, then ``y <- y + FeedForward(LayerNorm(y))`` for each part.
 
-    The linear map is gated with ``glu``, ``first half * sigmoid(second half)`` of a map twice as wide.
+    With ``glu`` the linear map is gated: ``first half * sigmoid(second half)`` of a map twice as wide.
     """
 
     def __init__(self, config: Attention, causal: bool) -> None:
@@ -78,7 +78,7 @@ class Attention(ModelConfig):
     """
 
     presets: ClassVar[Presets] = {
-        # Minutes on two CPU cores: as wide as dlr's small preset, with fewer parameters; a step takes longer.
+        # Trains in minutes on two CPU cores. As wide as dlr's small preset, with fewer parameters but slower steps.
         "small": {"d_model": 64, "layers": 1, "norm": "layer", "budget.lr": 0.001},
         # DLR paper, Table 1: atomic tasks at L = 4096. Table 6 adds feedforward = 2.
         "paper": {"d_model": 128, "layers": 1, "norm": "scalar", "budget.lr": 0.001},
@@ -94,7 +94,7 @@ class Attention(ModelConfig):
         check_heads(self.d_model, self.heads)
 
     def attention(self, causal: bool) -> MultiHeadAttention:
-        """The attention inside one layer."""
+        """Build the attention of one layer."""
         return MultiHeadAttention(self.d_model, self.heads, causal=causal, learned_scale=True)
 
     def mixer(self, length: int, causal: bool) -> AttentionLayer:
@@ -110,10 +110,10 @@ class LocalAttention(Attention):
     """
 
     presets: ClassVar[Presets] = {
-        # About as many parameters as dlr's small preset: three layers let a query look
-        # back six chunks; eight chunks in a sequence, as in the DLR paper's ListOps run.
+        # About as many parameters as dlr's small preset. Three layers let a query look
+        # back three chunks. A sequence has eight chunks, as in the DLR paper's ListOps run.
         "small": {"d_model": 64, "layers": 3, "chunk": 32, "norm": "layer", "budget.lr": 0.001},
-        # The budget of the DLR paper's atomic tasks, which has no local attention there.
+        # The budget of the DLR paper's atomic tasks, on which the paper does not run local attention.
         "paper": {"d_model": 128, "layers": 1, "chunk": 1024, "norm": "scalar", "budget.lr": 0.001},
         # DLR paper, Table 3: ListOps-SubTrees, and Pathfinder-Segmentation at 128 x 128.
         "paper/listops": {"layers": 6, "glu": True, "budget.lr": 0.001, "budget.weight_decay": 0.01},
@@ -128,7 +128,7 @@ class LocalAttention(Attention):
 
 @dataclass(frozen=True)
 class TransformerLike(ModelConfig):
-    """Layers of a mixer and a feed-forward map; subclasses say which mixer, whose output map is called ``out``."""
+    """Layers of a mixer and a feed-forward map; subclasses choose the mixer, whose output map is called ``out``."""
 
     prenorm: bool = parameter(True, "normalise before mixer and feed-forward instead of after the residual")
     expansion: int = parameter(4, "hidden width of the feed-forward map, in d_model", at_least=1, at_most=64)
@@ -169,20 +169,21 @@ class Transformer(TransformerLike):
     """
 
     presets: ClassVar[Presets] = {
-        # As many parameters as the other models' small presets, in two layers: one can join a value to the key before
-        # it, one can look it up. Short convolutions, as in most of the field's recurrent layers, shorten the search.
+        # As many parameters as the other models' small presets. Of the two layers, the first can join a value to the
+        # key before it, and the second can look it up. Short convolutions, which most recurrent layers of the field
+        # have too, let the model find this solution sooner.
         "small": {**CAREFUL, "d_model": 56, "layers": 2, "heads": 2, "expansion": 3, "conv": True, "norm": "layer"},
-        # The score of a key does not depend on its place: with rotary positions it reaches 0.950 at 3e-3.
+        # In mips a key's score does not depend on its position. With rotary positions the result is 0.950 at lr 3e-3.
         "small/mips": {"conv": False, "positions": "nope", "budget.schedule": "linear"},
-        # With a constant rate the last percent of the labels stay wrong.
+        # With a constant learning rate the last percent of the labels stays wrong.
         "small/joint-recall": {"budget.schedule": "linear"},
         "small/variable-tracking": {"budget.schedule": "linear"},
-        # Short convolutions are causal; these tasks are not.
+        # Short convolutions are causal; the models of these tasks are bidirectional.
         "small/pathfinder": {"conv": False},
         "small/pathfinder-classification": {"conv": False},
         # The budget of the DLR paper's atomic tasks.
         "paper": {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001},
-        # Hyena paper, associative recall: 2,000 samples, 200 epochs of which 10 warm up, 500 test sequences.
+        # Hyena paper, associative recall: 2,000 samples, 200 epochs (10 of them warm-up), 500 test sequences.
         "paper/recall": {"d_model": 64, "layers": 2, "budget.lr": 0.0005},
     }
 

@@ -1,8 +1,8 @@
-"""What a model is: a frozen dataclass of hyper-parameters that builds encoder, blocks and decoder.
+"""Base classes of models: a model is a frozen dataclass of hyper-parameters that builds encoder, blocks and decoder.
 
-A new model is one file next to the others and a line in the table of ``lrtasks/models/__init__.py``. It subclasses
-:class:`ModelConfig`, sets ``presets`` and writes :meth:`ModelConfig.mixer` (or :meth:`ModelConfig.blocks`, if it is
-more than a mixer in a residual block).
+To add a model, write one file in this folder and add a line to the table in ``lrtasks/models/__init__.py``. The model
+subclasses :class:`ModelConfig`, sets ``presets`` and defines :meth:`ModelConfig.mixer` (or :meth:`ModelConfig.blocks`,
+if it is more than a mixer in a residual block).
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from lrtasks.registry import own_source
 from lrtasks.spec import Spec
 
 ModelLike = str | nn.Module | Callable[..., nn.Module]
-"""All ways to name a model: a registered name (or an address, if the caller takes one), a module, or its factory."""
+"""All ways to name a model: a registered name (or an address, where accepted), a module, or a class or function."""
 
 PARAMETER_OPTIONS = ("lr", "lr_factor", "weight_decay")
-"""What a module may declare of a parameter inside it (``parameter_options``): its learning rate, or a factor on the
-budget's, and its weight decay."""
+"""Options that a module may declare for its own parameters (``parameter_options``): a learning rate, or a factor on
+the learning rate of the budget, and a weight decay."""
 
 
 class Block(nn.Module):
-    """A map ``(batch, length, d_model) -> (batch, length, d_model)``, its residual and normalisation included.
+    """A map ``(batch, length, d_model) -> (batch, length, d_model)``, including its residual and normalisation.
 
-    ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``. What else a block may offer, all optional and
-    found by name, on itself or on any module inside it:
+    ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``. A block, or any module inside it, may define
+    these optional methods, which are found by name:
 
-    * ``parameter_options() -> {parameter name: {"lr": ..., "weight_decay": ...}}`` for parameters inside it
-      (not those of modules inside it);
+    * ``parameter_options() -> {parameter name: {"lr": ..., "weight_decay": ...}}`` for the module's own parameters
+      (each inner module declares its parameters itself);
     * ``extra_losses() -> {name: scalar}``, valid after a forward pass, added to the training loss;
     * ``diagnostics() -> {name: value}``, valid after a forward pass: numbers or lists for the run record;
     * ``initial_state(batch) -> state`` and ``step(x, state) -> (y, state)``, streaming form on ``(batch, d_model)``;
-    * ``cache_bytes(steps) -> bytes`` of one sequence by which its state has grown after that many steps;
-    * ``portraits() -> [Portrait, ...]``, valid after a forward pass: what ``lrtasks analyze`` draws.
+    * ``cache_bytes(steps) -> bytes`` by which the state of one sequence has grown after that many steps;
+    * ``portraits() -> [Portrait, ...]``, valid after a forward pass: figures that ``lrtasks analyze`` draws.
     """
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -55,27 +55,27 @@ class Block(nn.Module):
 
 
 class NormedBlock(Block):
-    """A block with a norm before (``prenorm``) or after, and dropout."""
+    """A block with dropout and a norm, which stands before (``prenorm``) or after the inner part."""
 
     norm: nn.Module
     prenorm: bool
     dropout: nn.Dropout
 
     def set_norm(self, d_model: int, norm: str, prenorm: bool, dropout: float) -> None:
-        """Build the parts: ``norm`` is one of :data:`lrtasks.models.ops.layers.NORMS`."""
+        """Build the norm (one of :data:`lrtasks.models.ops.layers.NORMS`) and the dropout."""
         self.norm, self.prenorm, self.dropout = make_norm(norm, d_model), prenorm, nn.Dropout(dropout)
 
     def normed(self, x: Tensor) -> Tensor:
-        """What the inside of the block reads."""
+        """Return the input of the inner part of the block: normalised with ``prenorm``, otherwise ``x``."""
         y: Tensor = self.norm(x) if self.prenorm else x
         return y
 
     def after(self, y: Tensor) -> Tensor:
-        """The output, from the sum of ``x`` and what the block adds."""
+        """Return the output of the block from ``y``, the residual sum: normalised unless ``prenorm``."""
         return y if self.prenorm else self.norm(y)
 
     def blend(self, x: Tensor, update: Tensor, candidate: Tensor) -> Tensor:
-        """The output of a gated residual: ``update`` of the ``candidate``, and the rest of ``x``."""
+        """Return the gated residual ``update * candidate + (1 - update) * x``, normalised unless ``prenorm``."""
         return self.after(x + update * (candidate - x))
 
 
@@ -83,12 +83,12 @@ class ResidualBlock(NormedBlock):
     """A mixer with its residual: ``norm(x + mixer(x))``, or ``x + mixer(norm(x))`` with ``prenorm``.
 
     Args:
-        mixer: module on ``(batch, length, d_model)`` and a mask (or ``None``), as a block's.
+        mixer: module on ``(batch, length, d_model)`` and a mask (or ``None``), with the signature of a block.
         d_model: width.
         norm: normalisation over features, one of :data:`lrtasks.models.ops.layers.NORMS`.
         prenorm: normalise before the mixer instead of after the residual.
         dropout: rate on the mixer's output.
-        canon: a canon layer between the norm and the mixer.
+        canon: add a canon layer between the norm and the mixer.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ResidualBlock(NormedBlock):
         return self.add(x, self.mixer(self.mixer_input(x, mask), mask))
 
     def mixer_input(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """What the mixer reads."""
+        """Return the input of the mixer: ``x`` after the norm (with ``prenorm``) and the canon layer (if any)."""
         return self.normed(x) if self.canon is None else self.canon(self.normed(x), mask)
 
     def add(self, x: Tensor, mixed: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class ResidualBlock(NormedBlock):
         return self.after(x + self.dropout(mixed))
 
     def initial_state(self, batch: int) -> tuple[Any, Tensor | None]:
-        """The mixer's state and the last inputs of the canon layer.
+        """Return the state of the mixer and the last inputs of the canon layer.
 
         Raises:
             UsageError: if the mixer has no streaming form.
@@ -120,25 +120,25 @@ class ResidualBlock(NormedBlock):
         return memory, None if self.canon is None else self.canon.initial_state(batch)
 
     def step(self, x: Tensor, state: tuple[Any, Tensor | None]) -> tuple[Tensor, tuple[Any, Tensor | None]]:
-        """One position ``(batch, d_model)``; equals :meth:`forward` in evaluation mode."""
+        """Compute one position ``(batch, d_model)``; the result equals :meth:`forward` in evaluation mode."""
         before, last = state
         read, last = self.mixer_input_step(x, last)
         mixed, after = self.mixer.step(read, before)  # type: ignore[operator]
         return self.add(x, mixed), (after, last)
 
     def mixer_input_step(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """One position of :meth:`mixer_input`, and the last inputs of the canon layer."""
+        """Return one position of :meth:`mixer_input`, and the last inputs of the canon layer."""
         return (self.normed(x), last) if self.canon is None else self.canon.step(self.normed(x), last)
 
 
 class Stack(nn.Module):
-    """A module that runs blocks one after the other and, in training, can compute each again in the backward pass."""
+    """A module that runs blocks in sequence and, in training, can recompute each block in the backward pass."""
 
     recomputes = False
-    """Whether it does so (:func:`recompute_blocks`)."""
+    """Whether blocks are recomputed in the backward pass; set by :func:`recompute_blocks`."""
 
     def through(self, block: nn.Module, *given: Any, by: Callable[..., Any] = operator.call) -> Any:
-        """``by(block, *given)``, computed again in the backward pass if so set; an inner stack does that itself."""
+        """Return ``by(block, *given)``, recomputed in the backward pass if so set (an inner stack does it itself)."""
         if self.recomputes and self.training and not isinstance(block, Stack):
             return recomputed(block, by, *given)
         return by(block, *given)
@@ -147,8 +147,8 @@ class Stack(nn.Module):
 class Backbone(Stack):
     """Encoder (linear for signals, embedding for tokens), blocks, decoder (linear).
 
-    Maps ``x``, shaped as ``input`` says, to ``(batch, target.length, target.width)``: real values or logits. For a
-    pooled target the decoder makes all of them from one vector per sequence.
+    Maps ``x``, with the shape given by ``input``, to ``(batch, target.length, target.width)``: real values or logits.
+    For a pooled target the decoder computes all outputs from one vector per sequence.
     """
 
     def __init__(self, input: Spec, target: Spec, d_model: int, blocks: list[nn.Module], *, causal: bool) -> None:
@@ -164,11 +164,11 @@ class Backbone(Stack):
         self.decoder = nn.Linear(d_model, target.width * (target.length if target.pooled else 1))
 
     def forward(self, x: Tensor, mask: Tensor | None = None, places: Tensor | None = None) -> Tensor:
-        """As above; with ``places``, only the outputs there, ``(1, places, target.width)``.
+        """Return all outputs, or, with ``places``, only the outputs at these indices, ``(1, places, target.width)``.
 
-        Places count along ``batch`` and ``target.length`` together; the target is not pooled.
+        ``places`` are indices into ``batch`` and ``target.length`` flattened together; the target must not be pooled.
         """
-        # padding may hold any value, even NaN; it must not reach an output or make a gradient NaN
+        # padding may hold any value, even NaN, which must not reach an output or make a gradient NaN
         hidden = self.encoder(hide(x, mask) if self.input.kind == "real" else x)
         for block in self.blocks:
             hidden = self.through(block, hidden, mask)
@@ -177,16 +177,16 @@ class Backbone(Stack):
         return y.reshape(-1, self.target.length, self.target.width) if self.target.pooled else y
 
     def initial_state(self, batch: int) -> list[Any]:
-        """One state per block for :meth:`step`; raises :class:`UsageError` if the model has no streaming form."""
+        """Return one state per block for :meth:`step`; raise :class:`UsageError` if the model has no streaming form."""
         require_causal(self.causal)
         return [streaming(block).initial_state(batch) for block in self.blocks]
 
     def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
-        """One position: ``(batch, width)`` signals or ``(batch,)`` tokens to ``(batch, target.width)``.
+        """Compute one position: map ``(batch, width)`` signals or ``(batch,)`` tokens to ``(batch, target.width)``.
 
-        In evaluation mode the outputs, one after the other, equal those of :meth:`forward` at the same positions. For a
-        pooled target they equal what :meth:`forward` gives for the sequence so far; if it is longer than 1, its values
-        stand side by side: ``(batch, target.length * target.width)``.
+        In evaluation mode the successive outputs equal the outputs of :meth:`forward` at the same positions. For a
+        pooled target each output equals the result of :meth:`forward` for the sequence so far. If the pooled target is
+        longer than 1, its values are concatenated: ``(batch, target.length * target.width)``.
         """
         hidden = self.encoder(x)
         following = []
@@ -196,9 +196,9 @@ class Backbone(Stack):
         return self.decoder(self.final_norm(hidden)), following
 
     def _read(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Select what the decoder reads, ``(batch, target.length, d_model)``, or ``(batch, 1, d_model)`` if pooled.
+        """Return the input of the decoder, ``(batch, target.length, d_model)``, or ``(batch, 1, d_model)`` if pooled.
 
-        For a pooled target that is the last valid position of a causal model, the mean over valid ones otherwise.
+        For a pooled target a causal model uses the last valid position, and other models the mean over valid positions.
         """
         if not self.target.pooled:
             return hidden[:, -self.target.length :]
@@ -213,10 +213,10 @@ class Backbone(Stack):
 
 
 def recompute_blocks(model: nn.Module) -> None:
-    """Let a model in training keep the input of each block only, and compute the rest again in the backward pass.
+    """Make a model keep only the input of each block in training, and recompute the rest in the backward pass.
 
     Raises:
-        UsageError: if it is no stack of blocks.
+        UsageError: if the model is not a stack of blocks.
     """
     if not isinstance(model, Backbone):
         raise UsageError(
@@ -229,9 +229,10 @@ def recompute_blocks(model: nn.Module) -> None:
 
 
 def recomputed(block: nn.Module, by: Callable[..., Any], *given: Any) -> Any:
-    """``by(block, *given)``, computed again in the backward pass, then with the buffers that the block had at first.
+    """Return ``by(block, *given)``, and recompute it in the backward pass.
 
-    So each batch changes the counts and averages in a block's buffers only once.
+    The second computation starts from a copy of the original buffers and leaves the current ones unchanged. So each
+    batch changes the counts and averages in the block's buffers only once.
     """
     buffers = list(block.buffers())
     before = [buffer.clone() for buffer in buffers]
@@ -258,7 +259,7 @@ class ModelConfig(Config):
 
     Class attributes:
         name: the model's name, set by registration.
-        version: raised whenever the numbers of the same parameters and seed change.
+        version: number that is raised whenever the same parameters and seed give other results.
     """
 
     name: ClassVar[str]
@@ -272,7 +273,7 @@ class ModelConfig(Config):
     allow_batch_norm: bool = parameter(False, "allow norm='batch' in a causal model, which then trains on the future")
 
     def own_source(self) -> str | None:
-        """Digest of the user's source files that the model is made of; ``None`` for a model of this package."""
+        """Return a digest of the user's source files that define the model; ``None`` for a model of this package."""
         return own_source(type(self))
 
     def require_order(self, low: str, high: str) -> None:
@@ -282,38 +283,38 @@ class ModelConfig(Config):
             raise UsageError(f"{self.name}: {low} must be at most {high} ({most:g}), found {least:g}")
 
     def require_causal(self, causal: bool, part: str = "") -> None:
-        """Raise :class:`UsageError` unless ``causal``, for a model that cannot look ahead, or cannot with ``part``."""
+        """Raise :class:`UsageError` unless ``causal``; for a model that is causal only, always or with ``part``."""
         if not causal:
             found = f"{self.name} with {part}" if part else self.name
             raise UsageError(f"{found} is a causal model: build it with causal=True")
 
     @property
     def around(self) -> tuple[int, str, bool, float]:
-        """What a block takes besides its mixer: width, norm, whether the norm comes first, and the rate of dropout."""
+        """Arguments of a block besides its mixer: width, norm, whether the norm comes first, and dropout rate."""
         return self.d_model, self.norm, self.prenorm, self.dropout
 
     def layer_blocks(
         self, mixer: nn.Module, feedforward: Callable[[], nn.Module] | None, canon: str
     ) -> list[nn.Module]:
-        """A mixer and then, unless None, a feed-forward map, each in its block; ``canon``: sites of canon layers."""
+        """Return the blocks of a mixer and, unless None, a feed-forward map; ``canon``: sites of canon layers."""
         blocks: list[nn.Module] = [ResidualBlock(mixer, *self.around, canon="A" in canon)]
         if feedforward is not None:
             blocks.append(ResidualBlock(feedforward(), *self.around, canon="C" in canon))
         return blocks
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
-        """One mixer on ``(batch, length, d_model)``."""
+        """Build one mixer on ``(batch, length, d_model)``."""
         raise NotImplementedError
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
-        """The blocks of one model; override for anything but equal mixers in residual blocks."""
+        """Build the blocks of the model; override this method for anything but equal mixers in residual blocks."""
         return [ResidualBlock(self.mixer(input.length, causal), *self.around) for _ in range(self.layers)]
 
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
-        """The whole model.
+        """Build the whole model.
 
         Raises:
-            UsageError: for batch norm in a causal model: its statistics in training span all positions.
+            UsageError: for batch norm in a causal model, because its statistics in training span all positions.
         """
         if causal and self.norm == "batch" and not self.allow_batch_norm:
             raise UsageError(
@@ -327,22 +328,22 @@ class ModelConfig(Config):
 
 
 def takes_mask(model: nn.Module) -> bool:
-    """Whether ``model`` can be called with a padding mask; a compiled one takes what it was made of."""
+    """Return whether ``model`` accepts a padding mask; for a compiled model, check the original module."""
     source = getattr(model, "_orig_mod", model)
     try:
         return "mask" in inspect.signature(source.forward).parameters
-    except ValueError:  # a scripted module's copy does not say
+    except ValueError:  # the copy of a scripted module has no signature
         return False
 
 
 def uninitialised(model: nn.Module) -> list[str]:
-    """Names of parameters and buffers of lazy modules, which get their shape in the first call."""
+    """Return the names of parameters and buffers without a shape; lazy modules get their shapes in the first call."""
     named = (*model.named_parameters(), *model.named_buffers())
     return [name for name, value in named if is_lazy(value)]
 
 
 def offered(model: nn.Module, method: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Qualified name and bound method of each module inside ``model`` that offers ``method``."""
+    """Yield the qualified name and the bound method of each module inside ``model`` that has ``method``."""
     for name, module in model.named_modules():
         function = getattr(module, method, None)
         if callable(function):
@@ -350,7 +351,7 @@ def offered(model: nn.Module, method: str) -> Iterator[tuple[str, Callable[..., 
 
 
 def _reported(model: nn.Module, method: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Module, a title for messages, and what it returns, which must be a dictionary by name."""
+    """Yield the name of each module with ``method``, a title for messages, and the result, a dictionary by name."""
     for name, function in offered(model, method):
         title, found = f"{method} of {name or 'the model'}", function()
         if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
@@ -359,10 +360,10 @@ def _reported(model: nn.Module, method: str) -> Iterator[tuple[str, str, dict[st
 
 
 def parameter_options(model: nn.Module) -> dict[int, dict[str, Any]]:
-    """Options by the parameter's id, since a parameter that two modules share has two names.
+    """Return the declared options by the id of the parameter, since a parameter shared by two modules has two names.
 
     Raises:
-        UsageError: if a module declares what it does not have.
+        UsageError: if a module names a parameter that it does not have, or an unknown option.
     """
     declared: dict[int, dict[str, Any]] = {}
     for module, title, options in _reported(model, "parameter_options"):
@@ -377,10 +378,10 @@ def parameter_options(model: nn.Module) -> dict[int, dict[str, Any]]:
 
 
 def extra_losses(model: nn.Module, device: torch.device) -> Tensor | float:
-    """The sum of the losses that modules add to the training loss, after a forward pass on ``device``.
+    """Return the sum of the losses that modules add to the training loss, after a forward pass on ``device``.
 
     Raises:
-        UsageError: if one of them is not a real scalar there.
+        UsageError: if a loss is not a real scalar on ``device``.
     """
     total: Tensor | float = 0.0
     for _, title, losses in _reported(model, "extra_losses"):
@@ -395,10 +396,10 @@ def extra_losses(model: nn.Module, device: torch.device) -> Tensor | float:
 
 
 def diagnostics(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """What modules report of the last forward pass, by module.
+    """Return the diagnostics that each module reports about the last forward pass, by module name.
 
     Raises:
-        UsageError: if a record cannot hold it.
+        UsageError: if a value cannot be stored as JSON in the run record.
     """
     found = {}
     for module, title, report in _reported(model, "diagnostics"):
@@ -413,7 +414,7 @@ def diagnostics(model: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def output_misfit(y: object, x: Tensor, input: Spec, target: Spec) -> str | None:
-    """Why ``y`` is not what a model gives for inputs ``x``; ``None`` if it is."""
+    """Return why ``y`` is not a valid model output for the inputs ``x``; ``None`` if ``y`` is valid."""
     if not isinstance(y, Tensor):
         return f"must be one tensor, found {type(y).__name__}"
     rows, length, width = wanted = (len(x), target.length, target.width)
@@ -432,22 +433,22 @@ def output_misfit(y: object, x: Tensor, input: Spec, target: Spec) -> str | None
 
 
 def streaming(module: nn.Module) -> Any:
-    """The module; raises :class:`UsageError` if it has no streaming form."""
+    """Return the module; raise :class:`UsageError` if it has no streaming form."""
     if not callable(getattr(module, "step", None)):
         raise UsageError(f"{type(module).__name__} has no streaming form")
     return module
 
 
 PROBED = 4096
-"""A state that still grows after this many positions, and declares no growth, is assumed to keep this rate."""
+"""Positions after which an undeclared growth of the state is assumed to continue at the same rate."""
 
 
 @torch.no_grad()
 def state_bytes(model: Backbone) -> int | None:
-    """Bytes that the streaming form keeps per sequence at the end of the input; None if it has no such form.
+    """Return the bytes that the streaming form keeps per sequence at the end of the input; None without such a form.
 
-    The size is measured, except for caches that grow and declare their size (``cache_bytes``). What does not grow
-    with the batch (coefficients computed once) is not counted.
+    The size is measured, except for caches that grow and declare their size (``cache_bytes``). Tensors whose size does
+    not depend on the batch (coefficients computed once) are not counted.
     """
     training = model.training
     try:
@@ -459,7 +460,7 @@ def state_bytes(model: Backbone) -> int | None:
 
 
 def _state_at_end(model: Backbone) -> int:
-    """Start and declared growth; a state that grows otherwise is stepped through."""
+    """Return initial bytes plus declared growth; run the steps to measure a state with undeclared growth."""
     length = model.input.length
     declared = [method for _, method in offered(model, "cache_bytes")]
     start, *first = _sizes(model, min(length, 2))
@@ -472,7 +473,7 @@ def _state_at_end(model: Backbone) -> int:
 
 
 def _sizes(model: Backbone, steps: int) -> Iterator[int]:
-    """Bytes of the state of one sequence at the start and after each of ``steps`` positions."""
+    """Yield the bytes of the state of one sequence at the start and after each of ``steps`` positions."""
     width = (model.input.width,) if model.input.kind == "real" else ()
     parameter = next(model.parameters())
     x = torch.zeros(1, *width, device=parameter.device, dtype=parameter.dtype if width else torch.int64)

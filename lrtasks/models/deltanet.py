@@ -1,16 +1,16 @@
 """Delta-rule layers: DeltaNet, Gated DeltaNet, Gated DeltaProduct and Kimi delta attention (KDA).
 
-    S      state of a head, K x V: what is stored under each key direction
+    S      state of a head, K x V: it stores a value for each key direction
     q, k   queries and keys of length 1, silu(conv(linear(x))) normalised
     v      values, silu(conv(linear(x)))
-    beta   how much of what stands under the key is erased, sigmoid(linear(x)); twice that with ``allow_neg_eigval``
+    beta   share of the value stored under the key that is erased, sigmoid(linear(x)); doubled by ``allow_neg_eigval``
     g      log decay of the state, -exp(A_log) softplus(linear(x) + dt_bias), per head, or per key channel in KDA
     S <- exp(g) S;  S <- S + beta k (v - S^T k)^T;  y = linear(rms(S^T q / sqrt(K)) * gate(x))
 
 Sources: DeltaNet, Yang et al., arXiv:2406.06484; Gated DeltaNet, arXiv:2412.06464, section 3; Gated DeltaProduct,
 arXiv:2502.10297 (n_h steps of the delta rule per position); negative eigenvalues, Grazzi et al., arXiv:2411.12537;
 KDA, arXiv:2510.26692. Names and initial values are those of flash-linear-attention, except that A_log starts at
-log 0.01 or above: with a smaller rate, the state forgets nothing, and the rate gets almost no gradient.
+log 0.01 or above. With a smaller rate, the state forgets nothing, and the rate gets almost no gradient.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class DeltaLayer(RecurrentLayer):
 
     Args:
         config: widths, heads and ``allow_neg_eigval``.
-        value_heads: heads of values, a multiple of the query heads, so that each query and key serves several; None for
-            the same number.
+        value_heads: number of value heads, a multiple of the number of query heads, so that several value heads share
+            one query and key; None for the same number.
         n_h: steps of the delta rule per position.
         decay: none, per head, or per key channel.
-        lower_bound: least log decay l of a key channel, ``g = l sigmoid(exp(A_log) (linear(x) + dt_bias))``; None for
-            the form of the module docstring.
-        gate: none, ``silu`` of a full linear map, or ``sigmoid`` of one of rank V.
+        lower_bound: smallest log decay l of a key channel, ``g = l sigmoid(exp(A_log) (linear(x) + dt_bias))``; None
+            for the formula in the module docstring.
+        gate: none, ``silu`` of a full-rank linear map, or ``sigmoid`` of a linear map of rank V.
     """
 
     out_name = "o_proj"
@@ -111,7 +111,7 @@ class DeltaLayer(RecurrentLayer):
         k, before_k = self.k_conv1d.run(self.k_proj(x), before_k)
         v, before_v = self.v_conv1d.run(self.v_proj(x), before_v)
         q = l2_normalised(torch.unflatten(q, -1, (self.heads, self.d_key))) * self.d_key**-0.5
-        # the steps of one position follow each other
+        # the n_h steps of one position become successive steps of the delta rule
         k, v, beta = (
             torch.unflatten(value, -1, (self.n_h, heads, -1)).flatten(1, 2)
             for value, heads in ((k, self.heads), (v, self.value_heads), (self.b_proj(x), self.value_heads))
@@ -226,7 +226,7 @@ class GatedDeltaProduct(DeltaNet):
         "recall-16k": {**SMALL, "heads": 2, "head_dim": 24, "expand_v": 1, "mlp": False},
         "recall-64k": {**SMALL, "heads": 2, "head_dim": 56, "expand_v": 1, "mlp": False},
         "state-tracking": {**TRACKING, "heads": 4, "expand_v": 1},
-        # Groups of permutations in the paper's public code: 100 epochs of 100,000 samples.
+        # Settings for permutation groups in the paper's public code: 100 epochs of 100,000 samples.
         "paper": {
             "d_model": 128,
             "layers": 1,

@@ -40,7 +40,7 @@ class DLRKernel(Kernel):
     normal with standard deviation 1/N.
 
     Args:
-        config: the hyper-parameters; ``kernel`` says how the complex kernel becomes real: ``real-prod`` takes Re K in
+        config: the hyper-parameters; ``kernel`` selects how the complex kernel becomes real: ``real-prod`` uses Re K in
             the first H // 2 channels and Re K · Im K in the others.
         directions: 1, or 2 for look-back and look-ahead kernels.
     """
@@ -61,16 +61,16 @@ class DLRKernel(Kernel):
         self.W = nn.Parameter(torch.randn(directions, d_model, d_state, *parts) / d_state)
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        """No weight decay on the kernel (the frequencies' offset says so itself)."""
+        """Turn off weight decay on the kernel; :class:`Frequencies` does the same for its own offset."""
         return {"W": {"weight_decay": 0.0}} | ({} if self.p is None else {"p": {"weight_decay": 0.0}})
 
     def weight(self) -> Tensor:
-        """W as a real or complex tensor ``(directions, H, N)``, float32 at least."""
+        """Return W as a real or complex tensor ``(directions, H, N)``, in float32 or higher precision."""
         W = self.W.to(torch.promote_types(self.W.dtype, torch.float32))
         return W if self.real_weight else torch.view_as_complex(W)
 
     def eigenvalues(self) -> tuple[Tensor | None, Tensor | None]:
-        """Real and imaginary parts of Λ, ``(N,)`` float64 each; None for a part that is zero."""
+        """Return the real and imaginary parts of Λ, ``(N,)`` float64 each; None for a part that is zero."""
         return None if self.p is None else -self.p.double().square(), None if self.q is None else self.q()
 
     def forward(self, length: int) -> Tensor:
@@ -81,7 +81,7 @@ class DLRKernel(Kernel):
             if self.cast != "real":
                 rows = rows * FACTORS[self.cast]
             return exp_kernel(rows, rate, freq, length).view(*W.shape[:2], length)
-        # Re K of every row, and Im K of those that take the product
+        # compute Re K of every row, and Im K of the rows whose kernel is the product
         plain = W.shape[1] // 2 if self.cast == "real-prod" else 0
         turned = W[:, plain:].flatten(0, 1) * FACTORS["imag"]
         both = exp_kernel(torch.cat([rows + 0j, turned]), rate, freq, length)
@@ -104,13 +104,13 @@ class DLRKernel(Kernel):
 
 @dataclass(frozen=True)
 class LongConvConfig(ModelConfig):
-    """Layers of one long convolution; subclasses say what its kernel is."""
+    """Layers of one long convolution; subclasses define its kernel."""
 
     kernel_length: int | None = parameter(None, "cut the kernel to this many lags; none for the length", at_least=1)
     glu: bool = parameter(False, "gate the output map (GLU)")
 
     def make_kernel(self, length: int, directions: int) -> Kernel:
-        """The kernel of one layer for sequences of at most ``length``."""
+        """Build the kernel of one layer for sequences of at most ``length``."""
         raise NotImplementedError
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
@@ -118,15 +118,16 @@ class LongConvConfig(ModelConfig):
         return LongConvLayer(kernel, self.d_model, length, self.kernel_length, self.glu)
 
 
-# What the runs of the DLR paper share. Table 1: atomic tasks at L = 4096. Table 2: shift at lengths 2^14 to 2^20; its
-# trend on a CPU, shift at lengths 2^10 to 2^14. Table 3: ListOps-SubTrees, Pathfinder-Segmentation at 128 x 128.
+# Settings that runs of the DLR paper share. Table 1: atomic tasks at L = 4096. Table 2: shift at lengths 2^14 to 2^20;
+# TREND reproduces its trend on a CPU, with shift at lengths 2^10 to 2^14. Table 3: ListOps-SubTrees and
+# Pathfinder-Segmentation at 128 x 128.
 TABLE_1: dict[str, Any] = {"d_model": 128, "d_state": 4096, "norm": "scalar"}
 TABLE_2: dict[str, Any] = {"d_model": 32, "d_state": 4096, "norm": "scalar"}
 TREND: dict[str, Any] = {"d_model": 32, "d_state": 512, "norm": "layer", "budget.lr": 0.001}
 LISTOPS: dict[str, Any] = {"layers": 6, "d_state": 1024, "glu": True, "budget.weight_decay": 0.01}
 PATHFINDER: dict[str, Any] = {"layers": 5, "d_state": 1024, "prenorm": True, "glu": True, "kernel_length": 8192}
 SMALL: dict[str, Any] = {"d_model": 64, "d_state": 512, "norm": "layer", "budget.lr": 0.001}
-"""Minutes on two CPU cores; steps and batch size are the defaults (2,000 and 16). The models with other
+"""Trains in minutes on two CPU cores; steps and batch size are the defaults (2,000 and 16). The models with other
 kernels have about as many parameters as dlr."""
 SLOW = {"dt_min": 1e-05, "dt_max": 1e-05}
 BROAD = {"dt_min": 0.0001, "dt_max": 0.1}

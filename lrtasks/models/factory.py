@@ -1,13 +1,13 @@
-"""Every way to name a model: a registered name, an address, a class, a function or a module.
+"""Resolve a model that is given as a registered name, an address, a class, a function or a module.
 
-A class or function of the user's takes one of two forms, told apart by its first arguments:
+A user's own class or function has one of two forms, which the first arguments distinguish:
 
 * a *mixer* takes ``d_model`` first, ``MyMixer(d_model, **parameters)``, and maps ``(batch, length, d_model)`` to the
   same shape; it is put into the standard stack of blocks (:class:`MixerStack`);
 * a *whole model* takes ``input`` and ``target`` first, ``MyModel(input, target, **parameters)``, and maps task inputs
   to ``(batch, target.length, target.width)``.
 
-Either gets ``causal`` as well if it has an argument of that name.
+Both forms also receive ``causal`` if they have an argument of that name.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ FORMS = "MIXER(d_model, ...) or MODEL(input, target, ...)"
 
 @dataclass(frozen=True)
 class ModelFactory:
-    """A model that is chosen, but not built yet.
+    """A model that is selected, but not built yet.
 
     Attributes:
         name: label in tables and messages.
-        parameters: hyper-parameters, JSON-ready: those that identify a registered model
-            (:meth:`lrtasks.config.Config.identifying`), those that were given of a user's own.
-        address: what ``--model`` takes; ``None`` for a Python object.
-        version: version of a registered model's numbers; ``None`` for a user's own.
-        source: digest of the source file of a user's own model; ``None`` for a registered one.
-        build: makes the module for ``(input, target, causal)``.
+        parameters: hyper-parameters, JSON-ready: for a registered model, the ones that identify it
+            (:meth:`lrtasks.config.Config.identifying`); for a user's own model, the ones that were given.
+        address: value of ``--model``; ``None`` for a Python object.
+        version: version of a registered model's numbers; ``None`` for a user's own model.
+        source: digest of the source file of a user's own model; ``None`` for a registered model.
+        build: function that builds the module for ``(input, target, causal)``.
     """
 
     name: str
@@ -56,13 +56,13 @@ class ModelFactory:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells the model from others, JSON-ready."""
+        """The values that distinguish the model from others, JSON-ready."""
         return {"name": self.name, "parameters": self.parameters, "version": self.version, "source": self.source}
 
 
 @dataclass(frozen=True)
 class MixerStack(ModelConfig):
-    """The standard stack around a user's mixer: ``x + mixer(norm(x))`` in every layer, then a norm."""
+    """The standard stack around a user's mixer: ``x + mixer(norm(x))`` in every layer, then a final norm."""
 
     name: ClassVar[str] = "mixer"
 
@@ -71,12 +71,12 @@ class MixerStack(ModelConfig):
 
 
 def is_registered(model: ModelLike) -> bool:
-    """Whether ``model`` is the name of a registered model rather than an address or a Python object."""
+    """Return whether ``model`` is the name of a registered model, not an address or a Python object."""
     return isinstance(model, str) and ":" not in model
 
 
 def model_label(model: ModelLike | type[ModelConfig], name: str = "") -> str:
-    """The name of a model in tables, messages and settings (``LABEL.PARAMETER``): its class's or function's own."""
+    """Return the label of a model in tables, messages and settings; ``name`` is the label of a user's own model."""
     if isinstance(model, str):
         if is_registered(model):
             return model
@@ -87,15 +87,16 @@ def model_label(model: ModelLike | type[ModelConfig], name: str = "") -> str:
 
 
 def model_parameter_names(model: ModelLike) -> list[str] | None:
-    """Names of a model's hyper-parameters; ``None`` if it takes any (a module, or arguments ``**kwargs``)."""
+    """Return the names of a model's hyper-parameters; ``None`` if unknown (a module, or ``**kwargs``)."""
     described = describe_parameters(model)
     return None if described is None else [entry["name"] for entry in described]
 
 
 def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
-    """A model's hyper-parameters (:meth:`lrtasks.config.Config.describe_parameters`); ``None`` if it takes any.
+    """Describe a model's hyper-parameters (:meth:`lrtasks.config.Config.describe_parameters`); ``None`` if unknown.
 
-    Those of a mixer of the user's are its own arguments and the parameters of the stack.
+    They are unknown for a module, and for a signature with ``*args`` or ``**kwargs``. The hyper-parameters of a user's
+    mixer are its own arguments and the parameters of the stack.
     """
     target: Any = load_object(model, "model") if isinstance(model, str) and not is_registered(model) else model
     if isinstance(target, str):
@@ -129,21 +130,21 @@ def _shown(default: Any) -> str:
 
 
 def model_presets(model: ModelLike) -> type[ModelConfig] | None:
-    """The class whose presets hold for ``model``; ``None`` for a user's own."""
+    """Return the class that defines the presets of ``model``; ``None`` for a user's own model."""
     return registry.get(model) if is_registered(model) else None  # type: ignore[arg-type]
 
 
 def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None, *, name: str = "") -> ModelFactory:
-    """Resolve ``model``.
+    """Resolve ``model`` to a factory, without building it.
 
     Args:
         model: a registered name, ``FILE.py:NAME``, ``package.module:NAME``, a class, a function or a module.
         parameters: its hyper-parameters by name.
-        name: label of a user's own model; by default that of its class or function. A module without a name is never
-            taken for the one of an earlier run.
+        name: label of a user's own model; by default the name of its class or function. A module without a label never
+            counts as the same model as in an earlier run.
 
     Raises:
-        UsageError: if it cannot be found or imported, has neither form, or does not take these parameters.
+        UsageError: if the model cannot be found or imported, has neither form, or does not take these parameters.
     """
     parameters = dict(parameters or {})
     if isinstance(model, nn.Module):
@@ -158,7 +159,7 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
         raise UsageError(f"a model must be a name, a class, a function or a module, found {type(target).__name__}")
     label = model_label(target, name)
     build = _own_mixer(target, label, parameters) if _first(target) == ["d_model"] else _own_model(target, parameters)
-    # an object without a source file is known to this process alone
+    # an object without a source file has no identity outside this process
     source = source_digest(target) or f"object {secrets.token_hex(8)}"
     return ModelFactory(label, _json_ready(parameters), address, None, source, build)
 
@@ -183,7 +184,7 @@ def _of_module(module: nn.Module, parameters: dict[str, Any], name: str) -> Mode
 
 
 def _own_model(target: Any, parameters: dict[str, Any]) -> Callable[[Spec, Spec, bool], nn.Module]:
-    """A whole model of the user's."""
+    """Return a builder of a user's whole model."""
     if _first(target) != ["input", "target"]:
         found = "none, as it has no __init__" if _has_no_arguments(target) else str(inspect.signature(target))
         raise UsageError(f"a model of your own must have the form {FORMS}; found arguments: {found}")
@@ -192,7 +193,7 @@ def _own_model(target: Any, parameters: dict[str, Any]) -> Callable[[Spec, Spec,
 
 
 def _own_mixer(target: Any, label: str, parameters: dict[str, Any]) -> Callable[[Spec, Spec, bool], nn.Module]:
-    """A mixer of the user's in the standard stack; parameters that the stack has are the stack's."""
+    """Return a builder of the standard stack of a user's mixer; parameters of the stack go to the stack."""
     of_stack = {key: value for key, value in parameters.items() if key in MixerStack.parameter_names()}
     of_mixer = {key: value for key, value in parameters.items() if key not in of_stack}
     config = stack_of(target, of_mixer, MixerStack, label)(**of_stack)
@@ -202,7 +203,7 @@ def _own_mixer(target: Any, label: str, parameters: dict[str, Any]) -> Callable[
 def stack_of(
     target: Any, parameters: Mapping[str, Any], base: type[ModelConfig] = ModelConfig, label: str = "mixer"
 ) -> type[ModelConfig]:
-    """A model called ``label`` whose mixer is one of the user's, with these parameters."""
+    """Return a model class called ``label`` whose mixer is the user's ``target`` with these parameters."""
 
     class Own(base):  # type: ignore[valid-type, misc]
         name = label
@@ -214,10 +215,10 @@ def stack_of(
 
 
 def own_mixer(target: Any, d_model: int, causal: bool, parameters: Mapping[str, Any]) -> nn.Module:
-    """Build a mixer of the user's, on ``(batch, length, d_model)`` and a mask.
+    """Build a user's mixer, on ``(batch, length, d_model)`` and a mask.
 
     Raises:
-        UsageError: if ``target`` has not the form of a mixer, or does not take these parameters.
+        UsageError: if ``target`` does not have the form of a mixer, or does not take these parameters.
     """
     if _first(target) != ["d_model"]:
         raise UsageError(f"a mixer of your own must have the form MIXER(d_model, ...), found {target!r}")
@@ -227,7 +228,7 @@ def own_mixer(target: Any, d_model: int, causal: bool, parameters: Mapping[str, 
 
 
 def _require_like_input(mixer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-    """Report the mixer whose output has a wrong shape; torch would only report the addition that fails."""
+    """Raise :class:`UsageError` if a mixer's output has a wrong shape or type; torch would report a failed addition."""
     x = given[0]
 
     def described(value: Any) -> str:
@@ -244,7 +245,7 @@ def _require_like_input(mixer: nn.Module, given: tuple[Any, ...], output: Any) -
 
 
 class _Unmasked(nn.Module):
-    """A mixer that takes no padding mask; it sees zeros at padding."""
+    """A wrapper for a mixer that takes no padding mask: the mixer receives zeros at padding."""
 
     def __init__(self, mixer: nn.Module) -> None:
         super().__init__()
@@ -256,7 +257,7 @@ class _Unmasked(nn.Module):
 
 
 def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: Any) -> nn.Module:
-    """Call a class or function of the user's; an argument that does not fit its signature is reported in one line."""
+    """Call a user's class or function; report an argument that does not fit the signature in one line."""
     signature = inspect.signature(target)
     takes = signature.parameters.values()
     if any(entry.name == "causal" or entry.kind is entry.VAR_KEYWORD for entry in takes):
@@ -279,7 +280,7 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
 
 
 def _require_kind(what: str, value: Any, entry: inspect.Parameter) -> None:
-    """Raise :class:`UsageError` for a text where the default is a flag or a number, and for no flag where it is one."""
+    """Raise :class:`UsageError` if the default is a flag and ``value`` is not, or a number and ``value`` is a text."""
     if any(kind in str(entry.annotation) for kind in ("str", "Literal", "Any")):
         return
     if isinstance(entry.default, bool):
@@ -290,7 +291,7 @@ def _require_kind(what: str, value: Any, entry: inspect.Parameter) -> None:
 
 
 def _first(target: Any) -> list[str]:
-    """Names of the leading arguments that tell the two forms apart."""
+    """Return the names of the leading arguments, which distinguish the two forms."""
     try:
         parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):
@@ -304,7 +305,7 @@ def _first(target: Any) -> list[str]:
 
 
 def _has_no_arguments(target: Any) -> bool:
-    """Whether ``target`` is a class of modules without a constructor of its own."""
+    """Return whether ``target`` is a module class that does not define ``__init__``."""
     return getattr(target, "__init__", None) is nn.Module.__init__
 
 

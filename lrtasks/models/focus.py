@@ -1,12 +1,12 @@
-"""Focus: filters that a hypernetwork sets for every bin of time, then attention inside chunks, then a gated residual.
+"""Focus: filters set by a hypernetwork for each time bin, then attention inside chunks, then a gated residual.
 
 Source: the Focus paper (adaptive IIR filters before chunked attention), equations 1 to 11, made causal; its authors
-have published no code. docs/models/focus.md lists the readings.
+have published no code. docs/models/focus.md lists our interpretations of the paper.
 
     S      input of the layer, (batch, length, d)        X    Norm(S) if pre-norm, else S
     R      positions per bin: the length over ``bins``   M    positions per chunk
     Θ      coefficients of the F filters of each bin and channel, from the bin before it
-    X_f    sum of the filters' outputs; the first bin as it is
+    X_f    sum of the filters' outputs; in the first bin X, not filtered
     Y      causal attention inside each chunk: queries X W_q + b_q, keys and values X_f W + b
     γ, φ   reset gate SiLU(X_f W + b), update gate sigmoid(X_f W + b)
     Z      dropout(SiLU(X_f W_h + b_h + (γ ⊙ Y) U_h))
@@ -16,13 +16,13 @@ have published no code. docs/models/focus.md lists the readings.
 convolution is causal (:class:`GlobalConv`; Fu et al., "Simple Hardware-Efficient Long Convolutions for Sequence
 Modeling", section 3). The filters of a bin therefore do not depend on later inputs:
 
-    O      values kept of a bin, per channel: the largest in each of O windows
-    k, K   kernel of a channel of the convolution, its number of taps
+    O      number of values kept of a bin, per channel: the maximum in each of O windows
+    k, K   kernel of a channel of the convolution, and its number of taps
     λ      threshold: taps below it are set to zero, the others are moved towards zero by it
     D      skip weight of a channel
 
-A feed-forward sub-layer, MEGA's, follows each layer. Focus-H, the paper's ablation, has no hypernetwork: its
-filters are learned and the same for all inputs.
+MEGA's feed-forward sub-layer follows each layer. Focus-H, the paper's ablation, has no hypernetwork: its filters are
+learned parameters, the same for all inputs.
 """
 
 from __future__ import annotations
@@ -50,33 +50,33 @@ from lrtasks.models.ops.scoped_attention import Scope, ScopedAttention, warn_of_
 from lrtasks.spec import Spec
 
 CHUNKS = 32
-"""About how many chunks of attention a sequence has by default: the paper's C."""
+"""Approximate default number of attention chunks in a sequence: the paper's C."""
 SHORTEST = 32
 """The shortest default chunk, in positions."""
 
 KERNEL_STD = 0.002
 KERNEL_LR = 1e-3
 START = -2.0
-"""Start of the raw coefficients, about sigmoid^-1(0.1): mild filters."""
+"""Mean of the initial raw coefficients, about sigmoid^-1(0.1), which gives mild filters."""
 SPREAD = math.sqrt(0.5)
-"""Standard deviation around it over draws of the output layer, see :class:`Hypernetwork`."""
+"""Standard deviation of the initial raw coefficients over draws of the output layer, see :class:`Hypernetwork`."""
 
 
 def smooth(kernel: Tensor, width: int) -> Tensor:
-    """Running mean over ``width`` taps (an odd number) of ``(channels, K)``, with zeros beyond both ends."""
+    """Return the running mean over ``width`` taps (an odd number) of ``(channels, K)``, with zeros beyond both ends."""
     return F.avg_pool1d(kernel.unsqueeze(0), width, stride=1, padding=width // 2).squeeze(0)
 
 
 class GlobalConv(nn.Module):
     """``GLU(linear(GELU(k' * x + D ⊙ x)))``, causal, with ``k' = sign(k) max(|k| - λ, 0)``.
 
-    The linear map, to twice the width, lets channels see each other. At start k ~ N(0, 0.002²) and D ~ N(0, 1).
+    The linear map, to twice the width, mixes the channels. At start k ~ N(0, 0.002²) and D ~ N(0, 1).
 
     Args:
         d_model: channels.
         taps: K.
         threshold: λ, at least 0.
-        smoothing: width of a running mean over k before squashing, an odd number; None for none.
+        smoothing: width of a running mean over k before the threshold, an odd number; None for no running mean.
         dropout: rate on the taps.
     """
 
@@ -92,24 +92,24 @@ class GlobalConv(nn.Module):
         return {"kernel": {"lr": KERNEL_LR, "weight_decay": 0.0}}
 
     def taps(self) -> Tensor:
-        """k', ``(d_model, K)``."""
+        """Return k', ``(d_model, K)``."""
         kernel = self.kernel if self.smoothing is None else smooth(self.kernel, self.smoothing)
         return F.softshrink(kernel, self.threshold)
 
     def convolve(self, x: Tensor) -> Tensor:
-        """``k' * x + D ⊙ x`` on ``(batch, length, d_model)``."""
+        """Return ``k' * x + D ⊙ x`` for x ``(batch, length, d_model)``."""
         return fft_conv(x.transpose(1, 2), self.dropout(self.taps())).transpose(1, 2) + self.D * x
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(batch, length, d_model)`` to the same shape."""
+        """Map ``(batch, length, d_model)`` to the same shape."""
         return self._after(self.convolve(x))
 
     def initial_state(self, batch: int) -> WindowState:
-        """The last K inputs."""
+        """Return an empty memory of the last K inputs."""
         return WindowState.empty(self.taps(), batch)
 
     def step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
-        """One position ``(batch, d_model)``, at O(K) per channel."""
+        """Compute one position ``(batch, d_model)``, at a cost of O(K) per channel."""
         y, state = state.step(x)
         return self._after(y + self.D * x), state
 
@@ -122,9 +122,9 @@ class SummaryState:
     """Streaming state of :class:`BinSummary`.
 
     Attributes:
-        window: of the convolution.
-        largest: largest value so far in each window of the present bin, ``(batch, d_model, O)``.
-        position: of the next input in its bin.
+        window: state of the convolution.
+        largest: largest value so far in each window of the current bin, ``(batch, d_model, O)``.
+        position: position of the next input within its bin.
     """
 
     window: WindowState
@@ -133,9 +133,9 @@ class SummaryState:
 
 
 class BinSummary(nn.Module):
-    """The largest values of a global convolution's output in O windows of each bin but the last.
+    """The maximum of a global convolution's output in each of O windows, for every bin except the last.
 
-    Window o of a bin covers its positions floor(o R / O) up to, not including, ceil((o + 1) R / O).
+    Window o of a bin covers the positions from floor(o R / O) up to, but not including, ceil((o + 1) R / O).
 
     Args:
         conv: the causal global convolution.
@@ -148,9 +148,9 @@ class BinSummary(nn.Module):
         self.conv, self.bin_length, self.pooled = conv, bin_length, pooled
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``(batch, length, d_model)`` to ``(batch, d_model, bins - 1, O)``.
+        """Map ``(batch, length, d_model)`` to ``(batch, d_model, bins - 1, O)``.
 
-        ``mask`` is ``(batch, length)`` bool, False at padding, which counts as zero, or ``None``.
+        ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``; padding counts as zero.
         """
         bins = max(-(-x.shape[1] // self.bin_length) - 1, 0)
         if not bins:
@@ -161,12 +161,12 @@ class BinSummary(nn.Module):
         return largest.view(*y.shape[:3], self.pooled)
 
     def initial_state(self, batch: int) -> SummaryState:
-        """State before the first position of the first bin."""
+        """Return the state before the first position of the first bin."""
         window = self.conv.initial_state(batch)
         return SummaryState(window, self._lowest(window.memory[..., :1].expand(-1, -1, self.pooled)), 0)
 
     def step(self, x: Tensor, state: SummaryState) -> tuple[Tensor | None, SummaryState]:
-        """One position ``(batch, d_model)``; at the end of a bin its summary ``(batch, d_model, O)``, else None."""
+        """Read one position ``(batch, d_model)``; at the end of a bin return its summary ``(batch, d_model, O)``."""
         y, window = self.conv.step(x, state.window)
         inside = [
             o * self.bin_length // self.pooled <= state.position < -(-(o + 1) * self.bin_length // self.pooled)
@@ -184,45 +184,45 @@ class BinSummary(nn.Module):
 
 
 class Coefficients(nn.Module):
-    """Where the Θ of a layer come from."""
+    """Base class of modules that provide a layer's filter coefficients Θ."""
 
     unfiltered: int
-    """Number of first bins without coefficients, which pass unfiltered: 0 or 1."""
+    """Number of bins at the start that are not filtered: 0 or 1."""
 
     def __init__(self, config: FocusLike) -> None:
         super().__init__()
         self.d_model, self.filters, self.signed = config.d_model, config.filters, config.signed
 
     def start(self) -> Tensor:
-        """Middle of the raw coefficients at start, ``(F, 2)``: θ near 0.1; ``signed``, θ0 near 0."""
+        """Return the mean of the initial raw coefficients, ``(F, 2)``: θ near 0.1; with ``signed``, θ0 near 0."""
         return torch.tensor([0.0 if self.signed else START, START]).expand(self.filters, 2)
 
     def forward(self, x: Tensor, mask: Tensor | None, summary: Tensor | None) -> Tensor:
-        """Θ of the bins after the unfiltered ones, ``(batch or 1, d_model, bins or 1, F, 2)``.
+        """Return Θ of the bins after the unfiltered ones, ``(batch or 1, d_model, bins or 1, F, 2)``.
 
-        ``summary`` is that of the encoded input, where the layers share one.
+        ``summary`` is the summary of the encoded input if the layers share one, otherwise None.
         """
         raise NotImplementedError
 
     def initial_state(self, batch: int) -> tuple[Tensor, Any]:
-        """Θ in the first bin, ``(batch or 1, d_model, F, 2)``, and a state; where it is unfiltered, zeros."""
+        """Return Θ in the first bin, ``(batch or 1, d_model, F, 2)`` (zeros if it is not filtered), and a state."""
         raise NotImplementedError
 
     def step(self, x: Tensor, summary: Tensor | None, state: Any) -> tuple[Tensor | None, Any]:
-        """At the last position of a bin Θ of the next one, else None."""
+        """Return Θ of the next bin at the last position of a bin, otherwise None; and the new state."""
         raise NotImplementedError
 
 
 class Hypernetwork(Coefficients):
-    """Θ of a bin from the summary of the bin before, by two layers with sigmoids, the same for all channels and bins.
+    """Θ of a bin, computed from the previous bin's summary by two sigmoid layers, shared by all channels and bins.
 
     At start the first layer is Xavier-uniform; the second has hyperfan-in weights (Chang et al., "Principled Weight
     Initialization for Hypernetworks") of variance 1 / (2 · width · 1/4): two coefficients enter a filter, and the mean
-    square of a hidden sigmoid is about 1/4. Its bias makes the filters mild.
+    square of a hidden sigmoid is about 1/4. The bias of the second layer makes the filters mild.
 
     Args:
         config: the hyper-parameters.
-        summary: the layer's own; None where the layers share one.
+        summary: the layer's own summary; None if the layers share one.
     """
 
     unfiltered = 1
@@ -239,7 +239,7 @@ class Hypernetwork(Coefficients):
         self.summary = summary
 
     def coefficients(self, summary: Tensor) -> Tensor:
-        """``(..., O)`` to ``(..., F, 2)``."""
+        """Map summaries ``(..., O)`` to Θ ``(..., F, 2)``."""
         raw = self.out(self.hidden(summary).sigmoid()).unflatten(-1, (self.filters, 2))
         return stable_coefficients(raw, signed=self.signed)
 
@@ -260,9 +260,9 @@ class Hypernetwork(Coefficients):
 
 
 class LearnedCoefficients(Coefficients):
-    """One Θ per channel and filter for all bins, the first one too.
+    """One learned Θ per channel and filter for all bins, including the first.
 
-    At start its raw values spread as those of Focus's hypernetwork do.
+    At start its raw values have the same mean and standard deviation as the ones of Focus's hypernetwork.
     """
 
     unfiltered = 0
@@ -285,7 +285,7 @@ class LearnedCoefficients(Coefficients):
 
 
 def default_chunk(length: int) -> int:
-    """Shortest chunk of at least max(32, length / 32) positions that leaves the last one half full or better.
+    """Return the shortest chunk of at least max(32, length / 32) positions whose last chunk is at least half full.
 
     >>> [default_chunk(length) for length in (32, 256, 258, 1026, 65538)]
     [32, 32, 33, 36, 2049]
@@ -297,14 +297,14 @@ def default_chunk(length: int) -> int:
 
 
 class FocusLayer(NormedBlock):
-    """One layer, as the module docstring says.
+    """One layer of the module docstring.
 
     Args:
         config: the hyper-parameters.
         length: longest sequence.
         bin_length: R.
         chunk: M; the last chunk is padded.
-        causal: no keys after the query.
+        causal: whether a query sees no later keys.
     """
 
     def __init__(self, config: FocusLike, length: int, bin_length: int, chunk: int, causal: bool) -> None:
@@ -324,7 +324,11 @@ class FocusLayer(NormedBlock):
         self.set_norm(*config.around)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, summary: Tensor | None = None) -> Tensor:
-        """``mask`` is ``(batch, length)`` bool, False at padding; ``summary`` that of the encoded input, if shared."""
+        """Compute the layer for all positions.
+
+        ``mask`` is ``(batch, length)`` bool, False at padding; ``summary`` is the summary of the encoded input, if
+        shared.
+        """
         normed = self.normed(x)
         k, v, reset, update, hidden = self._mix(
             self.filter(hide(normed, mask), self.coefficients(normed, mask, summary))
@@ -332,7 +336,7 @@ class FocusLayer(NormedBlock):
         return self._finish(x, self.attention(self.query(normed), k, v, mask), reset, update, hidden)
 
     def initial_state(self, batch: int) -> Any:
-        """Θ and past outputs of the filters, keys and values of a chunk, what gives Θ, and the next position."""
+        """Return Θ, past filter outputs, a chunk's keys and values, the state that gives Θ, and the next position."""
         theta, inner = self.coefficients.initial_state(batch)
         cache = self.attention.initial_state(batch, self.query.weight)
         return theta, self.filter.initial_state(batch, theta), cache, inner, 0
@@ -357,7 +361,7 @@ class FocusLayer(NormedBlock):
 
 
 class FocusStack(Stack, Block):
-    """All layers with their feed-forward sub-layers, and the summary of the encoded input that they share."""
+    """All layers with their feed-forward sub-layers, and the summary of the encoded input, if the layers share one."""
 
     def __init__(self, config: FocusLike, length: int, causal: bool) -> None:
         super().__init__()
@@ -379,11 +383,11 @@ class FocusStack(Stack, Block):
         return x
 
     def diagnostics(self) -> dict[str, Any]:
-        """Whether the model is causal, which the circular form is not."""
+        """Return whether the model is causal; the circular form is not."""
         return {"causal": self.causal}
 
     def initial_state(self, batch: int) -> Any:
-        """States of the shared summary and of the layers.
+        """Return the states of the shared summary and of the layers.
 
         Raises:
             UsageError: if the model is not causal.
@@ -408,7 +412,7 @@ class FocusStack(Stack, Block):
 
 @dataclass(frozen=True)
 class FocusLike(ModelConfig):
-    """Layers of filters and chunked attention; subclasses say where the filters' coefficients come from."""
+    """Layers of filters and chunked attention; subclasses define how the filters get their coefficients."""
 
     bins: int = parameter(4, "bins of time with filters of their own; the last one is padded", at_least=1)
     filters: int = parameter(1, "filters per channel and bin, whose outputs are summed (F)", at_least=1, at_most=1024)
@@ -437,15 +441,15 @@ class FocusLike(ModelConfig):
             raise UsageError(f"{self.name}: conjugate has no meaning with filtering={self.filtering!r}")
 
     def coefficients(self, length: int, bin_length: int) -> Coefficients:
-        """What gives one layer its coefficients."""
+        """Build the module that provides one layer's coefficients."""
         raise NotImplementedError
 
     def shared_summary(self, length: int, bin_length: int) -> BinSummary | None:
-        """What the layers share; None for nothing."""
+        """Build the summary that the layers share; None if they share none."""
         return None
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
-        """One block: the stack.
+        """Build the stack, as a single block.
 
         Raises:
             UsageError: for more bins than positions, or circular filters in a causal model.
@@ -457,7 +461,7 @@ class FocusLike(ModelConfig):
         return [FocusStack(self, input.length, causal)]
 
     def bin_length(self, length: int) -> int:
-        """R in a sequence of ``length``; warns of a padded bin, and raises :class:`UsageError` for too many bins."""
+        """Return R for sequences of ``length``; warn of a padded bin, raise :class:`UsageError` for too many bins."""
         if self.bins > length:
             raise UsageError(f"{self.name}: bins must be at most the sequence length ({length}), found {self.bins}")
         bin_length = -(-length // self.bins)
@@ -478,14 +482,14 @@ class FocusLike(ModelConfig):
 
 
 def small_and_paper(width: int) -> Presets:
-    """Presets of both models; at ``width`` a model has about as many parameters as dlr's small preset."""
+    """Return the presets of both models; ``width`` gives about as many parameters as dlr's small preset has."""
     return {
         "small": {"d_model": width, "layers": 2, "norm": "layer", "budget.lr": 0.001},
         # The budget of the DLR paper's atomic tasks, at that paper's width.
         "paper": {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001},
         # Focus paper, Table 6, associative recall with vocabulary 30: one filter, four bins, 2,000 samples, 10 epochs
-        # that warm up. Not given there and taken from the Hyena paper: weight decay, 200 epochs, cosine, 500 test
-        # sequences.
+        # of warm-up. Weight decay, 200 epochs, the cosine schedule and 500 test sequences are not given there; they
+        # are taken from the Hyena paper.
         "paper/recall": {"d_model": 64, "layers": 2, "bins": 4, "filters": 1, "budget.lr": 0.0001},
     }
 
@@ -493,7 +497,7 @@ def small_and_paper(width: int) -> Presets:
 @registry.register("focus")
 @dataclass(frozen=True)
 class Focus(FocusLike):
-    """Filters per bin of time from a hypernetwork, then chunked attention and a gated residual.
+    """Filters set by a hypernetwork for each time bin, then chunked attention and a gated residual.
 
     Source: Lutati, Zimerman and Wolf (arXiv:2305.14952), equations 1 to 11, made causal.
     """

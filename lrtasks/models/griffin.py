@@ -1,12 +1,12 @@
 """The recurrent block of Griffin and Hawk, with the real-gated linear recurrent unit (RG-LRU).
 
-    r, i     gates of recurrence and input, sigmoids of block-diagonal maps of the input (one block per head)
+    r, i     recurrence gate and input gate, sigmoids of block-diagonal maps of the input (one block per head)
     log a    -8 r softplus(Lambda)
     h        a h + sqrt(1 - a²) (i x); at the first position h = i x
     output   linear( RG-LRU(conv(linear(x))) * gelu(linear(x)) )
 
-Source: De et al., Griffin, arXiv:2402.19427, section 2.4, and the recurrentgemma package, whose start is kept: there
-softplus(Lambda) = -log radius with the radius itself, not its eighth power, drawn between 0.9 and 0.999.
+Source: De et al., Griffin, arXiv:2402.19427, section 2.4, and the recurrentgemma package, whose initial weights are
+used: softplus(Lambda) = -log radius, where the radius itself, not its eighth power, is drawn between 0.9 and 0.999.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class _BoundedRoot(torch.autograd.Function):
 def rglru_coefficients(
     x: Tensor, recurrence: Tensor, entry: Tensor, Lambda: Tensor, first: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """a and b of ``h = a h + b``.
+    """Return a and b of ``h = a h + b``.
 
     Args:
         x: inputs, ``(..., width)``.
-        recurrence: gate r before its sigmoid, shaped as x.
-        entry: gate i before its sigmoid, shaped as x.
+        recurrence: gate r before its sigmoid, with the shape of x.
+        entry: gate i before its sigmoid, with the shape of x.
         Lambda: ``(width,)``.
-        first: where the sequence begins, ``(..., 1)`` bool; None for nowhere.
+        first: True at the first position of a sequence, ``(..., 1)`` bool; None if no first position is included.
     """
     log_a = -RATE * recurrence.sigmoid() * F.softplus(Lambda)
     # 1 - exp(2 log a) would lose all digits near a = 1
@@ -89,13 +89,13 @@ class HeadLinear(nn.Module):
 
 
 class RGLRU(RecurrentLayer):
-    """The recurrent unit alone, on ``(batch, length, width)``; padding writes nothing and decays nothing.
+    """The recurrent unit alone, on ``(batch, length, width)``; padding does not change the state.
 
-    State: h ``(batch, width)``, and whether a position has passed.
+    State: h ``(batch, width)``, and whether any position has been processed.
 
     Args:
         width: channels.
-        heads: blocks of the gates' maps.
+        heads: number of blocks in the gates' maps.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -120,7 +120,7 @@ class RGLRU(RecurrentLayer):
 
 
 class GriffinLayer(RecurrentLayer):
-    """The recurrent block of the module docstring. State: that of the unit, and the last inputs of the convolution."""
+    """The block of the module docstring. State: the state of the unit, and the last inputs of the convolution."""
 
     def __init__(self, config: Griffin) -> None:
         super().__init__()

@@ -1,15 +1,15 @@
-"""A stack of different mixers: ``layers="gated-deltanet:3,attention:1"`` is three layers of one and one of the other.
+"""A stack of different mixers: ``layers="gated-deltanet:3,attention:1"`` is three Gated DeltaNets, then attention.
 
-A layer is a residual block ``x + mixer(norm(x))`` and, with ``mlp``, another one with a gated feed-forward map. A mixer
-is one of
+A layer is a residual block ``x + mixer(norm(x))`` and, with ``mlp``, a second residual block with a gated feed-forward
+map. A mixer is one of the following:
 
-* a registered model that is made of mixers (``gated-deltanet``, ``dlr``, ``hyena``, ``transformer``), in a block of
-  this stack;
-* a registered model that has blocks of its own (``seqboat``, ``mega``, ``longvq``, ``focus``), which stands here with
-  one of its layers as it is, its own feed-forward map included;
-* a mixer or model class of the user's, ``mylayer.py:MyMixer``;
-* a part that is no model by itself (:data:`PARTS`): ``attention`` and ``window`` are the attention of ``transformer``
-  over all keys and over a sliding window; ``short-conv`` is a short convolution.
+* a registered model that is made of mixers (``gated-deltanet``, ``dlr``, ``hyena``, ``transformer``): this stack puts
+  its mixer into a block;
+* a registered model that has its own blocks (``seqboat``, ``mega``, ``longvq``, ``focus``): one layer of this model is
+  used unchanged, including its own feed-forward map;
+* a user's own mixer or model class, ``mylayer.py:MyMixer``;
+* a part that is not a model by itself (:data:`PARTS`): ``attention`` and ``window`` are the attention of
+  ``transformer`` over all keys and over a sliding window; ``short-conv`` is a short convolution.
 
 Sources of the named stacks: Samba, Ren et al., arXiv:2406.07522; Jamba, Lieber et al., arXiv:2403.19887; Griffin, De et
 al., arXiv:2402.19427; Gated DeltaNet, Yang et al., arXiv:2412.06464; Kimi Linear, arXiv:2510.26692; Based, Arora et
@@ -42,14 +42,14 @@ from lrtasks.spec import Spec
 
 @dataclass(frozen=True)
 class Attention(Transformer):
-    """The attention of ``transformer``."""
+    """The attention of ``transformer``, over all keys."""
 
     name = "attention"
 
 
 @dataclass(frozen=True)
 class Window(Attention):
-    """The same over a sliding window."""
+    """The attention of ``transformer``, over a sliding window."""
 
     name = "window"
 
@@ -58,7 +58,7 @@ class Window(Attention):
 
 @dataclass(frozen=True)
 class ShortConvolution(ModelConfig):
-    """A short convolution and SiLU, or a gated one without SiLU."""
+    """A short convolution followed by SiLU, or, with ``gate``, a gated short convolution without SiLU."""
 
     name = "short-conv"
 
@@ -90,16 +90,17 @@ class GatedShortConv(Recurrent):
 
 
 PARTS: dict[str, type[ModelConfig]] = {part.name: part for part in (Attention, Window, ShortConvolution)}
-"""Mixers that only stand in a stack. ``attention`` is not the model of that name, whose layer is of another kind."""
+"""Mixers that can be used only inside a stack. Here ``attention`` is the attention of ``transformer``, not of the
+registered model ``attention``, whose layer has another form."""
 
 LARGEST = 256
-"""Layers of a stack."""
+"""Largest number of layers in a stack."""
 
 
 @registry.register("hybrid")
 @dataclass(frozen=True)
 class Hybrid(GatedStack):
-    """A stack of different mixers: layers=gated-deltanet:3,attention:1, and NAME.PARAMETER=VALUE for one of them.
+    """A stack of different mixers: layers=gated-deltanet:3,attention:1; NAME.PARAMETER=VALUE configures a mixer.
 
     Sources: Samba (arXiv:2406.07522), Jamba (arXiv:2403.19887), Griffin (arXiv:2402.19427), Gated DeltaNet
     (arXiv:2412.06464), Kimi Linear (arXiv:2510.26692), Based (arXiv:2402.18668), xLSTM (arXiv:2405.04517), Zoology
@@ -109,7 +110,7 @@ class Hybrid(GatedStack):
     version: ClassVar[int] = 2
 
     presets: ClassVar[Presets] = {
-        # Neither this one nor "paper" has settings of mixers, which would not fit other layers.
+        # "small" and "paper" have no settings of mixers, so that they also fit other choices of layers.
         "small": {**SMALL, "layers": "gated-deltanet:1,attention:1", "mlp_width": 40},
         "samba": {**SMALL, "layers": "mamba:1,window:1"},
         "jamba": {**SMALL, "layers": "mamba:4,attention:1,mamba:3", "hyper": ("attention.positions=nope",)},
@@ -126,7 +127,7 @@ class Hybrid(GatedStack):
             "layers": "linear-attention:1,window:1",
             "hyper": ("linear_attention.feature_dim=16", "linear_attention.feature_map=taylor", "window.window=64"),
         },
-        # Only the blocks of the scalar memory have a feed-forward map.
+        # Only the blocks of the scalar memory (sLSTM) have a feed-forward map.
         "xlstm-7-1": {
             **SMALL,
             "layers": "mlstm:7,slstm:1",
@@ -142,7 +143,7 @@ class Hybrid(GatedStack):
         "paper": {**PAPER, "layers": "gated-deltanet:3,attention:1"},
     }
 
-    # a text here, the number of equal layers in other models
+    # a text in this class; in other models, the number of equal layers
     layers: str = parameter("gated-deltanet:1,attention:1", "mixers in order, NAME:COUNT with commas")  # type: ignore[assignment]
     n_layers: int | None = parameter(
         None, "layers, the pattern repeated; none for the pattern once", at_least=1, at_most=LARGEST
@@ -152,7 +153,7 @@ class Hybrid(GatedStack):
 
     @classmethod
     def make(cls, **values: Any) -> Hybrid:
-        """As for every model; ``NAME.PARAMETER`` is a hyper-parameter of the mixer called NAME."""
+        """Make a config as for every model; ``NAME.PARAMETER`` sets a hyper-parameter of the mixer called NAME."""
         given = {name: value for name, value in values.items() if "." in name}
         own = {name: value for name, value in values.items() if name not in given}
         if given:
@@ -177,10 +178,10 @@ class Hybrid(GatedStack):
             raise UsageError(f"{self.name}: canon site B needs a layer of attention, found layers={self.layers}")
 
     def sequence(self) -> list[str]:
-        """Names of the mixers, one for each layer.
+        """Return the names of the mixers, one for each layer.
 
         Raises:
-            UsageError: if ``layers`` is not as it should be.
+            UsageError: if ``layers`` has a wrong format or more than :data:`LARGEST` layers.
         """
         pattern: list[str] = []
         for entry in self.layers.split(","):
@@ -206,11 +207,11 @@ class Hybrid(GatedStack):
         blocks: list[nn.Module] = []
         for index, name in enumerate(names):
             blocks += self._layer(parts[name], index, name not in names[:index], input, causal)
-        # v of the first of these layers goes to the others
+        # later RWKV-7 layers receive the values v of the first RWKV-7 layer
         return [RWKV7Stack(blocks)] if any(isinstance(part, RWKV7) for part in parts.values()) else blocks
 
     def _layer(self, part: ModelConfig, index: int, first: bool, input: Spec, causal: bool) -> list[nn.Module]:
-        """The blocks of the layer ``index`` of the stack, which may be the ``first`` one of its kind."""
+        """Build the blocks of layer ``index``; ``first``: whether it is the first layer with this mixer."""
         stack: GatedStack = self
         if isinstance(part, RecurrentConfig):
             part.require_causal(causal)
@@ -226,9 +227,10 @@ class Hybrid(GatedStack):
         return part.layer_blocks(mixer, feedforward, self.canon)
 
     def _part(self, name: str, layers: int) -> ModelConfig:
-        """The model of the mixer ``name`` with the stack's settings and those in ``hyper``.
+        """Return the config of the mixer ``name``, with the settings of the stack and the settings in ``hyper``.
 
-        Its number of layers is that of the stack, ``layers``: the start of some mixers depends on it.
+        A mixer's config gets the number of layers of the stack, ``layers``, because the initial weights of some mixers
+        depend on it. A model with its own blocks gets one layer.
         """
         given = dict(parse_assignment(text) for text in self.hyper)
         own = {key.partition(".")[2]: value for key, value in given.items() if key.partition(".")[0] == _label(name)}
@@ -249,11 +251,11 @@ class Hybrid(GatedStack):
 
 
 STACK = ("d_model", "norm", "prenorm", "dropout", "allow_batch_norm")
-"""What every mixer has from the stack."""
+"""Parameters that every mixer takes from the stack."""
 
 
 def _target(name: str) -> Any:
-    """What makes the mixer ``name``: a subclass of :class:`ModelConfig`, or a class or function of the user's.
+    """Return the class behind the mixer ``name``: a subclass of :class:`ModelConfig`, or a user's class or function.
 
     Raises:
         UsageError: for an unknown name, or a hybrid model.
@@ -275,7 +277,7 @@ def _target(name: str) -> Any:
 
 
 def _label(name: str) -> str:
-    """What stands before the dot in a setting of a mixer: its name, with underscores as settings have them."""
+    """Return the prefix of a mixer's settings: its name (of an address, the part after ``:``) with ``_`` for ``-``."""
     return name.rpartition(":")[2].replace("-", "_")
 
 

@@ -1,7 +1,7 @@
-"""Hyena of order 2 (Poli et al., Hyena Hierarchy, arXiv:2302.10866, section 3): gates around a long convolution whose
-kernel is a small network's function of the lag, in the layers of a Transformer. Causal only.
+"""Hyena of order 2 (Poli et al., Hyena Hierarchy, arXiv:2302.10866, section 3): gates around a long convolution, in the
+layers of a Transformer. A small network computes the kernel from the lag. Causal only.
 
-    x0, x1, v   three depthwise convolutions, 3 lags long, of linear maps of the input
+    x0, x1, v   depthwise convolutions (3 lags) of three linear maps of the input
     K[c, t]     kernel of channel c at lag t, exp(-δ_c t / (L-1)) · MLP(features of t)
     D           skip weight
     y = linear(x0 · (K * (x1 · v) + D · x1 · v))
@@ -35,8 +35,8 @@ class ImplicitFilter(nn.Module):
     share the learned vector a; the rates δ run evenly over channels from ``ln(100)/1.5`` to ``ln(100)/0.3``.
 
     Args:
-        config: the hyper-parameters; ``filter_features`` is 1 + 2 · bands, ``filter_frequency`` a at the start.
-        length: L, the length at which the kernel has run through its features once.
+        config: the hyper-parameters; ``filter_features`` is 1 + 2 · bands, ``filter_frequency`` the initial value of a.
+        length: L, the length over which t / (L-1) and w_t / 2π run from 0 to 1.
     """
 
     rates: Tensor
@@ -53,11 +53,11 @@ class ImplicitFilter(nn.Module):
         self.register_buffer("rates", torch.linspace(slow, fast, config.d_model), persistent=False)
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        """No weight decay, as for every kernel."""
+        """Turn off weight decay, as for every kernel."""
         return {name: {"weight_decay": 0.0} for name, _ in self.named_parameters()}
 
     def forward(self, length: int) -> Tensor:
-        """Taps for the lags ``0..length-1``, ``(d_model, length)``, in the precision of the parameters."""
+        """Return the taps for the lags ``0..length-1``, ``(d_model, length)``, in the precision of the parameters."""
         with torch.autocast(self.rates.device.type, enabled=False):
             lag = torch.arange(length, device=self.rates.device, dtype=torch.float64)
             bands = torch.linspace(1e-4, self.bands - 1, self.bands, device=lag.device, dtype=torch.float64)
@@ -71,9 +71,9 @@ class ImplicitFilter(nn.Module):
 
 
 class HyenaOperator(nn.Module):
-    """The map of the module docstring on ``(batch, length, d_model)``; padded positions weigh nothing.
+    """The map of the module docstring on ``(batch, length, d_model)``; padded positions have no effect.
 
-    ``length`` is that of the longest sequence.
+    ``length`` is the length of the longest sequence.
     """
 
     def __init__(self, config: Hyena, length: int) -> None:
@@ -95,13 +95,13 @@ class HyenaOperator(nn.Module):
         return self._finish(x0, fft_conv(u, self.filter(x.shape[1])), u)
 
     def initial_state(self, batch: int) -> tuple[WindowState, WindowState]:
-        """The last inputs of the short and of the long convolution (as many as the longest sequence has)."""
-        # a torch convolution holds its taps in reversed order
+        """Return empty memories of past inputs for the short convolution and the long one (the longest sequence)."""
+        # a torch convolution stores its taps in reversed order
         short = self.short.weight[:, 0].flip(-1)
         return WindowState.empty(short, batch), WindowState.empty(self.filter(self.length), batch)
 
     def step(self, x: Tensor, state: tuple[WindowState, WindowState]) -> tuple[Tensor, tuple[WindowState, WindowState]]:
-        """One position ``(batch, d_model)``, at ``O(longest sequence)``."""
+        """Compute one position ``(batch, d_model)``, at the cost ``O(longest sequence)``."""
         mixed, short = state[0].step(self.input(x))
         assert self.short.bias is not None
         x0, x1, v = (mixed + self.short.bias).chunk(3, -1)
@@ -110,7 +110,7 @@ class HyenaOperator(nn.Module):
         return self._finish(*channels)[:, 0], (short, long)
 
     def _finish(self, x0: Tensor, s: Tensor, u: Tensor) -> Tensor:
-        """From ``(batch, d_model, length)`` to ``(batch, length, d_model)``."""
+        """Combine gates, convolution and skip; map ``(batch, d_model, length)`` to ``(batch, length, d_model)``."""
         y: Tensor = self.out((x0 * (s + self.D[:, None] * u)).transpose(1, 2))
         return y
 
@@ -126,12 +126,12 @@ class Hyena(TransformerLike):
     presets: ClassVar[Presets] = {
         # About as many parameters as dlr's small preset.
         "small": {"d_model": 64, "layers": 1, "norm": "layer", "budget.lr": 0.001},
-        # Two layers, as the paper takes for recall.
+        # Two layers, as in the paper's recall experiments.
         "small/recall": {"d_model": 64, "layers": 2},
         "small/mqar": {"d_model": 64, "layers": 2},
         # The budget of the DLR paper's atomic tasks.
         "paper": {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001},
-        # Hyena paper, associative recall: 2,000 samples, 200 epochs of which 10 warm up, 500 test sequences.
+        # Hyena paper, associative recall: 2,000 samples, 200 epochs (10 of them warm-up), 500 test sequences.
         "paper/recall": {"d_model": 64, "layers": 2, "budget.lr": 0.0005},
     }
 

@@ -1,24 +1,24 @@
 """Linear attention, gated linear attention (GLA) and RetNet: sums of outer products of keys and values.
 
-    q, k, v   linear maps of the input, in heads; in GLA and RetNet with ``conv`` after silu(conv(.))
+    q, k, v   linear maps of the input, in heads; GLA and RetNet with ``conv`` then apply silu(conv(.))
 
-Linear attention: attention whose weights are products of features, so that a sum over the past is enough.
+Linear attention: attention whose weights are products of features, so that a running sum replaces the past keys.
 
     S += phi(k) v^T,  z += phi(k);  y = S^T phi(q) / (z^T phi(q) + eps);  output linear(y)
     elu       phi(x) = elu(x) + 1, q scaled by K^(-1/2)  (Katharopoulos et al., arXiv:2006.16236)
     taylor    phi(q)^T phi(k) = 1 + s + s²/2 with s = q^T k / sqrt(K): the exponential to second order
               (Based, Arora et al., arXiv:2402.18668)
 
-With ``head_norm`` the result of each head is normalised (rms) too. GLA and RetNet forget, per key channel, per head or
-at fixed rates:
+With ``head_norm`` the result of each head is also normalised (rms). In GLA and RetNet the state decays, per key
+channel, per head or at fixed rates:
 
     S <- diag(exp(g)) S + k v^T;  y = linear(rms(S^T q / sqrt(K)) * silu(gate(x)))
     g         channel: logsigmoid(W2 W1 x + b) / 16 for each key channel (GLA)
               head: the same for each head
               fixed: log(1 - 2^(-5-h)) for head h (RetNet), with rotary positions on q and k
 
-Sources: GLA, Yang et al., arXiv:2312.06635, section 4; RetNet, Sun et al., arXiv:2307.08621, section 2. Names and start
-are those of the layers of flash-linear-attention.
+Sources: GLA, Yang et al., arXiv:2312.06635, section 4; RetNet, Sun et al., arXiv:2307.08621, section 2. Names and
+initial weights are those of the layers in flash-linear-attention.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from lrtasks.models.recurrent import (
 FeatureMap = Literal["elu", "taylor"]
 EPS = {"elu": 1e-10, "taylor": 1e-12}
 DIVISOR = 16
-"""What the log decay of GLA is divided by, so that it starts near 0."""
+"""Divisor of the log decay of GLA, which therefore starts near 0."""
 
 
 def elu_features(x: Tensor) -> Tensor:
-    """``elu(x) + 1``, always positive."""
+    """Return ``elu(x) + 1``, which is always positive."""
     return torch.where(x > 0, x + 1, x.clamp_max(0).exp())  # elu(x) + 1 would lose the digits of small values
 
 
 def taylor_features(x: Tensor) -> Tensor:
-    """Features of ``(..., K)`` whose products are ``1 + s + s²/2``, s that of the inputs: 1 + K + K(K+1)/2 of them."""
+    """Map ``(..., K)`` to 1 + K + K(K+1)/2 features; inputs with inner product s get features with ``1 + s + s²/2``."""
     K = x.shape[-1]
     i, j = torch.triu_indices(K, K, device=x.device)
     weight = torch.ones(len(i), dtype=x.dtype, device=x.device).masked_fill(i == j, 0.5**0.5)
@@ -68,7 +68,7 @@ def taylor_features(x: Tensor) -> Tensor:
 
 
 def taylor_similarity(s: Tensor) -> Tensor:
-    """``1 + s + s²/2``."""
+    """Return ``1 + s + s²/2``."""
     return 1 + s + s.square() / 2
 
 
@@ -83,11 +83,11 @@ def linear_attention(
     state: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Causal attention, ``(B, L, H, V)`` in float32 at least, and the state after the last position.
+    """Return causal linear attention, ``(B, L, H, V)`` in float32 or higher, and the state after the last position.
 
-    Arguments are as :func:`lrtasks.models.ops.decay.scalar_decay` takes them, except that q and k are
-    scaled by K^(-1/4) for taylor and are not scaled for elu. The result is divided by the sum of the weights plus
-    ``eps``. The state is S, with z as its last column, ``(B, H, features, V + 1)``.
+    Arguments are as in :func:`lrtasks.models.ops.decay.scalar_decay`, except that the caller scales q and k by K^(-1/4)
+    for taylor and does not scale them for elu. The result is divided by the sum of the weights plus ``eps``. The state
+    is S with z as its last column, ``(B, H, features, V + 1)``.
     """
     v = F.pad(v, (0, 1), value=1.0)
     if feature_map == "elu":
@@ -144,7 +144,7 @@ class LinearAttention(RecurrentConfig):
         "recall-64k": {**SMALL, "heads": 2, "feature_map": "taylor", "feature_dim": 14, "mlp": False},
         "state-tracking": TRACKING,
         "paper": PAPER,
-        # Based in zoology: features of 16 per head.
+        # Settings of Based in zoology: keys of width 16 per head.
         "paper/mqar": {**PAPER_MQAR, "heads": 1, "feature_map": "taylor", "feature_dim": 16},
     }
 
@@ -259,7 +259,7 @@ class GLA(KernelConfig):
         return GLALayer(self)
 
     def widths(self) -> tuple[int, int]:
-        """K and V of a head."""
+        """Return the widths K and V of a head."""
         keys, values = (round(self.d_model * factor) for factor in (self.expand_k, self.expand_v))
         return self.divided(keys, self.heads, "heads"), self.divided(values, self.heads, "heads")
 

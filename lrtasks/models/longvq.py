@@ -1,6 +1,6 @@
-"""LongVQ: a moving average, and gated attention on it whose keys are quantised, in time linear in the length.
+"""LongVQ: a moving average, and gated attention on it with quantised keys, in time linear in the sequence length.
 
-Source: "LongVQ", section 3. The paper leaves much open: docs/models/longvq.md lists each reading.
+Source: "LongVQ", section 3. The paper leaves many details open; docs/models/longvq.md lists each choice made here.
 
     X    input of the layer, (batch, length, d)       X'   Norm(X) if pre-norm, else X
     Z    dropout(SiLU(SSM(X')))
@@ -10,11 +10,11 @@ Source: "LongVQ", section 3. The paper leaves much open: docs/models/longvq.md l
     G_o  sigmoid(X' W_u + b_u), gate of the output
     Y    G_o ⊙ O_a + (1 - G_o) ⊙ X, normalised if post-norm
 
-A feed-forward sub-layer follows each layer. The codebook follows the keys by running averages (section 3, and
+A feed-forward sub-layer follows each layer. Running averages move the codebook with the keys (section 3, and
 Transformer-VQ, section 3.4; both from van den Oord et al., "Neural Discrete Representation Learning", appendix A.1):
 
     z_j    code of key j, arg-min_s ‖k_j - c_s‖²
-    n_s    keys of code s in this batch, over all processes
+    n_s    number of keys with code s in this batch, over all processes
     N, M   running averages: N_s ← η N_s + (1 - η) n_s,   M_s ← η M_s + (1 - η) Σ_{j: z_j = s} k_j
     c_s    centre M_s / max(N_s, 0.01)
 """
@@ -43,8 +43,8 @@ from lrtasks.models.portraits import Portrait
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 128
-FLOOR = 0.01  # least divisor of a centre; a code whose average count is below it is dead, its centre no mean any more
-WORKING = 2**24  # distances held at once, in elements
+FLOOR = 0.01  # smallest divisor of a centre; a code with a lower average count is dead: its centre is no longer a mean
+WORKING = 2**24  # largest number of distances in memory at once, in elements
 NORM_EPSILON = 1e-6
 
 
@@ -55,7 +55,7 @@ class Quantised:
     Attributes:
         codes: z, ``(batch, length)`` int64.
         keys: centres of the codes, ``(batch, length, d_k)``, whose gradient goes straight through to the keys.
-        centres: the codebook that was used, ``(S, d_k)``, without gradient.
+        centres: codebook used for quantisation, ``(S, d_k)``, without gradient.
     """
 
     codes: Tensor
@@ -65,7 +65,7 @@ class Quantised:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the last forward pass saw, over its unpadded keys: counts ``(S,)``, mean ‖k - c‖² and mean ‖k‖²."""
+    """Statistics of the unpadded keys in the last forward pass: counts ``(S,)``, mean ‖k - c‖² and mean ‖k‖²."""
 
     counts: Tensor
     error: Tensor
@@ -75,17 +75,17 @@ class Usage:
 class Codebook(nn.Module):
     """Quantiser of keys ``(batch, length, d_k)``.
 
-    In training, a batch is first quantised with the current centres, and then it updates the averages. The first batch
-    instead sets the centres to random keys of its own. So no output depends on a later key or on another row of its
-    batch. Counts and sums are those of all processes. Everything that changes is a buffer, float32
-    under mixed precision too, so that a checkpoint restores it. No gradient reaches the centres.
+    In training, each batch is first quantised with the current centres and then updates the averages. The first batch
+    instead sets the centres to random keys of that batch, also after it was quantised. So no output depends on a later
+    key or on another row of its batch. Counts and sums are taken over all processes. Everything that changes is stored
+    in buffers (float32 also under mixed precision), so that a checkpoint restores it. No gradient reaches the centres.
 
     Args:
         size: codes S.
         width: d_k.
         commitment: weight γ of the commitment loss, the mean over unpadded keys of ‖k - c‖² (summed over features).
         decay: η.
-        std: standard deviation of the normal draws that the centres are during the first batch.
+        std: standard deviation of the normal draws that serve as centres during the first batch.
     """
 
     count: Tensor
@@ -102,12 +102,12 @@ class Codebook(nn.Module):
         self._commitment: Tensor | None = None
 
     def centres(self) -> Tensor:
-        """c, ``(S, d_k)``: a new tensor, which later updates do not change."""
+        """Return c, ``(S, d_k)``, as a new tensor, which later updates do not change."""
         return self.total / self.count.clamp_min(FLOOR).unsqueeze(1)
 
     @torch.no_grad()
     def assign(self, keys: Tensor, centres: Tensor) -> Tensor:
-        """Codes of keys ``(..., d_k)``, the lowest of equally near ones; ``(...)`` int64."""
+        """Return the codes of keys ``(..., d_k)``, ``(...)`` int64; among equally near codes, the lowest."""
         with torch.autocast(keys.device.type, enabled=False):
             flat = keys.detach().to(centres.dtype).flatten(0, -2)
             norms = centres.square().sum(1)
@@ -118,11 +118,11 @@ class Codebook(nn.Module):
         return torch.cat(parts).view(keys.shape[:-1])
 
     def forward(self, keys: Tensor, mask: Tensor | None = None) -> Quantised:
-        """Quantise, and in training move the averages.
+        """Quantise the keys; in training also update the averages.
 
         Args:
             keys: ``(batch, length, d_k)``.
-            mask: ``(batch, length)`` bool, False at keys that count nowhere, or None.
+            mask: ``(batch, length)`` bool, False at padding, which statistics and losses ignore, or None.
         """
         keys = keys.to(torch.promote_types(keys.dtype, torch.float32))
         centres = self.centres()
@@ -142,14 +142,14 @@ class Codebook(nn.Module):
         return Quantised(codes, chosen + (keys - keys.detach()), centres)
 
     def extra_losses(self) -> dict[str, Tensor]:
-        """γ times the commitment loss of the last forward pass."""
+        """Return γ times the commitment loss of the last forward pass."""
         return {} if self._commitment is None else {"commitment": self.commitment * self._commitment}
 
     @torch.no_grad()
     def diagnostics(self) -> dict[str, float]:
-        """Numbers of the last forward pass, and of the averages.
+        """Return numbers that describe the last forward pass and the averages.
 
-        ``codebook_usage``: share of the codes with a key; ``codebook_perplexity``: exp of the entropy of the codes;
+        ``codebook_usage``: share of the codes that have keys; ``codebook_perplexity``: exp of the entropy of the codes;
         ``dead_codes``: codes whose average count is below 0.01; ``quantisation_error``: mean ‖k - c‖² over mean ‖k‖².
         """
         if self.usage is None:
@@ -164,7 +164,7 @@ class Codebook(nn.Module):
         }
 
     def portraits(self) -> list[Portrait]:
-        """Share of the keys of the last forward pass per code, the most used first."""
+        """Return a figure of the share of keys per code in the last forward pass, sorted by share, largest first."""
         if self.usage is None:
             return []
         counts = self.usage.counts.double().sort(descending=True).values
@@ -174,12 +174,12 @@ class Codebook(nn.Module):
         return [Portrait("codebook usage", "bars", {"share of keys": share}, "code, by rank", "share", labels=labels)]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the last loss, whose graph cannot be copied."""
+        """Exclude the last loss from copies, because its autograd graph cannot be copied."""
         return {**self.__dict__, "_commitment": None}
 
     @torch.no_grad()
     def _start(self, keys: Tensor) -> None:
-        """Make keys ``(n, d_k)`` of the first process the centres; without enough keys the others stay normal draws."""
+        """Set the centres to random keys ``(n, d_k)`` of the first process; if n < S, the rest stay normal draws."""
         if len(keys) < self.size:
             warnings.warn(
                 f"a codebook of {self.size} codes is larger than the {len(keys)} keys of a batch:"
@@ -194,7 +194,7 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def _update(self, keys: Tensor, codes: Tensor, counts: Tensor) -> None:
-        """Move the averages by one batch: keys ``(n, d_k)``, zeros at padding; codes ``(n,)``; counts ``(S,)``."""
+        """Update the averages with one batch: keys ``(n, d_k)``, zeros at padding; codes ``(n,)``; counts ``(S,)``."""
         sums = torch.zeros_like(self.total).index_add_(0, codes, keys)
         batch = torch.cat([counts.unsqueeze(1), sums], 1)
         if _several_processes():
@@ -210,14 +210,14 @@ def _several_processes() -> bool:
 
 @dataclass
 class State:
-    """Streaming state.
+    """Streaming state of :class:`QuantisedAttention`.
 
     Attributes:
-        k: (quantised) keys of the block before and of the present one, ``(batch, slots, d_k)``.
+        k: (quantised) keys of the previous and the current block, ``(batch, slots, d_k)``.
         v: values, ``(batch, slots, d_v)``.
         codes: ``(batch, slots)``, or None without a codebook.
-        sums: values and 1, summed per code over the far keys, ``(batch, S, d_v + 1)``, or None.
-        position: of the next input.
+        sums: per code, the sum of the values and the count of the far keys, ``(batch, S, d_v + 1)``, or None.
+        position: position of the next input.
     """
 
     k: Tensor
@@ -228,19 +228,20 @@ class State:
 
 
 class QuantisedAttention(nn.Module):
-    """Queries and keys ``(batch, length, d_k)`` with values ``(batch, length, d_v)`` to ``(batch, length, d_v)``.
+    """Attention from queries and keys ``(batch, length, d_k)`` and values ``(batch, length, d_v)``, shaped as values.
 
-    Scores are q·k̂/sqrt(d_k) + bias under a softmax, q·k̂/n + bias under the other functions, with n the number of
-    unpadded keys, causal the query's position from 1. With ``qk_norm`` queries and keys are x / sqrt(mean(x²) + 1e-6)
-    d_k^(-1/4), and a softmax divides no further. Without ``quantise`` the keys are themselves, at quadratic cost.
+    Scores are q·k̂/sqrt(d_k) + bias under a softmax, and q·k̂/n + bias under the other functions. n is the number of
+    unpadded keys or, if causal, the query's position, counted from 1. With ``qk_norm``, queries and keys are
+    x / sqrt(mean(x²) + 1e-6) d_k^(-1/4), and the softmax has no further scale. Without ``quantise``, the keys are used
+    unquantised, at quadratic cost.
 
     Args:
         config: the hyper-parameters.
         length: longest sequence.
-        causal: no key after the query.
+        causal: whether a query sees no later keys.
 
     Raises:
-        UsageError: for a window longer than that.
+        UsageError: for a window longer than ``length``.
     """
 
     def __init__(self, config: LongVQ, length: int, causal: bool) -> None:
@@ -291,9 +292,10 @@ class QuantisedAttention(nn.Module):
         )
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Two blocks of keys and sums per code, in the type and on the device of ``like``.
+        """Return a state with two blocks of keys and sums per code, in the type and on the device of ``like``.
 
-        Without a codebook, as many keys as the longest sequence has. Raises :class:`UsageError` if not causal.
+        Without a codebook, the state holds as many keys as the longest sequence. Raises :class:`UsageError` if not
+        causal.
         """
         require_causal(self.causal)
         if self.codebook is None:
@@ -305,10 +307,10 @@ class QuantisedAttention(nn.Module):
         return State(like.new_zeros(batch, slots, self.d_k), like.new_zeros(batch, slots, self.d_v), codes, sums, 0)
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
-        """One position, ``(batch, d_k)`` twice and ``(batch, d_v)``; equals :meth:`forward` in evaluation mode.
+        """Compute one position, q, k ``(batch, d_k)``, v ``(batch, d_v)``; equals :meth:`forward` in evaluation mode.
 
         Raises:
-            UsageError: without a codebook, past the longest sequence.
+            UsageError: without a codebook, beyond the length of the longest sequence.
         """
         if self.codebook is None and state.position >= self.length:
             raise UsageError(f"attention without a codebook was built for {self.length} positions, found one more")
@@ -321,7 +323,7 @@ class QuantisedAttention(nn.Module):
         state = self._pushed(state, k, v, code)
         slots = state.k.shape[1]
         position = state.position - 1
-        # place of the first slot: the present block fills the last slots
+        # position of the first slot: the current block uses the last slots
         base = (position // self.block + 1) * self.block - slots
         place = base + torch.arange(slots, device=q.device)
         q = q * (self._softmax_scale() if self.function == "softmax" else 1 / state.position)
@@ -340,7 +342,7 @@ class QuantisedAttention(nn.Module):
         return y.squeeze(1), state
 
     def _pushed(self, state: State, k: Tensor, v: Tensor, code: Tensor | None) -> State:
-        """Store one key and value; at the start of a block, the block before the last joins the sums."""
+        """Store one key and value; at the start of a block, add the block before the previous one to the sums."""
         block, slots = self.block, state.k.shape[1]
         keys, values, codes, sums = state.k, state.v, state.codes, state.sums
         place = state.position % block
@@ -385,7 +387,7 @@ class QueriesAndKeys(nn.Module):
 
 
 class SharedQueriesAndKeys(nn.Module):
-    """MEGA's: one map S = SiLU(Z W + b), queries S ⊙ γ_0 + β_0 and keys S ⊙ γ_1 + β_1."""
+    """MEGA's queries and keys from one map S = SiLU(Z W + b): S ⊙ γ_0 + β_0 and S ⊙ γ_1 + β_1."""
 
     def __init__(self, d_model: int, d_k: int) -> None:
         super().__init__()
@@ -399,7 +401,7 @@ class SharedQueriesAndKeys(nn.Module):
 
 
 class LongVQLayer(NormedBlock):
-    """One layer, as the module docstring says, for sequences of at most ``length``."""
+    """One layer of the module docstring, for sequences of at most ``length``."""
 
     def __init__(self, config: LongVQ, length: int, causal: bool) -> None:
         super().__init__()
@@ -422,7 +424,7 @@ class LongVQLayer(NormedBlock):
         return self._finish(x, normed, z, attended)
 
     def initial_state(self, batch: int) -> Any:
-        """States of the state-space map and of the attention."""
+        """Return the states of the state-space map and of the attention."""
         return self.ssm.initial_state(batch), self.attention.initial_state(batch, self.value.weight)
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -442,18 +444,18 @@ class LongVQLayer(NormedBlock):
 @registry.register("longvq")
 @dataclass(frozen=True)
 class LongVQ(mega.GatedConfig):
-    """A moving average read by gated attention through a codebook, in time linear in the length.
+    """A moving average, and gated attention on it with keys quantised by a codebook, in linear time.
 
     The paper's ablations are settings of ``codebook``, ``attention``, ``local_bias`` and ``quantise``.
 
     Sources: Liu et al. (arXiv:2404.11163), section 3; the linear-time form is Transformer-VQ's (arXiv:2309.16354).
     """
 
-    # 2: the first training batch is quantised with the normal draws at start, not with keys of its own.
+    # Version 2: the first training batch is quantised with the initial normal draws, not with keys of that batch.
     version: ClassVar[int] = 2
     presets: ClassVar[Presets] = {
-        # About as many parameters as dlr's small preset; a step takes longer. A codebook and a window to fit lengths of
-        # some hundred positions.
+        # About as many parameters as dlr's small preset; a step takes longer. Codebook and window fit sequences of
+        # a few hundred positions.
         "small": {"d_model": 52, "layers": 2, "norm": "layer", "codebook": 128, "window": 32, "budget.lr": 0.001},
         "small/compression": {"window": None},
         # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16, d_k and S as in most rows of the
@@ -461,12 +463,12 @@ class LongVQ(mega.GatedConfig):
         "paper": {**mega.ATOMIC, "d_k": 64, "d_state": 16, "codebook": 512},
         # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
         "paper/recall": {"d_model": 64, "d_k": 32, "layers": 2, "budget.lr": 0.0005},
-        # LongVQ paper, hyper-parameters of LRA. Softmax and ListOps' layer norm are readings (docs/models/longvq.md).
+        # LongVQ paper, hyper-parameters of LRA. Softmax and ListOps' layer norm are choices (docs/models/longvq.md).
         **mega.paper_presets(
             mega.LISTOPS_TASKS, {"d_model": 80, "layers": 6, "d_k": 64, "dropout": 0.1, **mega.LISTOPS}
         ),
         **mega.paper_presets(mega.PATH_X_TASKS, {"d_model": 64, "d_k": 32, "layers": 4, **mega.PIXELS, **mega.PATH_X}),
-        # The other rows of that table, for a user's own tasks.
+        # The other rows of the LRA table, for a user's own tasks.
         "lra-text": {"d_model": 128, "layers": 4, "d_k": 64, "norm": "scale", "dropout": 0.1, **mega.TEXT},
         "lra-retrieval": {"d_model": 128, "layers": 6, "d_k": 64, "norm": "scale", "dropout": 0.1, **mega.RETRIEVAL},
         "lra-image": {"d_model": 160, "layers": 8, "d_k": 96, **mega.PIXELS, **mega.IMAGE},

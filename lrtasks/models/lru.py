@@ -3,7 +3,7 @@
     P      states, complex
     LRU    lambda = exp(-exp(nu) + i exp(theta));  h = lambda h + exp(gamma) (B x);  y = Re(C h) + D x
     S5     h = exp(lambda dt) h + B_bar x,  B_bar = (exp(lambda dt) - 1) / lambda B (zero-order hold);
-           y = 2 Re(C h) + D x, of P states and their conjugates
+           y = 2 Re(C h) + D x, from P states and their conjugates
     layer  z = gelu(y);  output = linear(z) * sigmoid(linear(z))
 
 Sources: LRU, Orvieto et al., arXiv:2303.06349, section 3; S5, Smith et al., arXiv:2208.04933, section 3 and appendix B.
@@ -33,13 +33,13 @@ from lrtasks.models.s4d import legs_matrix
 
 
 class DiagonalSSM(Recurrent):
-    """``h = a h + B x``, ``y = factor Re(C h) + D x`` with complex a, B and C that subclasses give, and fixed a.
+    """``h = a h + B x``, ``y = factor Re(C h) + D x``; subclasses define the complex a, B and C.
 
-    Padding writes nothing and decays nothing. State: h ``(batch, P)``, complex.
+    a does not depend on the input. Padding does not change the state. State: h ``(batch, P)``, complex.
 
     Attributes:
-        factor: 2 where the conjugates of the states are meant too.
-        states: P.
+        factor: 2 if the P states stand for their complex conjugates too, otherwise 1.
+        states: number of states P.
     """
 
     factor = 1
@@ -47,7 +47,7 @@ class DiagonalSSM(Recurrent):
     D: nn.Parameter
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
-        """a ``(P,)``, B ``(P, d_model)`` and C ``(d_model, P)``, complex."""
+        """Return a ``(P,)``, B ``(P, d_model)`` and C ``(d_model, P)``, complex."""
         raise NotImplementedError
 
     def initial_state(self, batch: int) -> Tensor:
@@ -60,7 +60,7 @@ class DiagonalSSM(Recurrent):
         return self.factor * _real_map(h, C).to(x.dtype) + self.D * x, h[:, -1]
 
     def portraits(self) -> list[Portrait]:
-        """The eigenvalues a."""
+        """Return a figure of the eigenvalues a in the complex plane."""
         with torch.no_grad():
             a = self.coefficients()[0].cpu().to(torch.complex128).numpy()
         return [Portrait("eigenvalues", "plane", {"a": a}, "real part", "imaginary part")]
@@ -68,13 +68,13 @@ class DiagonalSSM(Recurrent):
 
 @full_precision
 def _complex_map(x: Tensor, B: Tensor) -> Tensor:
-    """A complex map of real ``(..., d_model)``, as two real products."""
+    """Apply a complex map to real ``(..., d_model)``, as two real matrix products."""
     return torch.complex(x @ B.real.mT, x @ B.imag.mT)
 
 
 @full_precision
 def _real_map(h: Tensor, C: Tensor) -> Tensor:
-    """Real part of a complex map."""
+    """Return the real part of a complex map."""
     return h.real @ C.real.mT - h.imag @ C.imag.mT
 
 
@@ -85,7 +85,7 @@ class LRUCore(DiagonalSSM):
         super().__init__()
         self.states = states = config.d_state
         d_model, r_min, r_max = config.d_model, config.r_min, config.r_max
-        # draws of 0 would give a logarithm of 0
+        # avoid draws of 0, whose logarithm is not finite
         squares = torch.rand(states).clamp_min(1e-7) * (r_max**2 - r_min**2) + r_min**2
         self.nu_log = nn.Parameter(torch.log(-0.5 * torch.log(squares)))
         self.theta_log = nn.Parameter(torch.log(config.max_phase * torch.rand(states).clamp_min(1e-7)))
@@ -114,13 +114,13 @@ def _lru_coefficients(
 
 
 def legs_eigenvalues(states: int) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues with negative imaginary part of the normal part of HiPPO-LegS, and their vectors.
+    """Return the eigenvalues with negative imaginary part of the normal part of HiPPO-LegS, and their eigenvectors.
 
     Args:
         states: size of the matrix, even.
 
     Returns:
-        ``(states / 2,)``, in the order of their imaginary parts, and ``(states, states / 2)``, complex128.
+        Eigenvalues ``(states / 2,)``, sorted by imaginary part, and eigenvectors ``(states, states / 2)``, complex128.
     """
     imaginary, vectors = np.linalg.eigh(legs_matrix(states))
     return -0.5 + 1j * imaginary[: states // 2], vectors[:, : states // 2]
@@ -172,7 +172,7 @@ def _s5_coefficients(
 
 
 class SSMLayer(RecurrentLayer):
-    """A diagonal state space ``seq``, whose state it has, GELU (tanh form) and a gated linear map."""
+    """A diagonal state space ``seq``, GELU (tanh form) and a gated linear map. State: the state of ``seq``."""
 
     out_name = "out1"
 
@@ -224,7 +224,7 @@ class LRU(RecurrentConfig):
 @registry.register("s5")
 @dataclass(frozen=True)
 class S5(RecurrentConfig):
-    """S5: a state space that mixes all channels, started from HiPPO; the same recurrence for all inputs.
+    """S5: a state space that mixes all channels, initialised from HiPPO, with the same recurrence for all inputs.
 
     Source: Smith, Warrington and Linderman (arXiv:2208.04933), section 3 and appendix B.
     """

@@ -4,8 +4,8 @@
     GRU    h = (1 - sigmoid(z)) n + sigmoid(z) h,  n = tanh(W x + b + sigmoid(r) (U h + b'))
     output linear(h)
 
-with i, f, g, o and r, z linear maps of x and of the h before. Torch's layers and start; one is added to the LSTM's
-forget bias, so that it remembers at the start (Jozefowicz et al., 2015).
+where i, f, g, o and r, z are linear maps of x and of the previous h. Layers and initial weights are those of torch,
+except that 1 is added to the LSTM's forget bias, so that the LSTM remembers at the start (Jozefowicz et al., 2015).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RNNLayer(RecurrentLayer):
         return self.o_proj(h), state
 
     def _rnn(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """h at all positions and the state after them; not rounded under autocast."""
+        """Return h at all positions and the state after the last one, in full precision also under autocast."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(self.o_proj.weight.dtype)
             if isinstance(self.rnn, nn.LSTM):

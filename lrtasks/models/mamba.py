@@ -1,18 +1,18 @@
 """Mamba (Gu and Dao, arXiv:2312.00752), Mamba-2 (arXiv:2405.21060) and Mamba-3 (Lahoti et al., arXiv:2603.15569).
 
-Mamba (section 3), a selective state space, diagonal, N states per channel:
+Mamba (section 3), a selective diagonal state space with N states per channel:
 
-    u, z      halves of a linear map of the input, each ``d_inner`` wide; u after silu(conv(.))
-    dt        step of each channel, softplus of a linear map of u through rank R
-    B, C      how an input enters the states and leaves them, linear maps of u
+    u, z      halves of a linear map of the input, each ``d_inner`` wide; u then passes through silu(conv(.))
+    dt        step of each channel, softplus of a linear map of u of rank R
+    B, C      input and output weights of the states, linear maps of u
     h         exp(dt A) h + dt B u,  A = -exp(A_log)
     output    linear((C h + D u) * silu(z))
 
 With ``eigenvalues="negative"`` the transition is 2 exp(dt A) - 1, in (-1, 1) (Grazzi et al., arXiv:2411.12537).
 
-Mamba-2 (sections 5 to 7), SSD, one decay per head; B and C are shared by the heads of a group:
+Mamba-2 (sections 5 to 7), SSD, with one decay per head; the heads of a group share B and C:
 
-    z, x, B, C, dt   parts of a linear map of the input; x, B and C after silu(conv(.))
+    z, x, B, C, dt   parts of a linear map of the input; x, B and C then pass through silu(conv(.))
     N, P             states per channel (d_state), channels per head (head_dim)
     dt               step softplus(dt + dt_bias), one per head
     S <- exp(-exp(A_log) dt) S + B (dt x)^T;  y = S^T C + D x
@@ -22,16 +22,16 @@ Mamba-3, SSD with rotated keys, a trapezoidal step and, optionally, several inpu
 
     z, x, B, C, ...   parts of a linear map of the input; there is no convolution
     N, P, H, R        states per channel, channels per head, heads, rank (inputs and outputs per head, 1 for SISO)
-    dt, lam           step softplus(. + dt_bias) and share of the present sigmoid(.) of each head
+    dt, lam           step softplus(. + dt_bias), and weight of the current input sigmoid(.), of each head
     alpha             exp(A dt), A = -max(f(.), 1e-4) with f(x) = 1 + x for x >= 0 and 1 / (1 - x) below, or softplus
-    theta             angles, theta + pi tanh(.) dt: the rotation that makes the transitions complex
+    theta             angles, theta <- theta + pi tanh(.) dt: this rotation makes the transitions complex
     k, q              B and C after rms, plus a bias of each head, rotated by theta in pairs (2j, 2j+1)
-    S <- alpha S + (1 - lam) dt alpha k' v'^T + lam dt k v^T     (k', v' of the position before), v = x
+    S <- alpha S + (1 - lam) dt alpha k' v'^T + lam dt k v^T     (k', v' from the previous position), v = x
     y                 S^T q + D v; then y silu(z), or rms over each head first with ``outproj_norm``
 
-With R > 1 the values and gates are v_r = x mimo_x_r and z_r = z mimo_z_r, S takes the sum over r, and the gated outputs
-are summed with the weights mimo_o_r. Start and names as in state-spaces/mamba, whose kernels for R > 1 pair the
-features (j, j + N/2); here, as in its step by step reference, the pairs are always neighbours.
+With R > 1 the values and gates are v_r = x mimo_x_r and z_r = z mimo_z_r, S receives the sum over r, and the gated
+outputs are summed with the weights mimo_o_r. Initial weights and names are as in state-spaces/mamba. Its kernels for
+R > 1 rotate the features (j, j + N/2) as pairs; here the pairs are always neighbours, as in its step-by-step reference.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from lrtasks.models.recurrent import (
 )
 
 SLOWEST = 1e-4
-"""Least decay rate -A of Mamba-3."""
+"""Smallest decay rate -A of Mamba-3."""
 
 
 class MambaLayer(RecurrentLayer):
@@ -109,7 +109,7 @@ class MambaLayer(RecurrentLayer):
 
 @full_precision
 def _step_and_rate(raw: Tensor, bias: Tensor, A_log: Tensor) -> tuple[Tensor, Tensor]:
-    """dt and A of Mamba."""
+    """Return dt and A of Mamba."""
     return F.softplus(raw + bias), -A_log.exp()
 
 
@@ -142,7 +142,7 @@ class Mamba(RecurrentConfig):
 
 @dataclass(frozen=True)
 class HeadedMamba(RecurrentConfig):
-    """What Mamba-2 and Mamba-3 share."""
+    """Parameters that Mamba-2 and Mamba-3 share."""
 
     mlp: bool = parameter(False, "a gated feed-forward map after each mixer")
     expand: int = parameter(2, "inner channels, in d_model", at_least=1, at_most=64)
@@ -199,7 +199,7 @@ class Mamba2Layer(RecurrentLayer):
 
 @full_precision
 def _step_and_decay(x: Tensor, raw: Tensor, bias: Tensor, A_log: Tensor) -> tuple[Tensor, Tensor]:
-    """dt x and the log decay of Mamba-2."""
+    """Return dt x and the log decay of Mamba-2."""
     dt = F.softplus(raw + bias)
     return dt.unsqueeze(-1) * x, -A_log.exp() * dt
 
@@ -240,7 +240,7 @@ class Mamba3State(NamedTuple):
 
 
 def rotated(x: Tensor, theta: Tensor) -> Tensor:
-    """Turn the first pairs of neighbouring features of ``(..., N)`` by ``(..., angles)``, the others not at all."""
+    """Rotate the first pairs of neighbouring features of ``(..., N)`` by ``(..., angles)``; keep the other features."""
     angles = theta.shape[-1]
     pairs, rest = torch.unflatten(x[..., : 2 * angles], -1, (angles, 2)), x[..., 2 * angles :]
     cos, sin = theta.cos().to(x.dtype), theta.sin().to(x.dtype)
@@ -250,30 +250,30 @@ def rotated(x: Tensor, theta: Tensor) -> Tensor:
 
 @full_precision
 def angle_sums(angle: Tensor, dt: Tensor) -> Tensor:
-    """theta at all positions, in float64: ``(B, L, H or 1, angles)`` and ``(B, L, H)`` to ``(B, L, H, angles)``."""
-    # times pi after the sum: the error of pi in float32 would grow with the sum
+    """Return theta at all positions in float64: ``(B, L, H or 1, angles)``, ``(B, L, H)`` to ``(B, L, H, angles)``."""
+    # multiply by pi after the sum: the error of pi in float32 would grow with the sum
     return _half_turns(angle, dt).double().cumsum(1) * math.pi
 
 
 def _half_turns(angle: Tensor, dt: Tensor) -> Tensor:
-    """By how much theta grows, in units of pi."""
+    """Return the increase of theta at each position, in units of pi."""
     return angle.tanh() * dt.unsqueeze(-1)
 
 
 @full_precision
 def trapezoid(q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
-    """The recurrence in S of the module docstring at all positions, without D.
+    """Compute Mamba-3's recurrence in S (module docstring) at all positions, without D.
 
-    A position seen from a later one weighs ``lam dt`` of its own and ``(1 - lam) dt`` of the next position, and decays
-    as in :func:`lrtasks.models.ops.decay.scalar_decay`; seen from itself it weighs ``lam dt`` alone.
+    For a later query, a position has the weight ``lam dt`` of its own plus ``(1 - lam) dt`` of the next position, and
+    decays as in :func:`lrtasks.models.ops.decay.scalar_decay`. For its own query, it has the weight ``lam dt`` alone.
 
     Args:
         q: rotated queries, ``(B, L, R, H, N)``.
         k: rotated keys, shaped as q.
         v: values, ``(B, L, R, H, P)``.
-        g: log decay, log alpha, ``(B, L, H)``, as dt and lam are.
-        dt: steps; 0 at padding.
-        lam: share of the present.
+        g: log decay, log alpha, ``(B, L, H)``.
+        dt: steps, ``(B, L, H)``; 0 at padding.
+        lam: weight of the current input, ``(B, L, H)``.
 
     Returns:
         S^T q, shaped as v, and S after the last position, ``(B, H, N, P)``.
@@ -281,12 +281,13 @@ def trapezoid(q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tenso
     rank = q.shape[2]
     own = lam * dt
     seen_later = own + F.pad(((1 - lam) * dt)[:, 1:], (0, 0, 0, 1))
-    # the R inputs of a position become R steps in a row; only the first of them decays the state
+    # the R inputs of a position become R successive steps; only the first step decays the state
     steps = F.pad(g.unsqueeze(2), (0, 0, 0, rank - 1)).flatten(1, 2)
     weighted = k * seen_later[:, :, None, :, None]
     y, S = scalar_decay(q.flatten(1, 2), weighted.flatten(1, 2), v.flatten(1, 2), steps)
     y = torch.unflatten(y, 1, (-1, rank))
-    # a step has already seen its own position (itself and the steps before it), but with the weight for later positions
+    # y already contains the inputs at the query's own position (up to its own step), but with the weight for later
+    # queries; correct their weights
     seen = torch.ones(rank, rank, dtype=q.dtype, device=q.device).tril()
     share = own[..., None, None] - seen * seen_later[..., None, None]
     scores = torch.einsum("blrhn,blshn->blhrs", q, k) * share
@@ -343,7 +344,7 @@ class Mamba3Layer(RecurrentLayer):
         return self._finish(y, v, z), Mamba3State(theta, S, k, plain.to(S.dtype))
 
     def _inputs(self, x: Tensor) -> tuple[Tensor, ...]:
-        """z, x ``(..., H, P)``; k, q ``(..., R, H, N)``, not rotated; g, dt, lam ``(..., H)``; the turns."""
+        """Return z, x ``(..., H, P)``; k, q ``(..., R, H, N)``, not rotated; g, dt, lam ``(..., H)``; raw angles."""
         z, v, B, C, dt, A, lam, angle = torch.split(self.in_proj(x), self.sizes, -1)
         z, v = (torch.unflatten(value, -1, (self.heads, -1)) for value in (z, v))
         groups = self.config.groups
@@ -356,12 +357,12 @@ class Mamba3Layer(RecurrentLayer):
         return z, v, k, q, g, dt, lam.sigmoid(), angle
 
     def _ranked(self, x: Tensor, name: str) -> Tensor:
-        """``(..., H, P)`` to ``(..., R, H, P)``: times the vectors called ``name`` if R > 1."""
+        """Map ``(..., H, P)`` to ``(..., R, H, P)``, multiplied by the parameter called ``name`` if R > 1."""
         x = x.unsqueeze(-3)
         return x if self.rank == 1 else x * getattr(self, name).transpose(0, 1)
 
     def _finish(self, y: Tensor, v: Tensor, z: Tensor) -> Tensor:
-        """From S^T q and v ``(..., R, H, P)`` and z ``(..., H, P)``."""
+        """Compute the layer's output from S^T q and v ``(..., R, H, P)`` and z ``(..., H, P)``."""
         y, z = y + self.D.unsqueeze(-1) * v, self._ranked(z, "mimo_z")
         if self.norm is None:
             y = y * F.silu(z)
@@ -386,7 +387,7 @@ def trapezoid_step(
     k_before: Tensor,
     v_before: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One position of :func:`trapezoid`, with q and k not rotated yet; gives S^T q, the angles, S, and k rotated."""
+    """Compute one position of :func:`trapezoid` from unrotated q and k; return S^T q, angles, S and the rotated k."""
     theta = torch.remainder(theta + math.pi * _half_turns(angle.unsqueeze(1), dt), 2 * math.pi)
     q, k = (rotated(value, theta.unsqueeze(1)) for value in (q, k))
     alpha, dt, lam = (value[..., None, None] for value in (g.exp(), dt, lam))
@@ -395,13 +396,13 @@ def trapezoid_step(
 
 
 def _outer(k: Tensor, v: Tensor) -> Tensor:
-    """Sum over the rank of k v^T, ``(batch, H, N, P)``."""
+    """Return the sum of k v^T over the rank, ``(batch, H, N, P)``."""
     return torch.einsum("brhn,brhp->bhnp", k, v)
 
 
 @full_precision
 def _step_and_log_alpha(raw: Tensor, bias: Tensor, A: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    """dt and log alpha."""
+    """Return dt and log alpha of Mamba-3."""
     dt = F.softplus(raw + bias)
     rate = F.softplus(A) if activation == "softplus" else _heavy_tail(A)
     return dt, -rate.clamp_min(SLOWEST) * dt
@@ -414,7 +415,7 @@ def _heavy_tail(x: Tensor) -> Tensor:
 @registry.register("mamba3")
 @dataclass(frozen=True)
 class Mamba3(HeadedMamba):
-    """Mamba-3: as Mamba-2, with complex states that rotate by input-dependent angles, and no convolution.
+    """Mamba-3: like Mamba-2, but with complex states that rotate by input-dependent angles and no convolution.
 
     Source: Lahoti et al. (arXiv:2603.15569).
     """

@@ -1,10 +1,10 @@
-"""MEGA: a moving average, single-head gated attention on it, and a gated residual.
+"""MEGA: a moving average, single-head gated attention on the average, and a gated residual.
 
 Source: "Mega: Moving Average Equipped Gated Attention", section 3, and its public code.
 
     S    input of the layer, (batch, length, d)      X   Norm(S) if pre-norm, else S
-    V    SiLU(X W_v + b_v), from X itself            X'  dropout(SiLU(EMA(X)))
-    φ, Z, G, H'   X' W + b in this order; φ = sigmoid, Z and G = SiLU
+    V    SiLU(X W_v + b_v), from X, not X'          X'  dropout(SiLU(EMA(X)))
+    φ, Z, G, H'   parts of X' W + b in this order; then a sigmoid on φ, SiLU on Z and G
     O    attention on Z and V
     Ĥ    dropout(SiLU(H' + (G ⊙ O) W_h + b_h))
     S'   φ ⊙ Ĥ + (1 - φ) ⊙ S, normalised if post-norm
@@ -35,7 +35,7 @@ from lrtasks.spec import Spec
 
 
 class MegaLayer(NormedBlock):
-    """One layer, as the module docstring says, for sequences of at most ``length``."""
+    """One layer of the module docstring, for sequences of at most ``length``."""
 
     def __init__(self, config: Mega, length: int, scope: Scope) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class MegaLayer(NormedBlock):
         return self._finish(x, update, gate * attended, hidden)
 
     def initial_state(self, batch: int) -> Any:
-        """States of the moving average and of the attention, and the position of the next input."""
+        """Return the states of the moving average and the attention, and the position of the next input."""
         return self.ssm.initial_state(batch), self.attention.initial_state(batch), 0
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -79,10 +79,10 @@ class MegaLayer(NormedBlock):
 
 
 # Training budgets that MEGA, SeqBoat and LongVQ publish for the Long Range Arena, as settings of presets. Source: the
-# tables of hyper-parameters in the three papers. Steps, warm-up and the linear fall of the rate are those of the public
-# code of MEGA and SeqBoat; LongVQ's are MEGA's.
+# tables of hyper-parameters in the three papers. Steps, warm-up and the linear decay of the learning rate come from the
+# public code of MEGA and SeqBoat; LongVQ uses MEGA's.
 def budget(steps: int, batch_size: int, lr: float, weight_decay: float, warmup_steps: int) -> dict[str, Any]:
-    """A budget with the betas, the linear schedule and the clipping that all rows of the tables share."""
+    """Return a budget with the betas, the linear schedule and the clipping that all rows of the tables share."""
     return {
         "budget.steps": steps,
         "budget.batch_size": batch_size,
@@ -96,7 +96,7 @@ def budget(steps: int, batch_size: int, lr: float, weight_decay: float, warmup_s
 
 
 LISTOPS = budget(90_000, 64, 1e-3, 0.01, 3_000)
-"""MEGA's and LongVQ's; SeqBoat has one of its own."""
+"""The budget of MEGA and LongVQ; SeqBoat has its own."""
 TEXT = budget(25_000, 50, 4e-3, 0.01, 10_000)
 RETRIEVAL = budget(91_960, 64, 3e-3, 0.04, 10_000)
 IMAGE = budget(180_000, 50, 1e-2, 0.02, 9_000)
@@ -110,20 +110,20 @@ ATOMIC: dict[str, Any] = {"d_model": 128, "layers": 1, "norm": "layer", "budget.
 PIXELS: dict[str, Any] = {"norm": "batch", "prenorm": True}
 LISTOPS_TASKS = ("listops-root", "listops")
 PATH_X_TASKS = ("pathfinder-classification", "pathfinder")
-"""Path-X stands for images of pixels in a row, whether the task asks once or at every position."""
+"""Tasks with the Path-X settings: images as pixel sequences, with one answer or an answer at every position."""
 
 
 def paper_presets(tasks: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The same settings of the preset ``paper`` for each of ``tasks``."""
+    """Return the presets ``paper/TASK`` with the same settings for each of ``tasks``."""
     return {f"paper/{task}": settings for task in tasks}
 
 
 @dataclass(frozen=True)
 class GatedConfig(ModelConfig):
-    """Layers of a state-space map and gated attention on it: MEGA and the models that build on it.
+    """Layers of a state-space map and gated attention on its output: MEGA and the models that build on MEGA.
 
-    Class attributes, some of them parameters in subclasses:
-        truncated: cut the normal draws at start at two standard deviations.
+    Class attributes, some of which are parameters in subclasses:
+        truncated: draw initial weights from a normal distribution truncated at two standard deviations.
         ssm: ``ema``, or ``s4d``, ``s4d-lin`` and ``s4d-legs`` for S4D.
         sinusoids: add absolute sinusoids to the encoded input.
     """
@@ -149,7 +149,7 @@ class GatedConfig(ModelConfig):
             raise UsageError(f"{self.name}: d_model must be even with sinusoids, found {self.d_model}")
 
     def make_ssm(self, length: int, causal: bool) -> SSM:
-        """The state-space map of one layer."""
+        """Build the state-space map of one layer."""
         directions = 1 if causal else 2
         kernel: Kernel
         if self.ssm == "ema":
@@ -160,12 +160,12 @@ class GatedConfig(ModelConfig):
         return SSM(kernel, self.d_model, length, self.kernel_length, truncated=self.truncated)
 
     def feedforward_map(self) -> FeedForward:
-        """The map of a feed-forward sub-layer or module."""
+        """Build the map of a feed-forward sub-layer or module."""
         width = self.d_ffn or 2 * self.d_model
         return silu_feedforward(self.d_model, width, self.dropout, truncated=self.truncated)
 
     def stack(self, make_layer: Callable[[], nn.Module], *, feedforward: bool = True) -> list[nn.Module]:
-        """The blocks: sinusoids if there are any, and the layers, each with a feed-forward sub-layer if so set."""
+        """Build the blocks: sinusoids if used, then the layers, each followed by a feed-forward sub-layer if so set."""
         blocks: list[nn.Module] = [Sinusoids(self.d_model)] if self.sinusoids else []
         for _ in range(self.layers):
             blocks.append(make_layer())
@@ -212,7 +212,7 @@ class Mega(GatedConfig):
             raise UsageError(f"{self.name}: d_z must be even with bias='rotary', found {d_z}")
 
     def attention_scope(self, length: int, causal: bool) -> Scope:
-        """Which keys a query sees in a sequence of at most ``length``."""
+        """Return which keys a query sees in a sequence of at most ``length``."""
         return Scope(causal)
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:

@@ -1,11 +1,12 @@
 """minGRU and minLSTM (Feng et al., Were RNNs All We Needed?, arXiv:2410.01201, section 3): gates that read only x.
 
-    h~       candidate, g(x) = x + 1/2 for x >= 0 and sigmoid(x) below, of a linear map of the input: always positive
+    h~       candidate, a linear map of the input
+    g        g(x) = x + 1/2 for x >= 0 and sigmoid(x) below, always positive
     minGRU   h = (1 - z) h + z g(h~),  z a sigmoid of a linear map
     minLSTM  h = f' h + i' g(h~),  f' = f / (f + i) and i' = i / (f + i) of two such sigmoids
-    output   h, or a linear map of it where h is wider than the input (``expansion`` other than 1)
+    output   h, or a linear map of h if h and the input differ in width (``expansion`` other than 1)
 
-Computed by a scan from h = 0; the reference works in logarithms, which lose digits with the length.
+h is computed by a scan from h = 0. The reference code works with logarithms, which lose precision with the length.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, Re
 
 @full_precision
 def mingru_gates(x: Tensor) -> tuple[Tensor, Tensor]:
-    """a and b of ``h = a h + b`` from ``[h~ | z]``."""
+    """Return a and b of ``h = a h + b`` from ``[h~ | z]``."""
     candidate, gate = x.chunk(2, -1)
     return torch.sigmoid(-gate), torch.sigmoid(gate) * _positive(candidate)
 
 
 @full_precision
 def minlstm_gates(x: Tensor) -> tuple[Tensor, Tensor]:
-    """a and b of ``h = a h + b`` from ``[h~ | f | i]``."""
+    """Return a and b of ``h = a h + b`` from ``[h~ | f | i]``."""
     candidate, f, i = x.chunk(3, -1)
-    # f / (f + i), where both sigmoids may be 0
+    # stable form of f / (f + i), also where both sigmoids round to 0
     ratio = F.softplus(-i) - F.softplus(-f)
     return torch.sigmoid(ratio), torch.sigmoid(-ratio) * _positive(candidate)
 
@@ -45,7 +46,7 @@ def _positive(x: Tensor) -> Tensor:
 
 
 class MinLayer(RecurrentLayer):
-    """A minGRU (of two ``parts``) or a minLSTM (of three). State: h ``(batch, inner)``."""
+    """A minGRU (two ``parts``: h~, z) or a minLSTM (three: h~, f, i). State: h ``(batch, inner)``."""
 
     out_name = "to_out"
 
@@ -69,7 +70,7 @@ class MinLayer(RecurrentLayer):
 
 @dataclass(frozen=True)
 class MinConfig(RecurrentConfig):
-    """What both have."""
+    """Parameters that minGRU and minLSTM share."""
 
     expansion: float = parameter(1.5, "width of the state, in d_model", above=0, at_most=64)
 

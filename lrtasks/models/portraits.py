@@ -1,4 +1,4 @@
-"""What a module shows of itself: figures as data, drawn by ``lrtasks analyze`` before and after training.
+"""Figures that a module provides as data; ``lrtasks analyze`` draws them before and after training.
 
 A module offers ``portraits() -> list[Portrait]``, valid after a forward pass in evaluation mode.
 """
@@ -17,15 +17,15 @@ class Portrait:
     """One figure.
 
     Attributes:
-        title: what is shown; also the stem of the file's name.
-        kind: what each series is: ``"lines"``, y over 0, 1, 2, ...; ``"plane"``, complex numbers, drawn with the unit
-            circle; ``"image"``, a matrix; ``"positions"``, a matrix ``(samples, positions)``, drawn as pictures of the
-            samples where positions are pixels; ``"bars"``, one height per label.
+        title: title of the figure, also the stem of the file name.
+        kind: kind of each series: ``"lines"``, y over 0, 1, 2, ...; ``"plane"``, complex numbers, drawn with the unit
+            circle; ``"image"``, a matrix; ``"positions"``, a matrix ``(samples, positions)``, drawn as one picture per
+            sample where positions are pixels; ``"bars"``, one height per label.
         series: arrays by name.
         x_label: meaning of the horizontal axis.
         y_label: meaning of the vertical axis.
-        log_x: logarithmic horizontal axis (lines).
-        log_y: logarithmic vertical axis (lines).
+        log_x: whether the horizontal axis is logarithmic (lines).
+        log_y: whether the vertical axis is logarithmic (lines).
         labels: names of the bars.
     """
 

@@ -1,7 +1,8 @@
-"""What the recurrent mixers share: the stack of blocks around them, initial weights, and weight decay.
+"""Shared parts of the recurrent models: the stack of blocks around a mixer, initial weights, and weight decay.
 
-A layer is a residual block ``x + mixer(norm(x))`` and, with ``mlp``, another one with a gated feed-forward map. All of
-these models are causal. A new one subclasses :class:`RecurrentConfig` and writes :meth:`RecurrentConfig.layer`.
+A layer is a residual block ``x + mixer(norm(x))`` and, with ``mlp``, a second residual block with a gated feed-forward
+map. All these models are causal. A new model subclasses :class:`RecurrentConfig` and defines
+:meth:`RecurrentConfig.layer`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from lrtasks.spec import Spec
 
 CAREFUL = {"budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100}
 SMALL = {"d_model": 64, "layers": 2, **CAREFUL}
-"""What the presets ``small``, ``recall-16k`` and ``recall-64k`` share. With these widths, ``small`` has
-about as many parameters as dlr, and the other two have states of 16,384 and 65,536 bytes, to compare recall at equal
-state."""
+"""Settings that the presets ``small``, ``recall-16k`` and ``recall-64k`` share. With the widths in these presets, a
+``small`` model has about as many parameters as dlr. The other two have states of 16,384 and 65,536 bytes, to compare
+recall at equal state size."""
 
 TRACKING = {"d_model": 128, "layers": 1, **CAREFUL}
-"""What the ``state-tracking`` presets share: one layer, in heads of 32, negative eigenvalues where there are any."""
+"""Settings of the ``state-tracking`` presets: one layer. The presets add heads of width 32 and
+negative eigenvalues, for the models that have them."""
 
 PAPER = {
     "d_model": 128,
@@ -40,8 +42,8 @@ PAPER = {
     "budget.schedule": "cosine",
     "budget.warmup_steps": 2_000,
 }
-"""Parity of Grazzi et al., arXiv:2411.12537, in its public code; the papers of the models themselves train language
-models."""
+"""Settings of the parity task in the public code of Grazzi et al., arXiv:2411.12537; the papers of the models
+themselves train language models."""
 
 PAPER_MQAR = {
     **PAPER,
@@ -51,14 +53,15 @@ PAPER_MQAR = {
     "budget.warmup_steps": 0,
     "budget.train_samples": 180_000,
 }
-"""Recall in zoology's public code: 32 epochs, at the best learning rate of 10^-3, 10^-2.5, 10^-2 and 10^-1.5."""
+"""Settings of recall in zoology's code: 32 epochs, at the best learning rate of 10^-3, 10^-2.5, 10^-2 and 10^-1.5."""
 
 
 class RecurrentLayer(Recurrent):
     """The mixer of one layer.
 
     Class attributes:
-        out_name: name of the map back to the residual stream that starts smaller in deeper stacks, if there is one.
+        out_name: name of the map back to the residual stream, whose initial weights are smaller in deeper stacks; empty
+            for none.
 
     Attributes:
         shown: gates of the last forward pass in evaluation mode, by name; see :meth:`show`.
@@ -72,20 +75,21 @@ class RecurrentLayer(Recurrent):
 
     @property
     def out(self) -> nn.Module | None:
-        """The map called ``out_name``."""
+        """The map called ``out_name``; None if there is none."""
         return getattr(self, self.out_name, None)
 
     def show(self, **gates: Tensor | None) -> None:
-        """Keep gates ``(batch, length, ...)`` of a forward pass in evaluation mode, of the first sample alone.
+        """In evaluation mode, keep the gates ``(batch, length, ...)`` of the first sample.
 
-        The name of a logarithm begins with ``log_``; None is left out. A single position, as in streaming, is not kept.
+        The name of a logarithm begins with ``log_``. Gates that are None are skipped. Inputs of a single position, as
+        in streaming, are not kept.
         """
         given = {name: gate for name, gate in gates.items() if gate is not None}
         if not self.training and all(gate.shape[1] > 1 for gate in given.values()):
             self.shown = {name: gate[0].detach().clone() for name, gate in given.items()}
 
     def portraits(self) -> list[Portrait]:
-        """Each gate that :meth:`show` kept: heads or channels sorted by their mean, and by position."""
+        """Return two figures per kept gate: statistics of each head or channel, and the values by position."""
         figures = []
         for name, gate in self.shown.items():
             title = name.removeprefix("log_").replace("_", " ")
@@ -104,7 +108,7 @@ class GatedStack(ModelConfig):
     """Layers of a mixer and, with ``mlp``, a gated feed-forward map, each in a residual block.
 
     Class attributes:
-        function: of the gate in the feed-forward map.
+        function: activation of the gate in the feed-forward map.
     """
 
     function: ClassVar[Literal["silu", "gelu"]] = "silu"
@@ -116,7 +120,7 @@ class GatedStack(ModelConfig):
     canon: str = parameter("", "sites of canon layers, some of the letters ACD")
 
     def feedforward(self, index: int) -> nn.Module:
-        """The feed-forward map of layer ``index`` (from 0)."""
+        """Build the feed-forward map of layer ``index`` (from 0)."""
         width = self.mlp_width or 2 * self.d_model
         return GatedFeedForward(self.d_model, width, self.function, canon="D" in self.canon)
 
@@ -129,10 +133,10 @@ class GatedStack(ModelConfig):
 
 @dataclass(frozen=True)
 class RecurrentConfig(GatedStack):
-    """A stack of one recurrent mixer; subclasses say which."""
+    """A stack of one kind of recurrent mixer, which subclasses choose."""
 
     def layer(self, index: int) -> nn.Module:
-        """The mixer of layer ``index`` (from 0), on ``(batch, length, d_model)``."""
+        """Build the mixer of layer ``index`` (from 0), on ``(batch, length, d_model)``."""
         raise NotImplementedError
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
@@ -145,10 +149,10 @@ class RecurrentConfig(GatedStack):
         return blocks
 
     def divided(self, total: int, parts: int, what: str) -> int:
-        """``total / parts``.
+        """Return ``total / parts``.
 
         Raises:
-            UsageError: if that is no whole number.
+            UsageError: if the quotient is not a whole number.
         """
         if total % parts:
             raise UsageError(f"{self.name}: {what} must divide {total} without a rest, found {parts}")
@@ -166,7 +170,7 @@ class KernelConfig(RecurrentConfig):
 
 @torch.no_grad()
 def shrink_outputs(model: nn.Module) -> None:
-    """Divide the map of each residual block back to the stream by the square root of their number."""
+    """Divide the weights of each mixer's map back to the stream (``out``) by sqrt(number of residual blocks)."""
     blocks = [module for module in model.modules() if isinstance(module, ResidualBlock)]
     for block in blocks:
         out = getattr(block.mixer, "out", None)
@@ -175,7 +179,7 @@ def shrink_outputs(model: nn.Module) -> None:
 
 
 def spare_vectors(model: nn.Module) -> None:
-    """Declare for every parameter of at most one axis (bias, gain, decay) that it has no weight decay."""
+    """Declare no weight decay for every parameter of at most one axis (bias, gain, decay)."""
     for module in model.modules():
         own: dict[str, dict[str, Any]] = {
             name: {"weight_decay": 0.0} for name, value in module.named_parameters(recurse=False) if value.dim() < 2
@@ -188,16 +192,16 @@ def spare_vectors(model: nn.Module) -> None:
 
 
 def step_bias(count: int, low: float = 0.001, high: float = 0.1) -> Tensor:
-    """Start of a bias b such that softplus(b) is a step drawn between ``low`` and ``high``, evenly in its logarithm."""
+    """Draw initial biases b such that the steps softplus(b) are log-uniform between ``low`` and ``high``."""
     step = torch.empty(count).uniform_(math.log(low), math.log(high)).exp().clamp_min(1e-4)
     return step + torch.log(-torch.expm1(-step))
 
 
 def log_uniform(count: int, low: float, high: float) -> Tensor:
-    """log of draws between ``low`` and ``high``."""
+    """Return the logarithms of uniform draws between ``low`` and ``high``."""
     return torch.empty(count).uniform_(low, high).log()
 
 
 def state_zeros(like: Tensor, *shape: int) -> Tensor:
-    """Zeros of this shape in float32 at least, where ``like`` is."""
+    """Return zeros of this shape, in float32 or higher precision, on the device of ``like``."""
     return torch.zeros(shape, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)

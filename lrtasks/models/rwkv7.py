@@ -1,16 +1,17 @@
 """RWKV-7 (Peng et al., arXiv:2503.14456): a generalised delta rule with a decay per key channel.
 
-    x_c      x + (x_before - x) mu_c for c in r, w, k, v, a, g: a mix with the position before
-    r, k, v  linear maps of x_r, x_k and x_v; in layers after the first v + (v_first - v) sigmoid(low rank of x_v),
+    x_c      x + (x_before - x) mu_c for c in r, w, k, v, a, g: a mix with the previous position
+    r, k, v  linear maps of x_r, x_k and x_v; after the first layer v <- v + (v_first - v) sigmoid(low rank of x_v),
              where v_first is v in the first layer
     w        log decay, -exp(-1/2) sigmoid(low rank of x_w with tanh)
-    a        how much is erased, sigmoid(low rank of x_a);  g  gate, low rank of x_g with sigmoid
-    kk       k k_k of length 1 in each head;  k <- k (1 + (a - 1) k_a)
+    a        erase strength, sigmoid(low rank of x_a);  g  gate, low rank of x_g with sigmoid
+    kk       k k_k, normalised to length 1 in each head;  k <- k (1 + (a - 1) k_a)
     S <- diag(exp(w)) S - (kk a) (kk^T S) + k v^T,   o = groupnorm(S^T r) + (sum over the head of r k r_k) v
     output   linear(o g)
 
-The erase is doubled with ``allow_neg_eigval``, which the paper's proofs assume and its models do not have. Start and
-names as in flash-linear-attention. The feed-forward map of RWKV is ``W_v relu(W_k x_k)²`` (``channel_mixing``).
+``allow_neg_eigval`` doubles the erase strength; the paper's proofs assume this, but its models do not have it. Initial
+weights and names are as in flash-linear-attention. RWKV's feed-forward map is ``W_v relu(W_k x_k)²``
+(``channel_mixing``).
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ from lrtasks.spec import Spec
 
 MIXED = "rwkvag"
 Ranks = tuple[int, int, int, int]
-"""Of the maps to w, a, v and g."""
+"""Ranks of the low-rank maps to w, a, v and g."""
 
 
 def default_ranks(d_model: int) -> Ranks:
-    """Ranks of the source: multiples of 32 near 2.5, 2.5, 1.7 and 5 times sqrt(d_model)."""
+    """Return the ranks of the source: multiples of 32 near 2.5, 2.5, 1.7 and 5 times sqrt(d_model)."""
     w, a, v, g = (max(32, round(c * math.sqrt(d_model) / 32) * 32) for c in (2.5, 2.5, 1.7, 5.0))
     return w, a, v, g
 
 
 class LowRank(nn.Module):
-    """``up(function(down(x)))``; starts at its bias: the first map at 0, the second orthogonal, times 0.1.
+    """``up(function(down(x)))``; ``down`` starts at 0 (so the output starts constant), ``up`` orthogonal, times 0.1.
 
     Args:
         d_model: width in and out.
-        rank: in between.
-        function: of what is in between.
-        bias: start of the bias, ``(d_model,)``; None for no bias.
+        rank: width of the hidden features.
+        function: nonlinearity on the hidden features.
+        bias: initial bias, ``(d_model,)``; None for no bias.
     """
 
     def __init__(self, d_model: int, rank: int, function: Callable[[Tensor], Tensor], bias: Tensor | None) -> None:
@@ -76,8 +77,8 @@ class RWKV7Layer(RecurrentLayer):
 
     Args:
         config: the hyper-parameters.
-        index: of this layer in the stack, from 0.
-        first: whether this is the first layer of its kind, whose values go to the others.
+        index: index of this layer in the stack, from 0.
+        first: whether this is the first RWKV-7 layer, whose values v the later ones receive.
     """
 
     def __init__(self, config: RWKV7, index: int, first: bool) -> None:
@@ -127,7 +128,7 @@ class RWKV7Layer(RecurrentLayer):
         return self.mix(x, state, mask, None)[:2]
 
     def mix(self, x: Tensor, state: Any, mask: Tensor | None, v_first: Tensor | None) -> tuple[Tensor, Any, Tensor]:
-        """As :meth:`run`, given v of the first layer, or None in that layer; the last result is v of the first."""
+        """Compute :meth:`run`; ``v_first`` is v of the first layer, None in that layer, and the third result."""
         x, (S, last) = hide(x, mask), state
         change = _before(x, last) - x
         x_r, x_w, x_k, x_v, x_a, x_g = (x + change * getattr(self, f"x_{name}") for name in MIXED)
@@ -152,7 +153,7 @@ class RWKV7Layer(RecurrentLayer):
 
 
 def _before(x: Tensor, last: Tensor) -> Tensor:
-    """``(batch, length, d_model)`` one position later, after ``last``."""
+    """Return ``x`` shifted one position later, ``(batch, length, d_model)``, with ``last`` at the first position."""
     return torch.cat((last.unsqueeze(1).to(x.dtype), x[:, :-1]), 1)
 
 
@@ -171,8 +172,8 @@ class ChannelMixing(Recurrent):
 
     Args:
         d_model: width.
-        width: in between.
-        index: of this layer in the stack, from 0.
+        width: hidden width.
+        index: index of this layer in the stack, from 0.
         layers: number of layers.
     """
 
@@ -193,7 +194,7 @@ class ChannelMixing(Recurrent):
 
 
 class RWKV7Stack(Stack, Block):
-    """Blocks in a row; each time-mixing layer after the first gets v of the first one."""
+    """Successive blocks; each time-mixing layer after the first receives v of the first time-mixing layer."""
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -227,7 +228,7 @@ class RWKV7Stack(Stack, Block):
 
 
 def _mix_time(block: ResidualBlock, x: Tensor, mask: Tensor | None, v_first: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The output of a block of time mixing, and v of the first such layer."""
+    """Return the output of a time-mixing block, and v of the first time-mixing layer."""
     layer = cast(RWKV7Layer, block.mixer)
     mixed, _, v_first = layer.mix(block.mixer_input(x, mask), layer.initial_state(len(x)), mask, v_first)
     return block.add(x, mixed), v_first
@@ -247,7 +248,7 @@ class RWKV7(KernelConfig):
         "recall-64k": {**SMALL, "d_model": 88, "heads": 1, "ranks": (16, 16, 16, 16), "mlp": False},
         "state-tracking": {**TRACKING, "heads": 4, "allow_neg_eigval": True},
         "paper": {**PAPER, "heads": 4, "allow_neg_eigval": True, "channel_mixing": True},
-        # Ranks of zoology.
+        # The ranks are those in zoology's code.
         "paper/mqar": {**PAPER_MQAR, "heads": 2, "ranks": (16, 16, 16, 64), "allow_neg_eigval": False},
     }
 
@@ -264,7 +265,7 @@ class RWKV7(KernelConfig):
             raise UsageError(f"rwkv7: heads must be at most d_model / 2 ({self.d_model // 2}), found {self.heads}")
 
     def layer(self, index: int, first: bool | None = None) -> RWKV7Layer:
-        """As the base class says; ``first``: whether it is the first of its kind (by default, if it is the first)."""
+        """Build the mixer of layer ``index``; ``first``: whether it is the first RWKV-7 layer (by default, index 0)."""
         return RWKV7Layer(self, index, index == 0 if first is None else first)
 
     def feedforward(self, index: int) -> nn.Module:

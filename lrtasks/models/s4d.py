@@ -1,4 +1,4 @@
-"""DSS-EXP and S4D: diagonal state spaces with a step of its own per channel.
+"""DSS-EXP and S4D: diagonal state spaces in which each channel has its own step size.
 
 Sources: S4D, Gu et al., "On the Parameterization and Initialization of Diagonal State Space Models", sections 3 and 4;
 DSS, "Simplifying and Understanding State Space Models with Diagonal Linear RNNs", section 2.1, where it is the
@@ -13,7 +13,7 @@ DSS:
     W[h,n]   weight, complex, one set per direction
     K[h,l]   Re sum_n W[h,n] (exp(Δ_h Λ_n) - 1)/Λ_n exp(Δ_h Λ_n l)
 
-S4D, with eigenvalues of its own per channel, of which N/2 are computed: the others are their conjugates:
+S4D, where each channel has its own eigenvalues; only N/2 are computed, because the others are their conjugates:
 
     λ[h,n]   eigenvalue -exp(r[h,n]) + i ω[h,n]
     C[h,n]   weight, complex, one set per direction (B = 1)
@@ -42,7 +42,7 @@ Start = Literal["lin", "legs"]
 
 
 def starting_frequencies(start: Start, d_state: int) -> np.ndarray:
-    """ω_n at start, ``(d_state / 2,)`` float64, ascending.
+    """Return the initial ω_n, ``(d_state / 2,)`` float64, ascending.
 
     ``lin``: πn. ``legs``: positive imaginary parts of the eigenvalues of the normal part of HiPPO-LegS, the
     skew-symmetric S with S[i, j] = -sqrt((i + 1/2)(j + 1/2)) for i > j (its diagonal part, -1/2, is Re λ).
@@ -58,7 +58,7 @@ def starting_frequencies(start: Start, d_state: int) -> np.ndarray:
 
 
 def legs_matrix(states: int) -> np.ndarray:
-    """-i times the skew-symmetric part of the normal part of HiPPO-LegS, ``(states, states)``: it is Hermitian.
+    """Return -i times the skew-symmetric part of the normal part of HiPPO-LegS, ``(states, states)``, Hermitian.
 
     The normal part is -1/2 on its diagonal, and -sqrt((i + 1/2)(j + 1/2)) at i > j.
     """
@@ -72,7 +72,7 @@ class DSSKernel(ChannelKernel):
     """K[h, l] = Re sum_n W'[h, n] exp(Δ_h Λ_n l), with W' = W (exp(Δ_h Λ_n) - 1) / Λ_n, or W' = W without scale.
 
     At start Λ_n = -1/2 + iπn, log Δ is uniform in [log dt_min, log dt_max] and the parts of W are standard normal.
-    1/Λ is taken as conj(Λ) / max(|Λ|², 1e-7).
+    1/Λ is computed as conj(Λ) / max(|Λ|², 1e-7).
 
     Args:
         config: the hyper-parameters.
@@ -94,7 +94,7 @@ class DSSKernel(ChannelKernel):
         return {"log_dt": self._options, "a": self._options, "W": {"weight_decay": 0.0}}
 
     def exponents(self) -> tuple[Tensor, Tensor]:
-        """Weights W' ``(directions, H, N)`` and exponents Δ_h Λ_n ``(H, N)``, complex128."""
+        """Return the weights W' ``(directions, H, N)`` and exponents Δ_h Λ_n ``(H, N)``, complex128."""
         eigenvalue = torch.complex(-torch.exp(self.a.double()), self.b())
         exponent = torch.exp(self.log_dt.double()).unsqueeze(1) * eigenvalue
         W = torch.view_as_complex(self.W.double())
@@ -140,8 +140,8 @@ class DSS(LongConvConfig):
 class S4DKernel(ChannelKernel):
     """K[h, l] = 2 Re sum_n C[h, n] (exp(Δ_h λ[h, n]) - 1)/λ[h, n] exp(Δ_h λ[h, n] l) over N/2 conjugate pairs.
 
-    At start Re λ = -1/2, Im λ as :func:`starting_frequencies`, log Δ uniform in [log dt_min, log dt_max], C complex
-    normal of variance 1.
+    At start Re λ = -1/2, Im λ is given by :func:`starting_frequencies`, log Δ is uniform in [log dt_min, log dt_max],
+    and C is complex normal with variance 1.
 
     Args:
         config: the hyper-parameters.
@@ -164,7 +164,7 @@ class S4DKernel(ChannelKernel):
         return {"log_dt": self._options, "r": self._options}
 
     def exponents(self) -> tuple[Tensor, Tensor]:
-        """Weights 2 C (exp(Δλ) - 1)/λ ``(directions, H, N/2)`` and exponents Δλ ``(H, N/2)``, complex128."""
+        """Return the weights 2 C (exp(Δλ) - 1)/λ ``(directions, H, N/2)`` and exponents Δλ ``(H, N/2)``, complex128."""
         eigenvalue = torch.complex(-torch.exp(self.r.double()), self.omega())
         exponent = torch.exp(self.log_dt.double()).unsqueeze(1) * eigenvalue
         C = torch.view_as_complex(self.C.double())
@@ -174,14 +174,14 @@ class S4DKernel(ChannelKernel):
 @registry.register("s4d")
 @dataclass(frozen=True)
 class S4D(LongConvConfig):
-    """Diagonal S4 (S4D), with the Lin or the LegS start.
+    """Diagonal S4 (S4D), with the Lin or the LegS initialisation.
 
     Source: Gu et al. (arXiv:2206.11893), sections 3 and 4.
     """
 
     presets: ClassVar[Presets] = {
         "small": SMALL,
-        # The S4D paper has none of these tasks: its layer (N = 64, Δ in [1e-3, 1e-1]) under the DLR paper's budget.
+        # The S4D paper does not run these tasks; here: its layer (N = 64, Δ in [1e-3, 1e-1]), the DLR paper's budget.
         "paper": {"d_model": 128, "d_state": 64, "dt_min": 0.001, "dt_max": 0.1, "norm": "layer", "budget.lr": 0.001},
         "paper/listops": {"layers": 6, "budget.weight_decay": 0.01},
     }

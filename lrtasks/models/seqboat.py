@@ -1,4 +1,4 @@
-"""SeqBoat: a state-space map everywhere, gated attention only where a learned configurator asks for it.
+"""SeqBoat: a state-space map at every position, and gated attention only where a learned configurator selects it.
 
 Source: "Sparse Modular Activation for Efficient Sequence Modeling", section 3, and its public code. Where the
 two differ, this module follows the code (docs/models/seqboat.md lists the differences).
@@ -12,7 +12,7 @@ two differ, this module follows the code (docs/models/seqboat.md lists the diffe
     τ          learned temperature, stored as log τ, at start α_0 sqrt(d_model)
     c          the probability of "run"; a module runs where c > ½, which does not depend on τ
 
-The decision is a constant for differentiation: a router learns through c alone, and only where its module ran.
+No gradient flows through the decision a. A router learns through c alone, and only where its module ran.
 
     S' = SiLU(c ⊙ Y + T + S)               bidirectional, dropout on Y
     S' = SiLU(dropout(c ⊙ Y + T) + S)      causal
@@ -46,19 +46,19 @@ EXPERT_WIDTH, EXPERT_GAIN = 16, 0.32
 
 
 class Router(nn.Module):
-    """Base of the routers; a subclass computes the margin."""
+    """Base class of the routers (configurators); a subclass computes the margin."""
 
     def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """``(..., d_model)`` to the decision, bool, and the confidence in [0, 1] of "run", float32 at least."""
+        """Map ``(..., d_model)`` to the decision, bool, and the confidence in [0, 1] of "run", float32 or higher."""
         margin = self.margin(h)
         return margin > 0, torch.sigmoid(margin)
 
     def margin(self, h: Tensor) -> Tensor:
-        """Log-odds of "run" against "skip", ``(..., d_model)`` to ``(...)``; an exact tie is a skip."""
+        """Return the log-odds of "run" against "skip": ``(..., d_model)`` to ``(...)``; 0 means "skip"."""
         raise NotImplementedError
 
     def temperature(self) -> float | None:
-        """What divides the logits, or None for a router without a temperature."""
+        """Return the divisor of the logits, or None for a router without a temperature."""
         return None
 
 
@@ -86,10 +86,10 @@ class TemperedRouter(Router):
 
 
 class GumbelRouter(Router):
-    """Softmax of two logits with an independent Gumbel draw on each, over τ' = max(2 · 0.999995^T, ½).
+    """Softmax of two logits, each plus an independent Gumbel draw, divided by τ' = max(2 · 0.999995^T, ½).
 
-    T counts training steps; it is a buffer, so that a checkpoint keeps it. There is no noise in evaluation, where the
-    confidence is the softmax at the present τ' (the public code takes 1).
+    T counts training steps in a buffer, so that a checkpoint stores it. Evaluation uses no noise; its confidence is the
+    softmax at the current τ' (in the public code, the confidence is 1).
 
     Args:
         d_model: width of the input.
@@ -139,7 +139,7 @@ class MoERouter(Router):
 
 
 def make_router(config: SeqBoat) -> Router | None:
-    """The router of one module; None where it always runs."""
+    """Build the router of one module; None if the module always runs."""
     if config.router == "always":
         return None
     if config.router == "gumbel":
@@ -150,20 +150,20 @@ def make_router(config: SeqBoat) -> Router | None:
 
 
 def _float32(x: Tensor) -> Tensor:
-    """Float32 at least, under mixed precision too."""
+    """Convert to float32 or higher precision, also under mixed precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Compression of a batch to its active positions: row b keeps its ``counts[b]`` of them, in order, at the front.
+    """Compression of a batch: row b keeps its ``counts[b]`` active positions, in order, in the first slots.
 
     Attributes:
-        shape: ``(batch, length)`` of what is compressed.
+        shape: ``(batch, length)`` of the uncompressed batch.
         width: slots per row, the largest count and at least 1.
-        counts: active positions of each row, ``(batch,)``.
+        counts: number of active positions of each row, ``(batch,)``.
         source: flat index of every active position in ``(batch, length)``, ascending.
-        target: flat index of its slot in ``(batch, width)``.
+        target: flat index of the slot of every active position in ``(batch, width)``.
     """
 
     shape: tuple[int, int]
@@ -174,7 +174,7 @@ class Selection:
 
     @classmethod
     def of(cls, active: Tensor) -> Selection:
-        """From ``active``, ``(batch, length)`` bool."""
+        """Build a selection from ``active``, ``(batch, length)`` bool."""
         batch, length = active.shape
         counts = active.sum(1)
         rows, columns = active.nonzero(as_tuple=True)
@@ -184,23 +184,23 @@ class Selection:
 
     @property
     def valid(self) -> Tensor:
-        """``(batch, width)`` bool: which slots are taken."""
+        """Mask of the used slots, ``(batch, width)`` bool."""
         return torch.arange(self.width, device=self.counts.device) < self.counts.unsqueeze(1)
 
     @property
     def positions(self) -> Tensor:
-        """``(batch, width)``: original position of each slot, 0 in free ones."""
+        """Original position of each slot, ``(batch, width)``; 0 in free slots."""
         position = self.source.new_zeros(self.shape[0] * self.width)
         return position.index_copy(0, self.target, self.source % self.shape[1]).view(-1, self.width)
 
     def compress(self, x: Tensor) -> Tensor:
-        """``(batch, length, d)`` to ``(batch, width, d)``, zeros in free slots: one scatter of the active rows."""
+        """Map ``(batch, length, d)`` to ``(batch, width, d)`` by a scatter of the active rows; zeros in free slots."""
         rows = x.flatten(0, 1).index_select(0, self.source)
         slots = rows.new_zeros(self.shape[0] * self.width, x.shape[-1]).index_copy(0, self.target, rows)
         return slots.view(-1, self.width, x.shape[-1])
 
     def extract(self, y: Tensor) -> Tensor:
-        """``(batch, width, d)`` back to ``(batch, length, d)``, zeros at inactive positions: one gather of the same."""
+        """Map ``(batch, width, d)`` back to ``(batch, length, d)`` by one gather; zeros at inactive positions."""
         rows = y.flatten(0, 1).index_select(0, self.target)
         places = rows.new_zeros(self.shape[0] * self.shape[1], y.shape[-1]).index_copy(0, self.source, rows)
         return places.view(*self.shape, y.shape[-1])
@@ -208,7 +208,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Activity:
-    """Where a module ran in the last forward pass, each ``(batch, length)``."""
+    """Where a module ran in the last forward pass; each field is ``(batch, length)``."""
 
     valid: Tensor
     """False at padding."""
@@ -223,7 +223,7 @@ class SparseModule(nn.Module):
     Args:
         inner: module on ``(batch, n, d_model)``, which also takes valid slots and original positions.
         router: the router; None to run the module everywhere, with c = 1.
-        scope: which keys its queries see, or None for a module without attention.
+        scope: which keys a query of the module sees, or None for a module without attention.
         dropout: rate on the module's output.
     """
 
@@ -235,7 +235,7 @@ class SparseModule(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, h: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``mask`` is ``(batch, length)`` bool, False at padding, where nothing is active, or ``None``."""
+        """Compute all positions; ``mask`` is ``(batch, length)`` bool, False at padding (never active), or ``None``."""
         valid = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device) if mask is None else mask
         if self.router is None:
             self.activity = Activity(valid, valid, valid.to(h.dtype))
@@ -245,7 +245,7 @@ class SparseModule(nn.Module):
         active = active & valid
         self.activity = Activity(valid, active, confidence.detach() * active)
         selection = Selection.of(active)
-        # a causal query in a taken slot sees taken slots only, since they all stand at the front
+        # a causal query in a used slot sees only used slots, since all used slots come first
         slots = None if self.scope is None or self.scope.causal else selection.valid
         inner = (slots, selection.positions) if self.scope is not None else ()
         y = self.dropout(self.inner(selection.compress(h), *inner))
@@ -263,12 +263,12 @@ class SparseModule(nn.Module):
 
     @torch.no_grad()
     def diagnostics(self) -> dict[str, float]:
-        """Numbers of the last forward pass.
+        """Return numbers that describe the last forward pass.
 
         ``activation_rate`` and ``activation_rate_std``: share of valid positions that are active, mean and standard
         deviation over samples; ``compressed_length``: slots of the compressed batch over its length; ``temperature``;
-        ``attention_span``: mean distance from a query to the other keys that it sees, in original positions, over the
-        queries that see any (0 if there are none).
+        ``attention_span``: mean distance from a query to the other keys that it sees, in original positions, averaged
+        over the queries that see other keys (0 if there are none).
         """
         if self.activity is None:
             return {}
@@ -289,7 +289,7 @@ class SparseModule(nn.Module):
         return found
 
     def portraits(self) -> list[Portrait]:
-        """Confidence at each position of the samples of the last forward pass, 0 where inactive."""
+        """Return a figure of the confidence at each position in the last forward pass, 0 where inactive."""
         if self.activity is None or self.router is None:
             return []
         confidence = self.activity.confidence.float().cpu().numpy().astype(np.float64)
@@ -315,7 +315,7 @@ class GatedAttentionUnit(nn.Module):
         self.out = linear(d_v, d_model, truncated=True)
 
     def forward(self, h: Tensor, valid: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
-        """``valid`` and ``positions`` as :meth:`SharedAttention.forward` takes them."""
+        """Compute the unit; ``valid`` and ``positions`` are as in :meth:`SharedAttention.forward`."""
         z, g, v = torch.split(F.silu(self.mix(h)), self.widths, -1)
         y: Tensor = self.out(g * self.attention(z, v, valid, positions))
         return y
@@ -324,7 +324,7 @@ class GatedAttentionUnit(nn.Module):
         return self.attention.initial_state(batch)
 
     def step(self, h: Tensor, state: Memory, position: int, active: Tensor | None = None) -> tuple[Tensor, Memory]:
-        """One position ``(batch, d_model)``, as :meth:`SharedAttention.step` takes it."""
+        """Compute one position ``(batch, d_model)``; arguments are as in :meth:`SharedAttention.step`."""
         z, g, v = torch.split(F.silu(self.mix(h)), self.widths, -1)
         attended, state = self.attention.step(z, v, state, position, active)
         y: Tensor = self.out(g * attended)
@@ -332,7 +332,7 @@ class GatedAttentionUnit(nn.Module):
 
 
 class SeqBoatLayer(NormedBlock):
-    """One layer, as the module docstring says; with several modules, the sum of their c ⊙ Y."""
+    """One layer of the module docstring; with several modules, c ⊙ Y is the sum over the modules."""
 
     def __init__(self, config: SeqBoat, length: int, scope: Scope) -> None:
         super().__init__()
@@ -356,7 +356,7 @@ class SeqBoatLayer(NormedBlock):
         return self.after(F.silu(self.residual_dropout(update) + x))
 
     def initial_state(self, batch: int) -> Any:
-        """States of the state-space map and of the modules, and the position of the next input."""
+        """Return the states of the state-space map and of the modules, and the position of the next input."""
         return self.ssm.initial_state(batch), [module.initial_state(batch) for module in self.sparse], 0  # type: ignore[operator]
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -393,11 +393,11 @@ TASK_PRESETS: Presets = {
         mega.PATH_X_TASKS, {"layers": 6, "max_positions": 16384, "window": 512, **PIXELS, **mega.PATH_X}
     ),
 }
-"""What SeqBoat and its two named variants share."""
+"""Presets that SeqBoat and its two named variants share."""
 
 
 def without(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """``settings`` without one of them."""
+    """Return a copy of ``settings`` without the entry ``name``."""
     return {key: value for key, value in settings.items() if key != name}
 
 
@@ -413,7 +413,7 @@ class SeqBoat(mega.GatedConfig):
 
     presets: ClassVar[Presets] = {
         **TASK_PRESETS,
-        # The other rows of that table, and its language model, for a user's own tasks.
+        # The other rows of the paper's LRA table, and its language model, for a user's own tasks.
         "lra-text": {**TEXT, "layers": 4, "bias": "compressed", **mega.TEXT},
         "lra-retrieval": {**TEXT, "layers": 6, "max_positions": 4002, **mega.RETRIEVAL},
         "lra-image": {**IMAGE, "d_model": 160, "layers": 8, "temperature": 0.4, "d_z": 96, **mega.IMAGE},
@@ -486,7 +486,7 @@ class SeqBoat(mega.GatedConfig):
         return self.stack(lambda: SeqBoatLayer(self, input.length, scope), feedforward=self.feedforward == "after")
 
     def attention_scope(self, length: int, causal: bool) -> Scope:
-        """Which keys a query sees in a sequence of at most ``length``.
+        """Return which keys a query sees in a sequence of at most ``length``.
 
         Raises:
             UsageError: for a window above the length, or an odd one in a bidirectional model.
@@ -511,7 +511,7 @@ class SeqBoat(mega.GatedConfig):
         return Scope(causal, window=window)
 
     def shared_attention(self, length: int, scope: Scope) -> SharedAttention:
-        """The attention of one layer."""
+        """Build the attention of one layer."""
         bias = None
         if self.bias != "rotary":
             reach = scope.before if self.bias == "compressed" else None

@@ -1,4 +1,4 @@
-"""SGConv: a long convolution whose kernel is a decaying series of stretched copies of short ones.
+"""SGConv: a long convolution whose kernel joins stretched short kernels, with a decay between them.
 
 Source: Li et al., "What Makes Convolutional Models Great on Long Sequence Modeling?", section 3.2, as used in the DLR
 paper's public code.
@@ -29,7 +29,7 @@ from lrtasks.models.ops.convolution import Kernel
 
 
 def scales(taps: int, length: int) -> int:
-    """Smallest number of scales S whose kernel, ``taps * 2**(S-1)`` long, reaches ``length``.
+    """Return the smallest number of scales S whose kernel, ``taps * 2**(S-1)`` long, reaches ``length``.
 
     >>> [scales(8, 8 * ratio) for ratio in (1, 2, 3, 4, 5, 9, 17)]
     [1, 2, 3, 3, 4, 5, 6]
@@ -38,13 +38,13 @@ def scales(taps: int, length: int) -> int:
 
 
 class SGConvKernel(Kernel):
-    """Stretched copies of short kernels, each decayed by α once more, over a norm fixed at start.
+    """Stretched short kernels in sequence, scale i multiplied by α^i, divided by a norm that is fixed at start.
 
     At start w ~ N(0, 1)/N and α is uniform in [alpha_min, alpha_max] per channel.
 
     Args:
         config: the hyper-parameters.
-        length: lags that the kernel must reach.
+        length: number of lags that the kernel must cover.
         directions: 1, or 2 for look-back and look-ahead kernels.
     """
 
@@ -64,7 +64,7 @@ class SGConvKernel(Kernel):
 
     @torch.no_grad()
     def fix_norm(self) -> None:
-        """Set Z to the norm of the present kernel, so that it starts with norm 1."""
+        """Set Z to the norm of the current unnormalised kernel, so that the kernel starts with norm 1."""
         self.norm.copy_(self._unnormalised().norm(dim=-1, keepdim=True))
 
     def _unnormalised(self) -> Tensor:
@@ -94,8 +94,8 @@ class SGConv(LongConvConfig):
     """
 
     presets: ClassVar[Presets] = {
-        # Any N gives fewer parameters than DLR has; 64 taps give three scales at L = 256. α = 1 on shift, as in the DLR
-        # paper, where only shift was run (Table 2); the other tasks have the budget of Table 1.
+        # Any N gives fewer parameters than dlr's small preset; 64 taps give three scales at L = 256. The DLR paper runs
+        # SGConv on shift only (Table 2), with α = 1, as here; the other tasks have the budget of Table 1.
         "small": {**SMALL, **FALLING, "d_state": 64},
         "small/shift": EVEN,
         "paper": {**TABLE_1, **FALLING, "budget.lr": 0.001},

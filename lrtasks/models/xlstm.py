@@ -6,16 +6,16 @@ mLSTM, parallel over positions:
     q, k, v   block-diagonal maps (blocks of 4) of c, c and u
     i, f      gates of each head, linear maps of [q k v]
     h         the memory of :func:`lrtasks.models.ops.xlstm.mlstm`
-    output    linear((norm(h) + skip * c) * silu(z)), the norm over each head
+    output    linear((norm(h) + skip * c) * silu(z)), where norm normalises each head
 
-sLSTM, one position after the other, since its gates read h of the position before:
+sLSTM, computed position by position, because its gates read h of the previous position:
 
     i, f      block-diagonal maps (one block per head) of silu(conv(x)), or of x without a convolution
     z, o      block-diagonal maps of x
     h         the memory of :func:`lrtasks.models.ops.xlstm.slstm`, output norm(h)
 
-Start and settings as in the xlstm package. There the maps called ``fgate`` and ``igate`` of the sLSTM feed the slots i
-and f, in this order; here a map has the name of its slot.
+Initial weights and settings are as in the xlstm package. In its sLSTM, the maps called ``fgate`` and ``igate`` feed the
+slots i and f, in this order; here each map has the name of its slot.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class BlockLinear(nn.Module):
 
     Args:
         blocks: number of blocks.
-        width: of one block, in and out.
-        std: standard deviation of the normal start.
+        width: input and output width of one block.
+        std: standard deviation of the normal initial weights.
     """
 
     def __init__(self, blocks: int, width: int, std: float) -> None:
@@ -74,12 +74,12 @@ def _head_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def small_std(d_model: int) -> float:
-    """Standard deviation of the start of most maps, sqrt(2 / (5 d_model))."""
+    """Return the standard deviation of the initial weights of most maps, sqrt(2 / (5 d_model))."""
     return math.sqrt(2 / (5 * d_model))
 
 
 class MLSTMLayer(RecurrentLayer):
-    """The mixer of :class:`MLSTM`. State: that of the memory, and the last inputs of the convolution."""
+    """The mixer of :class:`MLSTM`. State: the state of the memory, and the last inputs of the convolution."""
 
     def __init__(self, config: MLSTM) -> None:
         super().__init__()
@@ -121,11 +121,11 @@ class MLSTMLayer(RecurrentLayer):
 
 
 class SLSTMLayer(RecurrentLayer):
-    """The mixer of :class:`SLSTM`. State: that of the memory, and the last inputs of the convolution.
+    """The mixer of :class:`SLSTM`. State: the state of the memory, and the last inputs of the convolution.
 
     Args:
         config: the hyper-parameters.
-        index: of this layer in the stack, from 0.
+        index: index of this layer in the stack, from 0.
     """
 
     def __init__(self, config: SLSTM, index: int) -> None:
@@ -173,7 +173,7 @@ class SLSTMLayer(RecurrentLayer):
         return self.group_norm(h), (memory, before)
 
     def _slots(self, x: Tensor, before: Any) -> tuple[Tensor, Any]:
-        """The slots of :func:`slstm`, and the state of the convolution after them."""
+        """Return the slots of :func:`slstm`, and the state of the convolution after the last position."""
         gated = x
         if self.conv1d is not None:
             gated, before = self.conv1d.run(x, before)
@@ -214,7 +214,7 @@ class MLSTM(RecurrentConfig):
     @property
     def inner(self) -> int:
         """Width of the memory's inputs."""
-        # less than the rounding error of a quotient such as 116 / 56, which would add a whole multiple
+        # 1e-9 is above the rounding error of a quotient such as 116 / 56, which would add a whole multiple
         return math.ceil(self.expand * self.d_model / self.round_up - 1e-9) * self.round_up
 
 

@@ -1,4 +1,4 @@
-"""Run records, and what is made of them: one data frame, tables, comparisons, figures, the report."""
+"""Run records and their evaluation: a data frame of all runs, tables, comparisons, figures and the report."""
 
 from lrtasks.record import RunRecord, read_record, read_records
 from lrtasks.results.frame import frame

@@ -1,6 +1,6 @@
-"""What a finished run says beyond its score: breakdowns, diagnostics, learning curve, and what the model holds.
+"""Results of a finished run beyond its score: breakdowns, diagnostics, learning curve and portraits of the modules.
 
-Figures are drawn by matplotlib, which is imported when first used and needs no display.
+Matplotlib draws the figures. It is imported when first used and needs no display.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from lrtasks.models.portraits import Portrait
 
 SAMPLES = 4
-"""Number of test samples that a model sees before its modules are asked for their figures."""
+"""Number of test samples that a model processes before its modules return their portraits."""
 PANEL = 4.5, 3.5
 """Width and height of a panel, in inches."""
 FEW = 16
-"""Points of a line that are marked, at most."""
+"""Lines with at most this number of points have markers."""
 
 
 def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
@@ -40,12 +40,13 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
         The record and the paths of the figures.
 
     Raises:
-        UsageError: if there is no readable record, nothing to show yet, or a folder that cannot be written to.
+        UsageError: if the record cannot be read, has no learning curve yet, or the folder ``out`` cannot be written to
+            or is a link.
     """
     record = read_record(run)
     if not record.curve:
         raise UsageError(f"{run} has nothing to analyze yet: its status is {record.status}")
-    if out.is_symlink():  # it may lead out of a results folder that someone else made
+    if out.is_symlink():  # in a results folder of someone else, a link may point to a place outside the folder
         raise UsageError(f"the folder of the plots {out} is a link; give --out the folder that is meant")
     make_folder(out, "the folder of the plots")
     drawn = {"curve": draw_curve(record)}
@@ -60,12 +61,12 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
         pictures = None if shape is None else batch.x.reshape(-1, *shape)
         for name, states in module_states(run, batch).items():
             drawn[re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")] = draw_module(states, pictures)
-    # a link in the folder is replaced, not followed
+    # follow=False: a link in the folder is replaced, not followed
     return record, [style.save(figure, out / f"{stem}.png", follow=False) for stem, figure in drawn.items()]
 
 
 def slice_tables(record: RunRecord) -> list[TextTable]:
-    """The breakdowns, one table each: those of the test, then those of the further tests, whose name they have."""
+    """Return one table per breakdown: first of the test, then of the further tests (with the test's name)."""
     breakdowns = record.filled_slices()
     for test, own in record.further_slices.items():
         breakdowns |= {f"{name} ({test})": rows for name, rows in own.items() if rows}
@@ -78,7 +79,7 @@ def slice_tables(record: RunRecord) -> list[TextTable]:
 
 
 def diagnostics_table(record: RunRecord) -> TextTable:
-    """The model's diagnostics: one line per module and value; of arrays only the shape."""
+    """Return the model's diagnostics, one line per module and value; an array of two or more axes as its shape."""
     lines = [
         [module, name, _shown(value)] for module, values in record.diagnostics.items() for name, value in values.items()
     ]
@@ -86,7 +87,7 @@ def diagnostics_table(record: RunRecord) -> TextTable:
 
 
 def _shown(value: Any) -> str:
-    """A diagnostic in a line.
+    """Return a diagnostic as text of one line.
 
     >>> _shown(0.123456), _shown(7), _shown([0.5, None]), _shown([[[1.0] * 9] * 4] * 2)
     ('0.1235', '7', '[0.5, None]', '2 × 4 × 9 numbers, in record.json')
@@ -101,7 +102,7 @@ def _shown(value: Any) -> str:
 
 
 def module_numbers(record: RunRecord) -> dict[str, dict[str, tuple[float, float | None]]]:
-    """Diagnostics that are numbers: by name, for each module that has it, the value and its spread (``NAME_std``)."""
+    """Return the numeric diagnostics by name and module: the value and its spread ``NAME_std`` (or ``None``)."""
     found: dict[str, dict[str, tuple[float, float | None]]] = {}
     for module, values in record.diagnostics.items():
         numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
@@ -112,10 +113,10 @@ def module_numbers(record: RunRecord) -> dict[str, dict[str, tuple[float, float 
 
 
 def module_states(run: Path, batch: Batch) -> dict[str, dict[str, Portrait]]:
-    """What the modules of a registered model show of themselves on ``batch``, by title, before and after training.
+    """Return the portraits of a registered model's modules on ``batch``, by title, before and after training.
 
     Raises:
-        UsageError: if the run's weights cannot be read, or are not those of its model.
+        UsageError: if the run's weights cannot be read, or do not fit its model.
     """
     import torch
 
@@ -135,11 +136,11 @@ def module_states(run: Path, batch: Batch) -> dict[str, dict[str, Portrait]]:
 
 
 def _task_of(run: Path, record: RunRecord) -> Task | None:
-    """The run's task, if its task and model are registered here and the run has left its weights."""
+    """Return the run's task if its task and model are registered here and its weights are stored, else ``None``."""
     from lrtasks import generators, models
     from lrtasks.evaluation.loop import WEIGHTS
 
-    # the packages that brought task and model may be missing here, or broken by now
+    # the packages that define the task and the model may be missing or broken on this machine
     known = record.model["name"] in models.registry.usable() and record.task["name"] in generators.registry.usable()
     own = record.model.get("source") is not None
     if own or not (known and (run / WEIGHTS).exists()):
@@ -149,7 +150,7 @@ def _task_of(run: Path, record: RunRecord) -> Task | None:
 
 @style.styled
 def draw_curve(record: RunRecord) -> Figure:
-    """Training loss and validation score over steps, with the baselines' scores."""
+    """Draw training loss and validation score over steps, with the baselines' scores."""
     metric = record.task["metric"]
     steps = [point["step"] for point in record.curve]
     figure, (loss, score) = style.panels(2, 2, *PANEL)
@@ -166,7 +167,7 @@ def draw_curve(record: RunRecord) -> Figure:
 
 @style.styled
 def draw_slices(record: RunRecord) -> Figure:
-    """The test score within each group, one panel per breakdown, of which there is at least one."""
+    """Draw the test score within each group, one panel per breakdown; the record must have a breakdown."""
     slices = record.filled_slices()
     figure, panels = style.panels(len(slices), len(slices), *PANEL)
     for panel, (name, rows) in zip(panels, slices.items(), strict=True):
@@ -180,10 +181,10 @@ def draw_slices(record: RunRecord) -> Figure:
 
 @style.styled
 def draw_diagnostics(numbers: Mapping[str, Mapping[str, tuple[float, float | None]]]) -> Figure:
-    """One panel per number that modules report: its value in each module, with its spread where there is one.
+    """Draw one panel per numeric diagnostic: its value in each module, with its spread where there is one.
 
     Args:
-        numbers: by name, value and spread (or None) by the module's name.
+        numbers: value and spread (or None) by name of the diagnostic and name of the module (:func:`module_numbers`).
     """
     figure, panels = style.panels(len(numbers), 3, *PANEL)
     for panel, (name, modules) in zip(panels, numbers.items(), strict=True):
@@ -199,11 +200,11 @@ def draw_diagnostics(numbers: Mapping[str, Mapping[str, tuple[float, float | Non
 
 @style.styled
 def draw_module(states: Mapping[str, Portrait], pictures: np.ndarray | None = None) -> Figure:
-    """What a module shows of itself at several moments (before and after training), side by side.
+    """Draw a module's portraits of several moments (before and after training) side by side.
 
     Args:
-        states: what it shows by moment.
-        pictures: where positions are pixels, the samples seen, ``(samples, rows, columns)``.
+        states: portrait by moment.
+        pictures: the samples as images, ``(samples, rows, columns)``, for tasks whose positions are pixels.
     """
     if pictures is not None and next(iter(states.values())).kind == "positions":
         return _draw_pictures(states, pictures)
@@ -216,7 +217,7 @@ def draw_module(states: Mapping[str, Portrait], pictures: np.ndarray | None = No
 
 
 def _draw_pictures(states: Mapping[str, Portrait], pictures: np.ndarray) -> Figure:
-    """Each sample as the model saw it, and beside it what the module says of its pixels at each moment."""
+    """Draw one row per sample: the input image, then the module's value at each pixel, one image per moment."""
     found = {
         f"{shown.title}, {moment}": next(iter(shown.series.values())).reshape(pictures.shape)
         for moment, shown in states.items()
@@ -281,12 +282,12 @@ def _bars(panel: Axes, shown: Portrait) -> None:
 
 
 def _name_bars(panel: Axes, labels: Sequence[str]) -> None:
-    """Names below the bars, turned where long ones would overlap."""
+    """Write names below the bars; rotate them if one has more than four letters, since long names would overlap."""
     panel.set_xticks(range(len(labels)), labels, rotation=60 if max(map(len, labels)) > 4 else 0, fontsize=7)
 
 
 def _pattern(names: Sequence[str]) -> tuple[str, list[str]]:
-    """Dotted names as a pattern with stars, and what stands in its place in each.
+    """Return a pattern that replaces the differing parts of dotted names by stars, and these parts of each name.
 
     >>> _pattern(["blocks.0.attention", "blocks.2.attention"])
     ('blocks.*.attention', ['0', '2'])

@@ -1,8 +1,9 @@
-"""Two sets of runs against each other, one matched pair at a time.
+"""Comparison of two sets of runs by matched pairs.
 
-On each task the differences of the matched runs go into Student's paired test, whose sample are seeds. Over the tasks
-their mean differences go into Wilcoxon's signed-rank test and the sign test, whose sample are tasks. Intervals come
-from a bootstrap over seeds and test samples. Runs of unequal budgets never match, nor do selected runs and others.
+On each task, Student's paired test is applied to the differences of the matched runs; its sample are the seeds. Over
+all tasks, Wilcoxon's signed-rank test and the sign test are applied to the mean differences; their sample are the
+tasks. Intervals come from a bootstrap over seeds and test samples. Runs with unequal budgets never match. A run with
+settings selected on validation never matches a run without.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DIGITS = 12
-"""Differences are rounded to this number of digits: beyond it, rounding errors make equal differences unequal."""
+"""Differences are rounded to this number of digits, since rounding errors would make equal differences unequal."""
 ENOUGH_TASKS = 6
-"""Least number of tasks with a difference at which the tests over tasks can give a p-value below 0.05."""
+"""Least number of tasks with unequal scores at which a test over tasks can give a p-value below 0.05."""
 AHEAD = 0.05
-"""Corrected p-value below which one side is said to be ahead."""
+"""One side is called ahead if its corrected p-value is below this value."""
 NEAREST = 30
-"""Number of runs of each side that are searched for an example of two runs that almost match."""
+"""Number of runs per side in which an error message looks for two runs that almost match."""
 
 Pair = tuple[Row, Row]
 Matches = dict[tuple[str, str, int, str], Row]
@@ -43,16 +44,16 @@ Matches = dict[tuple[str, str, int, str], Row]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two sets of runs have in common, and how they differ there.
+    """Differences of the scores of two sets of runs (the sides A and B) where they match.
 
     Attributes:
         a: name of the first side.
         b: name of the second side.
-        differences: one flat entry per task, parameters and budget, and per model where runs of the same model are
-            matched: scores ``a`` and ``b`` by seed, their mean ``difference`` with the 95 % interval ``difference_low``
-            to ``difference_high`` over seeds and test samples, and the p-value ``p`` of the paired test (``None`` for
-            fewer than two pairs, or equal differences), corrected for the number of such tests in ``p_holm``.
-        left_out: why runs are in no pair, one line per reason.
+        differences: one flat entry per task, parameters and budget, and also per model where runs of the same model are
+            matched. It has the scores ``a`` and ``b`` by seed, their mean ``difference`` with the 95 % interval
+            ``difference_low`` to ``difference_high`` over seeds and test samples, the p-value ``p`` of the paired test
+            (``None`` for fewer than two pairs, or equal differences), and ``p_holm``, corrected for several tests.
+        left_out: reasons why runs are in no pair, one line each.
         versions: a note if several versions of lrtasks made the runs.
     """
 
@@ -67,16 +68,16 @@ class Comparison:
             entry["p_holm"] = p
 
     def by_task(self) -> dict[str, float]:
-        """Mean difference of each task; one that is there with several parameters or models counts once."""
+        """Return the mean difference of each task; several parameters or models of one task are averaged."""
         found: dict[str, list[float]] = {}
         for entry in self.differences:
             found.setdefault(entry["task"], []).append(entry["difference"])
         return {task: round(sum(means) / len(means), DIGITS) for task, means in found.items()}
 
     def overall(self) -> dict[str, Any]:
-        """Tasks on which each side is better, and the tests over tasks."""
+        """Return the number of tasks on which each side is better, and the p-values of the tests over tasks."""
         differences = list(self.by_task().values())
-        # differences of different scores have a sign, but their sizes cannot be ranked together
+        # differences of different metrics have comparable signs, but not comparable sizes: they cannot be ranked
         alike = len({entry["metric"] for entry in self.differences}) == 1
         return {
             "tasks": len(differences),
@@ -87,13 +88,13 @@ class Comparison:
         }
 
     def content(self) -> dict[str, Any]:
-        """The comparison as plain data, for JSON."""
+        """Return the comparison as plain data, for JSON."""
         entries = [{name: value for name, value in entry.items() if name != "label"} for entry in self.differences]
         found = {"a": self.a, "b": self.b, "differences": entries}
         return {**found, "overall": self.overall(), "left_out": list(self.left_out)}
 
     def table(self) -> TextTable:
-        """One line per difference; with the model where runs of the same model are matched."""
+        """Return a table with one line per difference; it names the model where runs of the same model are matched."""
         header = ["task", "model", "metric", "A", "B", "A - B", "95 % interval", "pairs", "p", "p (Holm)"]
         lines = [_line(entry) for entry in self.differences]
         if not any(entry["model"] for entry in self.differences):
@@ -101,7 +102,7 @@ class Comparison:
         return TextTable(header, lines)
 
     def notes(self) -> list[str]:
-        """Who is compared, the outcome over the tasks, and what a reader must know."""
+        """Return the notes below the table: the two sides, the overall result and the caveats."""
         single = len({(entry["model"], entry["label"]) for entry in self.differences}) == len(self.by_task())
         notes = [f"A: {self.a}; B: {self.b}", *([self._over_tasks()] if single else []), *self.verdicts()]
         notes.append("95 % interval: bootstrap over seeds and test samples; too narrow for few seeds")
@@ -110,9 +111,9 @@ class Comparison:
         return [*notes, *self.versions, *(f"left out: {reason}" for reason in self.left_out)]
 
     def verdicts(self) -> list[str]:
-        """In words, on which tasks each side is ahead: those whose corrected p-value is below :data:`AHEAD`.
+        """Return in words on which tasks each side is ahead: the corrected p-value is below :data:`AHEAD`.
 
-        One line for each model where runs of the same model, or with each of several models, are compared.
+        There is one line per model if the comparison has entries for several models.
         """
         found: dict[str, dict[str, list[str]]] = {}
         for entry in self.differences:
@@ -146,10 +147,14 @@ class Comparison:
 
 
 def model_runs(name: str, runs: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """Label and runs of one model, named as a table names its column (``dlr (kernel=prod)``), or by its address.
+    """Return label and runs of one model.
+
+    Args:
+        name: label of the model's column in a table (``dlr (kernel=prod)``), or the model's name or address.
+        runs: rows of :func:`lrtasks.results.frame`.
 
     Raises:
-        UsageError: if there is no such model, or several columns have this name.
+        UsageError: if no model has this name, or several columns have it.
     """
     found = by_column(runs)
     names = {text: set(own[["model", "address"]].iloc[0]) for text, own in found.items()}
@@ -162,7 +167,7 @@ def model_runs(name: str, runs: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
 
 def by_column(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The runs of each column of a table, by its label."""
+    """Return the runs of each table column by label."""
     arranged = arrange(runs, unequal_budgets=True)
     return {label: own.sort_index() for label, own in arranged.groupby("column", observed=True)}
 
@@ -171,13 +176,13 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     """Compare the headline test scores of the runs that match.
 
     Two runs match if they have the same task, parameters, version, data, shared budget and seed, and if the same
-    settings of both were selected on validation. Where each side holds one model, the two are matched whatever their
-    names; otherwise runs of the same model are.
+    settings of both were selected on validation. If each side holds one model, the two models may differ; otherwise
+    only runs of the same model match.
 
     Args:
         a: rows of :func:`lrtasks.results.frame`.
-        b: rows to compare them with.
-        names: what the reader calls the two sides.
+        b: rows to compare with ``a``.
+        names: names of the two sides in the output.
 
     Raises:
         UsageError: if no runs match, a run matches two others, or both sides are the same runs.
@@ -216,8 +221,8 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
 
     Args:
         runs: runs of one model.
-        others: runs of any models; those that are in ``runs`` are left out, and models without a match are named.
-        names: what the reader calls the two sides.
+        others: runs of any models. A model with the same runs as ``runs``, or without a match, is listed as left out.
+        names: names of the two sides in the output.
 
     Raises:
         UsageError: if no model of ``others`` has a match.
@@ -241,10 +246,10 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
 
 
 def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """The entry of matched runs on one task, ordered by seed."""
+    """Return the entry of matched runs on one task; ``pairs`` are ordered by seed."""
     a, b = ([run["score"] for run in side] for side in zip(*pairs, strict=True))
     differences = [round(one - other, DIGITS) for one, other in zip(a, b, strict=True)]
-    # the errors of two models on one test stream are correlated, so this sum is rather too large than too small
+    # errors of two models on one test stream are correlated, so this sum is too large rather than too small
     each = [[run["score_error"] for run in pair] for pair in pairs]
     known = None if None in itertools.chain(*each) else [math.hypot(*pair) for pair in each]
     low, high = bootstrap(differences, known, centre=np.mean) or (None, None)
@@ -282,7 +287,7 @@ def _line(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
-    """The runs by what they share with their partner: model, setup, seed and what was selected; ordered."""
+    """Return the runs, sorted, by the key that matched runs share: model, setup, seed and selected settings' names."""
     found: Matches = {}
     for run in plain_rows(runs):
         match = (run["model"] if by_model else "", run["setup"], run["seed"], _selected(run))
@@ -298,12 +303,12 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
 
 
 def _selected(run: Row) -> str:
-    """Names of the settings that were selected on validation."""
+    """Return the names of the settings that were selected on validation."""
     return ",".join(json.loads(run["selected"] or "{}"))
 
 
 def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
-    """The message for sides without a match, with two runs of a shared task that come near."""
+    """Return the error message for sides without a match; it names two runs of one task that almost match."""
     message = f"no run of {names[0]} has a partner in {names[1]} with the same task, parameters, budget and seed"
     shared = set.intersection(*({run["task"] for run in side.values()} for side in sides))
     if not shared:

@@ -1,6 +1,6 @@
 """Numbers and tables as text: for a terminal, in Markdown, LaTeX, HTML, CSV and JSON.
 
-All text passes through :func:`lrtasks.errors.printable`, since names and notes of records are other people's.
+All text passes through :func:`lrtasks.errors.printable`, since names and notes of records may come from other people.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _UNITS: dict[str, list[tuple[float, float, str]]] = {
         (math.inf, 1024**4, "TiB"),
     ],
 }
-"""For values below a limit: the size of the unit, and its name."""
+"""Units of time and of size as ``(limit, size, name)``: a value below the limit is shown in the unit with this name."""
 
 
 def number(value: float | None, decimals: int | None = None, *, unit: str = "", signed: bool = False) -> str:
-    """A number for a reader: with ``decimals`` decimals, or with three significant digits; nothing for ``None``.
+    """Return a number as text with ``decimals`` decimals, or with three significant digits; ``""`` for ``None``.
 
     Args:
         value: the number.
-        decimals: digits after the point; without it three digits, or all that stand before the point.
-        unit: ``"s"`` or ``"B"``: a time or a size, shown in a unit that leaves at least 1.
+        decimals: digits after the point; without it three significant digits, or all digits before the point.
+        unit: ``"s"`` or ``"B"``: a time or a size, shown in the unit of suitable size.
         signed: write the sign of positive numbers too.
 
     >>> number(0.01234), number(99.96), number(1234567.8), number(None)
@@ -59,9 +59,9 @@ class TextTable:
 
     Attributes:
         header: one name per column.
-        lines: as many texts per line.
-        joined: numbers of columns that stay beside the one before them where a wide table is folded.
-        best: numbers of the line and the column of the cells that LaTeX sets in bold.
+        lines: lists of cells, as many per line as in the header.
+        joined: numbers of the columns that are never separated from the previous column when a wide table is folded.
+        best: cells that LaTeX prints in bold, as numbers of line and column.
     """
 
     header: Sequence[str]
@@ -74,7 +74,7 @@ class TextTable:
         object.__setattr__(self, "lines", [[printable(cell) for cell in line] for line in self.lines])
 
     def transposed(self) -> TextTable:
-        """Lines as columns and columns as lines; the first column becomes the header."""
+        """Return the table with lines and columns exchanged; the first column becomes the header."""
         first, *others = zip(self.header, *self.lines, strict=True)
         return TextTable(first, others, best=frozenset((column - 1, line + 1) for line, column in self.best))
 
@@ -87,14 +87,14 @@ def render(
     *,
     width: int | None = None,
 ) -> str:
-    """Tables as text.
+    """Return tables and notes as text.
 
     Args:
         form: ``text``, ``markdown``, ``csv``, ``json``, ``latex`` or ``html``.
-        tables: shown as text, Markdown, LaTeX or HTML.
-        notes: shown below the tables.
+        tables: tables for text, Markdown, LaTeX or HTML.
+        notes: lines below the tables.
         content: plain data for JSON; for CSV a list of flat mappings with equal keys.
-        width: columns of a terminal (text); wider tables are folded, their first column repeated.
+        width: width of the terminal in characters (text); wider tables are folded, each part with the first column.
     """
     if form == "json":
         return json.dumps(content, indent=1, allow_nan=False)
@@ -107,7 +107,7 @@ def render(
 
 
 def markdown_text(text: str) -> str:
-    """Text that Markdown shows as it is: neither HTML nor a link, emphasis or the end of a cell.
+    """Escape text for Markdown: no HTML, no links, no emphasis and no end of a table cell.
 
     >>> markdown_text("<b>a|b</b>")
     '&lt;b&gt;a\\\\|b&lt;/b&gt;'
@@ -126,7 +126,7 @@ def _markdown(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
 
 
 def _latex(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
-    """Tables with the rules of booktabs; the notes are paragraphs."""
+    """Return tables with the rules of booktabs, and the notes as paragraphs."""
     parts = [r"% needs \usepackage{booktabs}", *map(_latex_table, tables)]
     if any(table.best for table in tables):
         notes = ["bold: the best of a row, if above the floor, and those within its interval", *notes]
@@ -134,7 +134,7 @@ def _latex(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
 
 
 def _latex_table(table: TextTable) -> str:
-    """A column of numbers becomes two columns that meet at the decimal point: whole part and decimals."""
+    """Return a table that splits each column of numbers at the decimal point into two columns, to align the numbers."""
     columns = list(zip(*table.lines, strict=True)) or [()] * len(table.header)
     split = [place > 0 and any(map(_NUMBER.match, column)) for place, column in enumerate(columns)]
     names = [_latex_text(title(name)) for name in table.header]
@@ -156,7 +156,7 @@ _NUMBER = re.compile(r"([-+]?)([\d,]+)(\.\d+)?(.*)", re.DOTALL)
 
 
 def _latex_number(cell: str, bold: bool) -> str:
-    """A cell in two columns that meet at the decimal point; a word stands across both."""
+    """Return a cell split into two columns at the decimal point; a word spans both columns."""
     found = _NUMBER.fullmatch(cell)
     if found is None:
         return rf"\multicolumn{{2}}{{c}}{{{_latex_text(cell)}}}" if cell else " & "
@@ -183,7 +183,7 @@ def _latex_text(text: str) -> str:
 
 
 def _html(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
-    """A page of its own."""
+    """Return a complete HTML page."""
     parts = [
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>lrtasks</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -194,13 +194,13 @@ def _html(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
     for table in tables:
         rows = [("th", table.header), *(("td", line) for line in table.lines)]
         cells = ("".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) for tag, row in rows)
-        # a table that is wider than the window is scrolled, not the page
+        # if a table is wider than the window, the table scrolls, not the page
         parts.append("\n".join(['<div class="wide"><table>', *(f"<tr>{row}</tr>" for row in cells), "</table></div>"]))
     return _joined([*parts, *(f"<p>{html.escape(note)}</p>" for note in notes)], "\n")
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    """One line per row; nested values are JSON."""
+    """Return CSV with one line per row; nested values are written as JSON."""
     import pandas as pd
 
     def flat(value: Any) -> Any:
@@ -223,7 +223,7 @@ def _text(tables: Sequence[TextTable], notes: Sequence[str], width: int | None) 
 
 
 def _folded(table: TextTable, widths: Sequence[int], width: int | None) -> list[list[int]]:
-    """Column numbers of each part of a folded table; each part begins with column 0 and fits the width if possible."""
+    """Return the column numbers of each part of a folded table; parts begin with column 0 and fit if possible."""
     if width is None:
         return [list(range(len(widths)))]
     groups: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""All runs as one pandas data frame, from which tables, comparisons and charts are made."""
+"""All runs as one pandas data frame, the input of tables, comparisons and charts."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ COLUMNS = {
     "setup": "JSON of what compared runs share: task, version, data and the shared part of the budget",
     "variant": "JSON of the model, its hyper-parameters and its own part of the budget",
 }
-"""The columns of :func:`frame`. What a run lacks is NaN or ``None``."""
+"""The columns of :func:`frame`. Missing values are NaN or ``None``."""
 
 SPLITS = ("train", "val", "test")
 PACKAGE = Path(lrtasks.__file__).parent
 OUTCOME = ["setup", "variant", "seed", "status", "score", "val_score", "steps", "seconds", "seconds_per_step"]
-"""Records that agree in these columns are copies of one run."""
+"""Records with equal values in these columns are copies of one run."""
 
 
 def frame(*folders: str | Path) -> pd.DataFrame:
-    """All runs below ``folders``, one row per run, with :data:`COLUMNS` and one column per parameter and budget field.
+    """Return all runs below ``folders``, one row each: :data:`COLUMNS` and a column per parameter and budget field.
 
-    Copies of a record are one run. A file that cannot be read as a record is left out with a warning. A file that
-    :func:`write_frame` wrote (``.parquet``) stands for the folders that it was made from.
+    Copies of a record count as one run. A file that cannot be read as a record is left out with a warning. A file
+    written by :func:`write_frame` (``.parquet``) can replace the folders of its runs.
 
     Raises:
         UsageError: for a folder that is missing, or if there is no record.
@@ -86,7 +86,7 @@ def frame(*folders: str | Path) -> pd.DataFrame:
 
 
 def read_frame(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
-    """The frame of :func:`frame`, and a line for each file that cannot be read as a record."""
+    """Return the data frame as :func:`frame` does, and a line for each file that cannot be read as a record."""
     for file in folders:
         if file.suffix == ".csv":
             raise UsageError(f"cannot read {file}: a frame that is read again must be written as .parquet")
@@ -103,7 +103,7 @@ def read_frame(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
-    """Folders and records of all runs, each folder once, and a line for each file that cannot be read.
+    """Return folders and records of all runs, each folder once, and a line for each file that cannot be read.
 
     Raises:
         UsageError: for a folder that is missing, or if there is no record.
@@ -122,7 +122,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[tuple[Path, RunRecord]], li
 
 
 def published() -> Path:
-    """The published runs: the folder ``results`` of a checkout, or their frame, which an installed package brings.
+    """Return the path of the published runs: their frame in an installed package, or ``results`` in a checkout.
 
     Raises:
         UsageError: if there are none.
@@ -140,7 +140,7 @@ def write_frame(runs: pd.DataFrame, file: Path) -> None:
     In a column of lists, or of values of several types, each value is written as JSON.
 
     Raises:
-        UsageError: for another ending, or if the file cannot be written.
+        UsageError: for another file suffix, or if the file cannot be written.
     """
     columns, texts, buffer = {name: runs[name].tolist() for name in runs}, set[str](), io.BytesIO()
     for name, values in columns.items():
@@ -167,7 +167,7 @@ def write_frame(runs: pd.DataFrame, file: Path) -> None:
 
 
 def _read_written(file: Path) -> pd.DataFrame:
-    """The frame that :func:`write_frame` wrote."""
+    """Read a frame that :func:`write_frame` wrote."""
     import pyarrow.parquet as pq
 
     try:
@@ -189,14 +189,14 @@ def _read_written(file: Path) -> pd.DataFrame:
 
 
 def make_frame(runs: Sequence[tuple[Path | None, RunRecord]]) -> pd.DataFrame:
-    """The data frame of :func:`frame` from folders and records; a row's index is the place of its run in ``runs``."""
+    """Return the data frame of :func:`frame` from folders and records; the index is the run's position in ``runs``."""
     rows = [_row(folder, record) for folder, record in runs]
     chosen = [bool(record.selection.get("chosen", True)) for _, record in runs]
     plain = {
         (row["setup"], row["variant"]) for row, (_, record) in zip(rows, runs, strict=True) if not record.selection
     }
     for place, (folder, record) in enumerate(runs):
-        # a run that a selection tried and did not choose is a result only beside other seeds that ran without selection
+        # a run that a selection rejected is a result only if runs without a selection have the same settings
         if not chosen[place]:
             row = _row(folder, replace(record, selection={}))
             if (row["setup"], row["variant"]) in plain:
@@ -208,7 +208,7 @@ def make_frame(runs: Sequence[tuple[Path | None, RunRecord]]) -> pd.DataFrame:
 
 
 def _column(values: list[Any]) -> pd.Series:
-    """A column of numbers; of anything else exactly as it is, since pandas' type for text takes no damaged text."""
+    """Return a numeric or boolean column, or one of type ``object``: pandas' text type does not accept damaged text."""
     kinds = set(map(type, values))
     return pd.Series(values, dtype=None if kinds <= {int, float} or kinds == {bool} else object)
 

@@ -1,7 +1,7 @@
-"""A model's profile: what it can do, one line per capability group, beside the profiles of published models.
+"""A model's profile: its score in each capability group, compared with the profiles of published models.
 
-A group's score is the mean over its instances of the median scaled score over seeds; a score below the floor counts as
-0, and so does a run that diverged. Instances without a score are left out and counted.
+A group's score is the mean over its instances of the median scaled score over seeds. A score below the floor and a run
+that diverged count as 0. Instances without a score are left out; the tables show how many have a score.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BAR = 20
-"""Characters of a full bar."""
+"""Number of characters of a full bar."""
 ENOUGH_SHARED = 3
-"""The least number of shared instances at which a published model is compared with a profile."""
+"""Least number of shared instances for a distance between two profiles."""
 MAY_DIFFER = {"stop_at": None, "stop_solved": None}
-"""Fields of the shared budget that two profiles need not share: a run that stops early is solved."""
+"""Fields of the shared budget that may differ between two profiles: they only end a run early, at a good score."""
 
 
 class Cell(NamedTuple):
-    """One model on one instance.
+    """Result of one model on one instance.
 
     Attributes:
-        instance: the task as suites name it, with its preset.
+        instance: name of the task and its preset, as in a suite.
         scaled: median over seeds of the scaled score.
         solved: seeds with a scaled score of at least 0.95.
         seeds: seeds with a score.
         length: length at which the model was trained.
-        generalisation_length: median over seeds, 0 for a seed that has none; ``None`` if no further test is a length.
+        generalisation_length: median over seeds, where a seed without one counts as 0; ``None`` without further tests
+            at other lengths.
         selected: JSON of the selected settings and their values; empty without a selection.
         seconds: mean seconds of one training.
         budget: JSON of the shared budget.
@@ -71,17 +72,17 @@ class Cell(NamedTuple):
 
 @dataclass
 class Group:
-    """One model on the instances of a group.
+    """Results of one model on the instances of a group.
 
     Attributes:
-        name: the group.
-        cells: the instances that have a score.
-        of: how many instances the group has.
-        scaled: mean over the instances; ``None`` without any.
-        solved: solved seeds of all instances.
-        seeds: all seeds.
-        generalisation_times: median over the instances of the generalisation length in lengths of training.
-        seconds: of training, one seed of each instance; ``None`` if none was timed.
+        name: name of the group.
+        cells: results on the instances that have a score.
+        of: number of instances in the group.
+        scaled: mean of the scaled scores over the instances, each limited to 0..1; ``None`` if there are none.
+        solved: number of solved seeds, summed over the instances.
+        seeds: number of seeds, summed over the instances.
+        generalisation_times: generalisation length divided by the training length, median over the instances.
+        seconds: seconds of training one seed of each instance; ``None`` if no training was timed.
     """
 
     name: str
@@ -100,18 +101,18 @@ class Group:
 
     @property
     def short(self) -> str:
-        """The score, with the number of instances where some are missing."""
+        """The score as text, with the number of scored instances if some are missing."""
         missing = f" ({len(self.cells)})" if self.cells and len(self.cells) < self.of else ""
         return number(self.scaled, 2) + missing
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What one model can do.
+    """Results of one model in each capability group.
 
     Attributes:
-        label: the model as tables name it.
-        model: its name.
+        label: label of the model in tables.
+        model: name of the model.
         groups: the groups that have an instance, in order.
     """
 
@@ -125,16 +126,19 @@ class Profile:
         return {cell.instance: cell for group in self.groups for cell in group.cells}
 
     def shared(self, other: Profile) -> list[tuple[Cell, Cell]]:
-        """The cells of both on the instances that both have."""
+        """Return the pairs of cells on the instances that both profiles have."""
         return [(cell, other.cells[name]) for name, cell in self.cells.items() if name in other.cells]
 
     def distance(self, other: Profile) -> float | None:
-        """Root of the mean squared difference of scaled scores; ``None`` below :data:`ENOUGH_SHARED` instances."""
+        """Return the root mean square difference of scaled scores on shared instances, each score limited to 0..1.
+
+        The distance is ``None`` if fewer than :data:`ENOUGH_SHARED` instances are shared.
+        """
         apart = [one.limited - two.limited for one, two in self.shared(other)]
         return float(np.sqrt(np.mean(np.square(apart)))) if len(apart) >= ENOUGH_SHARED else None
 
     def content(self) -> dict[str, Any]:
-        """The profile as plain data, for JSON."""
+        """Return the profile as plain data, for JSON."""
         names = ("scaled", "solved", "seeds", "generalisation_times", "seconds")
         groups = {
             group.name: {
@@ -158,13 +162,14 @@ class Profile:
 def make_profile(
     runs: pd.DataFrame, tasks: Mapping[str, Task], label: str, budgets: Mapping[str, str] | None = None
 ) -> Profile:
-    """The profile of one model.
+    """Return the profile of one model.
 
     Args:
-        runs: rows of :func:`lrtasks.results.frame` of one model; those on other tasks are passed over.
+        runs: rows of :func:`lrtasks.results.frame` of one model; runs on other tasks are ignored.
         tasks: task of each instance.
-        label: the model as tables name it.
-        budgets: shared budget by instance (:attr:`Cell.budget`) that is preferred where there are several.
+        label: label of the model in tables.
+        budgets: preferred shared budget by instance (:attr:`Cell.budget`), where the runs have several. Without it,
+            the budget with the most runs is used.
     """
     rows = plain_rows(runs[runs["status"].isin(("done", "diverged"))])
     found: dict[str, list[Cell]] = {}
@@ -186,9 +191,9 @@ def make_profile(
 
 
 def published_profiles(own: Profile, runs: pd.DataFrame, tasks: Mapping[str, Task]) -> list[Profile]:
-    """The profiles of all models of ``runs`` that share an instance with ``own``, the nearest first.
+    """Return the profiles of all models of ``runs`` that share an instance with ``own``, the nearest first.
 
-    Of several budgets on an instance the one of ``own`` is taken.
+    If a model has runs of several budgets on an instance, those with the budget of ``own`` are used.
     """
     budgets = {name: cell.budget for name, cell in own.cells.items()}
     made = [make_profile(rows, tasks, label, budgets) for label, rows in by_column(runs).items()]
@@ -197,7 +202,7 @@ def published_profiles(own: Profile, runs: pd.DataFrame, tasks: Mapping[str, Tas
 
 
 def nearest(own: Profile, others: Sequence[Profile]) -> Profile | None:
-    """The nearest profile of another model, among those with at least half as many shared instances as any has."""
+    """Return the nearest profile of another model that shares at least half of the largest number of instances."""
     others = [other for other in others if other.model != own.model and own.distance(other) is not None]
     most = max((len(own.shared(other)) for other in others), default=0)
     enough = [other for other in others if 2 * len(own.shared(other)) >= most]
@@ -205,7 +210,7 @@ def nearest(own: Profile, others: Sequence[Profile]) -> Profile | None:
 
 
 def tables(own: Profile, others: Sequence[Profile]) -> list[TextTable]:
-    """One line per group, and one line per published model."""
+    """Return a table with one line per group, and a table with one line per published model."""
     lines = []
     for group in own.groups:
         full, times = round(BAR * (group.scaled or 0.0)), group.generalisation_times
@@ -226,7 +231,7 @@ def tables(own: Profile, others: Sequence[Profile]) -> list[TextTable]:
 
 
 def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
-    """What the figures mean, the nearest published model, and what does not compare."""
+    """Return the notes below the tables: meaning of the numbers, nearest published model, unequal conditions."""
     said = [
         "scaled score: 0 is the best trivial baseline, 1 is perfect; mean over instances of the median over seeds",
         f"solved: a scaled score of at least {TEST_SOLVED:g}; training: one seed of each instance",
@@ -254,10 +259,10 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
 
 @styled
 def draw_profile(profiles: Sequence[Profile]) -> Figure:
-    """One panel per profile with a bar per group from 0 to 1, in one colour that prints in grey too.
+    """Draw one panel per profile, with a bar from 0 to 1 per group, in one colour that is also legible in grey.
 
     Args:
-        profiles: at least one; a group that a profile lacks is "not run".
+        profiles: at least one profile; a group without a score is labelled "not run".
     """
     names = list(dict.fromkeys(group.name for profile in profiles for group in profile.groups))
     height = 0.9 + 0.28 * len(names)
@@ -282,7 +287,7 @@ def draw_profile(profiles: Sequence[Profile]) -> Figure:
 
 
 def _cell(name: str, task: Task, rows: Sequence[Row], budget: str) -> Cell | None:
-    """The cell of runs that differ in their seeds; ``None`` without a score."""
+    """Return the cell of runs that differ only in their seeds; ``None`` without a score."""
     column = f"scaled.{SCORED_ON.get(name)}"
     scored: dict[int, tuple[float, Row]] = {}
     for row in rows:
@@ -310,20 +315,20 @@ def _cell(name: str, task: Task, rows: Sequence[Row], budget: str) -> Cell | Non
 
 
 def _was_tested_further(run: Row) -> bool:
-    """Whether a run was scored on further tests, or diverged before them; records of old versions have none."""
+    """Return whether a run has scores on further tests or diverged; records of old versions have no further tests."""
     return run["status"] == "diverged" or any(name.startswith("scaled.") and run[name] is not None for name in run)
 
 
 def _lower_median(values: Sequence[float]) -> float:
-    """The median; with an even number of values, the lower of the two middle ones, so that it is a tested length."""
+    """Return the median; for an even number of values the lower of the two middle ones, which is a tested length."""
     return float(np.quantile(values, 0.5, method="lower"))
 
 
 def _budget_on(row: Row, task: Task) -> str | None:
-    """JSON of the shared budget of a run, if it is one on ``task``, with fresh samples."""
+    """Return a run's shared budget as JSON; ``None`` if the run is not on ``task`` or used a stored dataset."""
     setup = json.loads(row["setup"])
     budget = {name: setup.pop(name) for name in SHARED_BUDGET if name in setup}
-    # a record from before a parameter existed does not have it
+    # an old record lacks parameters that were added to the task later
     defaults = {entry["name"]: entry["default"] for entry in task.describe_parameters()}
     same = key(without_none({**defaults, **owned("task ", setup)})) == key(without_none(task.parameters()))
     return key(budget) if same and setup["version"] == task.version and "data" not in setup else None

@@ -1,4 +1,4 @@
-"""The papers' figures, and whether a run was made as the paper's was."""
+"""Scores that papers report, and the differences between a paper's setup and a run's."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lrtasks.record import RunRecord
 
 
 class Figure(NamedTuple):
-    """One figure of a paper, for one run.
+    """One reported score of a paper, for one run.
 
     Attributes:
-        value: the figure.
-        metric: which score it is.
+        value: the reported score.
+        metric: name of the score.
         source: paper and table.
-        where: how it was measured, as readable text ("length 4096, d_model 128, 691,200 training samples").
-        differs: in which of these the run differs ("length, d_model"); empty if the scores compare.
+        where: setup of the paper as readable text ("length 4096, d_model 128, 691,200 training samples").
+        differs: settings in which the run differs ("length, d_model"); empty if the two scores are comparable.
     """
 
     value: float
@@ -33,7 +33,7 @@ class Figure(NamedTuple):
 
 
 def reported_figure(record: RunRecord) -> Figure | None:
-    """The paper's figure for the record's task and model, at the nearest length that the paper has; else ``None``."""
+    """Return the paper's score for the record's task and model at the nearest reported length; else ``None``."""
     task, model = record.task["parameters"], record.model["parameters"]
     matching = [
         entry
@@ -50,7 +50,7 @@ def reported_figure(record: RunRecord) -> Figure | None:
         "d_model": (entry["d_model"], model.get("d_model")),
         "training samples": (entry["samples"], samples),
     }
-    # sizes are the same up to the rounding of epochs to steps
+    # sizes count as equal within 0.5 %, since epochs were rounded to steps
     differs = [
         name
         for name, (theirs, ours) in sizes.items()
@@ -66,7 +66,7 @@ def reported_figure(record: RunRecord) -> Figure | None:
 
 
 def _other_parameters(record: RunRecord, known: Collection[str]) -> list[str]:
-    """Task parameters, those in ``known`` apart, in which a run differs from the task's preset ``paper``."""
+    """Return the task parameters, except those in ``known``, in which a run differs from the preset ``paper``."""
     name = record.task["name"]
     if name not in registry.built_in():
         return []
@@ -84,7 +84,7 @@ def _agree(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
 
 
 def _octaves(reported: int | None, ours: Any) -> float:
-    """How far apart two lengths are; 0 where there is none, or what a record holds is not a length."""
+    """Return the distance of two lengths in octaves; 0 if the paper has no length or the record no valid one."""
     if reported is None or not isinstance(ours, int | float) or not ours > 0:
         return 0.0
     return abs(math.log2(reported) - math.log2(ours))
@@ -92,7 +92,7 @@ def _octaves(reported: int | None, ours: Any) -> float:
 
 @functools.cache
 def _figures() -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """The entries of ``reported.toml`` by model and task, each with the protocol of its source."""
+    """Return the entries of ``reported.toml`` by model and task, each merged with the protocol of its source."""
     content = tomllib.loads((resources.files("lrtasks.results") / "reported.toml").read_text(encoding="utf-8"))
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for figure in content["figures"]:

@@ -1,4 +1,4 @@
-"""What identifies a run, and the labels that say in what runs differ."""
+"""Settings that identify a run, and labels that show in which settings runs differ."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Settings = Mapping[str, Any]
 
 _NO_SETTINGS = ("parameters", "address", "count", "state_bytes")
 _DIGESTS = ("source",)
-"""Digest of a user's own model or task; a label shows it only if nothing else distinguishes two of them."""
+"""Digests of a user's own model or task; a label shows a digest only if no other setting distinguishes the runs."""
 _OTHERWISE = re.compile(r"none|null|true|false|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
-"""Texts that would be read as a value of another type."""
+"""Texts that the command line would parse as a value of another type."""
 
 
 def setup_of(record: RunRecord) -> Settings:
-    """What compared runs share: the task with its parameters, version and data, and the shared part of the budget."""
+    """Return the settings that compared runs share: task, its parameters, version and data, and the shared budget."""
     task = record.task
     parameters = {f"task {name}": value for name, value in task["parameters"].items()}
     shared = {name: record.budget.get(name) for name in SHARED_BUDGET}
@@ -30,9 +30,10 @@ def setup_of(record: RunRecord) -> Settings:
 
 
 def variant_of(record: RunRecord) -> Settings:
-    """The model with its hyper-parameters, its version or digest, and its part of the budget.
+    """Return the settings of the model: hyper-parameters, version or digest, and the model's own part of the budget.
 
-    The values of selected settings are left out, since they belong to the result; that they were selected is kept.
+    If settings were selected on validation, their values are left out, since they belong to the result; their names
+    are kept under ``selected``.
     """
     selected = record.selection.get("values", {})
     _, others = split_selected(record.model["parameters"], selected)
@@ -44,27 +45,27 @@ def variant_of(record: RunRecord) -> Settings:
         tuning["selected"] = " ".join(sorted(selected))
     identity = {name: value for name, value in record.model.items() if name not in _NO_SETTINGS}
     settings = without_none({**identity, **parameters, **tuning})
-    # the defaults of a user's own model are unknown: ``None`` differs from "not given"
+    # the defaults of a user's own model are unknown, so keep ``None``: it differs from "not given"
     return {**settings, **parameters} if _is_own(settings) else settings
 
 
 def _is_own(settings: Settings) -> bool:
-    """Whether these are the settings of a user's own model."""
+    """Return whether these are the settings of a user's own model or task."""
     return any(name in settings for name in _DIGESTS)
 
 
 def without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that have a value; a record that is older than a setting counts as a run without it."""
+    """Return the settings that are not ``None``, so that ``None`` equals a setting missing in an older record."""
     return {name: value for name, value in settings.items() if value is not None}
 
 
 def key(settings: Settings) -> str:
-    """A text that is the same for equal settings and for no others."""
+    """Return a text that is equal for equal settings only."""
     return json.dumps(settings, sort_keys=True)
 
 
 def distinguishing(settings: Sequence[Settings]) -> list[str]:
-    """Names of the settings that are not the same in all, sorted; digests only if nothing else tells them apart."""
+    """Return the sorted names of the settings that differ; digests only if the other names do not suffice."""
     names = sorted({name for entry in settings for name in entry})
     texts = {name: [json.dumps(entry[name]) if name in entry else "" for entry in settings] for name in names}
     found = [name for name in names if len(set(texts[name])) > 1]
@@ -74,7 +75,7 @@ def distinguishing(settings: Sequence[Settings]) -> list[str]:
 
 
 def label(entry: Settings, names: Iterable[str]) -> str:
-    """The name with some of the settings.
+    """Return the name of a model or task with the settings in ``names``.
 
     >>> label({"name": "longvq", "model window": None, "model quantise": True}, ["model window", "model quantise"])
     'longvq (window=none, quantise=true)'
@@ -85,13 +86,13 @@ def label(entry: Settings, names: Iterable[str]) -> str:
 
 
 def _missing(entry: Settings, name: str) -> str:
-    """How a label shows a setting that the record does not have: one that was added later has its default."""
+    """Return the label's text for a setting that the record lacks: the default of a setting that was added later."""
     if _is_own(entry):
         return "default"
     from lrtasks import generators, models
 
     registry = generators.registry if name.startswith("task ") else models.registry
-    if " " in name and entry["name"] not in registry.names():  # of a package that is not installed here
+    if " " in name and entry["name"] not in registry.names():  # its package is not installed here
         return as_given(None)
     declared = registry.get(entry["name"]) if " " in name else Budget
     defaults = {field.name: field.default for field in fields(declared) if field.metadata.get("later")}
@@ -99,9 +100,9 @@ def _missing(entry: Settings, name: str) -> str:
 
 
 def labels(settings: Sequence[Settings]) -> list[tuple[str, Any]]:
-    """For each model or task: its label (its name and the settings that differ under this name), and its sort key.
+    """Return label and sort key of each model or task; the label has the settings that differ under the same name.
 
-    Places compare as numbers do: a learning rate of 0.003 comes before 0.01, a length of 256 before 1024.
+    Sort keys compare numbers by value: a learning rate of 0.003 comes before 0.01, a length of 256 before 1024.
     """
     alike: dict[str, list[Settings]] = {}
     for entry in settings:
@@ -111,7 +112,7 @@ def labels(settings: Sequence[Settings]) -> list[tuple[str, Any]]:
 
 
 def place(entry: Settings, names: Iterable[str]) -> Any:
-    """Sort key: the name, then the values of ``names``: missing ones, numbers by their size, texts."""
+    """Return a sort key: the name, then the values of ``names`` (missing values, then numbers by value, then texts)."""
 
     def order(value: Any) -> tuple[int, float, str]:
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -122,7 +123,7 @@ def place(entry: Settings, names: Iterable[str]) -> Any:
 
 
 def owned(owner: str, settings: Settings) -> dict[str, Any]:
-    """The settings whose names begin with ``owner``, without it.
+    """Return the settings whose names begin with ``owner``, and remove ``owner`` from the names.
 
     >>> owned("task ", {"name": "shift", "task length": 256})
     {'length': 256}
@@ -131,12 +132,12 @@ def owned(owner: str, settings: Settings) -> dict[str, Any]:
 
 
 def bare(name: str) -> str:
-    """The name of a setting without its owner."""
+    """Return the name of a setting without its owner."""
     return name.split(" ")[-1]
 
 
 def as_given(value: Any) -> str:
-    """A value as a command takes it; a text that looks like another value in quotation marks."""
+    """Return a value as a command takes it; a text that looks like a number, boolean or ``none`` gets quotes."""
     if isinstance(value, str):
         return json.dumps(value) if _OTHERWISE.fullmatch(value.lower()) else value
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

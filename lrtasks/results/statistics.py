@@ -1,6 +1,6 @@
 """Intervals and tests over seeds, test samples and tasks.
 
-The tests import scipy.stats when first used, since that takes a second.
+The tests import scipy.stats when first used, since the import takes a second.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from scipy import special
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-"""Times that seeds are drawn again."""
+"""Number of bootstrap resamples."""
 
 
 def half_width(deviation: Any, count: Any) -> Any:
-    """Half the width of the 95 % interval of a mean by Student's t; NaN for a single value.
+    """Return half the width of the 95 % interval of a mean by Student's t; NaN for a single value.
 
     Args:
-        deviation: standard deviation of the values, or several in an array.
+        deviation: standard deviation of the values, or an array of several.
         count: number of values.
 
     >>> float(round(half_width(0.1, 3), 3))
@@ -32,16 +32,16 @@ def half_width(deviation: Any, count: Any) -> Any:
 def bootstrap(
     values: Sequence[float], errors: Sequence[float] | None = None, *, centre: Callable[..., np.ndarray] = np.median
 ) -> tuple[float, float] | None:
-    """The central 95 % of a statistic when seeds and test samples are drawn again; ``None`` if nothing can vary.
+    """Return the 95 % bootstrap interval of a statistic over seeds and test samples; ``None`` if nothing can vary.
 
-    Seeds are drawn with replacement. Test samples enter by the standard error of each seed's score: all seeds have the
-    same test stream, so one normal number moves them together, which makes the interval wide rather than narrow. Few
-    seeds give an interval that is too narrow: of three it reaches from the least to the greatest. The same values give
-    the same interval.
+    Seeds are drawn with replacement. Test samples enter by the standard error of each seed's score. All seeds have the
+    same test stream, so one normal random number shifts all scores of a resample together; the interval is then rather
+    too wide than too narrow. With few seeds the interval is too narrow: with three seeds it extends only from the
+    lowest value to the highest. The same values always give the same interval.
 
     Args:
         values: one value per seed.
-        errors: standard error of each over test samples, if it is known.
+        errors: standard error of each value over test samples, if known.
         centre: the statistic, a NumPy function that takes ``axis``.
 
     >>> bootstrap([0.2, 0.5, 0.9]), bootstrap([0.5])
@@ -59,14 +59,14 @@ def bootstrap(
 
 
 def paired_t(differences: Sequence[float]) -> float | None:
-    """Two-sided p-value of Student's paired test; ``None`` for fewer than two differences, or where all are equal."""
+    """Return the two-sided p-value of Student's paired test; ``None`` for fewer than two or all equal differences."""
     from scipy import stats
 
     return float(stats.ttest_1samp(differences, 0.0).pvalue) if len(set(differences)) > 1 else None
 
 
 def signed_rank(differences: Sequence[float]) -> float | None:
-    """Two-sided p-value of Wilcoxon's signed-rank test, zeros left out; ``None`` for fewer than two others."""
+    """Return the two-sided p-value of Wilcoxon's signed-rank test without zeros; ``None`` for fewer than two others."""
     from scipy import stats
 
     moved = [value for value in differences if value]
@@ -74,7 +74,7 @@ def signed_rank(differences: Sequence[float]) -> float | None:
 
 
 def sign_test(differences: Sequence[float]) -> float | None:
-    """Two-sided p-value of the sign test, zeros left out; ``None`` for fewer than two others."""
+    """Return the two-sided p-value of the sign test without zeros; ``None`` for fewer than two others."""
     from scipy import stats
 
     moved = [value for value in differences if value]
@@ -82,7 +82,7 @@ def sign_test(differences: Sequence[float]) -> float | None:
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction for several tests; a ``None`` stays and does not count as a test.
+    """Apply Holm's correction for several tests; a ``None`` stays ``None`` and does not count as a test.
 
     >>> holm([0.01, None, 0.5, 0.03])
     [0.03, None, 0.5, 0.06]

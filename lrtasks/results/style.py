@@ -1,4 +1,4 @@
-"""How results are drawn and named, the same in every figure and in LaTeX; ``style.toml`` has the spellings."""
+"""Style of figures, and names of models and metrics in figures and in LaTeX (from ``style.toml``)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _STYLE = tomllib.loads((resources.files("lrtasks.results") / "style.toml").read_
 TITLES: dict[str, str] = _STYLE["models"]
 METRICS: dict[str, str] = _STYLE["metrics"]
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
-"""Okabe and Ito's palette (jfly.uni-koeln.de/color), which colour-blind readers tell apart; without its yellow."""
+"""Palette of Okabe and Ito for colour-blind readers (jfly.uni-koeln.de/color), without its yellow."""
 MARKERS = "osD^vPX*<>hp"
-"""12 markers and 7 colours have no common factor, so 84 series differ before a combination comes again."""
+"""12 markers and 7 colours have no common factor, so 84 series differ before a combination repeats."""
 SETTINGS: Any = {"axes.prop_cycle": f"cycler('color', {COLOURS})", **_STYLE["matplotlib"]}
 FORMATS = (".pdf", ".png", ".svg")
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Decorator of a function that draws a figure: Matplotlib's settings are :data:`SETTINGS` while it does."""
+    """Decorate a function that draws a figure: it runs with Matplotlib's settings set to :data:`SETTINGS`."""
 
     @functools.wraps(draw)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -46,7 +46,10 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 def panels(
     count: int, most: int, width: float, height: float, margin: tuple[float, float] = (0, 0), **how: Any
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with ``count`` panels of this size in inches, at most so many in a row, row by row."""
+    """Return a figure and its ``count`` panels, row by row, at most ``most`` in a row.
+
+    ``width`` and ``height`` of a panel and ``margin`` of the figure are in inches.
+    """
     from matplotlib.figure import Figure
 
     columns = min(most, count)
@@ -59,7 +62,7 @@ def panels(
 
 
 def title(label: str) -> str:
-    """A model's label as papers spell it, its settings unchanged.
+    """Return a model's label with the name as papers spell it; the settings stay unchanged.
 
     >>> title("mamba2 (lr=0.003)"), title("MyLayer")
     ('Mamba-2 (lr=0.003)', 'MyLayer')
@@ -69,7 +72,7 @@ def title(label: str) -> str:
 
 
 def metric(name: str) -> str:
-    """A score's name for LaTeX and for a figure.
+    """Return a score's name for LaTeX and for a figure.
 
     >>> metric("r2"), metric("accuracy")
     ('$R^2$', 'accuracy')
@@ -78,7 +81,7 @@ def metric(name: str) -> str:
 
 
 def series(number: int) -> dict[str, Any]:
-    """Colour and marker of a series; figures with the same models in the same order show them alike.
+    """Return colour and marker of a series; equal numbers look alike in all figures.
 
     >>> series(0), series(8)
     ({'color': '#0072b2', 'marker': 'o'}, {'color': '#e69f00', 'marker': '<'})
@@ -87,10 +90,10 @@ def series(number: int) -> dict[str, Any]:
 
 
 def save(figure: Figure, path: Path, *, follow: bool = True) -> Path:
-    """Write a figure as PDF, PNG or SVG, by the end of the name; the same figure gives the same bytes.
+    """Write a figure as PDF, PNG or SVG, according to the file suffix; the same figure gives the same bytes.
 
     Raises:
-        UsageError: for another ending, or a file that cannot be written (:func:`lrtasks.files.write_output`).
+        UsageError: for another suffix, or a file that cannot be written (:func:`lrtasks.files.write_output`).
     """
     ending = path.suffix.lower()
     if ending not in FORMATS:
@@ -100,7 +103,7 @@ def save(figure: Figure, path: Path, *, follow: bool = True) -> Path:
 
 
 def encode(figure: Figure, ending: str) -> bytes:
-    """A figure as a file's content, of the ending ``.pdf``, ``.png`` or ``.svg``."""
+    """Return a figure as the content of a file with the suffix ``.pdf``, ``.png`` or ``.svg``."""
     import matplotlib as mpl
 
     buffer = io.BytesIO()

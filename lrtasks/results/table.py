@@ -1,7 +1,7 @@
-"""Tasks × models from a frame of runs, with floors, costs and the papers' figures beside the scores.
+"""Tables of tasks × models from a frame of runs, with scores, floors, costs and the papers' scores.
 
-Runs are aggregated only if they differ in nothing but the seed. Rows are labelled by what differs in task and budget,
-columns by what differs in the model's own settings.
+Runs are aggregated only if they differ in nothing but the seed. Labels of rows show the settings that differ in task
+and budget; labels of columns show those that differ in the model's own settings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = Mapping[str, Any]
-"""One row of a frame, of runs or of cells, ``None`` where there is no value."""
+"""One row of a frame of runs or of cells; missing values are ``None``."""
 
 CELL = ["row", "column"]
 COUNTS = ["parameter_count", "state_bytes"]
@@ -38,7 +38,7 @@ ENTRY = (
     *("paper", "paper_source", "paper_where", "paper_differs", "parameter_count", "state_bytes"),
     *("seconds_per_step", "devices"),
 )
-"""What is said of a cell in CSV and JSON."""
+"""Fields of a cell in CSV and JSON."""
 PAPER = ["paper", "paper_source", "paper_where", "paper_differs"]
 
 
@@ -46,20 +46,20 @@ REACHED: dict[str, tuple[float, Literal["lower", "higher"]]] = {
     "generalisation_length": (0, "lower"),
     "steps_to_solve": (math.inf, "higher"),
 }
-"""Columns that a run with a score may lack: the value that replaces a missing one in a median, and which of the two
-middle values counts if their number is even."""
+"""Columns that may be missing in a run with a score: the value that replaces a missing one in a median, and which of
+the two middle values the median takes for an even number of values."""
 
 
 def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFrame:
-    """The runs with their places in a table: columns ``row`` and ``column`` hold labels, categories in their order.
+    """Return the runs with two more columns, ``row`` and ``column``: ordered categories of the labels in a table.
 
     Args:
         runs: at least one row of :func:`lrtasks.results.frame`.
         unequal_budgets: allow runs on one task that differ in the shared part of their budgets
-            (:data:`lrtasks.budget.SHARED_BUDGET`), in rows of their own.
+            (:data:`lrtasks.budget.SHARED_BUDGET`); each budget gets its own row.
 
     Raises:
-        UsageError: if there are no runs, or budgets are unequal where they must not be.
+        UsageError: if there are no runs, or budgets are unequal and ``unequal_budgets`` is false.
     """
     import pandas as pd
 
@@ -72,14 +72,14 @@ def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFram
     places = {}
     for name, own, found in (("row", "setup", rows), ("column", "variant", _columns(runs))):
         order = sorted(dict(found.values()).items(), key=lambda entry: entry[1])
-        # pandas' type for text takes no damaged text
+        # pandas' text type does not accept damaged text
         texts = pd.Series([found[entry][0] for entry in runs[own]], dtype=object)
         places[name] = pd.Categorical(texts, pd.Index([text for text, _ in order], dtype=object), ordered=True)
     return runs.assign(**places).sort_values([*CELL, "seed"], kind="stable")
 
 
 def _columns(runs: pd.DataFrame) -> dict[str, tuple[str, Any]]:
-    """Label and order of each variant; variants that never meet in one row (a preset's own for one task) share them."""
+    """Return label and sort key of each variant; variants that share no row (preset values per task) may share both."""
     settings: dict[str, Settings] = {variant: json.loads(variant) for variant in dict.fromkeys(runs["variant"])}
     together: dict[tuple[str, str], list[Settings]] = {}
     for setup, variant in dict.fromkeys(zip(runs["setup"], runs["variant"], strict=True)):
@@ -95,22 +95,21 @@ def _columns(runs: pd.DataFrame) -> dict[str, tuple[str, Any]]:
 
 
 def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
-    """One row per cell of a table, in its order, from runs that :func:`arrange` has arranged.
+    """Return one row per table cell, in the table's order, from runs that :func:`arrange` has arranged.
 
-    Beside what the runs of a cell share (task, model, metric, floor, counts, the paper's figure) it has over the seeds:
+    A row has the values that the runs of a cell share (task, model, metric, floor, counts, the paper's score), and:
 
-    - ``score``, ``scaled_score``, ``batch_mean``, ``batch_std``: means; ``score_std``; ``score_low`` and ``score_high``
-      of the mean score's 95 % interval by Student's t;
-    - ``median`` of the score (with two humps a mean is the score of no seed) and ``median_low`` and ``median_high`` of
-      its interval by bootstrap over seeds and test samples; medians of ``generalisation_length``, ``steps_to_solve``
-      (none if half of the seeds or more have none) and further tests;
-    - ``centre`` and ``centre_low``: the shown value and the lower end of its interval: the mean, with its
-      ``half_width``, if it is asked for, or with a single seed, or without a scaled score; else the median;
-    - ``scored`` and ``solved``: how many have a score, and a solution (none without a scaled score);
-      ``different_seeds``: how many there are. ``seeds`` may have one twice, with two different outcomes;
-    - ``seconds_per_step`` and ``peak_memory_bytes``: means over runs on one device; over several,
-      there is no mean;
-    - ``devices``, ``outcomes``, ``statuses``, ``unscored`` (statuses of the runs that have no part in the score), and
+    - ``score``, ``scaled_score``, ``batch_mean``, ``batch_std``: means over seeds; ``score_std``: the standard
+      deviation over seeds; ``score_low`` and ``score_high``: the 95 % interval of the mean score by Student's t;
+    - ``median``: the median score (if seeds fall into two groups, no seed has a score near the mean); ``median_low``
+      and ``median_high``: its interval by bootstrap over seeds and test samples; further tests: medians;
+    - ``generalisation_length`` and ``steps_to_solve``: medians, missing if half of the seeds or more have none;
+    - ``centre`` and ``centre_low``: the shown score and the lower end of its interval. The shown score is the mean,
+      with its ``half_width``, if ``mean`` is set, for a single seed, or without a scaled score; else the median;
+    - ``scored`` and ``solved``: number of seeds with a score, and of solved seeds (missing without a scaled score);
+      ``different_seeds``: number of seeds. ``seeds`` may contain a seed twice, with two different outcomes;
+    - ``seconds_per_step`` and ``peak_memory_bytes``: means over runs, missing if the runs used several devices;
+    - ``devices``, ``outcomes``, ``statuses``, ``unscored`` (statuses of the runs without a score), and
       ``not_possible``: the further tests on which the model could not run.
     """
     tests = [name for name in runs if name.startswith("test.")]
@@ -120,13 +119,13 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     found = runs[[*numbers, *medians]].astype(float)
     for name, (never, _) in REACHED.items():
         found[name] = found[name].mask(found[name].isna() & found["scaled_score"].notna(), never)
-    # a seed that is there twice counts once, with the mean of both
+    # a seed with two runs counts once, with the mean of both
     by_seed = found.groupby([runs[name] for name in (*CELL, "seed")], observed=True).mean()
     seeds = by_seed.groupby(CELL, observed=True)
     shared = ["task", "task_version", "setup", "model", "variant", "preset", "metric", "selected", *COUNTS, *PAPER]
     shared += ["baseline", *(name for name in runs if name.startswith("budget."))]
     cells = own[shared].first()
-    # baselines are fitted on the training samples of each seed, so each seed has a floor of its own
+    # baselines are fitted on the training samples of each seed, so each seed has its own floor
     floors = runs["floor"].astype(float).groupby([runs["row"], runs["seed"]], observed=True).mean()
     floors = floors.groupby("row", observed=True).median()
     cells["floor"] = floors[cells.index.get_level_values("row")].to_numpy()
@@ -156,15 +155,15 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
 
 
 def _scores_and_errors(seeds: pd.DataFrame) -> tuple[list[float], list[float] | None]:
-    """The scores of a cell's seeds, and their standard errors if all are known."""
+    """Return the scores of a cell's seeds, and their standard errors if all are known, else ``None``."""
     scores, errors = (list(seeds[name].dropna()) for name in ("score", "score_error"))
     return scores, errors if len(errors) == len(scores) else None
 
 
 def shown(cell: Row) -> str:
-    """The score for a reader: of several seeds the median and how many solved the task, or the mean and interval.
+    """Return a cell's score as text: the median and the number of solved seeds, or the mean and its interval.
 
-    Runs that have no part in it are named, and settings that were selected.
+    Remarks in brackets name selected settings, runs without a score, and seeds with several runs.
     """
     if cell["score"] is None:
         return "/".join(sorted(set(cell["outcomes"])))
@@ -177,7 +176,7 @@ def shown(cell: Row) -> str:
 
 
 def unscored(cell: Row, without: str, between: str = " ") -> list[str]:
-    """How many runs of a cell have no part in its score, by their status; ``without`` names those that are done."""
+    """Return the number of runs without a score by status, as texts; ``without`` names finished runs without one."""
     found = Counter(without if status == "done" else status for status in cell["unscored"])
     return [f"{count}{between}{status}" for status, count in sorted(found.items())]
 
@@ -186,7 +185,7 @@ def unscored(cell: Row, without: str, between: str = " ") -> list[str]:
 class Table:
     """Runs as tasks × models; cells may be missing.
 
-    Cells of several seeds show the median and how many seeds solved the task, or with ``mean`` the mean ± its interval.
+    Cells of several seeds show the median and the number of solved seeds, or with ``mean`` the mean ± its interval.
 
     Attributes:
         runs: the runs (:func:`arrange`).
@@ -202,19 +201,19 @@ class Table:
         return plain_rows(aggregate(self.runs, mean=self.mean))
 
     def labels(self, axis: str) -> list[str]:
-        """The labels of the rows (``row``) or columns (``column``), in order."""
+        """Return the labels of the rows (``row``) or columns (``column``), in order."""
         return list(self.runs[axis].cat.categories)
 
     def along(self, axis: str) -> dict[str, list[Row]]:
-        """The cells of each row (``row``) or column (``column``), by label."""
+        """Return the cells of each row (``row``) or column (``column``), by label."""
         return {name: [cell for cell in self.cells if cell[axis] == name] for name in self.labels(axis)}
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat entry per cell, for CSV and JSON."""
+        """Return one flat entry per cell, for CSV and JSON."""
         return [_entry(cell) for cell in self.cells]
 
     def scores(self) -> TextTable:
-        """Task, metric, floor, then for each model our score and the paper's."""
+        """Return the table of scores: task, metric, floor, then each model's score and the paper's score."""
         papers = {cell["column"] for cell in self.cells if paper_beside(cell) is not None}
         header, joined, best = ["task", "metric", "floor"], set[int](), set[tuple[int, int]]()
         for name in self.labels("column"):
@@ -241,7 +240,7 @@ class Table:
         return TextTable(header, lines, frozenset(joined), frozenset(best))
 
     def costs(self) -> TextTable:
-        """For each model the range of its costs over the rows."""
+        """Return the table of costs: for each model the range over the rows."""
         lines = []
         for name, cells in self.along("column").items():
             runs = self.runs[self.runs["column"] == name]
@@ -251,9 +250,9 @@ class Table:
         return TextTable(["model", "parameters", "state bytes", "ms per step", "device"], lines)
 
     def by_length(self) -> TextTable | None:
-        """For each task and model the median score on the test and each further test; ``None`` without any.
+        """Return the median scores on the test and on each further test, one line per task and model.
 
-        The last column has the generalisation length.
+        The last column has the generalisation length. Without further tests the result is ``None``.
         """
         names = [name.removeprefix("test.") for name in self.runs if name.startswith("test.")]
         said = [{name: _on_test(cell, name) for name in names} for cell in self.cells]
@@ -268,7 +267,7 @@ class Table:
         return TextTable(header, lines) if lines else None
 
     def notes(self) -> list[str]:
-        """What a reader must know about the figures."""
+        """Return the notes below the tables, which explain the scores."""
         scored = [cell for cell in self.cells if cell["scored"]]
         counts = sorted({cell["scored"] for cell in scored})
         means, notes = self.mean or any(cell["solved"] is None for cell in scored), []
@@ -285,13 +284,13 @@ class Table:
         return [*notes, *versions_note(self.runs["version"]), *paper_notes(self.cells)]
 
     def tables(self, *, transpose: bool = False, by_length: bool = False) -> list[TextTable]:
-        """Scores, with the models as rows if asked for, costs, and if asked for the scores on further tests."""
+        """Return the table of scores (``transpose``: models as rows), costs, and with ``by_length`` further tests."""
         scores, further = self.scores(), self.by_length() if by_length else None
         return [scores.transposed() if transpose else scores, self.costs(), *([further] if further else [])]
 
 
 def _entry(cell: Row) -> dict[str, Any]:
-    """A cell as plain data."""
+    """Return a cell as plain data."""
     counts = {name: cell[name] if cell[name] is None else int(cell[name]) for name in (*COUNTS, "solved")}
     settings = {
         "task_parameters": owned("task ", json.loads(cell["setup"])),
@@ -304,20 +303,20 @@ def _entry(cell: Row) -> dict[str, Any]:
 
 
 def _on_test(cell: Row, name: str) -> str:
-    """The median score on a further test, for a reader."""
+    """Return the median score on a further test as text."""
     return "not possible" if name in cell["not_possible"] else number(cell[f"test.{name}"], 3)
 
 
 def paper_beside(cell: Row) -> float | None:
-    """The paper's figure, if the paper's run was made as these were."""
+    """Return the paper's score if the paper's setup equals that of the cell's runs, else ``None``."""
     found: float | None = None if cell["paper_differs"] else cell["paper"]
     return found
 
 
 def _best(cells: Sequence[Row], floor: float) -> set[str]:
-    """Columns of the cells that show the best score, and of those within its interval or shown equal.
+    """Return the columns of the best score and of all scores within its interval or equal to three decimals.
 
-    None if there is nothing to choose from, or nothing above the floor.
+    The result is empty if fewer than two cells have a score, or if the best score is not above the floor.
     """
     centres = {cell["column"]: (cell["centre"], cell["centre_low"]) for cell in cells if cell["scored"]}
     if len(centres) < 2 or max(centres.values())[0] <= floor:
@@ -328,13 +327,13 @@ def _best(cells: Sequence[Row], floor: float) -> set[str]:
 
 
 def length_of_test(name: str, trained: int) -> int | None:
-    """Length of a further test: ``512``, or ``4x`` the length of training; ``None`` if it is none of lengths."""
+    """Return the length of a further test: ``512``, or ``4x`` the training length; ``None`` for other tests."""
     number = name.removesuffix("x")
     return int(number) * (trained if name.endswith("x") else 1) if number.isdecimal() else None
 
 
 def test_order(name: str) -> tuple[bool, int, str]:
-    """Sort key of further tests: those at other lengths by their length, then the others by name.
+    """Return the sort key of a further test: tests at other lengths by length, then all other tests by name.
 
     >>> sorted(["sparse", "16x", "2x"], key=test_order)
     ['2x', '16x', 'sparse']
@@ -349,7 +348,7 @@ def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False, mean: bool 
 
 
 def plain_rows(frame: pd.DataFrame) -> list[Row]:
-    """The rows of a frame without the parameters of task and model, ``None`` where there is no value."""
+    """Return a frame's rows without the parameters of task and model; missing values are ``None``."""
     plain = frame[[name for name in frame if not name.startswith(("task.", "model."))]].astype(object)
     found: list[Row] = plain.where(plain.notna(), None).to_dict("records")
     return found
@@ -359,7 +358,7 @@ def require_equal_budgets(runs: pd.DataFrame) -> None:
     """Check that runs on one task with the same parameters had the same shared budget.
 
     Raises:
-        UsageError: if not; the message names two runs, the field and both values.
+        UsageError: if the budgets differ; the message names two runs, the field and both values.
     """
     first: dict[str, tuple[Row, Settings]] = {}
     for run in plain_rows(runs.drop_duplicates("setup")[["setup", "model", "seed"]]):
@@ -376,12 +375,12 @@ def require_equal_budgets(runs: pd.DataFrame) -> None:
 
 
 def run_name(run: Row) -> str:
-    """Model and seed, for a message."""
+    """Return model and seed of a run, for a message."""
     return f"{run['model']} seed {run['seed']}"
 
 
 def versions_note(versions: Iterable[str | None]) -> list[str]:
-    """A note on figures that several versions of lrtasks have made; none if it was one."""
+    """Return a note if several versions of lrtasks made the runs; an empty list for one version."""
     ordered = sorted(
         filter(None, set(versions)), key=lambda version: [int(part) for part in re.findall(r"\d+", version)]
     )
@@ -389,7 +388,7 @@ def versions_note(versions: Iterable[str | None]) -> list[str]:
 
 
 def paper_notes(cells: Collection[Row]) -> list[str]:
-    """Sources of the papers' figures that stand beside scores; and figures of other lengths, sizes or budgets."""
+    """Return notes with the sources of the papers' scores in the table, and with papers' scores of other setups."""
     beside: set[str] = set()
     elsewhere: dict[str, dict[str, dict[str, None]]] = {}
     for cell in cells:
@@ -407,6 +406,6 @@ def paper_notes(cells: Collection[Row]) -> list[str]:
 
 
 def _range(values: Iterable[float | None]) -> str:
-    """One value, or the least and the greatest."""
+    """Return the least and the greatest value as text, or one value if the two look equal."""
     found = [value for value in values if value is not None]
     return " – ".join(dict.fromkeys([number(min(found)), number(max(found))] if found else []))

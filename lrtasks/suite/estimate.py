@@ -1,4 +1,4 @@
-"""The plan of a suite (``--dry-run``): how many runs it would make, and about how long they would take."""
+"""The plan of a suite (``--dry-run``): the number of runs, and an estimate of their time."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from lrtasks.suite.expand import Suite
 from lrtasks.suite.run import look
 
 WARM_UP, TIMED = 2, 4
-"""Steps before the clock starts, and steps that are timed."""
+"""Number of steps before the clock starts, and number of timed steps."""
 PATIENCE = 60.0
-"""Seconds of timing after which no other model is timed."""
+"""Seconds after which no further model is timed."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a suite would do.
+    """The number of runs of a suite, and an estimate of their time.
 
     Attributes:
         runs: number of runs.
         finished: how many of them are finished already.
-        seconds: about how long the others take one after another; ``None`` if nothing is known.
-        recorded: pairs of a task and a model whose step was timed by an earlier run in the results folder.
-        timed: pairs that were timed now.
-        guessed: pairs that are expected to take the mean of the others.
-        start: seconds of processor time that this process took to start, as each run does.
-        device: where the runs are expected to go on.
+        seconds: estimated time of the other runs, one after another; ``None`` if nothing is known.
+        recorded: number of pairs of a task and a model whose step was timed by an earlier run in the results folder.
+        timed: number of pairs that were timed now.
+        guessed: number of pairs that are expected to take the mean of the others.
+        start: seconds of processor time that this process took to start; each run is expected to take the same.
+        device: device on which the runs are expected to run.
     """
 
     runs: int
@@ -53,7 +53,7 @@ class Plan:
     device: str
 
     def lines(self) -> list[str]:
-        """The plan for a reader."""
+        """Return the plan as lines of text."""
         said = [f"{self.runs} run{'s' * (self.runs != 1)}, {self.finished} finished earlier; nothing was run"]
         if self.seconds is None:
             return [*said, "no estimate of the time: no step could be timed"] if self.finished < self.runs else said
@@ -71,7 +71,7 @@ class Plan:
 
 
 def planned(suite: Suite, *, selected: bool) -> list[RunConfig]:
-    """The runs that a suite carries out: with a selection, one value alone for all seeds but the first."""
+    """Return the runs that a suite carries out. With a selection, later seeds run at one value only."""
     if not selected:
         return suite.runs
     first = min(run.seed for run in suite.runs)
@@ -86,8 +86,8 @@ def planned(suite: Suite, *, selected: bool) -> list[RunConfig]:
 def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", patience: float = PATIENCE) -> Plan:
     """Count the runs that are left, and estimate their time.
 
-    A step takes what it took in an earlier run of the same task, model, batch size and device below ``out``. Otherwise
-    a few steps are timed here, until ``patience`` seconds are over.
+    The time of a step comes from earlier runs below ``out`` with the same task, model, batch size, precision and
+    device. If there are none, a few steps are timed here. After ``patience`` seconds, no further model is timed.
     """
     start, began = time.process_time(), time.monotonic()
     name = device_name(make_fabric(device, "32").device)
@@ -121,7 +121,7 @@ def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", pat
 
 
 def seconds_per_step(run: RunConfig, device: str) -> float | None:
-    """Time of a training step, measured over a few; ``None`` if the model cannot be trained here."""
+    """Return the time of a training step, measured over a few steps; ``None`` if the model cannot be trained here."""
     fabric = make_fabric(device, run.budget.precision)
     budget = replace(run.budget, steps=WARM_UP + TIMED, eval_every=WARM_UP, warmup_steps=0, val_batches=1)
     short = replace(run, budget=budget)
@@ -145,7 +145,7 @@ def seconds_per_step(run: RunConfig, device: str) -> float | None:
 
 
 def _steps(run: RunConfig) -> float:
-    """The number of training steps plus the number of evaluated batches."""
+    """Return the number of training steps plus the number of evaluated batches."""
     budget, further = run.budget, 0
     with suppress(UsageError):
         further = len(further_tests(run)) * max(1, budget.test_batches // SHARE)
@@ -154,7 +154,7 @@ def _steps(run: RunConfig) -> float:
 
 
 def _key(record: RunRecord) -> str:
-    """What decides the time of a step."""
+    """Return a text that is equal for records with the same task, model, batch size and precision."""
     model = [record.model.get(name) for name in ("name", "parameters", "version", "source")]
     budget = [record.budget.get(name) for name in ("batch_size", "precision")]
     return json.dumps([record.task["name"], record.task["parameters"], model, budget], sort_keys=True)

@@ -1,6 +1,6 @@
-"""Expand a suite into run configs; reject impossible, duplicate or unequal-budget ones.
+"""Expand a suite into run configs; reject impossible runs, duplicate runs and unequal budgets.
 
-A suite is data, in Python, on the command line or in a TOML file:
+A suite can be defined in Python, on the command line or in a TOML file:
 
     models = ["dlr", "attention"]      # or "all", the default
     tasks = ["shift", "reverse"]       # or "all", the default
@@ -10,12 +10,12 @@ A suite is data, in Python, on the command line or in a TOML file:
     time_limit = 3600                  # seconds
     unequal_budgets = false            # true: runs on one task may differ in steps, batch size, ...
 
-    [[runs]]                           # single runs, beside those combinations or instead of them
+    [[runs]]                           # single runs, in addition to the combinations or instead of them
     model = "dlr"
     task = "shift"
     seed = 7
-    preset = "small"                   # by default the suite's
-    settings = { kernel = "prod" }     # beside the suite's
+    preset = "small"                   # default: the preset of the suite
+    settings = { kernel = "prod" }     # in addition to the settings of the suite
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX_RUNS = 1_000_000
 
 @dataclass(frozen=True)
 class Combinations(Config):
-    """The part of a suite that holds for all of it."""
+    """The keys of a suite file other than ``settings`` and ``runs``."""
 
     name: ClassVar[str] = "suite"
 
@@ -73,7 +73,7 @@ class SingleRun(Config):
 
 @dataclass(frozen=True)
 class Suite:
-    """Runs, and how they are carried out.
+    """The runs of a suite, and how to carry them out.
 
     Attributes:
         runs: the runs.
@@ -107,7 +107,7 @@ def expand(
         preset: preset of every run.
         seeds: seeds of every combination.
         grid: settings that vary, one mapping per point (a sweep over lengths: ``{"length": 1024}``, ...).
-        settings: settings of every run; ``LABEL.NAME`` is one of that model's runs alone.
+        settings: settings of every run; ``LABEL.NAME`` applies only to the model with this label.
     """
     suite, seeds, chosen_models = Suite(), list(seeds), list(chosen_models)
     seen: set[str] = set()
@@ -129,7 +129,7 @@ def expand(
 
 
 def of_one_model(setting: str, chosen_models: Iterable[str]) -> str | None:
-    """The model that ``LABEL.NAME`` belongs to; ``None`` for a setting of every run."""
+    """Return the model that a setting ``LABEL.NAME`` belongs to; ``None`` for a setting of every run."""
     prefix, dot, _ = setting.replace("-", "_").partition(".")
     found = (model for model in chosen_models if dot and model_label(model).replace("-", "_") == prefix)
     return next(found, None)
@@ -139,11 +139,11 @@ def read_suite(file: str | Path, settings: Mapping[str, Any] | None = None) -> S
     """Read a suite from a TOML file.
 
     Args:
-        file: the file, as the module's docstring shows it.
-        settings: settings of every run; they win over the file's.
+        file: the file, in the format that the module's docstring shows.
+        settings: settings of every run; they override the settings in the file.
 
     Raises:
-        UsageError: if it cannot be read, has an unknown key or a value of a wrong type, or lists an impossible run.
+        UsageError: if the file cannot be read, or has an unknown key, a value of a wrong type or an impossible run.
     """
     file = Path(file)
     try:
@@ -161,14 +161,14 @@ def read_suite(file: str | Path, settings: Mapping[str, Any] | None = None) -> S
 
 
 def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, options: Iterable[str] = ()) -> Suite:
-    """The suite with this content; see :func:`read_suite`.
+    """Make a suite from the content of a suite file; see :func:`read_suite`.
 
-    Settings that are texts with commas vary: each of their values makes a point of the grid.
+    A setting whose text has commas varies: each of its values makes a point of the grid.
 
     Args:
         content: keys of a suite file and their values.
-        settings: settings of every run; they win over those of ``content``.
-        options: other names that the user could have meant by an unknown setting.
+        settings: settings of every run; they override the settings in ``content``.
+        options: other names that the user could have meant by an unknown setting, for a hint.
 
     Raises:
         UsageError: for a value of a wrong type, an unknown model, task, preset or setting, or an impossible single run.
@@ -206,7 +206,7 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
 
 
 def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """Settings that vary, with their values, and the others.
+    """Split settings into those that vary, with lists of their values, and the others.
 
     >>> split_grid({"length": "64,128", "steps": 20})
     ({'length': [64, 128]}, {'steps': 20})
@@ -225,7 +225,7 @@ def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[
 
 
 def _require_used(suite: Suite, grid: Mapping[str, Sequence[Any]]) -> None:
-    """Raise :class:`UsageError` for a text in the grid that no task and no model takes."""
+    """Raise :class:`UsageError` if every run refused a text in the grid, with the reason of a skipped run."""
     taken = [{split_setting(name)[1]: value for name, value in run.settings.items()} for run in suite.runs]
     for name, values in grid.items():
         for value in (value for value in values if isinstance(value, str)):
@@ -239,7 +239,7 @@ def require_comparable(runs: Sequence[RunConfig], may_differ: Collection[str] = 
 
     Raises:
         UsageError: if two runs are the same, or if runs on one task with the same parameters differ in a shared field
-            that is not in ``may_differ``; it names two runs, the field and both values.
+            that is not in ``may_differ``; the message names two runs, the field and both values.
     """
     numbers: dict[str, int] = {}
     first: dict[str, RunConfig] = {}
@@ -261,7 +261,7 @@ def require_comparable(runs: Sequence[RunConfig], may_differ: Collection[str] = 
 
 
 def _single(content: dict[str, Any], preset: str, shared: Mapping[str, Any], given: Mapping[str, Any]) -> RunConfig:
-    """A single run; unlike a combination it must be possible."""
+    """Return a single run. Raise :class:`UsageError` if it is impossible (a combination would be skipped)."""
     settings = override(override(shared, _take_settings(content)), given)
     single = SingleRun.make(**content)
     for key in ("model", "task"):
@@ -274,14 +274,14 @@ def _single(content: dict[str, Any], preset: str, shared: Mapping[str, Any], giv
 
 
 def _require_possible(run: RunConfig) -> None:
-    """Raise :class:`UsageError` if names, values and shapes show that a run is impossible; nothing is computed."""
+    """Raise :class:`UsageError` if names, values or shapes make a run impossible. Nothing is computed."""
     try:
         with torch.device("meta"), torch.random.fork_rng([]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run.model.build(run.task.input, run.task.target, run.task.causal)
     except UsageError:
         raise
-    except Exception:  # the run itself reports whatever else goes wrong
+    except Exception:  # the run itself reports all other errors
         return
 
 
@@ -294,7 +294,7 @@ def _require_known(
     *,
     own_names: bool,
 ) -> None:
-    """Check that each setting belongs to a chosen task or model or to the budget; else every run would be skipped."""
+    """Check that each setting belongs to a chosen task or model or to the budget. Else every run would be skipped."""
     broken = {**generators.registry.problems(), **models.registry.problems()}
     tasks = [generators.registry.get(split_preset(name)[0]) for name in chosen_tasks if name not in broken]
     of_models = {name: model_parameter_names(name) for name in chosen_models if name not in broken}
@@ -322,7 +322,7 @@ def _require_known(
 
 
 def _take_settings(content: dict[str, Any]) -> dict[str, Any]:
-    """Take the settings out of ``content``; TOML reads ``model.kernel`` without quotes as a table ``model``."""
+    """Remove the settings from ``content``; return them flat, as TOML reads ``model.kernel`` as a table ``model``."""
     settings = content.pop("settings", {})
     if not isinstance(settings, dict):
         raise UsageError(f"settings must be a table such as {{ steps = 500 }}, found {settings!r}")

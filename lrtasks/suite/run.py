@@ -1,6 +1,6 @@
 """Carry out many runs, each in a process of its own.
 
-With its own process, a crash, a hang or a leak of one run does not affect the others, and a run can be stopped at
+Because of this, a crash, a hang or a memory leak of one run does not affect the others, and a run can be stopped at
 its time limit. Finished runs are never repeated. The next call tries a failed run again, from its last checkpoint.
 """
 
@@ -25,22 +25,23 @@ from lrtasks.suite.backends.local import Local
 from lrtasks.suite.expand import require_comparable
 
 WAITING, RUNNING, REFUSED = "waiting", "running", "refused"
-"""Statuses that a run has in a suite beside those of its record: ``done``, ``diverged`` and ``failed``.
+"""Statuses of a run in a suite, in addition to the statuses of its record: ``done``, ``diverged`` and ``failed``.
 
-A refused run is impossible here, or another process works on it; nothing about it is written.
+A run is refused if it is impossible here, if another process works on it, or if its record is unreadable. No record is
+written for a refused run.
 """
 
 
 class SuiteProgress:
-    """What a display needs to know of a suite.
+    """The state of a running suite, for a display.
 
     Attributes:
         runs: the runs.
         folders: their folders.
         statuses: ``waiting``, ``running``, ``done``, ``diverged``, ``failed`` or ``refused``.
         records: records of the runs that have ended.
-        began: when a run began, on :func:`time.monotonic`'s clock, while it goes on.
-        seconds: how long a run took that has ended, now or in an earlier call.
+        began: start time of each running run, on the clock of :func:`time.monotonic`; ``None`` for the other runs.
+        seconds: duration of each run that has ended, now or in an earlier call; ``None`` if unknown.
     """
 
     def __init__(self, runs: Sequence[RunConfig], out: Path) -> None:
@@ -57,28 +58,28 @@ class SuiteProgress:
         self.began[number] = time.monotonic()
 
     def end(self, number: int, status: str, record: RunRecord) -> None:
-        """Note how a run ended; the cost of a run that ended in an earlier call is taken from its record."""
+        """Note how a run ended. The duration of a run that ended in an earlier call is taken from its record."""
         began = self.began[number]
         taken = record.cost.get("seconds_with_evaluation") if began is None else time.monotonic() - began
         self.statuses[number], self.records[number] = status, record
         self.began[number], self.seconds[number] = None, taken
 
     def counts(self) -> dict[str, int]:
-        """Number of runs by status, without zeros."""
+        """Return the number of runs by status, without zeros."""
         order = ("done", "diverged", "failed", REFUSED, RUNNING, WAITING)
         found = {status: self.statuses.count(status) for status in order}
         return {status: count for status, count in found.items() if count}
 
     def elapsed(self, number: int) -> float:
-        """Seconds since a run began; 0 if it does not go on."""
+        """Return the seconds since a run began; 0 if it is not running."""
         began = self.began[number]
         return 0.0 if began is None else time.monotonic() - began
 
     def seconds_left(self) -> float | None:
-        """Estimated seconds until the last run ends; ``None`` while nothing is known.
+        """Return the estimated seconds until the last run ends; ``None`` while nothing is known.
 
         A run is expected to take as long as the mean of its model's ended runs, or of all ended runs if its model has
-        none; the number of runs at a time is expected to stay what it is.
+        none. The number of runs at a time is expected to stay the same.
         """
         by_model: dict[str, list[float]] = {}
         for run, status, seconds in zip(self.runs, self.statuses, self.seconds, strict=True):
@@ -112,22 +113,22 @@ def run_suite(
 ) -> list[RunRecord]:
     """Carry out runs; return their records in order.
 
-    A refused run (impossible here, locked by another process, or with an unreadable record) has a record with status
-    ``failed`` and the reason, which is not written.
+    A refused run (impossible here, locked by another process, or with an unreadable record) gets a record with status
+    ``failed`` and the reason. This record is returned, but not written.
 
     Args:
         runs: the runs; each model needs a name or an address, since each run is a command.
         out: results folder.
-        backend: where they run; by default on this machine, one at a time.
+        backend: where the runs are carried out; by default on this machine, one at a time.
         time_limit: seconds after which a run is stopped and recorded as failed; its checkpoint stays.
         device: device of every run.
         may_differ: fields of :data:`lrtasks.budget.SHARED_BUDGET` that runs on one task need not share.
-        trackers: trackers that every run writes; finished runs that lack them get them from their records.
+        trackers: trackers that every run writes; for finished runs without them, they are written from the records.
         on_change: called after every change of status.
 
     Raises:
         UsageError: for equal runs, unequal budgets, models without an address, and a results folder that cannot be
-            made or written to; nothing has been run then.
+            made or written to. In these cases, nothing has been run.
     """
     if time_limit is not None and not 0 < time_limit < math.inf:
         raise UsageError(f"time_limit must be above 0 seconds and finite, found {time_limit:g}")
@@ -174,7 +175,7 @@ def run_suite(
 
 
 def look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:
-    """Status and record of a run that needs no work, or on which none can be done; ``None`` if it is to run."""
+    """Return status and record of a run that is finished or refused; the record is ``None`` if the run is to start."""
     try:
         record = finished_record(folder, run.digest)
     except UsageError as error:
@@ -183,7 +184,7 @@ def look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:
 
 
 def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str, RunRecord]:
-    """Status and record of a run whose process has ended; whatever happened to the process, there is a record."""
+    """Return status and record of a run whose process has ended. A record is returned however the process ended."""
     reason = failure.reason if failure else "ended without a record"
     if failure and failure.refused and not (folder / FILE).exists():
         return REFUSED, run.record("failed", [reason])
@@ -199,7 +200,7 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
 
 
 def _record_failure(run: RunConfig, folder: Path, reason: str) -> RunRecord:
-    """Write that a run failed, beside what it recorded before."""
+    """Write a record with status ``failed`` and the reason; keep what the run recorded before."""
     if (folder / FILE).exists():
         record = read_record(folder)
         record.status = "failed"

@@ -1,8 +1,9 @@
-"""Choose settings such as the learning rate on validation, then run the other seeds at the chosen values.
+"""Choose settings such as the learning rate by validation score, then run the other seeds at the chosen values.
 
-Seed 0 runs at every value. The best run on validation is chosen; a run that was solved earlier wins a tie. The other
-seeds then run at its values alone. The test stream has no part in the choice. All runs stay in the results folder;
-their records say which values were tried (``selection``), and tables show the chosen ones.
+Seed 0 runs at every value. The run with the best validation score is chosen; at equal scores, the run that solved the
+task in fewer steps. The other seeds then run only at the chosen values. The test stream has no influence on the choice.
+All runs stay in the results folder. Their records name the values that were tried (``selection``), and tables show the
+chosen runs.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ BY = ("val",)
 """Streams on which settings can be chosen."""
 
 Runner = Callable[[Sequence[RunConfig]], list[RunRecord]]
-"""Carries out runs and gives their records in order."""
+"""A function that carries out runs and returns their records in order."""
 
 
 def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
-    """The settings that are selected: those that vary, but for parameters of tasks, which make a grid.
+    """Return the settings to select: all settings that vary, except parameters of tasks, which make a grid.
 
     Raises:
-        UsageError: for an unknown stream, if no model or budget setting has several values, or if one is shared by
-            compared models.
+        UsageError: for an unknown stream, if no model or budget setting has several values, or if one must be equal
+            for all compared models.
     """
     if by not in BY:
         raise unknown("stream to select on", by, BY)
@@ -49,7 +50,7 @@ def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
 
 
 def of_task(setting: str, suite: Suite) -> bool:
-    """Whether a setting is a parameter of a task."""
+    """Return whether a setting is a parameter of a task."""
     owner, bare = split_setting(setting)
     return owner == "task" or (owner is None and any(bare in run.task.parameter_names() for run in suite.runs))
 
@@ -66,8 +67,8 @@ def run_selected(
         out: results folder.
 
     Returns:
-        The chosen runs of all seeds; their records; and, by title, the records of runs
-        that failed at other values (then the choice is not final).
+        The chosen runs of all seeds; their records; and, by title, the records of runs that failed at other values. If
+        any failed, the choice is not final.
     """
     bare = [_bare(name, suite) for name in names]
     groups: dict[str, list[RunConfig]] = {}
@@ -100,13 +101,13 @@ def run_selected(
 
 
 def _bare(name: str, suite: Suite) -> str:
-    """The name of a setting in records: without its owner, or the label of the one model that it belongs to."""
+    """Return the name of a setting in records: without its owner or the label of the model that it belongs to."""
     label = of_one_model(name, {run.model.address or run.model.name for run in suite.runs})
     return (name.partition(".")[2] if label else split_setting(name)[1]).replace("-", "_")
 
 
 def _group(run: RunConfig, bare: Sequence[str]) -> str:
-    """What runs share that differ in seed and selected settings alone."""
+    """Return a text that is equal for runs that differ only in seed and selected settings."""
     identity = run.identity()
     without = {name: value for name, value in identity["budget"].items() if name not in bare}
     _, parameters = split_selected(identity["model"]["parameters"], bare)
@@ -119,14 +120,14 @@ def _values(run: RunConfig, bare: Sequence[str]) -> dict[str, Any]:
 
 
 def _rank(record: RunRecord) -> tuple[float, float]:
-    """Sort key of a run for the choice: validation score, then the earlier solution."""
+    """Return the sort key of a run for the choice: validation score, then fewer steps to solve the task."""
     score = record.headline("val") if record.status == "done" else None
     solved = record.steps_to_solve
     return (-math.inf if score is None else round(score, 4), -math.inf if solved is None else -solved)
 
 
 def _note(record: RunRecord, run: RunConfig, out: Path, values: dict[str, Any], *, chosen: bool) -> None:
-    """Note in a run's record what was tried, and whether this run was chosen."""
+    """Note in a run's record which values were tried, and whether this run was chosen."""
     record.selection = {"by": BY[0], "values": values, "chosen": chosen}
     folder = run.folder(out.absolute())
     with suppress(UsageError, FileNotFoundError), held(folder / LOCK, str(folder)):
@@ -138,7 +139,7 @@ def _note(record: RunRecord, run: RunConfig, out: Path, values: dict[str, Any], 
 def _unchoose_others(
     best: Sequence[RunConfig], records: Mapping[str, RunRecord], out: Path, chosen: Collection[str]
 ) -> None:
-    """Note in runs that an earlier selection chose, from other values, that others are chosen now.
+    """Mark runs as not chosen if an earlier selection, among other values, chose them and this one did not.
 
     Args:
         best: runs of the first seed that are chosen now.
@@ -157,5 +158,5 @@ def _unchoose_others(
 
 
 def _cell(record: RunRecord) -> tuple[str, str]:
-    """The cell of a table that a run belongs to, whatever its seed and the values that were selected."""
+    """Return the table cell of a run, which depends neither on its seed nor on the selected values."""
     return key(setup_of(record)), key(variant_of(record))

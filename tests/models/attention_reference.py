@@ -1,4 +1,4 @@
-"""Plain attention by its definition, and comparison of attention modules with the reference arrays."""
+"""Plain attention by its definition, and a comparison of attention modules with the reference arrays."""
 
 from __future__ import annotations
 

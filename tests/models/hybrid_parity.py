@@ -1,4 +1,4 @@
-"""Comparison of SeqBoat and MEGA parts with reference arrays, which keep time first and name raw parameters."""
+"""Comparison of SeqBoat and MEGA parts with reference arrays (first axis: time; names of raw parameters)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention: parity with the reference's arrays, the plain definition, rotary positions, padding, bad input."""
+"""Attention: parity with the reference arrays, the plain definition, rotary positions, padding, invalid input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long convolutions against direct sums: both directions, every kernel length, gradients, mixed precision."""
+"""Long convolutions compared with direct sums: both directions, every kernel length, gradients, mixed precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DLR: parity with the reference's arrays, initial statistics, exact frequencies, streaming, bad input."""
+"""DLR: parity with the reference arrays, initial statistics, exact frequencies, streaming, invalid input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DSS-EXP: parity with the reference's arrays, start, streaming, bad input."""
+"""DSS-EXP: parity with the reference arrays, initialisation, streaming, invalid input."""
 
 from __future__ import annotations
 

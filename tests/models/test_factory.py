@@ -1,4 +1,4 @@
-"""Every way to name a model."""
+"""All ways to specify a model."""
 
 from __future__ import annotations
 

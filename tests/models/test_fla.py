@@ -1,4 +1,4 @@
-"""The kernels of flash-linear-attention: what they are given, when they are not used, and on a GPU their results."""
+"""The kernels of flash-linear-attention: their inputs, when they are not used and, on a GPU, their results."""
 
 from __future__ import annotations
 

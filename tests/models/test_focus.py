@@ -1,4 +1,4 @@
-"""Focus and Focus-H: what each output may see, streaming, bad input."""
+"""Focus and Focus-H: which inputs each output may depend on, streaming, invalid input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Focus: the global convolution and a layer give the outputs and gradients of the reference arrays."""
+"""Focus: outputs and gradients of the global convolution and of a layer equal the reference arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Focus and Focus-H: convolution, hypernetwork, filters at start, memory, and what a record shows of them."""
+"""Focus and Focus-H: convolution, hypernetwork, initial filters, memory, and diagnostics in the record."""
 
 from __future__ import annotations
 

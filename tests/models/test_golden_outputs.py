@@ -1,4 +1,4 @@
-"""Golden outputs: a model that gives other numbers from the same parameters and seed must raise its ``version``.
+"""Golden outputs: a model whose outputs change for the same parameters and seed must raise its ``version``.
 
     python tests/models/test_golden_outputs.py
 

@@ -1,4 +1,4 @@
-"""Stacks of different mixers: the arrays, what they are made of, settings by prefix, bad input."""
+"""Stacks of different mixers: reference arrays, composition, settings by prefix, invalid input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hyena: the plain form of operator and filter, padding, weight decay, bad input."""
+"""Hyena: the plain form of operator and filter, padding, weight decay, invalid input."""
 
 from __future__ import annotations
 

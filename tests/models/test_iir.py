@@ -1,4 +1,4 @@
-"""Filters per bin: reference arrays, scipy's lfilter, gradients, causality, and what the circular form does wrong."""
+"""Filters per bin: reference arrays, scipy's lfilter, gradients, causality, and the circular form's lack of it."""
 
 from __future__ import annotations
 

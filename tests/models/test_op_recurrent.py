@@ -1,4 +1,4 @@
-"""The recurrent ops: against reference arrays, against their plain loops, with padding, state and autocast."""
+"""The recurrent ops, compared with reference arrays and with their plain loops; padding, state and autocast."""
 
 from __future__ import annotations
 

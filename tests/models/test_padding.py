@@ -1,4 +1,4 @@
-"""What an output must not see: the future and padding, however large the inputs are, and NaN in the padding."""
+"""Inputs on which outputs must not depend: the future and padding, even with large inputs or NaN in the padding."""
 
 from __future__ import annotations
 

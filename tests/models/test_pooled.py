@@ -1,4 +1,4 @@
-"""Targets that belong to the whole sequence: where they are read, with one value or several."""
+"""Targets of the whole sequence: where the output is read, with one value or several values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quantiser: parity with the array, statistics in one process and in several, dead codes, figures."""
+"""The quantiser: parity with the reference array, statistics in one or several processes, dead codes, figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recurrent layers: against the arrays of their public code, and their start against the code's own."""
+"""The recurrent layers: outputs and initialisation compared with arrays from their public code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recurrent models as a whole: what they refuse, padding, weight decay, sizes of state."""
+"""The recurrent models as a whole: rejected settings, padding, weight decay, state sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every registered model must keep; a new model inherits these tests by being registered."""
+"""Requirements on every registered model. Registering a new model adds it to these tests."""
 
 from __future__ import annotations
 

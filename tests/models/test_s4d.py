@@ -1,4 +1,4 @@
-"""S4D against a plain float64 form: kernel, gradients, both starts, streaming, bad input."""
+"""S4D compared with a plain float64 form: kernel, gradients, both initialisations, streaming, invalid input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SeqBoat: outputs and gradients of layers and of a model are those of the reference's arrays."""
+"""SeqBoat: outputs and gradients of layers and of a model equal the reference arrays."""
 
 from __future__ import annotations
 

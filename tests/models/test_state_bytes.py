@@ -1,4 +1,4 @@
-"""Bytes of the streaming state at the end of the input: declared growth against stepping through all positions."""
+"""Bytes of the streaming state at the end of the input: declared growth against steps through all positions."""
 
 from __future__ import annotations
 

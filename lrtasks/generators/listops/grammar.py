@@ -1,8 +1,8 @@
-"""Tokens of ListOps expressions, reading and writing them as text, and the value of every sub-expression.
+"""ListOps expressions: tokens, conversion from and to text, and the values of all sub-expressions.
 
 An expression is a digit, or an opening token with the operator's name, at least one argument and a closing bracket:
-``[MAX 2 6 [MIN 4 7 ] 0 ]``. MIN, MAX and SM (sum modulo 10) speak for themselves; MED is the median, for an even
-number of arguments the mean of the two middle values rounded down.
+``[MAX 2 6 [MIN 4 7 ] 0 ]``. The operators are MIN, MAX, SM (sum modulo 10) and MED (median; for an even number of
+arguments, the mean of the two middle values, rounded down).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Operators(NamedTuple):
         row: row of the batch.
         close: position of the node's closing bracket.
         kind: index into :data:`OPERATORS`.
-        length: tokens of the sub-expression, brackets included.
+        length: number of tokens of the sub-expression, including brackets.
         height: 1 for an operator whose arguments are all digits, otherwise 1 + the greatest height among them.
         value: value of the sub-expression, 0..9.
     """
@@ -43,9 +43,9 @@ class Operators(NamedTuple):
 
 
 def parse(text: str) -> np.ndarray:
-    """Token ids, ``(length,)`` int64, of one expression whose tokens are separated by blanks.
+    """Return the token ids, ``(length,)`` int64, of one expression whose tokens are separated by blanks.
 
-    Round brackets, which the original data sets use to show binary branching, are skipped.
+    Round brackets, which show binary branching in the original data sets, are skipped.
 
     >>> parse("[MAX 2 [SM 3 9 ] ]").tolist()
     [11, 2, 13, 3, 9, 14, 14]
@@ -72,12 +72,12 @@ def check(tokens: np.ndarray) -> None:
 
 
 def render(tokens: np.ndarray) -> str:
-    """The expression as text, tokens separated by blanks, padding left out; ``tokens`` is ``(length,)``."""
+    """Return the expression ``tokens``, ``(length,)``, as text: tokens separated by blanks, without padding."""
     return " ".join(VOCABULARY[token] for token in tokens[tokens != PAD])
 
 
 def template(tokens: np.ndarray) -> bytes:
-    """The expression without its digits: equal for two expressions that differ in digits alone.
+    """Return the operators and brackets of an expression: expressions that differ only in digits have equal templates.
 
     >>> template(parse("[MAX 2 [SM 3 9 ] ]")) == template(parse("[MAX [SM 1 ] 4 5 ]"))
     True
@@ -103,7 +103,7 @@ def operators(tokens: np.ndarray) -> Operators:
 
 
 def subtree_columns(tokens: np.ndarray) -> dict[str, str]:
-    """The columns of a ListOps-SubTrees table for one expression; lists are separated by blanks, in post-order.
+    """Return the columns of a ListOps-SubTrees table for one expression; lists are in post-order, separated by blanks.
 
     >>> columns = subtree_columns(parse("[MAX 2 [SM 3 9 ] ]"))
     >>> [columns[name] for name in ("Target", "SubTreeEvals", "SubTreeLengths", "SubTreeHeights", "SubTreeInds")]

@@ -1,4 +1,4 @@
-"""Compiled loops of ListOps, from shapes of trees to tokens and values. ``NUMBA_DISABLE_JIT=1`` runs them as Python."""
+"""Compiled loops of ListOps, from tree shapes to tokens and values. ``NUMBA_DISABLE_JIT=1`` runs them as Python."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def draw(
     """Draw one expression within limits, from random words.
 
     Args:
-        words: ``(words,)`` uint32; numbers are made of them as by NumPy's ``Generator.integers``.
-        octets: ``(4 words,)`` uint8, their bytes, the lowest first.
-        attempts: trees of the first round. Every further round has twice as many, up to ``trees.shape[1]``.
-        growth: ``(generations,)``, how many tokens more each argument of an operator can bring.
-        limits: tokens that an expression must exceed, tokens that it must stay below, most arguments of an operator.
-        trees: ``(3, attempts)``, room for the trees that still grow: number, tokens if open nodes are digits, open
-            nodes.
-        slots: ``(3, attempts (2 generations - 1))``, room for the numbers of each tree in each step: the tree, and
-            where its numbers begin and end in ``drawn``.
-        drawn: ``(8 words + attempts,)`` uint8, room for the numbers of one round; a number that can only be 2 takes no
-            byte of ``octets``.
-        open_: ``(generations + 1, 4)``, room for what :func:`_write` needs.
+        words: ``(words,)`` uint32 random words. Numbers are made from words as in NumPy's ``Generator.integers``.
+        octets: ``(4 words,)`` uint8, the bytes of the words, lowest byte first.
+        attempts: number of trees in the first round. It doubles in each further round, up to ``trees.shape[1]``.
+        growth: ``(generations,)``, by how many tokens each argument of an operator can still grow.
+        limits: exclusive lower and exclusive upper bound of the number of tokens; most arguments of an operator.
+        trees: ``(3, attempts)``, work space for the trees that still grow: number of the tree, number of tokens if all
+            open nodes become digits, number of open nodes.
+        slots: ``(3, attempts (2 generations - 1))``, work space for the random numbers of each tree in each step: the
+            tree, and begin and end of its numbers in ``drawn``.
+        drawn: ``(8 words + attempts,)`` uint8, work space for the random numbers of one round. A number of arguments
+            that can only be 2 uses no byte of ``octets``.
+        open_: ``(generations + 1, 4)``, work space of :func:`_write`.
         tokens: ``(most tokens,)``, receives the expression.
 
     Returns:
@@ -49,7 +49,7 @@ def draw(
         for index in range(attempts):
             alive[index], length[index], count[index] = index, 1, 1
         for step in range(2 * len(growth) - 1):
-            # even steps: the number of arguments of each operator; odd steps: 0 makes a node an operator
+            # even steps draw the number of arguments of each operator; odd steps draw 0 if a node is an operator
             span = 4 if step % 2 else most_arguments - 1
             rejected = (256 - span) % span
             place += -place % 4
@@ -109,9 +109,9 @@ def draw(
 
 @compiled
 def _byte(octets: np.ndarray, place: int, span: int, rejected: int) -> tuple[int, int]:
-    """A number below ``span`` from the bytes at ``place``, and the place after them; -1 if the bytes are used up.
+    """Draw a number below ``span`` from the bytes at ``place``; return the next place (-1: no byte left) and number.
 
-    Lemire's method: a product of byte and span whose low byte is less than ``rejected`` is drawn again.
+    Lemire's method: if the low byte of the product of byte and span is less than ``rejected``, draw again.
     """
     if span == 1:
         return place, 0
@@ -125,7 +125,7 @@ def _byte(octets: np.ndarray, place: int, span: int, rejected: int) -> tuple[int
 
 @compiled
 def _word(words: np.ndarray, place: int, span: int) -> tuple[int, int]:
-    """As :func:`_byte`, from whole words; ``place`` counts bytes."""
+    """Draw a number as :func:`_byte` does, but from whole words; ``place`` counts bytes."""
     while place < 4 * len(words):
         product = np.int64(words[place >> 2]) * span
         place += 4
@@ -136,12 +136,12 @@ def _word(words: np.ndarray, place: int, span: int) -> tuple[int, int]:
 
 @compiled
 def _write(drawn: np.ndarray, open_: np.ndarray, tokens: np.ndarray) -> None:
-    """Put the brackets of a tree into ``tokens``, which hold digits.
+    """Write the brackets of a tree into ``tokens``, which holds a digit at every position.
 
     Args:
-        drawn: flags of nodes (0 for an operator), numbers of arguments less 2, and opening tokens of operators.
-        open_: ``(generations + 1, 4)``: by depth, how many nodes are still to come (set here), and the places in
-            ``drawn`` of the next flag, number and opening token.
+        drawn: flags of nodes (0 for an operator), numbers of arguments minus 2, and opening tokens of operators.
+        open_: ``(generations + 1, 4)``, for each depth: the number of nodes still to come (set here), and the places
+            in ``drawn`` of the next flag, the next number of arguments and the next opening token.
         tokens: ``(length,)``.
     """
     open_[:, 0] = 0
@@ -170,8 +170,8 @@ def evaluate(tokens: np.ndarray, counts: np.ndarray, frames: np.ndarray, found: 
 
     Args:
         tokens: ``(batch, length)``, padded on the right.
-        counts: ``(length, 10)``, room for how often each value stands among the arguments of each open operator.
-        frames: ``(length, 3)``, room for position, kind and height of each open operator.
+        counts: ``(length, 10)``, work space: how many arguments of each open operator have each value.
+        frames: ``(length, 3)``, work space: position, kind and height of each open operator.
         found: ``(6, nodes)``, receives the fields of :class:`lrtasks.generators.listops.grammar.Operators`.
     """
     node = 0
@@ -201,14 +201,14 @@ def evaluate(tokens: np.ndarray, counts: np.ndarray, frames: np.ndarray, found: 
 
 @compiled
 def _value(kind: int, counts: np.ndarray) -> int:
-    """Value of an operator of which ``counts`` arguments have the values 0..9."""
+    """Return the value of an operator; ``counts`` holds the number of arguments with each value 0..9."""
     number, total = 0, 0
     for value in range(10):
         number += counts[value]
         total += value * counts[value]
     if kind == 3:
         return total % 10
-    # of the sorted arguments: the least, the greatest, or the two in the middle
+    # places of the wanted arguments in sorted order: the least, the greatest, or the two in the middle
     low, high = (0, 0) if kind == 0 else (number - 1, number - 1) if kind == 1 else ((number - 1) // 2, number // 2)
     middle, seen = 0, 0
     for value in range(10):

@@ -1,11 +1,11 @@
-"""Random ListOps expressions whose length lies within limits, exactly as by rejection but in a millisecond or less.
+"""Random ListOps expressions of limited length: distributed as in rejection sampling, drawn in 1 ms or less.
 
-The law (Nangia and Bowman, "ListOps: A Diagnostic Dataset for Latent Tree Learning", arXiv:1804.06028; Long Range
-Arena): a node above the depth limit is an operator with probability 1/4, otherwise a digit; an operator has 2..A
-arguments; every choice is uniform; expressions outside the limits are thrown away. Here many attempts grow side by
-side, one generation at a time, as a branching process: only the shape, with an attempt dropped as soon as it is too
-long or cannot become long enough. The first attempt that ends within the limits is the sample, so its law is that of
-plain rejection. All choices are whole numbers: no rounding enters.
+The distribution (Nangia and Bowman, "ListOps: A Diagnostic Dataset for Latent Tree Learning", arXiv:1804.06028; Long
+Range Arena): a node above the depth limit is an operator with probability 1/4, otherwise a digit; an operator has 2..A
+arguments; every choice is uniform; expressions outside the limits are rejected. Here, many attempts grow in parallel,
+one generation at a time, as a branching process. At first only their shapes are drawn, and an attempt is dropped as
+soon as it is too long or cannot become long enough. The sample is the first attempt that ends within the limits, so its
+distribution equals that of plain rejection. All choices use whole numbers, so there are no rounding errors.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lrtasks.errors import UsageError
 
 OPERATOR_PROBABILITY = 0.25
 RAREST = 1e-5
-"""Least probability of the wanted lengths; at this one, an expression of 8,000 tokens takes about 0.1 s."""
-_ATTEMPTS = 64  # in the first round, about what the papers' settings need; doubled in every further round
+"""Least allowed probability of the wanted lengths; at this value, an expression of 8,000 tokens takes about 0.1 s."""
+_ATTEMPTS = 64  # in the first round: about as many as the papers' settings need; doubled in each further round
 _MAX_ATTEMPTS = 4096
-_WORDS = 8  # random words at first, for each token of the longest expression; doubled when they do not suffice
+_WORDS = 8  # random words drawn first, per token of the longest expression; doubled if there are too few
 
 
 class Limits(NamedTuple):
-    """Which expressions are wanted.
+    """Limits of the wanted expressions.
 
     Attributes:
         min_length: bound that the number of tokens must exceed (exclusive), at least 1.
@@ -43,12 +43,12 @@ class Limits(NamedTuple):
 
 
 def length_law(limit: int, max_depth: int, max_args: int) -> np.ndarray:
-    """Probability of each length 0..``limit`` of an unconditioned random expression, ``(limit + 1,)`` float64.
+    """Return the probability of each length 0..``limit`` of an unlimited random expression, ``(limit + 1,)`` float64.
 
-    With G_d(z) the generating function of the length of a tree that has d levels left, G_1 = z and
-    G_{d+1}(z) = 3/4 z + 1/4 z² (G_d² + ... + G_d^A) / (A - 1), A = ``max_args``; the powers are convolutions, taken by
-    FFT. Lengths above ``limit`` are left out: lengths only add up, so they cannot lead back below it. Every entry is
-    exact to an absolute error of about 1e-15.
+    Let G_d(z) be the generating function of the length of a tree with d levels left. Then G_1 = z and
+    G_{d+1}(z) = 3/4 z + 1/4 z² (G_d² + ... + G_d^A) / (A - 1), A = ``max_args``. The powers are convolutions, computed
+    by FFT. Lengths above ``limit`` are left out: a tree is at least as long as each of its subtrees. The absolute error
+    of each entry is about 1e-15.
     """
     leaf = np.zeros(limit + 1)
     leaf[1] = 1.0
@@ -67,13 +67,13 @@ def length_law(limit: int, max_depth: int, max_args: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=32)
 def acceptance(limits: Limits) -> float:
-    """Probability that an unconditioned random expression keeps within ``limits``."""
+    """Return the probability that a random expression is within ``limits``."""
     law = length_law(limits.max_length - 1, limits.max_depth, limits.max_args)
     return float(law[limits.min_length + 1 :].sum())
 
 
 def longest(max_depth: int, max_args: int) -> int:
-    """Number of tokens of the longest expression: every operator has ``max_args`` arguments, at every depth."""
+    """Return the number of tokens of the longest expression: at every depth, operators with ``max_args`` arguments."""
     length = 1
     for _ in range(max_depth - 1):
         length = 2 + max_args * length
@@ -81,7 +81,7 @@ def longest(max_depth: int, max_args: int) -> int:
 
 
 def check(task: str, limits: Limits) -> None:
-    """Raise :class:`UsageError` if no expression keeps within ``limits``, or too few do to wait for one."""
+    """Raise :class:`UsageError` if expressions within ``limits`` are impossible, or rarer than :data:`RAREST`."""
     if limits.max_length - limits.min_length >= 2 and acceptance(limits) >= RAREST:
         return
     most = longest(limits.max_depth, limits.max_args)
@@ -97,16 +97,16 @@ def _transform_size(least: int) -> int:
 
 
 def draw(rngs: Iterable[np.random.Generator], limits: Limits) -> Iterator[np.ndarray]:
-    """Tokens of one random expression within ``limits`` from each of ``rngs``, ``(length,)`` int64.
+    """Draw one random expression within ``limits`` from each of ``rngs``; yield its tokens, ``(length,)`` int64.
 
-    Takes random words from a generator in blocks, so that its state afterwards says nothing about the sample.
+    Random words are taken in blocks, so the state of a generator afterwards does not show how many a sample used.
     """
     from lrtasks.generators.compiling import announced
     from lrtasks.generators.listops import kernels  # imports numba
 
     least, most, depth, arguments = limits
     growth = np.array([min(longest(left, arguments) - 1, most) for left in range(depth - 1, 0, -1)])
-    # room for all expressions: memory that is new for each of them costs as much as drawing it
+    # work space for all expressions: new memory for each expression would cost as much as drawing it
     trees = np.empty((3, _MAX_ATTEMPTS), np.int64)
     slots = np.empty((3, _MAX_ATTEMPTS * (2 * depth - 3)), np.int64)
     open_ = np.empty((depth, 4), np.int64)

@@ -1,4 +1,4 @@
-"""From a random generator to an image, its target and what is known of it."""
+"""Drawing of a random Pathfinder image, its target and its metadata."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lrtasks.generators.pathfinder.settings import Settings
 from lrtasks.generators.pathfinder.tables import Kit, kit, shrunk
 
 LANCZOS_REACH = 3
-# Clean variant: a path's pixels have at least this intensity, of 255, in the image.
+# Clean variant: a pixel belongs to a path if its intensity in the image, 0..255, is at least this value.
 VISIBLE = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A placed image before it is drawn.
+    """An image whose parts are placed but not yet drawn.
 
     Attributes:
-        kit: tables and patches of the margin drawn for it.
-        label: 1 if both main marks are on one path.
+        kit: tables and patches of the gap margin that was drawn for the image.
+        label: 1 if both main marks are on the same path, else 0.
         scene: positions of all dashes and of the distractors' marks.
         marked: paths (0 or 1) that carry the origin mark and the terminal mark.
     """
@@ -45,7 +45,7 @@ class Layout:
 
     @property
     def marks(self) -> np.ndarray:
-        """Row and column of each mark, ``(2 + distractors, 2)``: the origin's, the terminal's, the distractors'."""
+        """Row and column of each mark, ``(2 + distractors, 2)``: origin mark, terminal mark, distractors' marks."""
         origin, terminal = self.marked
         return np.vstack([self.origin_tips[origin], self.terminal_tips[terminal], self.scene.marks[: self.distractors]])
 
@@ -60,12 +60,12 @@ class Layout:
         return self.scene.main[:, -1, :2]
 
     def meta(self) -> dict[str, Any]:
-        """What is known of the image, by name.
+        """Return the metadata of the image by name.
 
-        ``label``; ``origin_tips`` and ``terminal_tips``, ``(2, 2)``, row and column of each main path's ends;
-        ``marked_paths``, ``(2,)``, the path (0 or 1) of the origin mark and that of the terminal mark; ``marks``,
-        ``(2 + distractors, 2)``, and ``main_mark``, ``(2 + distractors,)``, which of them are on main paths;
-        ``distractors``, how many were placed; ``margin``, the gap margin drawn.
+        ``label``; ``origin_tips`` and ``terminal_tips``, ``(2, 2)``, row and column of the ends of each main path;
+        ``marked_paths``, ``(2,)``, the paths (0 or 1) of the origin mark and of the terminal mark; ``marks``,
+        ``(2 + distractors, 2)``; ``main_mark``, ``(2 + distractors,)``, True for marks on main paths; ``distractors``,
+        the number of distractors placed; ``margin``, the gap margin that was drawn.
         """
         return {
             "label": self.label,
@@ -84,9 +84,9 @@ class Picture(NamedTuple):
 
     Attributes:
         image: (res, res) uint8.
-        target: (res, res) uint8: 0 off the main paths, 1 on one, 2 on one that carries both marks.
-        paths: (2, res, res) bool: each main path's own pixels.
-        peak: largest intensity before normalisation to 0..255.
+        target: (res, res) uint8: 2 on a main path with both marks, 1 on any other main path, 0 elsewhere.
+        paths: (2, res, res) bool: the pixels of each main path.
+        peak: largest intensity before the image is scaled to 0..255.
     """
 
     image: np.ndarray
@@ -96,10 +96,10 @@ class Picture(NamedTuple):
 
 
 def lay_out(settings: Settings, rng: np.random.Generator) -> Layout:
-    """Draw where everything goes.
+    """Draw the positions of all dashes and marks.
 
     Raises:
-        UsageError: if no two main paths fit within the attempts allowed.
+        UsageError: if none of ``MAX_ATTEMPTS`` attempts places two main paths.
     """
     with announced("pathfinder"):
         state = placement.seeded(rng.integers(0, 2**32, size=4, dtype=np.uint32))
@@ -120,7 +120,7 @@ def lay_out(settings: Settings, rng: np.random.Generator) -> Layout:
 
 
 def draw(layout: Layout) -> Picture:
-    """Draw a placed image and its target."""
+    """Draw the image and the target of a layout."""
     settings = layout.kit.settings
     paths = np.zeros((2, settings.res, settings.res), np.float32)
     for path, dashes in zip(paths, layout.scene.main, strict=True):
@@ -140,7 +140,7 @@ def draw(layout: Layout) -> Picture:
 
 
 def paste_dashes(canvas: np.ndarray, shared: Kit, dashes: np.ndarray) -> None:
-    """Pixel-wise maximum of ``canvas`` and each dash (row, column, orientation), cut at the border."""
+    """Paste each dash (row, column, orientation) into ``canvas`` as a pixel-wise maximum; cut dashes at the border."""
     half, size = shared.ink.shape[1] // 2, len(canvas)
     for row, col, orientation in dashes.tolist():
         first_row, height, first_col, width = shared.ink_box[orientation].tolist()
@@ -152,7 +152,7 @@ def paste_dashes(canvas: np.ndarray, shared: Kit, dashes: np.ndarray) -> None:
 
 
 def normalised(canvas: np.ndarray, peak: float) -> np.ndarray:
-    """Scale 0..peak to 0..255 and round, halves to even; uint8."""
+    """Scale 0..peak to 0..255 and round, halves to even; return uint8."""
     grey = np.zeros(canvas.shape, np.uint8)
     _normalise(canvas.ravel(), peak, grey.ravel())
     return grey
@@ -161,16 +161,17 @@ def normalised(canvas: np.ndarray, peak: float) -> np.ndarray:
 @compiled
 def _normalise(canvas: np.ndarray, peak: float, grey: np.ndarray) -> None:
     for pixel in range(len(canvas)):
-        if canvas[pixel] > 0:  # most are not
+        if canvas[pixel] > 0:  # most pixels are 0
             grey[pixel] = int(np.rint(float(canvas[pixel]) / peak * 255))
 
 
 @functools.lru_cache(maxsize=4096)
 def mark(res: int, radius: float, scale: int, row: int, col: int) -> tuple[int, int, np.ndarray]:
-    """A mark at (``row``, ``col``): first row and column of its patch, and the patch, float32.
+    """Return first row, first column and float32 patch of a mark at (``row``, ``col``).
 
-    The same values as in a whole image drawn ``scale`` times enlarged and resampled. The filter is normalised anew at
-    the image's border, so a mark near it has a patch that ends there; all others share one.
+    The values are the same as in a whole image that is drawn ``scale`` times larger and then resampled. At the image's
+    border the filter is normalised again: a mark near the border has its own patch, which ends there. All other marks
+    share one patch.
     """
     reach = math.ceil(radius) + LANCZOS_REACH + 2
     side = min(2 * reach + 1, res)

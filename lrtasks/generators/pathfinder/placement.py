@@ -1,18 +1,18 @@
-"""Where the dashes go: the search for two main paths that fit, and for the distractors around them.
+"""Placement of the dashes: a search for two main paths that fit, and then for the distractors around these paths.
 
-Everything here is whole-number arithmetic (apart from rounding a pivot up), so that compiled and plain runs, and all
-platforms, place the same dashes. Points are (row, column); orientations are numbers of the tables in ``tables.py``.
+All arithmetic uses whole numbers (except that a pivot is rounded up), so that compiled code, plain Python and all
+platforms place the same dashes. Points are (row, column). Orientations are indices into the tables of ``tables.py``.
 
-Two pictures are kept up to date: ``cover``, how much of each pixel is taken (0..255), and ``reach``, the same dilated
-by a disc of the gap margin. The grey dilation of a maximum is the maximum of the dilations, so both grow by pasting
-patches. A path's latest dash is pasted only when the next one has found its place.
+The search updates two pictures: ``cover`` holds how much of each pixel is taken (0..255), and ``reach`` is ``cover``
+dilated by a disc of the gap margin. The grey dilation of a maximum is the maximum of the dilations, so both pictures
+can be updated by pasting patches. The latest dash of a path is pasted only after the next dash has found its place.
 
-The pictures are flat and have ``pad`` more pixels on each side of the image, so that no look-up needs a bounds check:
-steps are offsets into the flat picture, and outside the image nothing is taken but nothing can be placed either.
+The pictures are flat and have ``pad`` additional pixels on each side of the image, so that no look-up needs a bounds
+check: steps are offsets into the flat picture. Outside the image no pixel is taken, but no dash can be placed there.
 
-All compiled code that calls another, and the types it works on, are in this one file: numba keeps machine code as long
-as the file of the outermost function stays the same, and does not notice changes elsewhere. ``NUMBA_DISABLE_JIT=1``
-runs it as plain Python, some hundred times slower.
+All compiled functions that call each other, and their types, are in this file. The reason: numba reuses cached machine
+code as long as the file of the outermost function is unchanged, and does not notice changes in other files.
+``NUMBA_DISABLE_JIT=1`` runs the code as plain Python, about a hundred times slower.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lrtasks.generators.compiling import compiled
 
 DEGREES = 360
 MAX_ATTEMPTS = 100_000
-# what a scene counts: pairs of main paths tried and found, distractors placed, dashes of the longest failed path
+# indices of scene counts: pairs of main paths tried and found, distractors placed, dashes of the longest failed path
 TRIED, FOUND, DISTRACTORS, LONGEST = range(4)
 MASK32 = 0xFFFFFFFF
 FREE = 76  # a pixel is free when at most 0.3 of it is taken: 76/255 < 0.3 < 77/255
@@ -34,29 +34,30 @@ BLIND_TRIES = 256
 
 
 class Tables(NamedTuple):
-    """What the search looks up: geometry and patches of one margin, and the numbers of the settings.
+    """Tables for the search: geometry and patches of one gap margin, and numbers of the settings.
 
-    ``n`` orientations, ``k`` ring pixels. ``*_at`` are offsets into the flat pictures; what is of different length for
-    each orientation is padded with 0 beyond its ``*_count``. Steps are real numbers: a point moved by one is rounded
-    up, which in the clean variant changes nothing, since its steps are whole.
+    There are ``n`` orientations and ``k`` ring pixels. ``*_at`` are offsets into the flat pictures. A row that is
+    shorter than others is padded with 0 beyond its ``*_count``. Steps are real numbers: a point moved by a step is
+    rounded up. This has no effect in the clean variant, where steps are whole numbers.
 
     Attributes:
         head: (360, 2) step from the tail of a first dash to its head.
-        back: (360, 2) step from that head to the first pivot, m behind the tail.
+        back: (360, 2) step from that head to the first pivot, which is one gap margin m behind the tail.
         advance: (n, 2) step from a pivot to the next.
         second: (360, 2) whole steps between the two main paths' tails, by degrees 0..359.
         ring: (k, 2) whole steps from a pivot to the candidate heads.
         near: (n, j) for each orientation, the ring pixels that need a turn below 90°/c; ``near_at`` their offsets.
-        weight: (n, j) their weights cos²(c δ) in units of ``1 / WEIGHT_UNIT``.
-        cover: the patches of what dashes take, one after another: (n,) of them, each row by row.
-        cover_box: (n, 4) offset of a patch's first pixel from the dash, rows, columns, where it begins in ``cover``.
-        reach: the same, dilated by a disc of the margin.
-        hard_at: (n, j) pixels of a dash that can collide with a pixel that is taken by at least ``hard_limit``.
+        weight: (n, j) weights cos²(c δ) of these pixels, in units of ``1 / WEIGHT_UNIT``.
+        cover: n patches, one after another, each row by row: how much a dash of each orientation takes of each pixel.
+        cover_box: (n, 4) offset of a patch's first pixel from the dash; rows; columns; begin of the patch in ``cover``.
+        reach: the patches of ``cover``, dilated by a disc of the margin; ``reach_box`` as ``cover_box``.
+        hard_at: (n, j) pixels of a dash that collide if the picture holds at least ``hard_limit`` there.
         solid_at: (360, j) pixels that must be free for a first dash to start.
-        solid_box: (360, 4) smallest and largest row step of those, smallest and largest column step.
-        least_weight: a path ends where the weights of all candidates together are below this.
-        stride: pixels of a row of the flat pictures.
-        marks_on_tips: a distractor's mark lies on the start of its first dash or the end of its last, not behind it.
+        solid_box: (360, 4) smallest and largest row step of these pixels, smallest and largest column step.
+        least_weight: a path cannot go on if the total weight of all candidates is below this number.
+        stride: number of pixels in a row of the flat pictures.
+        marks_on_tips: a distractor's mark lies on the start of its first dash or on the end of its last dash; if False,
+            it lies on the first pivot, behind the first dash.
     """
 
     head: np.ndarray
@@ -94,10 +95,10 @@ class Tables(NamedTuple):
 
 
 class Canvas(NamedTuple):
-    """The two pictures, their state before the unfinished path(s) (``kept_*``), and what was pasted since.
+    """The two pictures, copies from before the unfinished paths (``kept_*``), and the dashes pasted since then.
 
-    ``pasted`` rows are (flat position, orientation), ``pending`` (1,) is their number. ``pivots`` (2, 2) are the points
-    around which the next dash of each path is placed.
+    Each row of ``pasted`` is (flat position, orientation); ``pending`` (1,) is the number of rows in use. ``pivots``
+    (2, 2) are the points around which the next dash of each path is placed.
     """
 
     cover: np.ndarray
@@ -113,7 +114,7 @@ class Scene(NamedTuple):
     """One placed image.
 
     Attributes:
-        main: (2, N, 3) row, column, orientation of each dash of the two main paths, from the origin on.
+        main: (2, N, 3) row, column, orientation of each dash of the two main paths, in order from the origin.
         others: (slots, N', 3) the distractors' dashes; the first ``counts[DISTRACTORS]`` are placed.
         marks: (slots, 2) the distractors' marks.
         counts: (4,) ``TRIED``, ``FOUND``, ``DISTRACTORS``, ``LONGEST``.
@@ -126,7 +127,7 @@ class Scene(NamedTuple):
 
 
 def empty(t: Tables) -> tuple[Canvas, Scene]:
-    """A canvas with nothing but the frame, and room for a scene."""
+    """Return a canvas that holds only the frame, and an empty scene."""
     cover, reach = (np.full((t.stride, t.stride), 255, np.uint8) for _ in range(2))
     cover[: t.pad] = cover[-t.pad :] = 0
     cover[:, : t.pad] = cover[:, -t.pad :] = 0
@@ -151,16 +152,16 @@ def empty(t: Tables) -> tuple[Canvas, Scene]:
 
 
 def seeded(words: np.ndarray) -> np.ndarray:
-    """State of :func:`below` from four uint32 words: (4,) int64."""
+    """Return the initial state of :func:`below`, (4,) int64, from four uint32 words."""
     state = words.astype(np.int64)
-    for _ in range(16):  # until every word depends on the whole seed
+    for _ in range(16):  # mixes the seed, until every word of the state depends on all of it
         below(state, 2)
     return state
 
 
 @compiled
 def _bits(state: np.ndarray) -> int:
-    """Next 31 bits of SFC32, Chris Doty-Humphrey's "small fast counting" generator, in signed 64-bit arithmetic."""
+    """Return the next 31 bits of SFC32, Chris Doty-Humphrey's "small fast counting" generator, in int64 arithmetic."""
     a, b, c = state[0], state[1], state[2]
     mixed = (a + b + state[3]) & MASK32
     state[3] = (state[3] + 1) & MASK32
@@ -173,7 +174,7 @@ def _bits(state: np.ndarray) -> int:
 
 @compiled
 def below(state: np.ndarray, limit: int) -> int:
-    """A whole number in 0..limit-1, uniform up to limit / 2^62."""
+    """Draw a whole number in 0..limit-1, uniform up to a relative error of limit / 2^62."""
     return ((_bits(state) << 31) | _bits(state)) % limit
 
 
@@ -184,7 +185,7 @@ def _inside(t: Tables, row: int, col: int) -> bool:
 
 @compiled
 def _at(t: Tables, row: int, col: int) -> int:
-    """Position in the flat pictures."""
+    """Return the position of a pixel in the flat pictures."""
     return (row + t.pad) * t.stride + col + t.pad
 
 
@@ -195,7 +196,7 @@ def _moved(position: int, step: float) -> int:
 
 @compiled
 def _fits(t: Tables, cover: np.ndarray, at: int, orientation: int) -> bool:
-    """Whether the dash fits: no pixel is taken by 1.8 or more in total."""
+    """Check that a dash fits: at each pixel, dash and ``cover`` together take less than 1.8."""
     offsets, limits = t.hard_at[orientation], t.hard_limit[orientation]
     for index in range(t.hard_count[orientation]):  # noqa: SIM110 - numba compiles no generator expressions
         if cover[at + offsets[index]] >= limits[index]:
@@ -205,7 +206,7 @@ def _fits(t: Tables, cover: np.ndarray, at: int, orientation: int) -> bool:
 
 @compiled
 def _paste(t: Tables, picture: np.ndarray, patches: np.ndarray, box: np.ndarray, at: int) -> None:
-    """Pixel-wise maximum of ``picture`` and the patch that belongs to ``box``, centred at ``at``."""
+    """Paste the patch of ``box``, centred at ``at``, into ``picture`` as a pixel-wise maximum."""
     first, source, cols = at + box[0], box[3], box[2]
     for _ in range(box[1]):
         old, new = picture[first : first + cols], patches[source : source + cols]
@@ -238,7 +239,7 @@ def _merge(t: Tables, canvas: Canvas, dash: np.ndarray) -> None:
 
 @compiled
 def _settle(t: Tables, canvas: Canvas, keep: bool) -> None:
-    """Keep everything that was pasted since the last call, or remove it."""
+    """Keep or remove all dashes that were pasted since the last call."""
     for index in range(canvas.pending[0]):
         at, orientation = canvas.pasted[index, 0], canvas.pasted[index, 1]
         if keep:
@@ -254,7 +255,7 @@ def _settle(t: Tables, canvas: Canvas, keep: bool) -> None:
 def _extend(
     t: Tables, canvas: Canvas, state: np.ndarray, pivot: np.ndarray, dash: np.ndarray, last: np.ndarray
 ) -> bool:
-    """Place the dash after ``last`` into ``dash``, move ``pivot`` (2,) on, and merge ``last``; False if none fits."""
+    """Place the dash after ``last`` into ``dash``, advance ``pivot`` (2,) and merge ``last``; False if none fits."""
     previous = last[2]
     row, col = _moved(pivot[0], t.advance[previous, 0]), _moved(pivot[1], t.advance[previous, 1])
     at = _at(t, row, col)
@@ -283,7 +284,7 @@ def _extend(
 
 @compiled
 def _pivot_of_first(t: Tables, first: np.ndarray, pivot: np.ndarray) -> bool:
-    """Set the pivot behind a first dash; False if its head or the pivot is outside the image."""
+    """Set the pivot behind a first dash; return False if the head of the dash or the pivot is outside the image."""
     degree = first[2]
     head_row, head_col = _moved(first[0], t.head[degree, 0]), _moved(first[1], t.head[degree, 1])
     pivot[0], pivot[1] = _moved(head_row, t.back[degree, 0]), _moved(head_col, t.back[degree, 1])
@@ -292,7 +293,7 @@ def _pivot_of_first(t: Tables, first: np.ndarray, pivot: np.ndarray) -> bool:
 
 @compiled
 def _start_main(t: Tables, state: np.ndarray, first: np.ndarray, pivot: np.ndarray) -> bool:
-    """First dash of the first path: its fully covered pixels lie in the central window."""
+    """Draw the first dash of the first path, with its fully covered pixels in the central window; False if it fails."""
     band = max(2 * t.seed_distance, t.padding)
     for _ in range(t.dash_tries):
         degree = below(state, DEGREES)
@@ -310,7 +311,7 @@ def _start_main(t: Tables, state: np.ndarray, first: np.ndarray, pivot: np.ndarr
 
 @compiled
 def _start_second(t: Tables, state: np.ndarray, other: np.ndarray, first: np.ndarray, pivot: np.ndarray) -> bool:
-    """First dash of the second path: ``seed_distance`` from ``other`` in any direction, of any orientation."""
+    """Draw the first dash of the second path: ``seed_distance`` from ``other``, in any direction and orientation."""
     for _ in range(t.dash_tries):
         first[2] = below(state, DEGREES)
         direction = below(state, DEGREES)
@@ -322,7 +323,7 @@ def _start_second(t: Tables, state: np.ndarray, other: np.ndarray, first: np.nda
 
 @compiled
 def _main_pair(t: Tables, canvas: Canvas, state: np.ndarray, scene: Scene) -> bool:
-    """Two main paths, grown in turns; the second path's last dash is merged, the first path's never is."""
+    """Grow two main paths in turns. The last dash of the second path is merged, the last of the first path is not."""
     one, other = scene.main[0], scene.main[1]
     if not _start_main(t, state, one[0], canvas.pivots[0]):
         return False
@@ -340,7 +341,7 @@ def _main_pair(t: Tables, canvas: Canvas, state: np.ndarray, scene: Scene) -> bo
 
 @compiled
 def _is_free(t: Tables, cover: np.ndarray, at: int, degree: int) -> bool:
-    """Whether a first dash may start here: none of the pixels that it covers fully is taken."""
+    """Check that a first dash may start here: all pixels that the dash covers fully are free."""
     offsets = t.solid_at[degree]
     for index in range(t.solid_count[degree]):  # noqa: SIM110
         if cover[at + offsets[index]] > FREE:
@@ -350,7 +351,7 @@ def _is_free(t: Tables, cover: np.ndarray, at: int, degree: int) -> bool:
 
 @compiled
 def _start_pixel(t: Tables, cover: np.ndarray, state: np.ndarray, first: np.ndarray) -> bool:
-    """Draw a start pixel uniformly among the free ones: blindly, or by counting them if that fails often."""
+    """Draw a start pixel uniformly from the free pixels: by random tries, and if all fail, by counting free pixels."""
     degree = first[2]
     for _ in range(BLIND_TRIES):
         first[0], first[1] = below(state, t.res), below(state, t.res)
@@ -372,8 +373,8 @@ def _start_pixel(t: Tables, cover: np.ndarray, state: np.ndarray, first: np.ndar
 
 @compiled
 def _distractor(t: Tables, canvas: Canvas, state: np.ndarray, dashes: np.ndarray, mark: np.ndarray) -> bool:
-    """One try at one distractor."""
-    free = -4 * t.pad * (t.res + t.pad)  # outside the image nothing is taken
+    """Try once to place one distractor; return False if this fails."""
+    free = -4 * t.pad * (t.res + t.pad)  # do not count the pixels outside the image, none of which is taken
     for pixel in range(len(canvas.cover)):
         free += canvas.cover[pixel] <= FREE
     if free * 100 < t.res * t.res:
@@ -394,7 +395,7 @@ def _distractor(t: Tables, canvas: Canvas, state: np.ndarray, dashes: np.ndarray
             return False
     last = dashes[t.distractor_dashes - 1]
     _merge(t, canvas, last)
-    if t.marks_on_tips:  # as on the main paths: on the start of a first dash or the end of a last one
+    if t.marks_on_tips:  # as on main paths: the start of the first dash or the end of the last dash
         marked = dashes[0] if below(state, 2) == 0 or t.distractor_dashes == 1 else last
         mark[0], mark[1] = marked[0], marked[1]
     return True
@@ -402,7 +403,7 @@ def _distractor(t: Tables, canvas: Canvas, state: np.ndarray, dashes: np.ndarray
 
 @compiled
 def place(t: Tables, canvas: Canvas, state: np.ndarray, scene: Scene) -> None:
-    """Fill ``scene``; its count ``FOUND`` is 0 if ``MAX_ATTEMPTS`` attempts gave no pair of main paths."""
+    """Fill ``scene``; its count ``FOUND`` stays 0 if ``MAX_ATTEMPTS`` attempts find no pair of main paths."""
     while scene.counts[FOUND] == 0:
         if scene.counts[TRIED] == MAX_ATTEMPTS:
             return

@@ -14,7 +14,7 @@ MAX_RESOLUTION = 2048
 
 
 class Settings(NamedTuple):
-    """Everything that decides the law of an image; the parameters of the tasks say what each field is."""
+    """All settings that determine the distribution of images; the tasks' parameters document each field."""
 
     res: int
     variant: str
@@ -34,8 +34,8 @@ class Settings(NamedTuple):
     distractor_tries: int
 
 
-# dashes to contrast, in the order of Settings: the DLR paper's generator settings; those of 64 are ours, small enough
-# for a two-core machine and dense enough to need the whole path
+# fields dashes to contrast of Settings, in this order: the DLR paper's generator settings. Row 64 is our own: small
+# enough for a two-core machine, and so dense that a model must follow the whole path.
 _TABLE: dict[int, tuple[Any, ...]] = {
     64: (8, 2, 8, 4, 1.5, (1, 2), 1.8, 10, 2, 2.1, 0.9),
     128: (14, 4, 16, 5, 1.5, (2, 3), 1.8, 22, 2, 2.1, 0.9),
@@ -46,13 +46,13 @@ RESOLUTIONS = tuple(_TABLE)
 
 
 def complete(given: Mapping[str, Any]) -> Settings:
-    """Settings with every value that is ``None`` in ``given`` filled in from the table.
+    """Return settings in which each value that is ``None`` in ``given`` comes from the table.
 
-    The row is that of ``res``, or else of the next smaller listed resolution (of 64 below 64).
-    A number of distractor dashes that is not given follows from the dashes that are: a third, rounded down.
+    The table row is the row of ``res`` or of the next smaller listed resolution (below 64: the row of 64). If
+    ``dashes`` is given and ``distractor_dashes`` is not, the latter is a third of ``dashes``, rounded down, at least 1.
 
     Raises:
-        UsageError: for settings that cannot go together.
+        UsageError: for settings that contradict each other.
     """
     row = _TABLE[max((known for known in RESOLUTIONS if known <= given["res"]), default=RESOLUTIONS[0])]
     chosen = {name: value for name, value in given.items() if value is not None}

@@ -1,9 +1,9 @@
-"""What all images of one gap margin share, made once per process: directions, turns, and dashes as small patches.
+"""Tables that all images of one gap margin share, made once per process: directions, turns and patches of dashes.
 
 Coordinates are (row, column), row 0 at the top; an orientation θ moves rows by sin θ and columns by cos θ.
-Orientations are numbered: 0..359 are the whole degrees -180..179 of first dashes, then come the directions from a pivot
-to each pixel of the ring of candidates. Trigonometry is from ``math``, one number at a time, so that the tables do not
-depend on which vector instructions a processor has.
+Orientations are numbered: 0..359 are the whole degrees -180..179 of first dashes; the next numbers are the directions
+from a pivot to each pixel of the ring of candidates. Trigonometric functions are from ``math``, one number at a time,
+so that the tables do not depend on the vector instructions of a processor.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from PIL import Image, ImageDraw
 from lrtasks.generators.pathfinder.placement import DEGREES, Tables
 from lrtasks.generators.pathfinder.settings import Settings
 
-# Weights are whole numbers, so that a choice is the same on every platform: cos² in units of 2^-20 times 0..255.
+# Weights are whole numbers, so that all platforms make the same choices: cos² in units of 2^-20, times 0..255.
 WEIGHT_UNIT = 2**20
 FULL = 255
 REGISTER = 16  # bytes
 
 
 class Kit(NamedTuple):
-    """What all images of one margin share; ``n`` orientations.
+    """Tables and patches that all images of one margin share; there are ``n`` orientations.
 
     Attributes:
         settings: settings of the images.
@@ -34,8 +34,8 @@ class Kit(NamedTuple):
         ink: (n, side, side) float32: intensity of a dash, not clipped, times contrast, centred on the pixel where the
             dash is placed.
         ink_box: (n, 4) first row, number of rows, first column, number of columns of the part above 0.
-        cover: (n, side, side) uint8: the dash widened by the margin, what other dashes must not overlap.
-        tables: what the search looks up.
+        cover: (n, side, side) uint8: the dash widened by the margin, an area that other dashes must not overlap.
+        tables: tables for the search.
     """
 
     settings: Settings
@@ -55,10 +55,10 @@ def kit(settings: Settings, margin: int) -> Kit:
     ring = _ring(settings, length + margin)
     angles = degrees + [math.atan2(row, col) for row, col in ring.tolist()]
     near, weight, near_count = _turns(angles, settings.continuity)
-    # first dashes are drawn forwards from their tail, the others backwards from their head
+    # first dashes are drawn forwards from their tail, all others backwards from their head
     ink, cover = _patches(settings, margin, degrees + [_opposite(angle) for angle in angles[DEGREES:]])
     reach = dilated(np.pad(cover, ((0, 0), (margin, margin), (margin, margin))), margin)
-    # the greatest distance of a look-up from the image: for a dilated patch, or for a candidate around an outside pivot
+    # greatest distance of a look-up from the image: by a dilated patch, or by a candidate around an outside pivot
     pad = reach.shape[1] // 2 + margin + 4
     stride = settings.res + 2 * pad
     hard = _hard(cover)
@@ -106,12 +106,12 @@ def kit(settings: Settings, margin: int) -> Kit:
 
 
 def _opposite(angle: float) -> float:
-    """The opposite direction, in -π..π."""
+    """Return the opposite direction, in -π..π."""
     return angle + math.pi if angle < 0 else angle - math.pi
 
 
 def _steps(settings: Settings, angles: list[float], distance: float) -> np.ndarray:
-    """Steps (sin θ, cos θ) × ``distance``, ``(len(angles), 2)``: as they are (paper), or rounded to nearest (clean)."""
+    """Return steps (sin θ, cos θ) × ``distance``, ``(len(angles), 2)``; the clean variant rounds them to nearest."""
     moves = _moves(angles, distance)
     return moves if settings.variant == "paper" else _nearest(moves).astype(np.float64)
 
@@ -121,17 +121,17 @@ def _moves(angles: list[float], distance: float) -> np.ndarray:
 
 
 def _nearest(moves: np.ndarray) -> np.ndarray:
-    """Nearest whole numbers, halves away from zero: the mirror image of a step is rounded to the mirror image."""
-    exact = np.round(np.abs(moves), 9)  # 4.5 may have come out as 4.499999999999999
+    """Round to nearest, halves away from zero, so that rounding a mirrored step gives the mirrored rounded step."""
+    exact = np.round(np.abs(moves), 9)  # 4.5 may have been computed as 4.499999999999999
     rounded: np.ndarray = (np.sign(moves) * np.floor(exact + 0.5)).astype(np.int64)
     return rounded
 
 
 def _ring(settings: Settings, radius: int) -> np.ndarray:
-    """Different pixels of a circle around a pivot, sorted, ``(k, 2)``.
+    """Return the distinct pixels of a circle around a pivot, sorted, ``(k, 2)``.
 
-    Paper: points one pixel of arc apart from angle 0 on, rounded down. Clean: points as dense, in a number divisible
-    by 8, rounded to nearest, which makes the ring its own mirror image.
+    Paper: points at arc distances of one pixel, starting at angle 0, rounded down. Clean: about as many points, rounded
+    to nearest; their number is divisible by 8, which makes the ring its own mirror image.
     """
     if settings.variant == "paper":
         angles = [index / radius for index in range(math.ceil(2 * math.pi * radius))]
@@ -143,7 +143,7 @@ def _ring(settings: Settings, radius: int) -> np.ndarray:
 
 
 def _turns(angles: list[float], continuity: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each orientation the ring pixels that need a turn below 90°/c, their weights cos²(c δ), and their number."""
+    """Return, for each orientation, ring pixels at turns δ below 90°/c, weights cos²(c δ), and number of pixels."""
     near, weight = [], []
     for angle in angles:
         turns = [abs(target - angle) for target in angles[DEGREES:]]
@@ -158,14 +158,14 @@ def _turns(angles: list[float], continuity: float) -> tuple[np.ndarray, np.ndarr
 
 
 def _patches(settings: Settings, margin: int, angles: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Ink and cover of the dashes drawn from a patch's centre in each direction, ``(n, side, side)`` each."""
+    """Return ink and cover of dashes drawn from the patch centre in each direction, each ``(n, side, side)``."""
     scale = settings.antialias
     half = settings.dash_length + math.ceil(settings.dash_thickness) + margin
     side = 2 * half + 1
     ink = np.zeros((len(angles), side, side), np.float32)
     cover = np.zeros((len(angles), side, side), np.uint8)
     ends = np.ceil(half * scale + _steps(settings, angles, settings.dash_length * scale))
-    for some in np.array_split(np.arange(len(ink)), math.ceil(len(ink) / 32)):  # chunks that stay in the cache
+    for some in np.array_split(np.arange(len(ink)), math.ceil(len(ink) / 32)):  # chunks that fit in the cache
         lines = [_line(half * scale, ends[index], round(settings.dash_thickness * scale)) for index in some]
         widened = dilated(np.stack([np.asarray(line) for line in lines]).astype(np.uint8), margin * scale)
         for index, line, wide in zip(some, lines, widened, strict=True):
@@ -181,12 +181,12 @@ def _line(centre: int, end: np.ndarray, width: int) -> Image.Image:
 
 
 def shrunk(image: Image.Image, side: int) -> Image.Image:
-    """``image`` resampled to ``side`` × ``side`` pixels."""
+    """Resample ``image`` to ``side`` × ``side`` pixels."""
     return image.resize((side, side), Image.Resampling.LANCZOS)
 
 
 def dilated(stack: np.ndarray, radius: int) -> np.ndarray:
-    """Grey dilation of each image of ``(n, rows, columns)`` by a disc of ``radius`` pixels; what is outside is 0."""
+    """Dilate each grey image of ``(n, rows, columns)`` by a disc of ``radius`` pixels; outside pixels count as 0."""
     wide = stack.copy()
     result = stack.copy()
     for width in range(radius + 1):
@@ -202,9 +202,9 @@ def dilated(stack: np.ndarray, radius: int) -> np.ndarray:
 
 
 def _hard(cover: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each patch, the pixels that can collide, and the least value of a taken pixel that they collide with.
+    """Return, for each patch, the pixels that can collide, and the least ``cover`` value at which each collides.
 
-    Two dashes collide where they take more than 1.8 of a pixel.
+    Two dashes collide at a pixel if they take 1.8 or more of the pixel in total.
     """
     level = (np.arange(256) / FULL).astype(np.float32).astype(np.float64)
     collides = level[:, None] + level[None, :] >= 1.8
@@ -213,10 +213,10 @@ def _hard(cover: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _solid(settings: Settings, cover: np.ndarray, margin: int) -> list[np.ndarray]:
-    """For each dash, steps to the pixels that must be free for it to start: those it covers fully, ``(p, 2)``.
+    """Return, for each dash, steps ``(p, 2)`` to the pixels that it covers fully: these must be free for it to start.
 
     The pixels are ordered from the outside to the inside, so that an obstacle is found early. The paper's generator
-    checks pixels one too far down and right, and only those within L + m; the paper variant does the same.
+    checks pixels shifted by one down and right, and only pixels within L + m; the paper variant does the same.
     """
     half = cover.shape[1] // 2
     kept = settings.dash_length + margin
@@ -234,7 +234,7 @@ def _solid(settings: Settings, cover: np.ndarray, margin: int) -> list[np.ndarra
 
 
 def boxes(patches: np.ndarray) -> np.ndarray:
-    """First row, number of rows, first column, number of columns of the part of each patch above 0, ``(n, 4)``."""
+    """Return first row, number of rows, first column, number of columns of each patch's nonzero part, ``(n, 4)``."""
     found = np.zeros((len(patches), 4), np.int64)
     for index, patch in enumerate(patches > 0):
         rows, cols = np.flatnonzero(patch.any(axis=1)), np.flatnonzero(patch.any(axis=0))
@@ -243,29 +243,29 @@ def boxes(patches: np.ndarray) -> np.ndarray:
 
 
 def _widened(patches: np.ndarray) -> np.ndarray:
-    """Boxes widened to whole vector registers, which halves the time of pasting."""
+    """Return the boxes widened to whole vector registers, which halves the time of pasting."""
     wide = boxes(patches)
     wide[:, 3] += -wide[:, 3] % REGISTER
     return wide
 
 
 def _flat(patches: np.ndarray) -> np.ndarray:
-    """The boxes of all patches, one after another, row by row."""
+    """Return the pixels in the boxes of all patches as one flat array: patch after patch, row by row."""
     padded = np.pad(patches, ((0, 0), (0, 0), (0, REGISTER)))
     parts = zip(padded, _widened(patches).tolist(), strict=True)
     return np.concatenate([p[top : top + rows, left : left + cols].ravel() for p, (top, rows, left, cols) in parts])
 
 
 def _flat_boxes(patches: np.ndarray, stride: int) -> np.ndarray:
-    """For each patch in :func:`_flat`: where its box begins in a flat picture, seen from its centre; rows; columns;
-    where it begins in :func:`_flat`; ``(n, 4)``."""
+    """Return, for each patch, ``(n, 4)``: offset of its box from its centre in a flat picture; rows; columns; offset of
+    its pixels in :func:`_flat`."""
     top, rows, left, cols = _widened(patches).T
     half = patches.shape[1] // 2
     return np.stack([(top - half) * stride + left - half, rows, cols, np.cumsum(rows * cols) - rows * cols], axis=1)
 
 
 def _padded(rows: list[np.ndarray]) -> np.ndarray:
-    """Rows of different lengths as one array filled up with zeros."""
+    """Return rows of different lengths as one array, filled up with zeros."""
     table = np.zeros((len(rows), max(map(len, rows))), np.int64)
     for index, row in enumerate(rows):
         table[index, : len(row)] = row

@@ -19,16 +19,19 @@ from lrtasks.spec import Batch, Sample, Spec
 class Adding(Task):
     """Add the two marked numbers of a long sequence.
 
-    Input: L = ``length`` numbers, independent and uniform over [0, 1), and beside each a mark, 1 for two of them and 0
-    for the others. Target: one number for the sequence, the sum of the two.
+    The input has L = ``length`` positions. Each position holds a number, independent and uniform over [0, 1), and a
+    mark. The mark is 1 at two positions and 0 at all others. The target is one number for the whole sequence: the sum
+    of the two marked numbers.
 
-    ``law="halves"``: one mark uniform among the first ⌊L/2⌋ positions, one among the others. Source: Arjovsky et al.,
-    "Unitary Evolution Recurrent Neural Networks" (arXiv:1511.06464), section 5, after Hochreiter and Schmidhuber;
-    code of Gu et al., "Efficiently Modeling Long Sequences with Structured State Spaces" (S4, arXiv:2111.00396).
-    ``law="anywhere"``: the marks are at two distinct positions, uniform. Source: Bai et al., "An Empirical Evaluation
-    of Generic Convolutional and Recurrent Networks for Sequence Modeling" (TCN, arXiv:1803.01271), section 4.
+    ``law="halves"``: one mark is uniform over the first ⌊L/2⌋ positions, the other mark over the remaining positions.
+    Source: Arjovsky et al., "Unitary Evolution Recurrent Neural Networks" (arXiv:1511.06464), section 5, after
+    Hochreiter and Schmidhuber; code of Gu et al., "Efficiently Modeling Long Sequences with Structured State Spaces"
+    (S4, arXiv:2111.00396).
+    ``law="anywhere"``: the marks are at two distinct positions, drawn uniformly. Source: Bai et al., "An Empirical
+    Evaluation of Generic Convolutional and Recurrent Networks for Sequence Modeling" (TCN, arXiv:1803.01271),
+    section 4.
 
-    The papers give the mean squared error; with R² as the score it is (1 - R²)/6.
+    The papers report the mean squared error. The score here is R²; the mean squared error is then (1 - R²)/6.
 
     >>> task = Adding(length=4)
     >>> task.answer([[0.5, 1], [0.25, 0], [0.125, 0], [0.75, 1]]).tolist()
@@ -66,10 +69,10 @@ class Adding(Task):
         return Sample(x, (x[one, :1] + x[two, :1])[None])
 
     def answer(self, x: np.ndarray) -> np.ndarray:
-        """The target ``(1, 1)`` of ``x`` ``(length, 2)``, numbers and marks, any length.
+        """Return the target ``(1, 1)`` of an input ``x`` ``(length, 2)``: numbers and marks, of any length.
 
         Raises:
-            UsageError: for another shape, values that are not finite, or marks other than 0 and exactly two 1.
+            UsageError: for another shape, for values that are not finite, or unless two marks are 1 and all others 0.
         """
         try:
             given = np.asarray(x, dtype=np.float32)
@@ -85,7 +88,7 @@ class Adding(Task):
         return given[marked[:1], :1] + given[marked[1:], :1]
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The mean of all sums; the number marked last plus 1/2, for a model that misses the first."""
+        """Return the mean of all sums, and the last marked number plus 1/2, for a model that misses the first."""
 
         def second(x: np.ndarray) -> np.ndarray:
             last = x.shape[1] - 1 - x[:, ::-1, 1].argmax(axis=1)
@@ -94,16 +97,16 @@ class Adding(Task):
         return {**super().baselines(), "second": Rule(second)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By distance from the first mark to the end, in octaves."""
+        """Break scores down by distance from the first mark to the end, in octaves."""
         first = batch.x[:, :, 1].argmax(axis=1)
         return {"distance": octave(batch.x.shape[1] - first)[:, None, None]}
 
     def tests(self) -> Mapping[str, Task]:
-        """2, 4 and 8 times the length."""
+        """Return tests at 2, 4 and 8 times the length."""
         return self.scaled("length")
 
     def text(self, batch: Batch, index: int) -> str:
-        """The marked numbers with their positions, and the sum."""
+        """Return the marked numbers with their positions, and the sum."""
         x = batch.x[index]
         marked = np.flatnonzero(x[:, 1]).tolist()
         return " + ".join(f"{x[at, 0]:.3f}@{at}" for at in marked) + f" of {len(x)} = {batch.y[index, 0, 0]:.3f}"

@@ -28,19 +28,22 @@ DEFAULT_MODULUS = 5
 class Chomsky(TokenTask):
     """Read a string of a formal language, and give an answer at the empty tokens that follow.
 
-    The length n is uniform over ``lengths``. The string of n tokens is followed by O(n) times the token EMPTY, where
-    the outputs of the answer are asked in order, and by padding. Numbers: the tokens of the language, then EMPTY, then
-    padding. Tokens, law, answer and O(n) of the fifteen languages are in ``lrtasks/generators/languages.py`` and on the
-    task's page. An answer of variable length ends with class 2; what follows is not scored. Source: Delétang et al.,
-    "Neural Networks and the Chomsky Hierarchy" (arXiv:2207.02098), section 4 and appendix A.
+    The length n is uniform over ``lengths``. The input is the string of n tokens, then the token EMPTY, O(n) times,
+    then padding. The outputs of the answer are asked in order at the EMPTY tokens. Tokens are numbered in this order:
+    the tokens of the language, then EMPTY, then padding. The tokens, law, answer and O(n) of the fifteen languages are
+    in ``lrtasks/generators/languages.py`` and on the task's page. An answer of variable length ends with class 2;
+    outputs after it are not scored. Source: Delétang et al., "Neural Networks and the Chomsky Hierarchy"
+    (arXiv:2207.02098), section 4 and appendix A.
 
-    ``law="xlstm"`` has the lengths of Beck et al., "xLSTM" (arXiv:2405.04517), section 4.1, for five of the languages:
-    ``lengths`` then counts as their code does, s tokens with the answer; n is s - 1, or for modular arithmetic an odd
-    number uniform up to s - 3, or with brackets max(s, 5) - 3, where ``*`` is left out.
+    ``law="xlstm"`` has the lengths of Beck et al., "xLSTM" (arXiv:2405.04517), section 4.1, for five of the languages.
+    Their code counts the tokens with the answer, and so does ``lengths`` here: s tokens. In general n is s - 1. For
+    ``modular-arithmetic`` n is uniform over the odd numbers up to s - 3, with s the greatest length. For
+    ``modular-arithmetic-brackets`` n is max(s, 5) - 3, and the operator ``*`` is left out.
 
-    ``labels="every"`` helps in training: the four regular languages are labelled at every symbol (modular arithmetic:
-    every digit) with the answer of what stands so far, brackets at every closing one with the value that it closes.
-    Other languages have no such labels, and validation and test have the answer alone.
+    ``labels="every"`` adds labels in training, which helps. The four regular languages then have a label at every
+    symbol (modular arithmetic: at every digit): the answer for the string so far. The language with brackets has a
+    label at every closing bracket: the value of the expression that it closes. Other languages have no additional
+    labels. Validation and test have the labels of the answer alone.
 
     >>> Chomsky().answer([1, 5, 2, 7, 3, 9]).tolist()  # 1 + 2 * 3
     [-100, -100, -100, -100, -100, 2]
@@ -52,8 +55,8 @@ class Chomsky(TokenTask):
     presets: ClassVar[Presets] = {
         "small": SMALL,
         **{name: {"language": name, **SMALL} for name in LANGUAGES},
-        # Delétang et al.: batches of 128, scored on 512 sequences of every length. Number of steps and learning rate
-        # are the paper's as remembered; the published example has 10,000 steps at 1e-3.
+        # Delétang et al.: batches of 128, scored on 512 sequences of every length. The number of steps and the learning
+        # rate are quoted from memory of the paper; the published example has 10,000 steps at 1e-3.
         "paper": {"lengths": (1, 40), "tested": "every"}
         | budget(steps=1_000_000, batch_size=128, lr=3e-4, eval_every=10_000, test_batches=16),
         # Grazzi et al. (arXiv:2411.12537) on the xLSTM authors' tasks; parity-check has 20,000 steps there.
@@ -95,7 +98,7 @@ class Chomsky(TokenTask):
 
     @functools.cached_property
     def empty(self) -> int:
-        """The token EMPTY; padding is the next one."""
+        """The token EMPTY; the padding token is EMPTY + 1."""
         return len(self._language.tokens)
 
     @property
@@ -113,7 +116,7 @@ class Chomsky(TokenTask):
 
     @functools.cached_property
     def _range(self) -> range:
-        """What is drawn uniformly: n or, for the brackets of xLSTM, n + 3 before it is raised to 5."""
+        """All possible n. They are equally likely, except for brackets under law ``xlstm`` (see ``_length``)."""
         least, most = self.lengths
         if self.law == "deepmind":
             return range(least, most + 1)
@@ -137,7 +140,7 @@ class Chomsky(TokenTask):
         return Sample(x, y, x != self.empty + 1)
 
     def _asked(self, string: np.ndarray, answer: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Input of ``length`` positions and its labels: the string, the empty tokens after it, padding."""
+        """Return an input of ``length`` positions (the string, its empty tokens, padding) and its labels."""
         size = len(string)
         x, y = np.full(length, self.empty + 1), np.full(length, IGNORED)
         x[:size] = string
@@ -146,11 +149,11 @@ class Chomsky(TokenTask):
         return x, y
 
     def label(self, x: np.ndarray) -> np.ndarray:
-        """The answer alone, whatever ``labels`` adds in training.
+        """Return the labels of the answer alone, without the training labels that ``labels`` adds.
 
         Args:
-            x: a string of any length, the empty tokens that it asks for, and padding if there is some; or the string
-                alone, which is taken as if the empty tokens followed, so that the labels are longer than ``x``.
+            x: a string of any length, its empty tokens and optional padding. A string alone is also allowed: its empty
+                tokens are added, so the labels are longer than ``x``.
         """
         tokens = without_padding(x, self.empty + 1)
         string = tokens[: int((tokens == self.empty).argmax())] if (tokens == self.empty).any() else tokens
@@ -168,7 +171,7 @@ class Chomsky(TokenTask):
         return np.concatenate([y, np.full(len(x) - len(y), IGNORED)])
 
     def tests(self) -> Mapping[str, Task]:
-        """Fixed lengths beyond training, named by themselves; law ``xlstm``: 256, and 40 to 256."""
+        """Return tests at fixed lengths beyond training, named by the length; law ``xlstm``: 256, and 40 to 256."""
         if self.law == "xlstm":
             return {
                 name: dataclasses.replace(self, lengths=lengths)
@@ -178,10 +181,10 @@ class Chomsky(TokenTask):
         return {str(length): dataclasses.replace(self, lengths=(length, length)) for length in lengths}
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent class for each output and length, and rules for three languages.
+        """Return the most frequent class for each output and length, and rules for three languages.
 
-        ``first-last`` says whether first and last bit differ; ``pushes`` gives back what was pushed, last first, as if
-        nothing were popped; ``quantile`` gives value ⌊5i/n⌋ at output i.
+        ``first-last`` tells whether the first and the last bit differ. ``pushes`` returns the initial stack and all
+        pushes, last first, as if nothing were popped. ``quantile`` gives the value ⌊``modulus`` · i/n⌋ at output i.
         """
         rules = {
             "even-pairs": {"first-last": self.rule(self._first_last)},
@@ -191,7 +194,7 @@ class Chomsky(TokenTask):
         return {"majority": _MajorityOfOutput(self), **rules.get(self.language, {})}
 
     def outputs(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of each string, ``(batch,)``, and the number of the output at each position (below 0: none)."""
+        """Return the length of each string, ``(batch,)``, and the output number at each position (negative: none)."""
         sizes = (x == self.empty).argmax(axis=1)
         number = np.arange(x.shape[1]) - sizes[:, None]
         return sizes, np.where(x == self.empty, number, -1)
@@ -213,7 +216,7 @@ class Chomsky(TokenTask):
         return np.asarray(np.maximum(number, 0) * self.modulus // sizes[:, None])
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By tokens of the string, in octaves, and of long answers by eighth of the outputs."""
+        """Break scores down by length of the string, in octaves, and long answers also by eighth of the outputs."""
         sizes, number = self.outputs(batch.x)
         labels = {"length": octave(sizes)[:, None]}
         if self._language.outputs(8) > 1:
@@ -222,7 +225,7 @@ class Chomsky(TokenTask):
         return labels
 
     def text(self, batch: Batch, index: int) -> str:
-        """The string, then its answer after an arrow."""
+        """Return the string, an arrow and the answer."""
         names = self._language.tokens
         sizes, number = self.outputs(batch.x[index : index + 1])
         string = [names[token] for token in batch.x[index, : sizes[0]]]
@@ -233,14 +236,14 @@ class Chomsky(TokenTask):
 
 
 class _MajorityOfOutput:
-    """The most frequent class for each number of tokens and each output; with few samples, for the output alone.
+    """Predictor of the most frequent class for each string length and output; with few samples, for each output alone.
 
     Args:
-        task: says which positions are outputs.
+        task: the task, which finds the positions of the outputs.
     """
 
     PRIOR = 4
-    """Weight of an output's shares over all lengths, in samples."""
+    """Weight, in samples, of the class shares of an output over all lengths."""
 
     def __init__(self, task: Chomsky) -> None:
         self._task = task
@@ -267,10 +270,10 @@ class _MajorityOfOutput:
 
 
 def chomsky_score(accuracies: Mapping[int, float]) -> float:
-    """Mean accuracy over the lengths 41..500, from the accuracies at some of them, with linear interpolation between.
+    """Return the mean accuracy over the lengths 41..500, with linear interpolation between the given lengths.
 
-    The published score is the mean over every length; its code leaves out length 41 (``accuracies[41:]`` of a list that
-    begins at length 1).
+    The published score is the mean over every length. The published code leaves out length 41: it takes
+    ``accuracies[41:]`` of a list that begins at length 1.
 
     >>> chomsky_score({41: 1.0, 500: 0.5})
     0.75

@@ -1,4 +1,4 @@
-"""From the last position alone, give every token of the sequence."""
+"""Give every token of the sequence from its last position alone."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ RECENT = 8
 @registry.register("compression")
 @dataclass(frozen=True)
 class Compression(UniformTask):
-    """From the last position alone, give every token of the sequence.
+    """Give every token of the sequence from its last position alone.
 
-    With V = ``vocab``: ``length`` - 1 tokens, independent and uniform over 0..V-2, then the mark V-1. The target is the
-    tokens in their order; the decoder makes all of them from one vector, the last position's (causal) or the mean of
-    all positions (bidirectional). Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures" (MAD,
-    arXiv:2403.17844), section 3. MAD scores the constant mark, too, and decodes by an MLP that is given the vector and
-    a position; here the decoder is linear, so compare ranks, not numbers.
+    Let V = ``vocab``. The input is ``length`` - 1 tokens, independent and uniform over 0..V-2, then the mark V-1. The
+    target is these tokens in order. The decoder computes all of them from one vector: the vector of the last position
+    (causal models) or the mean over all positions (bidirectional models). Source: Poli et al., "Mechanistic Design and
+    Scaling of Hybrid Architectures" (MAD, arXiv:2403.17844), section 3. MAD also scores the mark, which is constant,
+    and its decoder is an MLP that receives the vector and a position. Here the decoder is linear, so compare ranks, not
+    numbers.
 
     >>> Compression(length=4, vocab=4).answer([2, 0, 1, 3]).tolist()
     [2, 0, 1]
@@ -70,38 +71,40 @@ class Compression(UniformTask):
         self.allow(tokens[-1:], self.vocab - 1, self.vocab, "the last token is the mark and", len(tokens) - 1)
 
     def bits(self, accuracy: Sequence[float] | np.ndarray) -> float:
-        """What one vector held, in bits: the sum over positions of log2(V-1) times the scaled accuracy, at least 0.
+        """Return the bits that one vector stored: the sum over positions of log2(V-1) times the scaled accuracy.
+
+        The scaled accuracy is 0 at chance and below, and 1 if every token is right.
 
         Args:
-            accuracy: per position ``(length - 1,)``, or one for all.
+            accuracy: accuracy per position ``(length - 1,)``, or one number for all positions.
         """
         chance = 1 / (self.vocab - 1)
         scaled = (np.broadcast_to(accuracy, self.length - 1) - chance) / (1 - chance)
         return float(math.log2(self.vocab - 1) * np.maximum(scaled, 0).sum())
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent token; the last eight tokens, and the most frequent one before them."""
+        """Return the most frequent token, and the last eight tokens with the most frequent token before them."""
         recent = {f"recent-{RECENT}": _Recent(self.target.width)} if self.length > 2 * RECENT else {}
         return {**super().baselines(), **recent}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By position: eight equal parts, each labelled with its first position."""
+        """Break scores down by position: eight equal parts, each labelled with its first position."""
         return {"position": bin_starts(np.arange(self.length - 1), self.length - 1)}
 
     def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
-        """``bits``: what one vector held, as :meth:`bits` says, from the accuracy in each part of the positions."""
+        """Return ``bits``: the result of :meth:`bits` for the accuracies of the parts of the positions."""
         rows = sorted(slices["position"], key=lambda row: int(row["label"]))
         ends = [*(row["label"] for row in rows[1:]), self.length - 1]
         accuracy = [row["accuracy"] for row, end in zip(rows, ends, strict=True) for _ in range(end - row["label"])]
         return {"bits": self.bits(accuracy)}
 
     def text(self, batch: Batch, index: int) -> str:
-        """The tokens, the mark as ``?``."""
+        """Return the tokens, then the mark as ``?``."""
         return " ".join(map(str, batch.y[index].tolist())) + " ? => all of them"
 
 
 class _Recent(MajorityClass):
-    """The last eight tokens as they are, the most frequent class for those before."""
+    """Predictor that copies the last eight tokens and gives the most frequent class at all positions before them."""
 
     def predict(self, batch: Batch) -> np.ndarray:
         guess = super().predict(batch)

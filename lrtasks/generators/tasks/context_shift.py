@@ -1,4 +1,4 @@
-"""Delay the whole sequence by s positions, where its first two values are cos(2πs/L) and sin(2πs/L)."""
+"""Delay the sequence by s positions; its first two values, cos(2πs/L) and sin(2πs/L), encode s."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lrtasks.spec import Batch
 @registry.register("context-shift")
 @dataclass(frozen=True)
 class ContextShift(Lagged):
-    """Delay the whole sequence by s positions, where its first two values are cos(2πs/L) and sin(2πs/L).
+    """Delay the sequence by s positions; its first two values, cos(2πs/L) and sin(2πs/L), encode s.
 
-    s is uniform in ``0..L-3``; the other L - 2 values are noise; ``y[t] = x[t - s]`` if ``t >= s`` else 0. At another
-    length, the further tests keep the code and the lags of the trained length.
+    L is the ``length``. s is uniform over ``0..L-3``. The other L - 2 values are noise. ``y[t] = x[t - s]`` if
+    ``t >= s``, else 0. The further tests have other lengths but keep the code and the lags of the trained length.
     Source: DLR paper (arXiv:2212.00768), section 3.1.
 
     >>> x = np.array([[0, 0, 0], [1, 0, 0], [0.5, 0, 0], [-1, 0, 0]])  # cos and sin of 2π/4: one position late

@@ -15,13 +15,13 @@ from lrtasks.generators.baselines import Baseline, octave
 from lrtasks.generators.tokens import TokenTask, padded_sample, without_padding
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
-# Batch size and learning rate as the published launch script has them. It packs several samples into one context; here
-# each sample stands alone. Steps: ours, as the script's 200 per epoch are no setting of the paper.
+# Batch size and learning rate are those of the published launch script. The script packs several samples into one
+# context; here each sample has its own. The number of steps is ours: the script's 200 per epoch are not the paper's.
 SMALL = budget(batch_size=64)
 PAPER = {"end": True, **budget(steps=50_000, batch_size=32, lr=5e-5, eval_every=2500)}
 
 MAX_KEYS = 2**62
-"""Bound on the number of different keys, which are told apart by one whole number each."""
+"""Upper bound on the number of different keys, because each key is represented by one integer."""
 
 
 @registry.register("copying")
@@ -29,20 +29,22 @@ MAX_KEYS = 2**62
 class Copying(TokenTask):
     """Return a string: forwards, backwards, or the part that follows a given piece.
 
-    With A = ``letters``, BEGIN = A, BAR = A+1, END = A+2 and PAD = A+3: a string s of letters 0..A-1, independent and
-    uniform, of a length drawn uniformly from ``string``, is given as
+    Let A = ``letters``. Tokens: letters 0..A-1, BEGIN = A, BAR = A+1, END = A+2 and PAD = A+3. A string s has
+    independent, uniform letters; its length is uniform over ``string``. The input begins with the question:
 
-    - ``copy`` and ``reverse``: BEGIN s BAR; the answer is s, or s backwards;
-    - ``suffix-lookup``: BEGIN s BAR g; ``prefix-lookup``: BEGIN g BAR s BAR. The key g is ``ngram`` letters of s; the
-      answer is the ``answer_length`` letters after its first occurrence in s.
+    - ``copy`` and ``reverse``: BEGIN s BAR. The answer is s, or s backwards.
+    - ``suffix-lookup``: BEGIN s BAR g; ``prefix-lookup``: BEGIN g BAR s BAR. The key g is ``ngram`` letters of s. The
+      answer is the ``answer_length`` letters after the first occurrence of g in s.
 
-    The answer a₁…a_m is asked at the last token of this and at the m - 1 tokens that follow it, which are a₁…a_{m-1}
-    (``feed="teacher"``) or PAD (``"blank"``). With ``end`` a_m follows, too, and END is asked there. Source: Jelassi et
-    al., "Repeat After Me: Transformers are Better than State Space Models at Copying" (arXiv:2402.01032), section 3.
+    The answer a₁…a_m is asked at the last token of the question and at the m - 1 tokens that follow it. These tokens
+    are a₁…a_{m-1} (``feed="teacher"``) or PAD (``"blank"``). With ``end``, a_m (or PAD) follows too, and END is asked
+    there. Source: Jelassi et al., "Repeat After Me: Transformers are Better than State Space Models at Copying"
+    (arXiv:2402.01032), section 3.
 
-    Law of the key's start: ``jelassi``, uniform over 0..|s| - ngram - answer_length - 3, as the published code draws;
-    ``clean``, uniform over the starts with room for the answer whose key comes once in s, so that the question has one
-    answer (s is drawn again if there is none). Lengths of ``string`` that leave no start are not drawn.
+    ``law`` determines the start of the key. ``jelassi``: uniform over 0..|s| - ngram - answer_length - 3, as in the
+    published code. ``clean``: uniform over the starts that leave room for the answer and whose key occurs once in s, so
+    that the question has one answer; s is drawn again if there is no such start. Lengths of ``string`` that leave no
+    start are not drawn.
 
     >>> Copying(letters=3, string=(3, 3)).answer([3, 2, 0, 1, 4, 2, 0]).tolist()
     [-100, -100, -100, -100, 2, 0, 1]
@@ -106,7 +108,7 @@ class Copying(TokenTask):
 
     @property
     def _around(self) -> int:
-        """Tokens before the answer beside the string: marks and key."""
+        """Number of tokens of the question besides the string: marks and key."""
         return {"prefix-lookup": 3 + self.ngram, "suffix-lookup": 2 + self.ngram}.get(self.mode, 2)
 
     @property
@@ -135,7 +137,7 @@ class Copying(TokenTask):
         return padded_sample(x, self._labels(len(head), answer, len(x)), self.input.length, pad)
 
     def _key(self, rng: np.random.Generator, string: np.ndarray) -> tuple[np.ndarray, int]:
-        """The string, drawn again if need be, and the start of the key."""
+        """Return the string, which may be drawn again, and the start of the key."""
         if self.law == "jelassi":
             last = len(string) - self.ngram - self.answer_length - 3
             return string, int(rng.integers(last + 1))
@@ -147,7 +149,7 @@ class Copying(TokenTask):
             string = rng.integers(self.letters, size=len(string))
 
     def _answer(self, string: np.ndarray, key: np.ndarray) -> np.ndarray:
-        """The letters of the answer; fewer of them if the key does not occur, or occurs too late."""
+        """Return the letters of the answer; fewer letters if the key does not occur, or occurs too late."""
         if self._lookup:
             found = _keys(string, len(key), self.letters) == _keys(key, len(key), self.letters)
             after = found.argmax() + len(key) if found.any() else len(string)
@@ -155,7 +157,7 @@ class Copying(TokenTask):
         return string[::-1] if self.mode == "reverse" else string
 
     def _labels(self, head: int, answer: np.ndarray, length: int) -> np.ndarray:
-        """Labels of an input of ``length`` tokens whose first ``head`` stand before the answer."""
+        """Return the labels of an input of ``length`` tokens whose first ``head`` tokens are the question."""
         y = np.full(length, IGNORED)
         asked = np.append(answer, self.letters + 2) if self.end else answer
         asked = asked[: length - head + 1]
@@ -163,7 +165,7 @@ class Copying(TokenTask):
         return y
 
     def label(self, x: np.ndarray) -> np.ndarray:
-        """Labels as far as ``x`` has positions for them; the tokens after the question change none of them."""
+        """Return the labels, cut to the length of ``x``. The tokens after the question do not change any label."""
         string, key, head = self._question(x)
         answer = self._answer(string, key)
         if self._lookup and len(answer) < self.answer_length:
@@ -174,7 +176,7 @@ class Copying(TokenTask):
         return self._labels(head, answer, len(x))
 
     def _question(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """String, key and number of tokens before the answer of any input."""
+        """Return the string, the key and the number of tokens of the question of any input."""
         begin, bar = self.letters, self.letters + 1
         bars = np.flatnonzero(x == bar)
         needed = 2 if self.mode == "prefix-lookup" else 1
@@ -196,11 +198,11 @@ class Copying(TokenTask):
         return string, key, int(head)
 
     def tests(self) -> Mapping[str, Task]:
-        """Strings of exactly 2, 4 and 8 times the greatest length."""
+        """Return tests with strings of exactly 2, 4 and 8 times the greatest length."""
         return self.further({f"{n}x": {"string": (n * self.string[1],) * 2} for n in (2, 4, 8)})
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent letter and, where the answer so far can be read, what follows its last letters in s."""
+        """Return the most frequent letter and, if the input shows the answer so far, what follows its end in s."""
         if self.mode != "copy" or self.feed == "blank":
             return super().baselines()
         grams = {"bigram": 1, "trigram": 2}
@@ -208,7 +210,7 @@ class Copying(TokenTask):
         return {**super().baselines(), **rules}
 
     def _lookup_of_last(self, inputs: np.ndarray, letters: int) -> np.ndarray:
-        """The token after the first occurrence, in BEGIN s END, of the last ``letters`` tokens; BAR counts as BEGIN."""
+        """Return the token after the last ``letters`` tokens at their first occurrence in BEGIN s END; BAR is BEGIN."""
         prediction = np.zeros_like(inputs)
         for row, x in enumerate(inputs):
             string, _, head = self._question(without_padding(x, self.letters + 3))
@@ -223,14 +225,14 @@ class Copying(TokenTask):
         return prediction
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By position in the answer, counted from 1, and by length of the string, both in octaves."""
+        """Break scores down by position in the answer, from 1, and by length of the string, both in octaves."""
         bars = (batch.x == self.letters + 1).cumsum(axis=1)
         last = 2 if self.mode == "prefix-lookup" else 1
         length = (bars < last).sum(axis=1) - (2 + self.ngram if last == 2 else 1)
         return {"position": octave((batch.y >= 0).cumsum(axis=1)), "string": octave(length)[:, None]}
 
     def text(self, batch: Batch, index: int) -> str:
-        """The question, letters as a, b, c, ... (numbers from 27 on), and the answer after an arrow."""
+        """Return the question, an arrow and the answer: a, b, c, ... for letters, or numbers beyond 26 letters."""
         string, key, _ = self._question(without_padding(batch.x[index], self.letters + 3))
         y = batch.y[index]
         answer = y[(y >= 0) & (y < self.letters)]
@@ -239,7 +241,7 @@ class Copying(TokenTask):
 
 
 def _keys(string: np.ndarray, size: int, letters: int) -> np.ndarray:
-    """Every ``size`` neighbouring letters as one whole number, in base ``letters``; ``(max(len - size + 1, 0),)``."""
+    """Return each ``size`` adjacent letters as one integer in base ``letters``, ``(max(len - size + 1, 0),)``."""
     count = max(len(string) - size + 1, 0)
     keys = np.zeros(count, dtype=np.int64)
     for place in range(size):

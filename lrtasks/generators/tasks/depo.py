@@ -1,4 +1,4 @@
-"""A cycle of nodes is given as edges in random order: give the node that comes k steps after a node."""
+"""Read the edges of a cycle in random order; give the node that comes k steps after a given node."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ PAD = 0
 @registry.register("depo")
 @dataclass(frozen=True)
 class Depo(TokenTask):
-    """A cycle of nodes is given as edges in random order: give the node that comes k steps after a node.
+    """Read the edges of a cycle in random order; give the node that comes k steps after a given node.
 
-    With (V, a, b) = ``words``, N the greatest of ``nodes`` and K = ``hops``: a node's name is a word of a..b tokens,
-    its size uniform, its tokens uniform over 1..V, V added to the last; all names of a sample differ. Tokens: 0 pads,
-    1..2V words, 2V + k "k steps" for k = 1..K, then ANSWER and BEGIN. A sample is BEGIN; the edges v_i v_(i+1 mod n) in
-    random order; then for min(n, ``queries``) distinct nodes "k steps", the node, ANSWER, and the node v_(i+k);
-    padding on the right. Labels: the answer's first token at ANSWER, each further one at the token before it.
+    Let n be the number of nodes v_0, ..., v_(n-1), N the greatest of ``nodes``, K = ``hops`` and (V, a, b) = ``words``.
+    A node's name is a word of a..b tokens. Its size is uniform, and its tokens are uniform over 1..V; V is added to the
+    last token. All names of a sample differ. Tokens: 0 is padding, 1..2V are tokens of words, 2V + k is "k steps" for
+    k = 1..K, then come ANSWER and BEGIN.
 
-    ``law="published"``: in training n is drawn from ``nodes`` with weight 1/(n + √N) and k from 1..K uniformly; in
-    validation and test n = N, and k is uniform over the powers of two up to K, and K (and 24 if K = 32). Source:
+    A sample is BEGIN; the edges v_i v_(i+1 mod n) in random order; then, for each of min(n, ``queries``) distinct nodes
+    v_i, "k steps", the node, ANSWER and the node v_(i+k mod n); padding on the right. Labels: the first token of the
+    answer is asked at ANSWER, each further token at the token before it.
+
+    ``law="published"``: in training n is drawn from ``nodes`` with weight 1/(n + √N), and k from 1..K uniformly. In
+    validation and test n = N, and k is uniform over the powers of two up to K, K itself and, if K = 32, 24. Source:
     Allen-Zhu, "Physics of Language Models: Part 4.1, Architecture Design and the Magic of Canon Layers"
-    (arXiv:2512.17351), task Depo; code facebookresearch/PhysicsLM4, which has errors and labels the token
-    ANSWER too.
-    ``law="clean"``: n and k are uniform everywhere. Its presets have words of one token, whose end is known.
+    (arXiv:2512.17351), task Depo; code facebookresearch/PhysicsLM4, which has errors and also labels the token ANSWER.
+    ``law="clean"``: n and k are uniform in all splits. Its presets have words of one token, so the end of a word is
+    known.
 
     >>> task = Depo(nodes=3, hops=2, words=(3, 1, 1), law="clean")
     >>> a, b, c, two, ANSWER, BEGIN = 4, 5, 6, 8, 9, 10
@@ -74,7 +77,7 @@ class Depo(TokenTask):
 
     @property
     def _hop(self) -> int:
-        """The token "k steps" is this plus k."""
+        """The token "k steps" is this number plus k."""
         return 2 * self.words[0]
 
     @property
@@ -132,7 +135,7 @@ class Depo(TokenTask):
         return [tested[i] for i in rng.integers(len(tested), size=count).tolist()]
 
     def _names(self, rng: np.random.Generator, n: int) -> list[Word]:
-        """``n`` different words; a repeated word is drawn again."""
+        """Draw ``n`` different words; a repeated word is drawn again."""
         vocab, short, long = self.words
         if short == long == 1:
             return [(vocab + 1 + token,) for token in rng.permutation(vocab)[:n].tolist()]
@@ -146,7 +149,7 @@ class Depo(TokenTask):
         return list(found)
 
     def _words(self, tokens: list[int], at: int) -> Iterator[tuple[Word, int]]:
-        """Words from position ``at`` on, each with the position after it; ends before a token that is in no word."""
+        """Yield the words from position ``at`` on, each with the position after it; stop at the first other token."""
         begin = at
         while at < len(tokens) and 0 < tokens[at] <= self._hop:
             at += 1
@@ -155,10 +158,10 @@ class Depo(TokenTask):
                 begin = at
 
     def _read(self, tokens: list[int]) -> tuple[dict[Word, Word], list[tuple[int, Word, int]]]:
-        """Successors by node, and the questions: steps, node, position of ANSWER.
+        """Return the successor of each node, and the questions: steps, node and position of ANSWER.
 
         Raises:
-            UsageError: if the tokens are no input of the task.
+            UsageError: if the tokens are not an input of the task.
         """
         if tokens[0] != self._begin:
             self.refuse(f"an input begins with BEGIN ({self._begin}), found {tokens[0]}")
@@ -188,7 +191,7 @@ class Depo(TokenTask):
         return after, questions
 
     def _answers(self, tokens: list[int], steps: int | None = None) -> Iterator[tuple[int, Word, int]]:
-        """For each question the position of ANSWER, the answer, and the steps; those asked for, or ``steps``."""
+        """Yield each question: position of ANSWER, node after ``steps`` (or the asked) steps, and asked steps."""
         after, questions = self._read(tokens)
         for asked, node, at in questions:
             for _ in range(asked if steps is None else steps):
@@ -196,13 +199,13 @@ class Depo(TokenTask):
             yield at, node, asked
 
     def label_all(self, x: np.ndarray) -> np.ndarray:
-        """As the base class says; refuses arrays that are no inputs of the task. The last answer may be cut."""
+        """Return the labels as the base class does, but refuse invalid inputs. The last answer may be cut."""
         return self._filled(x, lambda tokens: ((at, node) for at, node, _ in self._answers(tokens)), IGNORED)
 
     def _filled(
         self, x: np.ndarray, words: Callable[[list[int]], Iterable[tuple[int, Sequence[int]]]], fill: int = 0
     ) -> np.ndarray:
-        """An array like ``x`` that holds, for the tokens of each row, ``words`` at their positions."""
+        """Return an array like ``x`` with the ``words`` of each row at their positions, and ``fill`` elsewhere."""
         y = np.full(x.shape, fill)
         for row, tokens in zip(y, x.tolist(), strict=True):
             for at, word in words(tokens):
@@ -210,7 +213,7 @@ class Depo(TokenTask):
         return y
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent token; one node of the sample (that of its first edge); the next node, whatever k."""
+        """Return the most frequent token, the first node of the sample, and the next node, whatever k."""
 
         def first(tokens: list[int]) -> Iterator[tuple[int, Word]]:
             word = next(self._words(tokens, 1))[0]
@@ -226,7 +229,7 @@ class Depo(TokenTask):
         }
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By the number of steps k."""
+        """Break scores down by the number of steps k."""
 
         def steps(tokens: list[int]) -> Iterator[tuple[int, list[int]]]:
             return ((at, [asked] * len(node)) for at, node, asked in self._answers(tokens))
@@ -234,13 +237,13 @@ class Depo(TokenTask):
         return {"steps": self._filled(batch.x, steps)}
 
     def tests(self) -> Mapping[str, Task]:
-        """Twice and four times the nodes, as far as there are names."""
+        """Return tests with 2 and 4 times the nodes, if there are enough names."""
         least, most = self.span("nodes")
         more = {n: n * most if isinstance(self.nodes, int) else (least, n * most) for n in (2, 4)}
         return self.further({f"{n}x": {"nodes": nodes} for n, nodes in more.items()})
 
     def text(self, batch: Batch, index: int) -> str:
-        """Edges as ``3>7``, then the questions as ``3+2=5``; the tokens of a name are joined by dots."""
+        """Return edges as ``3>7``, then questions as ``3+2=5``; the tokens of a name are joined by dots."""
         tokens = batch.x[index].tolist()
         _, questions = self._read(tokens)
 

@@ -35,17 +35,20 @@ MIN_SHARE = 0.05
 class Dyck(TokenTask):
     """Say which kind of bracket closes next.
 
-    A string of brackets of ``kinds`` kinds, never open deeper than ``depth``. At depth 0 the next bracket opens, at the
-    greatest depth it closes; else it does as the bracket before did with probability ``stay``. The kind of an opening
-    is uniform. The string is cut at ``length``, not ended. With K = ``kinds``: opening k is token k. With
-    ``close="typed"`` closing k is token K + k, and the label stands at each token whose next token closes: its kind.
-    With ``"generic"`` all closings are token K, and the label stands at the closing itself: the kind that it closes.
+    A sample is a string of brackets of K = ``kinds`` kinds; at most ``depth`` brackets are open at once. At depth 0 the
+    next bracket opens, and at the greatest depth it closes. At other depths it does the same as the bracket before
+    (opens or closes) with probability ``stay``. The kind of an opening bracket is uniform. The string is cut at
+    ``length``, so brackets may stay open.
 
-    With ``whole=(lo, hi)`` a string of at least lo tokens ends with probability 1/2 wherever no bracket is open; one of
-    more than hi tokens is drawn again. Then come the token END, 2K, and padding, 2K + 1.
+    An opening bracket of kind k is token k. With ``close="typed"`` a closing bracket of kind k is token K + k, and the
+    label is at each token before a closing bracket: the kind of that bracket. With ``close="generic"`` all closing
+    brackets are token K, and the label is at the closing bracket itself: the kind that it closes.
+
+    With ``whole=(lo, hi)`` a string of at least lo tokens ends with probability 1/2 wherever no bracket is open; a
+    string of more than hi tokens is drawn again. The token END, 2K, and padding, 2K + 1, follow the string.
 
     Source: Hewitt et al., "RNNs can generate bounded hierarchical languages with optimal memory" (arXiv:2010.07515),
-    sections 2 and 5, which has ``whole``, ``typed`` and ``stay=0.5``.
+    sections 2 and 5. The paper has ``whole``, ``typed`` and ``stay=0.5``.
 
     >>> Dyck(kinds=2, close="generic").answer([0, 1, 2, 0, 2, 2]).tolist()
     [-100, -100, 1, -100, 0, 0]
@@ -86,7 +89,7 @@ class Dyck(TokenTask):
 
     @property
     def _end(self) -> int:
-        """The token END; padding is the next one."""
+        """The token END; the padding token is END + 1."""
         return 2 * self.kinds
 
     @property
@@ -99,7 +102,7 @@ class Dyck(TokenTask):
 
     @property
     def nominal_length(self) -> int | None:
-        """None for whole strings, which have no one length."""
+        """The length, or None for whole strings, whose lengths differ."""
         return self.length if self.whole is None else None
 
     def sample(self, rng: np.random.Generator) -> Sample:
@@ -112,7 +115,7 @@ class Dyck(TokenTask):
         return padded_sample(np.append(x, self._end), y, self.input.length, self._end + 1)
 
     def _opens(self, rng: np.random.Generator) -> list[bool]:
-        """Whether each bracket opens."""
+        """Draw a string: for each bracket, whether it opens."""
         least, count = (math.inf, self.length) if self.whole is None else (self.whole[0], self.whole[1] + 1)
         while True:
             opens: list[bool] = []
@@ -127,7 +130,7 @@ class Dyck(TokenTask):
                 return opens
 
     def _typed(self, opens: list[bool], kinds: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of brackets, and the kind that each closes (or IGNORED)."""
+        """Return the tokens of brackets, and the kind that each token closes (or IGNORED)."""
         tokens, closed, stack = [], [], []
         for opening, kind in zip(opens, kinds, strict=True):
             if opening:
@@ -141,11 +144,11 @@ class Dyck(TokenTask):
         return np.array(tokens), np.array(closed)
 
     def _labels(self, closed: np.ndarray) -> np.ndarray:
-        """Labels from the kind that each token closes: at the closing, or one token before if closings tell it."""
+        """Return labels: the kind that a token closes, at this token (generic) or one token before (typed)."""
         return closed if self.close == "generic" else np.append(closed[1:], IGNORED)
 
     def label(self, x: np.ndarray) -> np.ndarray:
-        """Labels of a string of brackets, which END (2K) and padding (2K + 1) may follow; refuses other strings."""
+        """Return the labels of brackets, which END (2K) and padding (2K + 1) may follow; refuse other strings."""
         count = int((x < self._end).argmin()) if (x >= self._end).any() else len(x)
         if (x[count:] < self._end).any():
             self.refuse(f"no bracket may follow END or padding, found {x[count]} at position {count}")
@@ -168,14 +171,14 @@ class Dyck(TokenTask):
         return self._labels(closed)
 
     def tests(self) -> Mapping[str, Task]:
-        """2, 4 and 8 times the length; of whole strings, those that are longer, up to twice."""
+        """Return tests at 2, 4 and 8 times the length; for whole strings, one test with hi + 1 to 2 hi tokens."""
         if self.whole is None:
             return self.longer()
         most = self.whole[1]
         return {"2x": dataclasses.replace(self, whole=(most + 1, 2 * most))}
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent kind, and the kind of the opening that stands last in the text, closed or not."""
+        """Return the most frequent kind, and the kind of the last opening bracket so far, closed or not."""
 
         def last_opening(x: np.ndarray) -> np.ndarray:
             return np.take_along_axis(x, np.maximum(last_where(x < self.kinds), 0), axis=1)
@@ -183,10 +186,10 @@ class Dyck(TokenTask):
         return {**super().baselines(), "last-opening": self.rule(last_opening)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By distance from a closing back to its opening, in octaves, and by the number of brackets then open."""
+        """Break scores down by distance from closing to opening bracket, in octaves, and by number of open brackets."""
         step = np.where(batch.x < self.kinds, 1, np.where(batch.x < self._end, -1, 0))
         after = np.cumsum(step, axis=1)
-        open_at = np.where(step < 0, after + 1, after)  # how many are open while the bracket stands
+        open_at = np.where(step < 0, after + 1, after)  # open brackets, with the bracket itself
         distance = np.zeros(batch.x.shape, dtype=np.int64)
         positions = np.arange(batch.x.shape[1])
         for depth in range(1, int(open_at.max()) + 1):
@@ -198,11 +201,11 @@ class Dyck(TokenTask):
         return {"distance": octave(distance), "depth": open_at}
 
     def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
-        """``distance_mean``: the mean of the accuracies over the octaves of the distance."""
+        """Return ``distance_mean``: the mean of the accuracies over the octaves of the distance."""
         return {"distance_mean": float(np.mean([row["accuracy"] for row in slices["distance"]]))}
 
     def text(self, batch: Batch, index: int) -> str:
-        """The brackets, of more than four kinds with numbers; generic closings as ``)``, then what they close."""
+        """Return the brackets, with numbers if over four kinds; generic closings as ``)``, then what they close."""
         x = batch.x[index]
         x = x[x < self._end]
         tokens = []
@@ -219,9 +222,9 @@ class Dyck(TokenTask):
 
 @functools.lru_cache(maxsize=64)
 def _share_within(lengths: tuple[int, int], most: int, stay: float) -> float:
-    """Among the strings with at least ``lengths[0]`` tokens, the share of those with at most ``lengths[1]`` tokens."""
+    """Return the share of strings with at most ``lengths[1]`` tokens among those with at least ``lengths[0]``."""
     least, greatest = lengths
-    opened, closed = np.zeros((2, most + 1))  # probability of each depth, by what the last bracket did
+    opened, closed = np.zeros((2, most + 1))  # probability of each depth after an opening or a closing bracket
     opened[1] = 1.0
     ended = 0.0
     for length in range(2, greatest + 1):

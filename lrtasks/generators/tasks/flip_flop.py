@@ -24,14 +24,14 @@ SYMBOLS = "wri01_"
 class FlipFlop(TokenTask):
     """Return the bit that was written last, whatever came after it.
 
-    Each of ``instructions`` is a letter and a bit. The first letter is w (write), the last r (read); the others are i
-    (ignore) with probability ``ignore``, else w or r with equal probability, independently. The bit after w and i is
-    uniform; the bit after r is the one that was written last, and it is the label at the r. Tokens: w 0, r 1, i 2,
-    bit 0 is 3, bit 1 is 4. Source: Liu et al., "Exposing Attention Glitches with Flip-Flop Language Modeling"
-    (arXiv:2306.00946), section 3; numbers of the dataset synthseq/flipflop.
+    Each of ``instructions`` instructions is a letter and a bit. The first letter is w (write), the last is r (read).
+    Each other letter is i (ignore) with probability ``ignore``, else w or r with equal probability, independently. The
+    bit after w and i is uniform. The bit after r is the bit that was written last, and it is the label at the r.
+    Tokens: w 0, r 1, i 2, bit 0 is 3, bit 1 is 4. Source: Liu et al., "Exposing Attention Glitches with Flip-Flop
+    Language Modeling" (arXiv:2306.00946), section 3; token numbers of the dataset synthseq/flipflop.
 
-    One repair, off by default: with ``clean`` a blank, token 5, stands after each r in place of the answer, which
-    otherwise makes every read after a read trivial.
+    In the published law, the answer after each read makes every read that follows a read trivial. With ``clean`` (off
+    by default) a blank, token 5, takes the place of this answer.
 
     >>> task = FlipFlop(instructions=5)
     >>> task.answer([0, 4, 2, 3, 1, 4, 2, 3, 1, 4]).tolist()
@@ -100,16 +100,19 @@ class FlipFlop(TokenTask):
             self.refuse(f"a blank may follow a read alone, found one at {2 * int(blank.argmax()) + 1}")
 
     def tests(self) -> Mapping[str, Task]:
-        """Few writes and reads, many of them, and 2 and 4 times as many instructions."""
+        """Return tests with few writes and reads, with many, and with 2 and 4 times the instructions."""
         sparse, dense = ({"ignore": ignore} for ignore in self.ignore_tests)
         return {**self.further({"sparse": sparse, "dense": dense}), **self.scaled("instructions", by=(2, 4))}
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent bit, and the last bit in the text, whatever the instruction before it."""
+        """Return the most frequent bit, and the last bit in the text, whatever its instruction."""
         return {**super().baselines(), "last-bit": self.rule(_last_bit)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By instructions since the write, in octaves, and by ignored bits since then that disagree: 0, 1-3 or 4+."""
+        """Break scores down by instructions since the write, in octaves, and by disagreeing bits: 0, 1-3 or 4+.
+
+        A disagreeing bit is an ignored bit since the write that differs from the written bit.
+        """
         letters, bits = batch.x[:, ::2], batch.x[:, 1::2]
         last = np.maximum(last_where(letters == WRITE), 0)
         zeros, ones = (np.cumsum((letters == IGNORE) & (bits == bit), axis=1) for bit in (ZERO, ONE))
@@ -121,7 +124,7 @@ class FlipFlop(TokenTask):
         return {"distance": np.repeat(distance, 2, axis=1), "disagreeing": np.repeat(labels, 2, axis=1)}
 
     def text(self, batch: Batch, index: int) -> str:
-        """The instructions, such as ``w1 i0 r1``; with a blank after reads, the answer follows after a colon."""
+        """Return the instructions, such as ``w1 i0 r1``; with ``clean`` the answer follows each read after a colon."""
         x, y = batch.x[index], batch.y[index]
         return " ".join(
             SYMBOLS[letter] + (f"_:{SYMBOLS[label]}" if bit == BLANK else SYMBOLS[bit])

@@ -1,4 +1,4 @@
-"""As ``noisy-recall``, without noise, with keys and values of several adjacent tokens."""
+"""At every key that occurred before, return its value; keys and values are several adjacent tokens."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ GRID = {"law": "grid", "value_tokens": 2, "letters": 8}
 @registry.register("fuzzy-recall")
 @dataclass(frozen=True)
 class FuzzyRecall(UniformTask):
-    """As ``noisy-recall``, without noise, with keys and values of several adjacent tokens.
+    """At every key that occurred before, return its value; keys and values are several adjacent tokens.
 
-    Keys and values are made of different tokens. A key keeps its value in the sample. If a key was
-    seen before, its value is labelled: the first token at the key's last token, each further one at the value token
-    before it.
+    As ``noisy-recall``, but without noise and with longer keys and values. Keys and values are made of different
+    tokens. A key keeps its value in the sample. If a key occurred before, its value is labelled: the first token at the
+    key's last token, each further token at the value token before it.
 
-    ``law="mad"``: with n = ``vocab`` - 1, K = ``key_tokens``, W = ``value_tokens`` and L = ``length``, keys are ordered
+    ``law="mad"``: let n = ``vocab`` - 1, K = ``key_tokens``, W = ``value_tokens`` and L = ``length``. Keys are ordered
     tuples of distinct tokens of 0..n//2-1, values of n//2..n-1, and n is padding. In training every pair has a key of
-    1..K and a value of 1..W tokens, uniformly; in validation and test all keys have K tokens. A probe pair of k + v
-    tokens is drawn first, and a place p, uniform over 0..L-2(k+v)-1. Pairs are appended while fewer than
-    L-(k+v)-(K+W) tokens stand; the probe goes in as soon as p tokens stand, unless its key came by itself. Then the
-    probe stands once more, padding on the left fills up to L + 1, and the last token is cut off. In training the next
-    token is the label everywhere. Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures" (MAD,
-    arXiv:2403.17844), section 3. Two flaws: in training the end of a key cannot be known, as a pair may be a key and
-    the beginning of a key, so ``answer`` looks one token ahead there; and in 2 % of the test samples the probe stands
-    at the end only, which has no answer: no label here, a label in the source.
+    1..K and a value of 1..W tokens, uniformly; in validation and test all keys have K tokens. First a probe pair of k +
+    v tokens is drawn, and a position p, uniform over 0..L-2(k+v)-1. Then pairs are appended while there are fewer than
+    L-(k+v)-(K+W) tokens. The probe is inserted as soon as there are p tokens, unless its key has already occurred. At
+    the end the probe is appended once more, padding on the left fills up to L + 1 tokens, and the last token is cut
+    off. In training the next token is the label everywhere. Source: Poli et al., "Mechanistic Design and Scaling of
+    Hybrid Architectures" (MAD, arXiv:2403.17844), section 3.
 
-    ``law="grid"``, ours: two distinct letters of ``letters`` are drawn for each of the K places of a key; all 2^K
-    combinations are keys, each with W letters of its own, uniform. L/(K + W) pairs, their keys uniform with
-    replacement. Training labels the questions alone. No proper part of a key tells it from all others: with random
-    keys in place of the grid the last two letters answer 96 %.
+    Law ``mad`` has two flaws. In training the end of a key cannot be known, because a complete key may also be the
+    beginning of a longer key; ``answer`` therefore looks one token ahead. In 2 % of the test samples the probe occurs
+    at the end only, so its question has no answer; it has no label here, but a label in the source.
+
+    ``law="grid"``, ours: for each of the K places of a key, two distinct letters of ``letters`` are drawn. All 2^K
+    combinations are keys; each key has W uniform letters as its value. A sample is L/(K + W) pairs, their keys uniform
+    with replacement. Training labels the questions alone. No proper part of a key distinguishes it from all other keys.
+    With random keys in place of the grid, the last two letters are enough for 96 % of the answers.
 
     >>> task = FuzzyRecall(law="grid", length=10, value_tokens=2)
     >>> task.answer([1, 4, 2, 9, 13, 1, 4, 2, 9, 13]).tolist()
@@ -86,12 +88,12 @@ class FuzzyRecall(UniformTask):
 
     @property
     def pair(self) -> int:
-        """Most tokens of a pair."""
+        """Greatest number of tokens of a pair."""
         return self.key_tokens + self.value_tokens
 
     @property
     def first_value(self) -> int:
-        """The first token of values; keys have those below."""
+        """The first value token; the tokens below are key tokens."""
         return self.letters if self.law == "grid" else (self.vocab - 1) // 2
 
     @property
@@ -110,7 +112,7 @@ class FuzzyRecall(UniformTask):
 
     @property
     def _most_pairs(self) -> int:
-        """More pairs than a sample of law ``mad`` can hold."""
+        """Number of pairs to draw: more pairs than a sample of law ``mad`` can hold."""
         return self.length // 2 + 2
 
     def made(self, u: Uniforms) -> Batch:
@@ -135,7 +137,7 @@ class FuzzyRecall(UniformTask):
         return np.concatenate([key, values[row, which]], axis=-1).reshape(rows, self.length)
 
     def _mad(self, u: Uniforms) -> np.ndarray:
-        """Tokens with padding and with the last one, ``(batch, length + 1)``."""
+        """Return the tokens with padding and with the last token, which inputs lack, ``(batch, length + 1)``."""
         count = self._most_pairs
         keys = _distinct(u, self.first_value, count, self.key_tokens)
         values = self.first_value + _distinct(u, self._letters_of_values, count, self.value_tokens)
@@ -149,7 +151,7 @@ class FuzzyRecall(UniformTask):
     def _text(
         self, place: float, keys: list[list[int]], k: list[int], values: list[list[int]], v: list[int]
     ) -> list[int]:
-        """One sample from its pairs, of which the first is the probe."""
+        """Return the tokens of one sample from its pairs; the first pair is the probe."""
         key, value = tuple(keys[0][: k[0]]), values[0][: v[0]]
         probe = len(key) + len(value)
         first = int(place * (self.length - 2 * probe))
@@ -172,7 +174,7 @@ class FuzzyRecall(UniformTask):
         return [self.vocab - 1] * (self.length + 1 - len(tokens)) + tokens
 
     def _showings(self, tokens: list[int]) -> list[tuple[Tokens, Tokens, int]]:
-        """Each showing of a pair: key, value, and the position of the value's first token."""
+        """Return each occurrence of a pair: key, value, and position of the value's first token."""
         found = []
         at = 0
         while at < len(tokens) and tokens[at] >= self.first_value:  # padding
@@ -188,7 +190,7 @@ class FuzzyRecall(UniformTask):
         return found
 
     def _questions(self, tokens: list[int]) -> list[tuple[int, Tokens, int]]:
-        """Each showing of a key that stood before: position of its last token, its value, how often it stood."""
+        """Return each repeated key: position of its last token, its value, number of earlier occurrences."""
         table: dict[Tokens, list[tuple[Tokens, int]]] = {}
         found = []
         for key, value, middle in self._showings(tokens):
@@ -205,7 +207,7 @@ class FuzzyRecall(UniformTask):
         return y
 
     def verify(self, tokens: np.ndarray) -> None:
-        """Pairs one after the other, padding only before the first, the last one possibly cut."""
+        """Check for adjacent pairs, with padding only before the first pair; the last pair may be cut."""
         listed = tokens.tolist()
         padding = self.input.width if self.law == "grid" else self.vocab - 1
         begin = next((at for at, token in enumerate(listed) if token != padding), len(listed))
@@ -226,7 +228,7 @@ class FuzzyRecall(UniformTask):
                 self.refuse(f"key {list(key)} has two values, {list(given)} and {list(value)}")
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent token; with law ``grid`` the value of a key that ends in the same one or two letters."""
+        """Return the most frequent token and, with law ``grid``, a value of a key with the same last 1 or 2 letters."""
         found: dict[str, Baseline] = {"majority": self.majority()}
         if self.law == "grid":
             for name, letters in (("last-letter", 1), ("last-two", 2)):
@@ -235,7 +237,7 @@ class FuzzyRecall(UniformTask):
         return found
 
     def _alike(self, x: np.ndarray, letters: int) -> np.ndarray:
-        """The value of a random key among the earlier keys that end in the same letters."""
+        """Return the value of a random key among the earlier keys with the same last ``letters`` letters."""
         random = np.random.default_rng(0)
         guess = np.zeros(x.shape, dtype=np.int64)
         for row, tokens in zip(guess, x.tolist(), strict=True):
@@ -249,7 +251,7 @@ class FuzzyRecall(UniformTask):
         return guess
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By how often the key stood before, and by the place of the token in the value, from 0."""
+        """Break scores down by earlier occurrences of the key, and by place of the token in the value, from 0."""
         occurrences, place = np.zeros_like(batch.y), np.zeros_like(batch.y)
         for row, tokens in enumerate(batch.x.tolist()):
             for at, value, count in self._questions(tokens):
@@ -258,7 +260,7 @@ class FuzzyRecall(UniformTask):
         return {"occurrences": occurrences, "place": place}
 
     def text(self, batch: Batch, index: int) -> str:
-        """The pairs as ``key:value``, tokens joined by commas; ``*`` marks the ones that are asked."""
+        """Return the pairs as ``key:value``, tokens joined by commas; ``*`` marks the pairs that are asked."""
         tokens = batch.x[index].tolist()
         asked = {at + 1 for at, _, _ in self._questions(tokens)}
 
@@ -272,12 +274,12 @@ class FuzzyRecall(UniformTask):
 
 
 def _distinct(u: Uniforms, limit: int, count: int, size: int) -> np.ndarray:
-    """``count`` ordered choices of ``size`` distinct numbers of 0..limit-1, ``(batch, count, size)``."""
+    """Draw ``count`` ordered tuples of ``size`` distinct numbers of 0..limit-1, ``(batch, count, size)``."""
     found = np.empty((len(u), count, size), dtype=np.int64)
     for taken in range(size):
         token = u.whole(limit - taken, count)
         before = np.sort(found[..., :taken], axis=-1)
-        for other in range(taken):  # skip the numbers that are taken, from the least
+        for other in range(taken):  # skip the taken numbers, from the least
             token += token >= before[..., other]
         found[..., taken] = token
     return found

@@ -16,8 +16,8 @@ from lrtasks.spec import IGNORED, Batch, Spec
 
 
 class Automata(NamedTuple):
-    """One automaton for each sample: ``ways`` is their number out of each state, ``(batch, states)``; symbol and next
-    state of each way, ``(batch, states, most ways)``."""
+    """One automaton for each sample. A way out of a state is an edge or the end of the string. ``ways`` counts them,
+    ``(batch, states)``; ``symbol`` and ``to`` are symbol and next state of each way, ``(batch, states, most ways)``."""
 
     ways: np.ndarray
     symbol: np.ndarray
@@ -29,23 +29,24 @@ class Automata(NamedTuple):
 class InContextLanguage(UniformTask):
     """Read strings of a random automaton; where the text so far determines a legal next symbol, give it.
 
-    Tokens: A = ``symbols`` symbols from 0, END = A after every string, PAD = A + 1 after the last one; classes: symbols
-    and END.
+    Tokens: A = ``symbols`` symbols from 0, END = A after every string, PAD = A + 1 after the last string. Classes: the
+    symbols and END.
 
-    Law of a sample. An automaton of n states, n uniform over ``states``: one edge from each state to the next of a
-    cycle through all of them, under a uniform symbol; then n (E - 1) times, E = ``edges``, an edge s -a-> t with s, a
-    and t uniform, which is taken if s has fewer than E edges, none under a, and t is not entered under a yet. So a
-    symbol never leads from one state to two, nor from two states to one: the automaton is reversible. State 0 is the
-    start; one other state, uniform, may also end the string. A string is a walk from the start that takes each way out
-    of a state with equal probability, until it ends. The text is a number of strings uniform over ``strings``, cut at
-    ``length``.
+    Law of a sample. An automaton has n states, n uniform over ``states``. A cycle through all states gives each state
+    one edge to the next state, under a uniform symbol. Then n (E - 1) more edges s -a-> t are tried, with E = ``edges``
+    and uniform s, a and t. An edge is added if s has fewer than E edges and none under a, and no edge under a enters t.
+    So a symbol never leads from one state to two states, nor from two states to one: the automaton is reversible. State
+    0 is the start. In one other state, uniform, a string may also end. A string is a walk from the start that takes
+    each way out of a state with equal probability, until it ends. The text is a number of strings, uniform over
+    ``strings``, cut at ``length``.
 
-    Labels. The known automaton after x[0..t] is the smallest reversible one that reads x[0..t]: start with one state
-    per beginning of a string; all strings start in one state and all that ended did so in one; while one state has two
-    edges under one symbol, join their ends, and while two edges under one symbol enter one state, join their origins.
-    Every join is certain, so every known edge is one of the hidden automaton. y[t] is the symbol of the only known edge
-    of the state after x[0..t]; positions with no known edge or several have no label. The text may go on otherwise; the
-    label is the one symbol that is legal for certain.
+    Labels. The known automaton after x[0..t] is the smallest reversible automaton that reads x[0..t]. Its construction
+    begins with one state per beginning of a string. All strings share the start state, and all states in which a string
+    ended are joined. While one state has two edges under one symbol, the states they lead to are joined. While two
+    edges under one symbol enter one state, the states they come from are joined. Every join is certain, so every known
+    edge is an edge of the hidden automaton. y[t] is the symbol of the only known edge out of the state after x[0..t];
+    positions with no known edge or with several have no label. The text may continue with another symbol; the label is
+    the one symbol that is legal for certain.
 
     Source: after RegBench of Akyürek et al., "In-Context Language Learning: Architectures and Algorithms"
     (arXiv:2401.12973), section 3, which scores the share of predictions that are legal; law and labels are ours.
@@ -96,7 +97,7 @@ class InContextLanguage(UniformTask):
         low, high = self.strings
         strings = low + u.whole(high - low + 1, 1)
         automata = self.automata(u)
-        # states and ways of all samples are numbered through, so that a step is two lookups
+        # states and ways are numbered over all samples together, so that a step is two lookups
         most, first = automata.symbol.shape[2], automata.ways.shape[1] * np.arange(len(u))
         ways, symbol = automata.ways.ravel(), automata.symbol.ravel()
         to = (first[:, None, None] + automata.to).ravel()
@@ -110,7 +111,7 @@ class InContextLanguage(UniformTask):
         return Batch(x, self.label_all(x), x <= self.symbols)
 
     def automata(self, u: Uniforms) -> Automata:
-        """The automata that uniform numbers make, one for each sample; END leads to state 0."""
+        """Make one automaton for each sample from uniform numbers; END leads to state 0."""
         low, high = self.states
         rows, states = np.arange(len(u)), np.arange(high)
         n = low + u.whole(high - low + 1, 1)
@@ -138,11 +139,11 @@ class InContextLanguage(UniformTask):
         return Automata(ways, symbol, to)
 
     def _known(self, tokens: list[int]) -> list[int]:
-        """The label at each of ``tokens``, which hold no padding."""
+        """Return the label at each of ``tokens``, which hold no padding."""
         end = self.symbols
         after: list[dict[int, int]] = [{}]  # edges out of and into each state by symbol; state 0 is the start
         before: list[dict[int, int]] = [{}]
-        same = [0]  # the state that each was joined to; itself at first
+        same = [0]  # for each state, the state that it was joined to, at first itself
         labels = []
         state = 0
         for symbol in tokens:
@@ -174,15 +175,15 @@ class InContextLanguage(UniformTask):
         return y
 
     def verify(self, tokens: np.ndarray) -> None:
-        """Any text; what the automaton cannot be is not checked."""
+        """Check the padding alone; whether an automaton can produce the text is not checked."""
         there = tokens <= self.symbols
         if (there[1:] & ~there[:-1]).any():
             at = 1 + int((there[1:] & ~there[:-1]).argmax())
             self.refuse(f"only padding ({self.symbols + 1}) may follow padding, found {tokens[at]} at position {at}")
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent symbol; what followed the last one, two or three tokens when they last stood together
-        (of fewer if they did not); what followed when a string last began as this one."""
+        """Return the most frequent symbol; what followed the last one, two or three tokens when they last occurred (or
+        fewer tokens if they did not); what followed when an earlier string last began like the current one."""
         return {
             **super().baselines(),
             "bigram": self.rule(lambda x: self._followed(x, 1)),
@@ -192,7 +193,7 @@ class InContextLanguage(UniformTask):
         }
 
     def _followed(self, x: np.ndarray, context: int) -> np.ndarray:
-        """What followed the last ``context`` tokens when they last stood together, or fewer of them."""
+        """Return what followed the last ``context`` tokens, or fewer of them, at their previous occurrence."""
         following = np.concatenate([x[:, 1:], np.full((len(x), 1), -1)], axis=1)
         guess = np.full(x.shape, -1)
         key = np.zeros_like(x)
@@ -204,7 +205,7 @@ class InContextLanguage(UniformTask):
         return guess
 
     def _same_beginning(self, x: np.ndarray) -> np.ndarray:
-        """What followed when an earlier string began like the present one up to here, -1 where none did."""
+        """Return what followed when an earlier string last began like the current one so far; -1 where none did."""
         guess = np.full(x.shape, -1)
         for row, tokens in zip(guess, x.tolist(), strict=True):
             tree: dict[tuple[int, int], int] = {}
@@ -217,16 +218,16 @@ class InContextLanguage(UniformTask):
         return guess
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By number of strings before, in octaves, and by whether a string before began alike (1) or not (0)."""
+        """Break scores down by earlier strings, in octaves, and by whether one of them began alike (1) or not (0)."""
         ended = np.cumsum(batch.x == self.symbols, axis=1)
         return {"strings": octave(ended), "seen": (self._same_beginning(batch.x) >= 0).astype(np.int64)}
 
     def tests(self) -> Mapping[str, Task]:
-        """Twice and four times the strings, with as much more room."""
+        """Return tests with 2 and 4 times the strings and the length."""
         return self.scaled("length", "strings", by=(2, 4))
 
     def text(self, batch: Batch, index: int) -> str:
-        """The strings in letters, ``|`` after each; what is asked in brackets behind the token."""
+        """Return the strings in letters, ``|`` after each; a label is in brackets after its token."""
         x, y = batch.x[index].tolist(), batch.y[index].tolist()
         names = [*(chr(ord("a") + n) if n < 26 else f"#{n}" for n in range(self.symbols)), "|"]
         shown = (
@@ -240,7 +241,7 @@ class InContextLanguage(UniformTask):
 def _join(
     pairs: list[tuple[int, int]], after: list[dict[int, int]], before: list[dict[int, int]], same: list[int]
 ) -> None:
-    """Join the states of each of ``pairs``, and whatever must be one state then; the lower number stays."""
+    """Join the states of each of ``pairs``, and all states that must then be one; the lower number stays."""
     while pairs:
         one, two = pairs.pop()
         while same[one] != one:

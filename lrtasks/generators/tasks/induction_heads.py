@@ -23,10 +23,10 @@ WINDOW = 32
 class InductionHeads(TokenTask):
     """A mark occurs once in the text and again at the end: return the token that followed it.
 
-    With V = ``vocab``: ``length`` tokens are drawn independently and uniformly from 0..V-3; position p, uniform over
-    0..length-3, is replaced by the mark V-1; the mark follows once more at the end. Label, at the last position:
-    x[p+1]. Token V-2 is not used, as in the published code. Source: Gu and Dao, "Mamba: Linear-Time Sequence Modeling
-    with Selective State Spaces" (arXiv:2312.00752), section 4.1.2; Dao et al., "Hungry Hungry Hippos"
+    Let V = ``vocab``. ``length`` tokens are drawn independently and uniformly from 0..V-3. The token at position p,
+    uniform over 0..length-3, is replaced by the mark V-1. The mark follows once more at the end. The label, at the last
+    position, is x[p+1]. Token V-2 is not used, as in the published code. Source: Gu and Dao, "Mamba: Linear-Time
+    Sequence Modeling with Selective State Spaces" (arXiv:2312.00752), section 4.1.2; Dao et al., "Hungry Hungry Hippos"
     (arXiv:2212.14052), section 3.1.
 
     >>> InductionHeads(length=5).answer([4, 9, 15, 3, 8, 15]).tolist()
@@ -68,7 +68,7 @@ class InductionHeads(TokenTask):
         return Sample(x, y)
 
     def label(self, x: np.ndarray) -> np.ndarray:
-        """The label at the last position, whatever ``supervise`` adds in training; the mark that came first counts."""
+        """Return the label at the last position alone, whatever ``supervise`` is. The first of several marks counts."""
         marks = np.flatnonzero(x == self.vocab - 1)
         if len(marks) < 2 or marks[-1] != len(x) - 1:
             self.refuse(
@@ -80,14 +80,14 @@ class InductionHeads(TokenTask):
         return y
 
     def tests(self) -> Mapping[str, Task]:
-        """Other lengths, named by their factor or, with ``tested="far"``, by themselves."""
+        """Return tests at other lengths, named by the factor or, with ``tested="far"``, by the length."""
         if self.tested == "near":
             return self.scaled("length", by=(2, 4, 8, 16))
         lengths = [2**power for power in range(6, 21)]
         return {str(length): dataclasses.replace(self, length=length) for length in lengths if length != self.length}
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent answer, and the answer if the mark is among the last 32 tokens of the text."""
+        """Return the most frequent answer, and the answer if the mark is among the last 32 tokens of the text."""
         return {"majority": self.majority(), f"window-{WINDOW}": self.rule(self._window)}
 
     def _window(self, x: np.ndarray) -> np.ndarray:
@@ -98,11 +98,11 @@ class InductionHeads(TokenTask):
         return np.where(marks.any(axis=1)[:, None], following, 0)
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By distance from the end back to the mark, in octaves."""
+        """Break scores down by distance from the end back to the mark, in octaves."""
         place = (batch.x == self.vocab - 1).argmax(axis=1)
         return {"distance": octave(batch.x.shape[1] - 1 - place)[:, None]}
 
     def text(self, batch: Batch, index: int) -> str:
-        """The tokens, the mark as ``=>``, then the answer after a colon."""
+        """Return the tokens, with the mark as ``=>``, then the answer after a colon."""
         x, answer = batch.x[index], batch.y[index, -1]
         return " ".join("=>" if token == self.vocab - 1 else str(token) for token in x) + f" : {answer}"

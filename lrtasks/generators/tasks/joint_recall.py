@@ -16,7 +16,7 @@ from lrtasks.generators.tokens import Uniforms, UniformTask, earlier, gathered
 from lrtasks.spec import IGNORED, Batch, Spec
 
 BEGIN, SEP, PAD, FIRST = 0, 1, 2, 3
-"""Tokens of ``joint-recall``; values begin with FIRST."""
+"""Tokens of ``joint-recall``; FIRST is the first value token."""
 SMALL: dict[str, Any] = {"values": 16, "room": (8, 8)}
 
 
@@ -25,15 +25,18 @@ SMALL: dict[str, Any] = {"values": 16, "room": (8, 8)}
 class JointRecall(UniformTask):
     """Read a table of values by context and key; then return each value when it is queried in another order.
 
-    Tokens: BEGIN 0, SEP 1, PAD 2, V = ``values`` values from 3, keys from 3 + V, contexts after the ``room`` of keys. C
-    contexts and K keys are drawn, their numbers uniform over ``contexts`` and ``keys`` and their tokens distinct, and
-    a value for each pair of them, independent and uniform. A sample is BEGIN; for every context in random order its
-    token, then for every key in random order the key and the value; SEP; the same once more in new orders; and padding
-    on the right. Labels: at each key of the second part the value, which follows in the input.
+    Tokens: BEGIN 0, SEP 1, PAD 2, then V = ``values`` value tokens from 3, key tokens from 3 + V, and context tokens
+    after the key tokens. ``room`` is the number of context tokens and of key tokens. Each sample has C contexts and K
+    keys. C is uniform over ``contexts`` and K over ``keys``; their tokens are distinct and drawn at random. Every pair
+    of a context and a key has a value, independent and uniform.
+
+    A sample is BEGIN, a table, SEP, the same table in new random orders, and padding on the right. The table lists the
+    contexts in random order: the context token, then all keys in random order, each followed by its value. Labels: at
+    each key of the second table its value, which is also the next input token.
 
     Source: Zhan et al., "Overcoming Long-Context Limitations of State-Space Models via Context-Dependent Sparse
-    Attention" (arXiv:2507.00449), section 3, code DeepGraphLearning/HAX. It numbers tokens otherwise (BEGIN 1, PAD 3,
-    SEP 4, values from 10) and always takes the first C contexts and the first K keys of the room.
+    Attention" (arXiv:2507.00449), section 3, code DeepGraphLearning/HAX. The code numbers tokens differently (BEGIN 1,
+    PAD 3, SEP 4, values from 10), and it always takes the first C contexts and the first K keys of ``room``.
 
     >>> task = JointRecall(contexts=2, keys=2, values=8, room=(2, 2))
     >>> BEGIN, SEP, k0, k1, c0, c1 = 0, 1, 11, 12, 13, 14
@@ -95,7 +98,7 @@ class JointRecall(UniformTask):
         row = np.arange(rows)[:, None]
         parts = []
         for _ in range(2):
-            # orders of the greatest numbers, those beyond a sample's own last
+            # orders of the greatest numbers; contexts and keys that the sample lacks come last
             c = np.argsort(u.take(contexts) + (np.arange(contexts) >= count_c), axis=1)
             noise = u.take(contexts * keys).reshape(rows, contexts, keys)
             k = np.argsort(noise + (np.arange(keys) >= count_k)[:, None], axis=2)
@@ -108,14 +111,14 @@ class JointRecall(UniformTask):
         one = np.ones((rows, 1), dtype=np.int64)
         padded = np.concatenate([BEGIN * one, parts[0][0], SEP * one, parts[1][0]], axis=1)
         mask = np.concatenate([one > 0, parts[0][1], one > 0, parts[1][1]], axis=1)
-        # what is there moves to the front, in its order
+        # the sample's tokens move to the front and keep their order
         x = np.take_along_axis(np.where(mask, padded, PAD), np.argsort(~mask, axis=1, kind="stable"), axis=1)
         if low_c == contexts and low_k == keys:
             return Batch(x, self.label_all(x))
         return Batch(x, self.label_all(x), np.arange(x.shape[1]) < mask.sum(axis=1, keepdims=True))
 
     def _cells(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """At each position: the cell of the table (0 where there is no key), whether it is written, whether asked."""
+        """Return at each position: the cell of the table (0 if no key), whether it is written, whether it is asked."""
         is_context = x >= self._first_context
         is_key = (x >= self._first_key) & ~is_context
         where = np.maximum.accumulate(np.where(is_context, np.arange(x.shape[1]), 0), axis=1)
@@ -130,7 +133,7 @@ class JointRecall(UniformTask):
         return np.where(asked, gathered(following, last), IGNORED)
 
     def verify(self, tokens: np.ndarray) -> None:
-        """BEGIN, contexts that are followed by keys and values, SEP, the same, padding; no cell has two values."""
+        """Check for BEGIN, a table, SEP, a table and padding, and that no cell of the table has two values."""
         kinds = np.searchsorted([SEP, PAD, FIRST, self._first_key, self._first_context], tokens, side="right")
         names = ("BEGIN", "SEP", "PAD", "a value", "a key", "a context")
         begin, sep, pad, value, key, context = range(6)
@@ -153,7 +156,7 @@ class JointRecall(UniformTask):
             self.refuse(f"key {tokens[at]} at position {at} has two values in its context, {given[at]} and {now[at]}")
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent value; a value drawn at random among those of the key, or among those of the context."""
+        """Return the most frequent value, a random value of the same key, and a random value of the same context."""
         return {
             **super().baselines(),
             "same-key": self.rule(functools.partial(self._alike, key=True)),
@@ -169,20 +172,20 @@ class JointRecall(UniformTask):
         return gathered(x, np.where(last >= 0, last + 1, -1))
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By distance back to the cell in the first part, in octaves, and by the number of cells, C·K."""
+        """Break scores down by distance back to the cell in the first table, in octaves, and by number of cells C·K."""
         cell, written, asked = self._cells(batch.x)
         last, _ = earlier(cell, written)
         distance = np.where(asked & (last >= 0), np.arange(batch.x.shape[1]) - last, 0)
         return {"distance": octave(distance), "cells": asked.sum(axis=1, keepdims=True)}
 
     def tests(self) -> Mapping[str, Task]:
-        """Twice the keys, twice the contexts, and both, named ``CxK``, as far as there is room."""
+        """Return tests with twice the keys, twice the contexts, and both, named ``CxK``, as far as ``room`` allows."""
         contexts, keys = self.span("contexts")[1], self.span("keys")[1]
         sizes = [(contexts, 2 * keys), (2 * contexts, keys), (2 * contexts, 2 * keys)]
         return self.further({f"{c}x{k}": {"contexts": c, "keys": k} for c, k in sizes})
 
     def text(self, batch: Batch, index: int) -> str:
-        """The table as ``c0 k1:v4 k0:v7``, then the questions with their answers as ``k0=v7``."""
+        """Return the table as ``c0 k1:v4 k0:v7``, then the questions with their answers as ``k0=v7``."""
         x, words, sign = batch.x[index].tolist(), [], ":"
         for at, token in enumerate(x):
             if token >= self._first_context:

@@ -22,15 +22,16 @@ TESTED_HOPS = 8
 class KHop(UniformTask):
     """From the letter at each position, go k times to the letter that followed its last earlier occurrence.
 
-    The first token is the hop count: token h stands for k = ``hops[0]`` + h. The rest are letters, A = ``letters`` of
-    them, numbered from the token after the last hop count; each is uniform among those that differ from the one
-    before. With s the letters, hop(i) = j + 1 where j is the greatest index below i with s[j] = s[i]; the answer at i
-    is s[hop^k(i)]. k is uniform over ``hops``, or over ``asked``.
+    The first token is the hop count: token h stands for k = ``hops[0]`` + h. The other tokens are letters. There are
+    A = ``letters`` letters, numbered from the token after the last hop count. Each letter of a sample is uniform among
+    the letters that differ from the letter before. Let s be the letters of a sample. Then hop(i) = j + 1, where j is
+    the greatest index below i with s[j] = s[i]; the answer at i is s[hop^k(i)]. k is uniform over ``hops``, or over
+    ``asked`` if given.
 
-    ``law="sanford"``: classes 0..A-1 are the letters, A is "none" (a hop that does not exist) and A + 1 is "blank" (the
-    label of the first token). ``law="clean"``: those positions have no label; of the published labels 26 % are one of
-    the two. Source: Sanford et al., "Transformers, parallel computation, and logarithmic depth" (arXiv:2402.09268),
-    section 4, code chsanford/hop-induction-heads.
+    ``law="sanford"``: classes 0..A-1 are the letters, class A is "none" (a hop does not exist), and class A + 1 is
+    "blank" (the label of the first token). ``law="clean"``: these positions have no label. Of the published labels 26 %
+    are one of these two classes. Source: Sanford et al., "Transformers, parallel computation, and logarithmic depth"
+    (arXiv:2402.09268), section 4, code chsanford/hop-induction-heads.
 
     >>> task = KHop(length=7, letters=3, hops=(1, 2), law="clean")
     >>> a, b, c = 2, 3, 4
@@ -84,7 +85,7 @@ class KHop(UniformTask):
         return Batch(x, self.label_all(x))
 
     def _ends(self, x: np.ndarray) -> np.ndarray:
-        """For each letter, the index hop^k(i) among the letters, or -1 if a hop does not exist."""
+        """Return for each letter the index hop^k(i) among the letters, or -1 if a hop does not exist."""
         last, _ = earlier(x[:, 1:])
         hop = np.where(last >= 0, last + 1, -1)
         k = self.hops[0] + x[:, :1]
@@ -109,7 +110,7 @@ class KHop(UniformTask):
         self.allow(tokens[1:], self._first_letter, self.input.width, "letters", 1)
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent class; the letter itself; another letter; and the best of these for each hop count."""
+        """Return the most frequent class, the letter itself, the next letter, and the best of these per hop count."""
         return {
             **super().baselines(),
             "own-letter": self.rule(lambda x: self._offset(x, 0)),
@@ -118,24 +119,24 @@ class KHop(UniformTask):
         }
 
     def _offset(self, x: np.ndarray, offset: int | np.ndarray) -> np.ndarray:
-        """The letter at each position, moved on by ``offset`` in the alphabet."""
+        """Return the letter at each position, shifted by ``offset`` in the alphabet."""
         moved: np.ndarray = (np.maximum(x - self._first_letter, 0) + offset) % self.letters
         return moved
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By hop count, and by distance back to the letter that answers, in octaves."""
+        """Break scores down by hop count, and by distance back to the letter that is the answer, in octaves."""
         end = self._ends(batch.x)
         distance = np.zeros(batch.y.shape, dtype=np.int64)
         distance[:, 1:] = octave(np.where(end >= 0, np.arange(end.shape[1]) - end, 0))
         return {"hops": self.hops[0] + batch.x[:, :1], "distance": distance}
 
     def tests(self) -> Mapping[str, Task]:
-        """2 and 4 times the length; each hop count up to 8 alone."""
+        """Return tests at 2 and 4 times the length, and tests of each single hop count up to 8."""
         counts = range(self.hops[0], min(self.hops[1], TESTED_HOPS) + 1)
         return {**self.scaled("length", by=(2, 4)), **self.further({f"hops-{k}": {"asked": (k, k)} for k in counts})}
 
     def text(self, batch: Batch, index: int) -> str:
-        """The hop count, then each letter with its answer below it in a second row."""
+        """Return the hop count, the letters and, after an arrow, their answers (a dot where there is none)."""
         x, y = batch.x[index], batch.y[index]
         names = [*(_letter(number) for number in range(self.letters)), "~", "_"]
         asked = " ".join(_letter(token - self._first_letter) for token in x[1:].tolist())
@@ -143,7 +144,7 @@ class KHop(UniformTask):
 
 
 class _ByHops:
-    """For each hop count the most frequent answer, as a distance in the alphabet from the letter itself or a class."""
+    """Predictor of the most frequent answer per hop count: an offset from the letter itself, or another class."""
 
     def __init__(self, task: KHop) -> None:
         self._task = task

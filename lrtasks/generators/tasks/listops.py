@@ -29,13 +29,13 @@ ROUNDED_TO = 64
 class ListOps(Task):
     """At every closing bracket, give the value of the sub-expression that it closes.
 
-    Expressions are nested MIN, MAX, MED (median, rounded down) and SM (sum modulo 10) of digits. A node above the depth
-    limit is an operator with probability 1/4, all other choices are uniform, and of all expressions those within the
+    Expressions are nested operators MIN, MAX, MED (median, rounded down) and SM (sum modulo 10) of digits. A node above
+    the depth limit is an operator with probability 1/4; all other choices are uniform. Only expressions within the
     length limits are kept. Tokens: 0..9 are the digits, 10..13 ``[MIN`` ``[MAX`` ``[MED`` ``[SM``, 14 ``]``, 15 padding
-    (on the right, to a multiple of 64). The further tests have longer expressions of the same depth and arguments, the
-    least length growing with the greatest. Sources: Nangia and Bowman, "ListOps: A Diagnostic Dataset for Latent Tree
-    Learning" (arXiv:1804.06028); Tay et al., "Long Range Arena" (arXiv:2011.04006), section 2.2.1; DLR paper
-    (arXiv:2212.00768), section 3.2 (a label for every sub-expression, and the setting ``paper``).
+    (on the right, to a multiple of 64). The further tests have longer expressions with the same limits on depth and
+    arguments; the least length grows with the greatest. Sources: Nangia and Bowman, "ListOps: A Diagnostic Dataset for
+    Latent Tree Learning" (arXiv:1804.06028); Tay et al., "Long Range Arena" (arXiv:2011.04006), section 2.2.1; DLR
+    paper (arXiv:2212.00768), section 3.2 (a label for every sub-expression, and the setting ``paper``).
 
     >>> task = ListOps(setting="small", min_length=10, max_length=13)
     >>> task.input.length, task.limits.max_depth
@@ -87,7 +87,7 @@ class ListOps(Task):
 
     @property
     def limits(self) -> sampling.Limits:
-        """Length, depth and arguments as they are after the setting has filled in what was not given."""
+        """Limits on length, depth and arguments in use; the setting provides those that were not given."""
         return sampling.Limits(*(getattr(self, field) for field in sampling.Limits._fields))
 
     @property
@@ -101,11 +101,11 @@ class ListOps(Task):
 
     @property
     def nominal_length(self) -> int:
-        """Tokens of the longest expression."""
+        """Number of tokens of the longest expression."""
         return self.limits.max_length - 1
 
     def at_length(self, length: int) -> ListOps:
-        """The same grammar with expressions of at most ``length`` tokens; the least length changes in proportion."""
+        """Return the task for expressions of at most ``length`` tokens; the least length changes in proportion."""
         least = self.limits.min_length * length // self.nominal_length
         return replace(self, min_length=max(1, least), max_length=length + 1)
 
@@ -116,7 +116,7 @@ class ListOps(Task):
         return self.samples([rng]).sample(0)
 
     def samples(self, rngs: Rngs) -> Batch:
-        """As the base class says; expressions are drawn one by one and evaluated together.
+        """Return a batch as the base class does. Expressions are drawn one by one and evaluated together.
 
         ``meta`` has, for the labelled positions of each sample in order, ``operator`` (0..3: MIN, MAX, MED, SM),
         ``height`` (1: all arguments are digits) and ``subtree_length`` (tokens, brackets included).
@@ -127,7 +127,7 @@ class ListOps(Task):
         return self._evaluated(x)
 
     def _evaluated(self, x: np.ndarray) -> Batch:
-        """Inputs ``(batch, length)`` with their targets."""
+        """Return inputs ``(batch, length)`` with their targets and ``meta``."""
         found = grammar.operators(x)
         y = np.full(x.shape, IGNORED)
         y[found.row, found.close] = found.value
@@ -148,7 +148,7 @@ class ListOps(Task):
         return {**super().baselines(), "majority-per-operator": MajorityClass(10, groups=4, group=self._operators)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By operator, height, length of the sub-expression (bins from each power of two), and root (1) or not (0)."""
+        """Break scores down by operator, height, length (octaves) of the sub-expression, and root (1) or not (0)."""
         found = grammar.operators(batch.x)
         last = (batch.x != grammar.PAD).sum(axis=1) - 1
         labels = {
@@ -163,7 +163,7 @@ class ListOps(Task):
         return grammar.render(batch.x[index])
 
     def to_row(self, batch: Batch, index: int) -> dict[str, str]:
-        """The columns of the Long Range Arena and, for every sub-expression, those of the DLR paper's code."""
+        """Return the columns of the Long Range Arena and the columns for sub-expressions of the DLR paper's code."""
         return grammar.subtree_columns(batch.x[index])
 
     def from_row(self, row: tables.Row) -> Sample:
@@ -172,14 +172,14 @@ class ListOps(Task):
         return sample._replace(mask=sample.x != grammar.PAD)
 
     def _labels(self, row: tables.Row, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Labels and their positions."""
+        """Return the labels and their positions."""
         labels, places = tables.numbers(row, "SubTreeEvals"), tables.numbers(row, "SubTreeInds")
         if not np.array_equal(np.sort(places), np.flatnonzero(tokens == grammar.CLOSE)):
             raise UsageError("SubTreeInds must be the positions of the closing brackets")
         return labels, places
 
     def fingerprint(self, batch: Batch, index: int) -> bytes:
-        """The expression without its digits: the published data sets keep one expression of each such template."""
+        """Return the expression without its digits; the published data sets keep one expression per such template."""
         return grammar.template(batch.x[index])
 
     def _operators(self, x: np.ndarray) -> np.ndarray:
@@ -192,8 +192,8 @@ class ListOps(Task):
 class ListOpsRoot(ListOps):
     """Give the value of a long nested expression; tokens and expressions as in ``listops``.
 
-    Source: Tay et al., "Long Range Arena: A Benchmark for Efficient Transformers" (arXiv:2011.04006), section 2.2.1,
-    whose lengths are those of ``setting="lra-like"``.
+    Source: Tay et al., "Long Range Arena: A Benchmark for Efficient Transformers" (arXiv:2011.04006), section 2.2.1.
+    ``setting="lra-like"`` has the lengths of this paper.
 
     >>> task = ListOpsRoot(setting="small", min_length=10, max_length=13)
     >>> x = np.full(64, grammar.PAD)
@@ -212,7 +212,7 @@ class ListOpsRoot(ListOps):
         return Batch(x, _at_root(x, y), mask, root)
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By operator, height and length (bins from each power of two) of the whole expression."""
+        """Break scores down by operator, height and length (in octaves) of the whole expression."""
         labels = super().slices(batch)
         return {name: _at_root(batch.x, values) for name, values in labels.items() if name != "root"}
 

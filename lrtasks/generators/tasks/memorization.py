@@ -23,15 +23,15 @@ CLASSES = 64
 class Memorization(UniformTask):
     """Give the value of a pair of tokens under one fixed map that all samples share.
 
-    ``law="pair"``, with s = √``facts``: first tokens are 0..s-1, second ones s..2s-1, the mark is 2s. A sample is
-    ``pairs`` times first, second, mark, each pair uniform with replacement; at the mark stands the label, map[first,
-    second], one of 64 classes. The map is uniform and fixed by ``facts`` alone: training, validation and test ask the
-    same facts under every seed.
+    ``law="pair"``: let s = √``facts``. First tokens are 0..s-1, second tokens s..2s-1, and the mark is 2s. A sample is
+    ``pairs`` times first token, second token, mark; each pair is uniform with replacement. The label at the mark is
+    map[first, second], one of 64 classes. The map is uniform and determined by ``facts`` alone: training, validation
+    and test ask the same facts under every seed.
 
-    ``law="mad"``, with F = ``facts``: keys are 0..F-1, their values a permutation of tokens F..2F (one stays over), the
-    mark is 2F + 1; a sample is ``pairs`` times key, mark. One-token keys are a weaker test: the embedding can hold the
-    map, and the layers only pass it on. Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures"
-    (MAD, arXiv:2403.17844), section 3, where the vocabulary is 2F + 2.
+    ``law="mad"``: let F = ``facts``. Keys are 0..F-1, their values are a permutation of the tokens F..2F (one token is
+    left over), and the mark is 2F + 1. A sample is ``pairs`` times key, mark. One-token keys are a weaker test: the
+    embedding can store the map, and the layers only pass it on. Source: Poli et al., "Mechanistic Design and Scaling of
+    Hybrid Architectures" (MAD, arXiv:2403.17844), section 3, where the vocabulary is 2F + 2.
 
     >>> task = Memorization(facts=4096)
     >>> y = task.answer([5, 70, 128])
@@ -70,7 +70,7 @@ class Memorization(UniformTask):
 
     @property
     def _slot(self) -> int:
-        """Tokens of a slot, with the mark."""
+        """Number of tokens of a slot, including the mark."""
         return 3 if self.law == "pair" else 2
 
     @property
@@ -82,7 +82,7 @@ class Memorization(UniformTask):
         return Spec("token", self.input.length, CLASSES if self.law == "pair" else self.input.width)
 
     def table(self) -> np.ndarray:
-        """The map, read-only int64: ``(s, s)`` classes by first and second token, or ``(F,)`` values by key."""
+        """Return the map, read-only int64: ``(s, s)`` classes by first and second token, or ``(F,)`` values by key."""
         return _table(self)
 
     @property
@@ -119,11 +119,11 @@ class Memorization(UniformTask):
         self.allow(tokens[last :: self._slot], self._mark, self._mark + 1, "marks", last, self._slot)
 
     def answer(self, x: np.ndarray, table: np.ndarray | None = None) -> np.ndarray:
-        """As the base class says.
+        """Return the target as the base class does, optionally under another map.
 
         Args:
             x: tokens, any number of slots.
-            table: another map in the form of :meth:`table`, such as one of the source's; the task's own by default.
+            table: another map in the form of :meth:`table`, for example of the source; by default the task's own map.
         """
         y = super().answer(x)
         if table is None:
@@ -133,12 +133,12 @@ class Memorization(UniformTask):
         return np.asarray(self.label_all(np.asarray(x)[None], np.asarray(table))[0])
 
     def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
-        """``facts_stored``: the number of facts times the accuracy, scaled so that a guess among all values has 0."""
+        """Return ``facts_stored``: the number of facts times the accuracy, which is scaled to 0 for a random guess."""
         chance = 1 / (CLASSES if self.law == "pair" else self.facts)
         return {"facts_stored": self.facts * max(0.0, (scores["accuracy"] - chance) / (1 - chance))}
 
     def text(self, batch: Batch, index: int) -> str:
-        """The facts as ``key=value``, the tokens of a key joined by a comma."""
+        """Return the facts as ``key=value``, the tokens of a key joined by a comma."""
         slots = batch.x[index].reshape(-1, self._slot).tolist()
         values = batch.y[index, self._slot - 1 :: self._slot].tolist()
         return " ".join(f"{','.join(map(str, slot[:-1]))}={v}" for slot, v in zip(slots, values, strict=True))

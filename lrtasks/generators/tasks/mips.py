@@ -1,4 +1,4 @@
-"""At each position, give the value whose key, among those so far, is nearest to the query."""
+"""At each position, give the value whose key is nearest to the query among the keys so far."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lrtasks.generators.signals import SignalTask, unit_vectors
 from lrtasks.spec import Spec
 
 MIPS_BLOCK = 2**17
-"""Inner products that ``mips`` holds at once; this many float64 fit into a core's own cache."""
+"""Number of inner products that ``mips`` holds at once: this many float64 values fit into the cache of one core."""
 
 MIPS_LONGEST = 2**17
-"""``mips`` compares all pairs of positions: at this length a sample takes several seconds."""
+"""Greatest length of ``mips``, which compares all pairs of positions: a sample then takes several seconds."""
 
 
 @registry.register("mips")
 @dataclass(frozen=True)
 class Mips(SignalTask):
-    """At each position, give the value whose key, among those so far, is nearest to the query.
+    """At each position, give the value whose key is nearest to the query among the keys so far.
 
     Each position holds a query q, a key k and a value v, random unit vectors of dimension D = ``dim``;
     ``y[t] = v[argmax_{j <= t} q_t·k_j]``. Source: DLR paper (arXiv:2212.00768), section 3.1.
@@ -37,7 +37,7 @@ class Mips(SignalTask):
     presets: ClassVar[Presets] = {
         "small": {"length": 64, **budget(batch_size=32)},
         "small-hard": {"length": 256},
-        # DLR paper: batches of 4 where the other atomic tasks have 16, over as many samples.
+        # DLR paper: batches of 4, but 16 for the other atomic tasks; the number of samples is the same.
         "paper": {
             "length": 4096,
             **budget(steps=172800, batch_size=4, eval_every=14400, val_batches=160, test_batches=1600),
@@ -65,10 +65,10 @@ class Mips(SignalTask):
 
 
 def nearest_so_far(queries: np.ndarray, keys: np.ndarray, block: int = MIPS_BLOCK) -> np.ndarray:
-    """``argmax_{j <= t} q_t·k_j`` for each t, the first of equal ones; ``(length,)`` from two ``(length, dim)``.
+    """Return ``argmax_{j <= t} q_t·k_j`` for each t, ``(length,)``, from two ``(length, dim)``; the first of ties.
 
-    Queries are taken a few at a time, so that about ``block`` inner products are held at once (``length`` if that is
-    more). Computed in float64: with float32 products, near ties would depend on the platform's summation.
+    A few queries are processed at a time, so that about ``block`` inner products are held at once (``length`` if this
+    is more). Products are float64: with float32, near ties would depend on the platform's order of summation.
     """
     length = len(queries)
     rows = max(1, min(length, block // length))

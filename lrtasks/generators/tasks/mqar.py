@@ -21,15 +21,16 @@ from lrtasks.spec import IGNORED, Batch, Sample, Spec
 class Mqar(TokenTask):
     """Read K pairs of a key and a value; when a key comes again, return its value.
 
-    With V = ``vocab`` and L = ``length``: K distinct keys of 1..V/2-1, each followed by one of K distinct values of
-    V/2..V-1, make the first 2K tokens. The rest is (L - 2K)/2 slots of two tokens; distinct slots are drawn one after
-    another with probability proportional to (i+1)^(``power_a`` - 1), i = 0, 1, ..., and the n-th key goes to the first
-    token of the n-th slot drawn. All other tokens are fillers. Labelled: the K repeated keys. The further tests keep K,
-    so that longer ones have more fillers. Source: Arora et al., "Zoology: Measuring and Improving Recall in Efficient
-    Language Models" (arXiv:2312.04927), section 3 and appendix.
+    Let V = ``vocab``, K = ``pairs`` and L = ``length``. The first 2K tokens are K pairs: K distinct keys of 1..V/2-1,
+    each followed by one of K distinct values of V/2..V-1. The rest is (L - 2K)/2 slots of two tokens. K distinct slots
+    are drawn one after another; slot i = 0, 1, ... has probability proportional to (i+1)^(``power_a`` - 1). The n-th
+    key goes to the first token of the n-th slot drawn. All other tokens are fillers. The K repeated keys are labelled
+    with their values. The further tests keep K, so longer tests have more fillers. Source: Arora et al., "Zoology:
+    Measuring and Improving Recall in Efficient Language Models" (arXiv:2312.04927), section 3 and appendix.
 
-    One difference by default: fillers never equal a key or value of their own sample, which would make a query
-    ambiguous; ``fillers="zoology"`` draws them from the whole vocabulary as the paper's code does, ``"zero"`` leaves 0.
+    The default differs from the paper in one point: fillers never equal a key or value of their sample, because this
+    would make a query ambiguous. ``fillers="zoology"`` draws fillers from the whole vocabulary, as the paper's code
+    does. With ``fillers="zero"`` all fillers are 0.
 
     >>> task = Mqar(length=8, pairs=2, vocab=8, fillers="zero")
     >>> task.answer(np.array([1, 6, 3, 5, 3, 0, 1, 0])).tolist()
@@ -84,12 +85,12 @@ class Mqar(TokenTask):
         y[queries] = values
         return Sample(x, y)
 
-    sequence = Task.checked_input  # of this length
+    sequence = Task.checked_input  # inputs of this length only
 
     def label(self, x: np.ndarray) -> np.ndarray:
-        """As the base class says. Where ``pairs`` is a range, the input does not tell how many pairs there are.
+        """Return the labels; refuse any input if ``pairs`` is a range: the input does not show how many pairs it has.
 
-        With ``fillers="zoology"``, an input in which a filler could be taken for a query is refused.
+        With ``fillers="zoology"``, also refuse an input in which a filler could be taken for a query.
         """
         pairs, most = self.span("pairs")
         if pairs != most:
@@ -103,10 +104,10 @@ class Mqar(TokenTask):
         return y
 
     def _slots(self, rng: np.random.Generator, pairs: int) -> np.ndarray:
-        """Slots in the order in which they are drawn without replacement.
+        """Draw slots without replacement and return them in the order in which they are drawn.
 
         Exponential waiting times of rate w_i end in the order of successive draws with weights w_i (Efraimidis and
-        Spirakis, "Weighted random sampling with a reservoir", 2006), so the first ``pairs`` to end are the draw.
+        Spirakis, "Weighted random sampling with a reservoir", 2006), so the first ``pairs`` to end are the slots drawn.
         """
         slots = self.length // 2 - pairs
         waiting = rng.standard_exponential(slots) * _mean_waiting(slots, self.power_a)
@@ -124,11 +125,11 @@ class Mqar(TokenTask):
         return allowed[rng.integers(len(allowed), size=self.length)]
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent value, and one of the sample's own values: 1/K for knowing which values were given."""
+        """Return the most frequent value, and a value of the sample: knowing the sample's values gives accuracy 1/K."""
         return {**super().baselines(), "own-value": self.rule(lambda x: x[:, 1:2])}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By distance from the query back to its key (bins from each power of two), and by number of pairs."""
+        """Break scores down by distance from the query back to its key, in octaves, and by number of pairs."""
         pairs = (batch.y >= 0).sum(axis=1)
         home = np.zeros((len(batch.x), self.vocab), dtype=np.int64)  # where each key of each sample was given
         row, pair = np.nonzero(np.arange(pairs.max()) < pairs[:, None])
@@ -139,7 +140,7 @@ class Mqar(TokenTask):
         return {"distance": distance, "pairs": pairs[:, None]}
 
     def text(self, batch: Batch, index: int) -> str:
-        """The pairs as ``key:value``, then each query with its position and answer; fillers are left out."""
+        """Return the pairs as ``key:value``, then each query with its position and answer; fillers are left out."""
         x, y = batch.x[index], batch.y[index]
         queries = np.flatnonzero(y >= 0)
         given = " ".join(f"{x[2 * pair]}:{x[2 * pair + 1]}" for pair in range(len(queries)))

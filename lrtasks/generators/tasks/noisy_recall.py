@@ -25,17 +25,17 @@ NOISE_TESTS = (0.0, 0.4, 0.6, 0.8)
 class NoisyRecall(UniformTask):
     """At every key that occurred before, return its value; noise tokens lie between the pairs.
 
-    With n = ``vocab`` - ``noise_vocab``: keys are tokens 0..n/2-1, values n/2..n-1, noise n..``vocab``-1. A sample is
-    ``length``/2 slots of two tokens. One slot, drawn uniformly, is never noise; each other one is noise with
-    probability ``noise``: two noise tokens, drawn independently. The rest are pairs: a key, uniform with replacement,
-    and its value, which is uniform for each key and stays the same in the sample. The last slot is a key drawn
-    uniformly among those that occurred; its value is cut off, so the input has ``length`` - 1 tokens. Labelled: every
-    key that occurred before. Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures" (MAD,
-    arXiv:2403.17844), section 3; with ``noise=0`` it is MAD's in-context recall.
+    Let n = ``vocab`` - ``noise_vocab``. Keys are tokens 0..n/2-1, values n/2..n-1, noise n..``vocab``-1. A sample is
+    ``length``/2 slots of two tokens. One slot, drawn uniformly, is never noise. Each other slot is noise with
+    probability ``noise``: two noise tokens, drawn independently. The remaining slots are pairs: a key, uniform with
+    replacement, and its value, which is uniform for each key and stays the same in the sample. The last slot is a key
+    drawn uniformly among the keys that occurred; its value is cut off, so the input has ``length`` - 1 tokens. Every
+    key that occurred before is labelled. Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures"
+    (MAD, arXiv:2403.17844), section 3; with ``noise=0`` this is MAD's in-context recall.
 
-    How local it is: at the published sizes half of the labels have their key within 10 tokens and 99 % within 60,
-    whatever the length. ``distance`` asks one question per sample, at the end, whose key occurs once before, that far
-    away.
+    The task is local. At the published sizes, whatever the length, half of the labels have their key within 10 tokens
+    and 99 % within 60 tokens. With ``distance`` a sample has one question, at the end; its key occurs once before, at
+    that distance.
 
     >>> NoisyRecall().answer([2, 10, 20, 17, 5, 9, 2, 10, 5]).tolist()
     [-100, -100, -100, -100, -100, -100, 10, -100, 9]
@@ -84,12 +84,12 @@ class NoisyRecall(UniformTask):
 
     @property
     def keys(self) -> int:
-        """Number of different keys; the values begin with this token."""
+        """Number of different keys, which is also the first value token."""
         return (self.vocab - self.noise_vocab) // 2
 
     @property
     def plain(self) -> int:
-        """Number of keys and values together; the noise begins with this token."""
+        """Number of keys and values together, which is also the first noise token."""
         return self.vocab - self.noise_vocab
 
     @property
@@ -130,7 +130,7 @@ class NoisyRecall(UniformTask):
         return Batch(x, y)
 
     def _last(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each slot, the slot where its key stood last, or -1, and how often it stood before."""
+        """Return for each slot the previous slot of its key, or -1, and the number of earlier occurrences."""
         key = x[:, ::2]
         return earlier(key, key < self.keys)
 
@@ -161,9 +161,9 @@ class NoisyRecall(UniformTask):
             self.refuse(f"key {first[slot]} has two values, {second[before[0, slot]]} and {second[slot]}")
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent value; the value beside the key's last occurrence, if that is at most 16 or 32 tokens back.
+        """Return the most frequent value, and the value at the key's last occurrence, at most 16 or 32 tokens back.
 
-        The latter say how local the samples are; further back they give no answer.
+        The window baselines show how local the samples are; they give no answer if the key was only farther back.
         """
         windows = {f"window-{w}": self.rule(functools.partial(self._window, window=w)) for w in WINDOWS}
         return {"majority": self.majority(), **windows}
@@ -174,7 +174,7 @@ class NoisyRecall(UniformTask):
         return spread(gathered(x[:, 1::2], np.where(near, last, -1)), x.shape, slice(0, None, 2))
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By distance back to the key's last occurrence, and by its occurrences so far, both in octaves."""
+        """Break scores down by distance to the key's last occurrence and by its earlier occurrences, in octaves."""
         last, count = self._last(batch.x)
         distance = np.where(last >= 0, 2 * (np.arange(last.shape[1]) - last), 0)
         even = slice(0, None, 2)
@@ -184,12 +184,12 @@ class NoisyRecall(UniformTask):
         }
 
     def tests(self) -> Mapping[str, Task]:
-        """2, 4 and 8 times the length; other shares of noise."""
+        """Return tests at 2, 4 and 8 times the length, and with other shares of noise."""
         shares = {f"noise-{share:g}": {"noise": share} for share in NOISE_TESTS if share != self.noise}
         return {**self.scaled("length"), **self.further(shares)}
 
     def text(self, batch: Batch, index: int) -> str:
-        """Pairs as ``key:value``, noise as dots, the last key with its answer; ``*`` marks what is asked before it."""
+        """Return pairs as ``key:value``, noise as dots, the last key with its answer; ``*`` marks earlier questions."""
         x = batch.x[index].tolist()
         y = self.label_all(batch.x[index : index + 1])[0]
         slots = (
@@ -200,7 +200,7 @@ class NoisyRecall(UniformTask):
 
 
 def _one_of(key: np.ndarray, there: np.ndarray, keys: int, u: np.ndarray) -> np.ndarray:
-    """A key drawn uniformly from ``key`` where ``there`` is True, or from all if it is True nowhere; ``(batch,)``."""
+    """Draw a key uniformly from ``key`` where ``there`` is True, or from all if this is nowhere; ``(batch,)``."""
     present = np.zeros((len(key), keys), dtype=bool)
     row, slot = np.nonzero(there)
     present[row, key[row, slot]] = True

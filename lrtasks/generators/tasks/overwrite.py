@@ -1,4 +1,4 @@
-"""Keys get values, and some get new ones: return the present value of each key."""
+"""Keys get values, and some later get new values: return the current value of each key."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from lrtasks.spec import IGNORED, Batch, Spec
 @registry.register("overwrite")
 @dataclass(frozen=True)
 class Overwrite(UniformTask):
-    """Keys get values, and some get new ones: return the present value of each key.
+    """Keys get values, and some later get new values: return the current value of each key.
 
-    With V = ``vocab``, K = ``keys`` and U = ``updates``: keys are tokens 1..V/2-1, values V/2..V-1. A sample writes K
-    distinct keys once, in random order, then updates them U times; each pair takes two tokens. Queries follow, each a
-    key and a 0. The label at the key of a query is the value written last for it, or with ``back=n`` the n-th last,
-    where there are n.
+    Let V = ``vocab``, K = ``keys`` and U = ``updates``. Keys are tokens 1..V/2-1, values V/2..V-1. A sample writes K
+    distinct keys once, in random order, then makes U updates. Each write is a pair of two tokens: key and value.
+    Queries follow, each a key and a 0. The label at the key of a query is the value written last for this key, or with
+    ``back=n`` the n-th last value. A key written fewer than n times has no label.
 
-    ``law="mixed"``: the updated key is uniform over the K keys each time, a new value is uniform over all values but
-    the key's present one, and all keys are asked once in random order: 2(K + U) + 2K tokens. ``law="zoology"``: the K
-    first values are distinct, U distinct keys are updated once, and the queries stand among zeros as in ``mqar``
-    (``power_a``) up to ``length``. Source: HazyResearch/zoology, ``forgetting_mqar.py``, where a new value is kept
-    apart from the old value of another key by mistake, so that some updates change nothing; the task of mixed updates
-    is ours. ``back`` follows the N-back recall of Yang et al., "PaTH Attention" (arXiv:2505.16381).
+    ``law="mixed"``: each update draws its key uniformly from the K keys, and its value uniformly from all values except
+    the key's current value. All keys are asked once in random order; the length is 2(K + U) + 2K tokens.
+    ``law="zoology"``: the K first values are distinct, U distinct keys are updated once, and the queries stand among
+    zeros as in ``mqar`` (``power_a``) up to ``length``. Source: HazyResearch/zoology, ``forgetting_mqar.py``. By
+    mistake, that code makes a new value different from the old value of another key, so some of its updates change
+    nothing. The task of mixed updates is ours. ``back`` follows the N-back recall of Yang et al., "PaTH Attention"
+    (arXiv:2505.16381).
 
     >>> task = Overwrite(keys=2, updates=1, vocab=64)
     >>> task.answer([3, 40, 5, 41, 3, 44, 5, 0, 3, 0]).tolist()
@@ -78,7 +79,7 @@ class Overwrite(UniformTask):
 
     @property
     def written(self) -> int:
-        """Number of writes K + U of a sample; its queries begin at twice this position."""
+        """Number of writes of a sample, K + U; the queries begin at position 2(K + U)."""
         return self.keys + self.updates
 
     @property
@@ -98,7 +99,7 @@ class Overwrite(UniformTask):
         else:
             first, which = u.distinct(half, self.keys), u.distinct(self.keys, self.updates)
         key = np.concatenate([np.broadcast_to(np.arange(self.keys), first.shape), which], axis=1)
-        # a new value is the present one moved on by 1..V/2-1, cyclically: each write adds to the key's running sum
+        # a new value is the current value plus 1..V/2-1, cyclically: each write adds to the key's running sum
         step = np.concatenate([first, 1 + u.whole(half - 1, self.updates)], axis=1)
         x = np.zeros((len(u), self.input.length), dtype=np.int64)
         x[:, 0 : 2 * self.written : 2] = names[rows, key]
@@ -119,11 +120,11 @@ class Overwrite(UniformTask):
         return y
 
     def _last(self, x: np.ndarray, back: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each slot of two tokens, the slot of its key's ``back``-th last write, and the key's writes."""
+        """Return for each slot the slot of its key's ``back``-th last write, and the key's number of writes."""
         return earlier(x[:, ::2], np.arange(x.shape[1] // 2) < self.written, back)
 
     def verify(self, tokens: np.ndarray) -> None:
-        """K + U pairs, then slots that hold a key and a 0, or two zeros."""
+        """Check for K + U pairs, then slots that hold a key and a 0, or two zeros."""
         self.divide(tokens, 2)
         begin, half = 2 * self.written, self.vocab // 2
         if len(tokens) < begin:
@@ -134,7 +135,7 @@ class Overwrite(UniformTask):
         self.allow(tokens[begin + 1 :: 2], 0, 1, "tokens after queries", begin + 1, 2)
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent value; the value that the key had first; the value that was written last for any key."""
+        """Return the most frequent value, the first value of the key, and the last value written for any key."""
         last = 2 * self.written - 1
         return {
             **super().baselines(),
@@ -147,7 +148,7 @@ class Overwrite(UniformTask):
         return np.repeat(gathered(x[:, 1::2], slot), 2, axis=1)
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By the writes of the asked key, and by the writes of any key since the one asked for, in octaves."""
+        """Break scores down by writes of the asked key, and by writes of any key since the asked one, in octaves."""
         last, writes = self._last(batch.x, self.back)
         even = slice(0, None, 2)
         return {
@@ -156,13 +157,13 @@ class Overwrite(UniformTask):
         }
 
     def tests(self) -> Mapping[str, Task]:
-        """With 2, 4 and 8 times the updates; law ``zoology``: 2, 4 and 8 times the length."""
+        """Return tests with 2, 4 and 8 times the updates; law ``zoology``: 2, 4 and 8 times the length."""
         if self.law == "zoology":
             return dataclasses.replace(self, length=self.input.length).scaled("length")
         return dataclasses.replace(self, length=None).scaled("updates")
 
     def text(self, batch: Batch, index: int) -> str:
-        """The pairs as ``key:value``, then each query with its answer."""
+        """Return the pairs as ``key:value``, then each query with its answer."""
         x, y = batch.x[index].tolist(), batch.y[index].tolist()
         begin = 2 * self.written
         given = " ".join(f"{x[t]}:{x[t + 1]}" for t in range(0, begin, 2))
@@ -170,7 +171,7 @@ class Overwrite(UniformTask):
 
 
 def _running_sums(key: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Sum of ``step`` over this and all earlier positions of the row that have the same key."""
+    """Return at each position the sum of ``step`` over this and all earlier positions of the row with the same key."""
     order = np.argsort(key, axis=1, kind="stable")
     sums = np.cumsum(np.take_along_axis(step, order, axis=1), axis=1)
     begins = np.diff(np.take_along_axis(key, order, axis=1), axis=1, prepend=-1) != 0

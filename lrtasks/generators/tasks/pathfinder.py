@@ -23,10 +23,11 @@ _BY_RES = "as the DLR paper has it for this res (for 64: ours)"
 
 @dataclass(frozen=True)
 class PathfinderTask(Task):
-    """Base of the Pathfinder tasks: ``res`` chooses the settings, each of which can be given instead.
+    """Base of the Pathfinder tasks: ``res`` chooses all settings, but each setting can also be given.
 
-    A setting left out is that of the DLR paper's generator for ``res`` (for 64: our own); for a ``res`` that is not
-    listed, that of the next smaller listed one. After construction every field holds the value in use.
+    A setting that is not given has the value of the DLR paper's generator for ``res`` (for 64: our own value). A
+    ``res`` that is not listed takes the settings of the next smaller listed one. After construction every field holds
+    the value in use.
     """
 
     causal: ClassVar[bool] = False
@@ -97,10 +98,10 @@ class PathfinderTask(Task):
         return self.res, self.res
 
     def picture(self, rng: np.random.Generator) -> tuple[Layout, Picture]:
-        """One image with its target, and how it came about.
+        """Draw one image; return its layout and the picture with its target.
 
         Raises:
-            UsageError: if no two main paths that fit are found within the attempts allowed.
+            UsageError: if no two main paths that fit are found within the allowed attempts.
         """
         from lrtasks.generators.pathfinder.image import draw, lay_out  # imports numba and Pillow
 
@@ -108,7 +109,7 @@ class PathfinderTask(Task):
         return layout, draw(layout)
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By gap margin and by number of distractors; each ``(batch, 1)``."""
+        """Break scores down by gap margin and by number of distractors; each ``(batch, 1)``."""
         meta = batch.meta or {}
         return {name: np.asarray(meta[name])[:, None] for name in ("margin", "distractors")}
 
@@ -116,12 +117,12 @@ class PathfinderTask(Task):
 @registry.register("pathfinder")
 @dataclass(frozen=True)
 class Pathfinder(PathfinderTask):
-    """Label each pixel: 0 off the two long dashed paths, 1 on one, 2 on one that carries both of their marks.
+    """Label each pixel: 0 outside the two long dashed paths, 1 on a path, 2 on a path that carries both marks.
 
-    With both marks on one path (half of the images) that path is 2 and the other 1; else both are 1. Short paths with a
-    mark each distract. The input has the image's pixels row by row, ``x[res r + c] = (byte[r, c] / 255 - 0.5) / 0.5``.
-    Source: DLR paper (arXiv:2212.00768), section 3.2; Linsley et al., "Learning long-range spatial dependencies with
-    horizontal gated recurrent units" (arXiv:1805.08315).
+    In half of the images both marks are on one path: this path is class 2, the other path class 1. In the other images
+    both paths are class 1. Short paths, each with one mark, are distractors. The input has the image's pixels row by
+    row, ``x[res r + c] = (byte[r, c] / 255 - 0.5) / 0.5``. Source: DLR paper (arXiv:2212.00768), section 3.2; Linsley
+    et al., "Learning long-range spatial dependencies with horizontal gated recurrent units" (arXiv:1805.08315).
 
     >>> task = Pathfinder(res=64)
     >>> task.input, task.target
@@ -144,11 +145,11 @@ class Pathfinder(PathfinderTask):
         return Sample(from_bytes(picture.image).reshape(-1, 1), target, None, layout.meta())
 
     def baselines(self) -> Mapping[str, Baseline]:
-        # the most frequent class is the background, by far
+        # the background is by far the most frequent class
         return {"all-background": MajorityClass(3)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By whether both marks are on one path, by gap margin and by number of distractors; the score adds classes."""
+        """Break scores down by both marks on one path (1 or 0), margin and distractors; the metric adds classes."""
         meta = batch.meta or {}
         return {"label": np.asarray(meta["label"])[:, None], **super().slices(batch)}
 
@@ -156,11 +157,11 @@ class Pathfinder(PathfinderTask):
 @registry.register("pathfinder-classification")
 @dataclass(frozen=True)
 class PathfinderClassification(PathfinderTask):
-    """One label for the image: 1 if both marks of the long paths are on one of them, else 0.
+    """Label the whole image: 1 if both marks of the two long paths are on the same path, else 0.
 
-    The question of Pathfinder and Path-X in the Long Range Arena (Tay et al., arXiv:2011.04006, section 2.2.5), on the
-    images and settings of ``pathfinder``: distractors carry marks too, so the two that count are those at the ends of
-    long paths.
+    This is the question of Pathfinder and Path-X in the Long Range Arena (Tay et al., arXiv:2011.04006, section 2.2.5),
+    on the images and settings of ``pathfinder``. Distractors carry marks too; only the two marks at the ends of long
+    paths count.
 
     >>> task = PathfinderClassification(res=64)
     >>> task.target

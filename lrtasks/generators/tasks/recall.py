@@ -22,15 +22,16 @@ WINDOW = 64
 class Recall(TokenTask):
     """Read many pairs of a key and a value; return the value of the queried key.
 
-    With V = ``vocab``: keys are tokens 1..V/2-1, values V/2..V-2, the query mark is V-1, and 0 is not used. Each sample
-    has its own value for every key, drawn with replacement; the keys of its pairs are drawn with replacement as well,
-    the queried key among those that occurred. Input: ``length`` tokens of pairs, the mark, the key. Target: the value,
-    at the last position; in training, by default, the next token at every position. Source: Poli et al., "Hyena
-    Hierarchy: Towards Larger Convolutional Language Models" (arXiv:2302.10866), section 4.1; Focus, Table 1.
+    Let V = ``vocab``. Keys are tokens 1..V/2-1, values V/2..V-2, the query mark is V-1, and 0 is not used. Each sample
+    has its own value for every key, drawn with replacement. The keys of its pairs are also drawn with replacement; the
+    queried key is drawn among the keys that occurred. Input: ``length`` tokens of pairs, the mark, the queried key.
+    Target: the value, at the last position; in training, by default, the next token at every position. Source: Poli et
+    al., "Hyena Hierarchy: Towards Larger Convolutional Language Models" (arXiv:2302.10866), section 4.1; Focus,
+    Table 1.
 
-    How local it is: keys recur so often that, whatever the length, the queried key last occurred at most 64 tokens
+    The task is local. Keys recur so often that, whatever the length, the queried key last occurred at most 64 tokens
     before the query in 90 % of the samples and at most 128 tokens before it in 99 %. The score at a great ``length``
-    therefore says little of long memory; ``distance`` asks for samples in which the key occurs once, that far away.
+    therefore says little about long memory. With ``distance`` the queried key occurs once, at that distance.
 
     >>> [round(Recall(length=1024).share_within(tokens), 2) for tokens in (64, 128)]
     [0.9, 0.99]
@@ -87,9 +88,9 @@ class Recall(TokenTask):
         return Spec("token", self.length + 2, self.vocab)
 
     def share_within(self, tokens: int) -> float:
-        """Share of samples, at ``distance=None``, whose queried key last occurred at most ``tokens`` before the query.
+        """Return the share of samples whose queried key last occurred at most ``tokens`` tokens before the query.
 
-        Exact up to the chance that a key does not occur at all, (1 - 1/keys)^(length/2).
+        This holds for ``distance=None``, up to the chance that a key does not occur at all, (1 - 1/keys)^(length/2).
         """
         return 1 - (1 - 1 / self.keys) ** min((tokens - 1) // 2, self.length // 2)
 
@@ -99,7 +100,7 @@ class Recall(TokenTask):
         if self.distance is None:
             keys = rng.integers(1, self.keys + 1, size=pairs)
             present = np.flatnonzero(np.bincount(keys))
-            # uniform over the keys, redrawn among those present if it is absent, is uniform over those present
+            # the same law: uniform over all keys, and if that key is absent, uniform over the present keys
             query = present[rng.integers(len(present))]
         else:
             query = rng.integers(1, self.keys + 1)
@@ -113,7 +114,7 @@ class Recall(TokenTask):
         return Sample(x, self.label(x))
 
     def label(self, x: np.ndarray) -> np.ndarray:
-        """As in training."""
+        """Return the answer as label and, in training with ``supervise="all"``, the next token at other positions."""
         y = np.full(self.length + 2, IGNORED)
         if self.supervise == "all" and not self.testing:
             y[:-1] = x[1:]
@@ -121,7 +122,7 @@ class Recall(TokenTask):
         y[-1] = x[last + 1]
         return y
 
-    sequence = Task.checked_input  # of this length
+    sequence = Task.checked_input  # inputs of this length only
 
     def verify(self, tokens: np.ndarray) -> None:
         keys, values = tokens[:-2:2], tokens[1:-2:2]
@@ -131,7 +132,7 @@ class Recall(TokenTask):
             self.refuse("a key comes with two values")
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent answer and, from length 256, the answer looked up in the last 64 tokens alone.
+        """Return the most frequent answer and, from length 256, the answer looked up in the last 64 tokens alone.
 
         The second baseline shows how local the samples are. In shorter samples, its window covers almost everything.
         """
@@ -140,33 +141,33 @@ class Recall(TokenTask):
         return {"majority": answers, **local}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By distance from the query back to the key's last occurrence, and by its occurrences, both in octaves."""
+        """Break scores down by distance to the key's last occurrence and by its occurrences, both in octaves."""
         last, occurrences = _last_occurrence(batch.x)
         distance = batch.x.shape[1] - 1 - last
         return {"distance": octave(distance)[:, None], "occurrences": octave(occurrences)[:, None]}
 
     def text(self, batch: Batch, index: int) -> str:
-        """The pairs as ``key:value``, keys k1, k2, ... and values v1, v2, ..., then the query and its answer."""
+        """Return the pairs as ``key:value`` (keys k1, k2, ..., values v1, v2, ...), then the query and its answer."""
         x, answer = batch.x[index], batch.y[index, -1]
         pairs = (f"k{key}:v{value - self.keys}" for key, value in zip(x[:-2:2], x[1:-2:2], strict=True))
         return f"{' '.join(pairs)} => k{x[-1]} : v{answer - self.keys}"
 
 
 def window_lookup(x: np.ndarray) -> np.ndarray:
-    """The value beside the queried key's last occurrence within 64 tokens; the last value if there is none."""
+    """Return the value at the queried key's last occurrence within 64 tokens, or the last value if there is none."""
     last, _ = _last_occurrence(x)
     found = x.shape[1] - 1 - last <= WINDOW
     return np.where(found, x[np.arange(len(last)), last + 1], x[:, -3])[:, None]
 
 
 def _pairs_back(rng: np.random.Generator, nearest: int, farthest: int) -> int:
-    """How many pairs before the mark the key stands: distance 2j + 1, log-uniform over nearest..farthest tokens."""
+    """Draw j: the key is j pairs before the mark, at distance 2j + 1, log-uniform over nearest..farthest tokens."""
     low, high = nearest // 2, (farthest - 1) // 2
     distance = (2 * low + 1) * ((2 * high + 3) / (2 * low + 1)) ** rng.random()
     return min(int(distance - 1) // 2, high)
 
 
 def _last_occurrence(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Position of the queried key's last occurrence among the pairs, and its occurrences; ``(batch,)`` each."""
+    """Return the position of the queried key's last occurrence in the pairs, and its occurrences; ``(batch,)`` each."""
     hits = x[:, :-2:2] == x[:, -1:]
     return 2 * (hits.shape[1] - 1 - hits[:, ::-1].argmax(axis=1)), hits.sum(axis=1)

@@ -1,4 +1,4 @@
-"""Read L + M values of which M are marked, then, over M zeros, give the marked ones in order of position."""
+"""Read L + M values, M of them marked; then, over M zeros, give the marked values in order of position."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lrtasks.spec import Spec
 @registry.register("select")
 @dataclass(frozen=True)
 class Select(SignalTask):
-    """Read L + M values of which M are marked, then, over M zeros, give the marked ones in order of position.
+    """Read L + M values, M of them marked; then, over M zeros, give the marked values in order of position.
 
-    The second channel holds 1 at the marked positions, drawn uniformly without repeats, and 0 elsewhere; M = ``marks``.
-    ``y[n]`` is the value at the n-th marked position. The further tests keep M. Source: DLR paper (arXiv:2212.00768),
-    section 3.1.
+    L is ``length`` and M is ``marks``. The second channel holds 1 at the marked positions, which are drawn uniformly
+    without repeats, and 0 elsewhere. ``y[n]`` is the value at the n-th marked position. The further tests keep M.
+    Source: DLR paper (arXiv:2212.00768), section 3.1.
 
     >>> x = np.zeros((6, 4))
     >>> x[:4, 0] = 0.5, -1, 0.25, 0.75
@@ -32,7 +32,7 @@ class Select(SignalTask):
 
     group: ClassVar[str] = "copying"
     presets: ClassVar[Presets] = {
-        # An LSTM solves it; no model of ours solves small-hard in as many steps.
+        # An LSTM solves ``small``; none of our models solves ``small-hard`` in as many steps.
         "small": {"length": 32, "marks": 4, "budget.batch_size": 64, "budget.lr": 0.003},
         "small-hard": {"length": 256, "marks": 16},
         "paper": {"length": 4096, "marks": 32},
@@ -67,17 +67,17 @@ class Select(SignalTask):
         y[:, 0] = x[marked, 0]
 
     def positions(self, rng: np.random.Generator) -> np.ndarray:
-        """The marked positions of one sample, ``(marks,)``, ascending, in ``0..L+M-1``."""
+        """Return the marked positions of one sample, ``(marks,)``, ascending, in ``0..L+M-1``."""
         return np.sort(rng.choice(self.length + self.marks, self.marks, replace=False, shuffle=False))
 
 
 @registry.register("select-fixed")
 @dataclass(frozen=True)
 class SelectFixed(Select):
-    """As ``select``, with the same positions marked in every sample of every split, whatever the seed.
+    """As ``select``, but the same positions are marked in every sample of every split, whatever the seed.
 
     ``y[n] = x[p_n]`` with positions p_0 < ... < p_{M-1} drawn once. Source: DLR paper (arXiv:2212.00768), section 3.1.
-    There are no further tests: another length has other positions.
+    There are no further tests, because another length has other positions.
 
     >>> batch = SelectFixed(length=2, marks=2).batch([0, 1])
     >>> batch.x[:, :4, 1].tolist()

@@ -24,15 +24,16 @@ NOISE_WINDOW = 16
 class SelectiveCopying(TokenTask):
     """Return, in order, the tokens that are not noise.
 
-    With M = ``memorise`` and A = ``alphabet``: M data tokens, independent and uniform over 1..A-2, stand at M of the
-    first ``noise`` + M positions, drawn without repetition; the others hold the noise, token 0. Then M marks, token
-    A-1, follow, where the data are asked in their order. With ``spread=False`` the data stand at the first M positions
-    (copy memory). Source: Gu and Dao, "Mamba" (arXiv:2312.00752), section 4.1.1; Arjovsky et al., "Unitary Evolution
-    Recurrent Neural Networks" (arXiv:1511.06464), section 4.1, for copy memory.
+    Let M = ``memorise`` and A = ``alphabet``. M data tokens, independent and uniform over 1..A-2, stand at M of the
+    first ``noise`` + M positions, drawn without repetition. The other positions hold the noise, token 0. Then M marks,
+    token A-1, follow; the data tokens are asked at the marks, in order. With ``spread=False`` the data tokens stand at
+    the first M positions (copy memory). Source: Gu and Dao, "Mamba" (arXiv:2312.00752), section 4.1.1; Arjovsky et al.,
+    "Unitary Evolution Recurrent Neural Networks" (arXiv:1511.06464), section 4.1, for copy memory.
 
-    ``law="mad"`` is that of Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures" (arXiv:2403.17844):
-    ``noise`` - 1 noise tokens are dealt to the gaps before the data, each independently and uniformly, none after the
-    last; then one mark and M noise tokens. There the last data token always stands directly before the mark.
+    ``law="mad"`` is the law of Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures"
+    (arXiv:2403.17844). ``noise`` - 1 noise tokens are distributed over the gaps before the data tokens, each
+    independently and uniformly; no noise follows the last data token. Then come one mark and M noise tokens, at which
+    the data tokens are asked. So the last data token always stands directly before the mark.
 
     >>> task = SelectiveCopying(noise=4, memorise=3, alphabet=9)
     >>> task.answer([0, 3, 0, 0, 7, 1, 0, 8, 8, 8]).tolist()
@@ -47,7 +48,7 @@ class SelectiveCopying(TokenTask):
         "delay": {"noise": 44, "memorise": 10, "alphabet": 10, "spread": False, **budget(lr=3e-3)},
         # Mamba paper: 400,000 steps of 64 samples at a constant learning rate.
         "paper": budget(steps=400_000, batch_size=64, lr=1e-4, eval_every=8000, val_batches=10, test_batches=50),
-        # Copy memory as of uRNN and TCN.
+        # Copy memory as in the papers of uRNN and TCN.
         "paper-delay": {"noise": 1000, "memorise": 10, "alphabet": 10, "spread": False}
         | budget(steps=400_000, batch_size=64, lr=1e-4, eval_every=8000),
         # One of MAD's settings; the paper averages over several.
@@ -90,7 +91,7 @@ class SelectiveCopying(TokenTask):
         return Sample(x, y)
 
     def label(self, x: np.ndarray) -> np.ndarray:
-        """The data tokens in order, ``(memorise,)``; marks may stand anywhere, and need not stand at all."""
+        """Return the data tokens in order, ``(memorise,)``; marks may stand anywhere or be absent."""
         data = np.flatnonzero((x != NOISE) & (x != self.alphabet - 1))
         if len(data) != self.memorise:
             self.refuse(f"an input must hold {self.memorise} data tokens (1..{self.alphabet - 2}), found {len(data)}")
@@ -102,7 +103,7 @@ class SelectiveCopying(TokenTask):
         return x[data]
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent token, and the data among the last 16 positions of the text."""
+        """Return the most frequent token, and the data among the last 16 positions of the text."""
         return {**super().baselines(), f"window-{NOISE_WINDOW}": self.rule(self._window)}
 
     def _window(self, x: np.ndarray) -> np.ndarray:
@@ -114,14 +115,14 @@ class SelectiveCopying(TokenTask):
         return prediction
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By number of the token, from 1, and by distance from where it stands to where it is asked, in octaves."""
+        """Break scores down by number of the token, from 1, and by distance to its question, in octaves."""
         data = (batch.x != NOISE) & (batch.x != self.alphabet - 1)
         places = np.nonzero(data)[1].reshape(len(batch.x), self.memorise)
         asked = np.arange(batch.x.shape[1] - self.memorise, batch.x.shape[1])
         return {"ordinal": np.arange(1, self.memorise + 1), "distance": octave(asked - places)}
 
     def text(self, batch: Batch, index: int) -> str:
-        """The tokens, noise as dots and marks as question marks, then the answer."""
+        """Return the tokens, noise as dots and marks as question marks, then the answer."""
         signs = {NOISE: ".", self.alphabet - 1: "?"}
         x, y = batch.x[index].tolist(), batch.y[index].tolist()
         return f"{' '.join(signs.get(token, str(token)) for token in x)} | {' '.join(map(str, y))}"

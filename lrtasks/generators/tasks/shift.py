@@ -1,4 +1,4 @@
-"""Copy the input to ``shifts`` outputs, each delayed by another lag between 0 and L - L/C."""
+"""Copy the input to ``shifts`` outputs, each delayed by a different lag between 0 and L - L/C."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lrtasks.generators.signals import Lagged
 from lrtasks.spec import Batch, Spec
 
 BLOCK = 4096
-"""Positions whose targets ``shift`` writes together; these stay in a core's own cache."""
+"""Number of positions whose targets ``shift`` writes together, so that they stay in the cache of one core."""
 
 
 @registry.register("shift")
 @dataclass(frozen=True)
 class Shift(Lagged):
-    """Copy the input to ``shifts`` outputs, each delayed by another lag between 0 and L - L/C.
+    """Copy the input to ``shifts`` outputs, each delayed by a different lag between 0 and L - L/C.
 
-    With C = ``shifts``: ``y[t, c] = x[t - s_c]`` if ``t >= s_c`` else 0, where ``s_c = floor(c (L - L/C) / (C - 1))``.
-    At another length, the further tests keep the lags of the trained length: other lags would be another map.
-    Source: Gupta, Mehta and Berant, "Simplifying and Understanding State Space Models with Diagonal Linear RNNs" (DLR
-    paper, arXiv:2212.00768), section 3.1.
+    Let L = ``length`` and C = ``shifts``: ``y[t, c] = x[t - s_c]`` if ``t >= s_c`` else 0, where
+    ``s_c = floor(c (L - L/C) / (C - 1))``. The further tests have other lengths but keep the lags of the trained
+    length, because other lags would be another map. Source: Gupta, Mehta and Berant, "Simplifying and Understanding
+    State Space Models with Diagonal Linear RNNs" (DLR paper, arXiv:2212.00768), section 3.1.
 
     >>> task = Shift(length=4, shifts=2)
     >>> task.lags().tolist()
@@ -68,7 +68,7 @@ class Shift(Lagged):
         return Spec("real", self.length, self.shifts)
 
     def lags(self) -> np.ndarray:
-        """The delays s_c in positions, ``(shifts,)``: the formula above is cL/C, taken in whole numbers."""
+        """Return the delays s_c in positions, ``(shifts,)``: the formula above equals cL/C, computed in integers."""
         return np.arange(self.shifts) * self.coded // self.shifts
 
     def respond(self, x: np.ndarray, y: np.ndarray) -> None:

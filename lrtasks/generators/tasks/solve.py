@@ -20,9 +20,9 @@ from lrtasks.spec import Spec
 class Solve(SignalTask):
     """Read a system AX = B row by row, then give its solution X.
 
-    A is an N×N orthogonal matrix, X a unit vector, both uniformly random; the signal is the concatenation of the rows
-    (a_i, b_i), then zeros. N is the largest number with N² + 2N <= L, so that the rightmost N positions, where X is
-    read, come after all coefficients; it grows with the length of the further tests. Source: DLR paper
+    A is an N×N orthogonal matrix and X a unit vector, both uniformly random. The signal is the concatenation of the
+    rows (a_i, b_i), then zeros. N is the largest number with N² + 2N <= L = ``length``. So the rightmost N positions,
+    where X is read, come after all coefficients. N grows with the length of the further tests. Source: DLR paper
     (arXiv:2212.00768), section 3.1.
 
     >>> task = Solve(length=8)
@@ -41,7 +41,7 @@ class Solve(SignalTask):
 
     @property
     def unknowns(self) -> int:
-        """The number N of equations and unknowns: N² + 2N <= L is (N + 1)² <= L + 1."""
+        """The number N of equations and unknowns: N² + 2N <= L is equivalent to (N + 1)² <= L + 1."""
         return math.isqrt(self.length + 1) - 1
 
     @property
@@ -55,10 +55,10 @@ class Solve(SignalTask):
         x[: rows.size, 0] = rows.ravel()
         y[:, 0] = solution
 
-    answer = Task.answer  # the solution is drawn first, and what is read of the system is rounded
+    answer = Task.answer  # no exact answer: the solution is drawn first, and the given system is rounded
 
     def matrix(self, rng: np.random.Generator) -> np.ndarray:
-        """The orthogonal matrix A of one sample, ``(N, N)`` float64, from the Haar distribution.
+        """Draw the orthogonal matrix A of one sample, ``(N, N)`` float64, from the Haar distribution.
 
         The Q of a Gaussian matrix's QR decomposition is uniform once the diagonal of R is made positive (Mezzadri, "How
         to generate random matrices from the classical compact groups", Notices of the AMS 54(5), 2007, section 5).
@@ -70,10 +70,10 @@ class Solve(SignalTask):
 @registry.register("solve-fixed")
 @dataclass(frozen=True)
 class SolveFixed(Solve):
-    """As ``solve``, with the same matrix A in every sample of every split, whatever the seed.
+    """As ``solve``, but with the same matrix A in every sample of every split, whatever the seed.
 
-    X = AᵀB with one A. Source: DLR paper (arXiv:2212.00768), section 3.1. There are no further tests: another length
-    has another matrix.
+    X = AᵀB with one A. Source: DLR paper (arXiv:2212.00768), section 3.1. There are no further tests, because another
+    length has another matrix.
 
     >>> batch = SolveFixed(length=8).batch([0, 1])
     >>> matrix = batch.x[:, :6, 0].reshape(2, 2, 3)[..., :2]

@@ -40,7 +40,7 @@ class Sort(SignalTask):
 
     def respond(self, x: np.ndarray, y: np.ndarray) -> None:
         values = x[: self.length, 0]
-        # in float64, where differences of float32 values hardly round and so make no false ties
+        # in float64: differences of float32 values are hardly rounded, so no false ties arise
         distance = np.abs(values.astype(np.float64) - float(values[0]))
         y[:, 0] = values[np.argsort(distance, kind="stable")]
 

@@ -22,14 +22,15 @@ BLANK = {"stay": 0.8, "feed": "blank"}
 class Stack(TokenTask):
     """Push values on named stacks; at a pop, return the value that it removes.
 
-    With V = ``values`` and S = ``stacks``: values are tokens 0..V-1, stacks V..V+S-1, PUSH is V+S, POP V+S+1 and the
-    blank V+S+2. Each of ``operations`` has three tokens: action, stack, value. The first is a push; then the action is
-    that of the operation before with probability ``stay``, else the other, and a pop where all stacks are empty becomes
-    a push. A push draws stack and value uniformly, a pop a stack uniformly from those that are not empty. After a pop
-    comes the value that it took (``feed="teacher"``) or the blank. Label, at the stack of each pop: that value.
+    Let V = ``values`` and S = ``stacks``. Tokens: values 0..V-1, stacks V..V+S-1, PUSH is V+S, POP V+S+1 and the blank
+    V+S+2. Each of ``operations`` operations has three tokens: action, stack, value. The first action is a push. Each
+    later action repeats the action before with probability ``stay``, else it is the other action; if all stacks are
+    empty, a pop becomes a push. A push draws its stack and its value uniformly. A pop draws its stack uniformly from
+    the stacks that are not empty. The third token of a pop is the value that it removes (``feed="teacher"``) or the
+    blank. The label, at the stack token of each pop, is this value.
 
     Source: Kimi Team, "Kimi Linear: An Expressive, Efficient Attention Architecture" (arXiv:2510.26692), section 5.1
-    (64 stacks, 256 to 2,048 tokens). There is no code; how its actions are drawn is not known, so this law is ours.
+    (64 stacks, 256 to 2,048 tokens). There is no code, and how its actions are drawn is not known; this law is ours.
 
     >>> Stack(stacks=2, values=4).answer([6, 4, 3, 6, 5, 1, 6, 4, 2, 7, 4, 8, 7, 4, 8]).tolist()[9:]
     [-100, 2, -100, -100, 3, -100]
@@ -98,14 +99,14 @@ class Stack(TokenTask):
         self.allow(np.where(blank, 0, values), 0, self.values, "values", 2, 3)
 
     def label(self, x: np.ndarray) -> np.ndarray:
-        """As the base class says; what stands after a pop changes no label."""
+        """Return the labels as the base class does. The third token of a pop changes no label."""
         y = np.full(len(x), IGNORED)
         for pop, push, _ in self._taken(x):
             y[3 * pop + 1] = x[3 * push + 2]
         return y
 
     def _taken(self, x: np.ndarray) -> Iterator[tuple[int, int, int]]:
-        """Numbers of each pop, of the push whose value it takes, and of the last push on its stack."""
+        """Yield operation numbers for each pop: the pop, the push of its value, and the last push on its stack."""
         contents: dict[int, list[int]] = {}
         last: dict[int, int] = {}
         for place, (action, stack, _) in enumerate(x.reshape(-1, 3).tolist()):
@@ -118,7 +119,7 @@ class Stack(TokenTask):
                 yield place, contents[stack].pop(), last[stack]
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent value, the value pushed last, and the value pushed last on this stack, taken or not."""
+        """Return the most frequent value, the last push, and the last push on this stack, whether popped or not."""
         rules = {"last-push": self.rule(self._last_push), "last-push-of-stack": self.rule(self._last_push_of_stack)}
         return {**super().baselines(), **rules}
 
@@ -134,7 +135,7 @@ class Stack(TokenTask):
         return prediction
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Whether the item is not the one pushed last on its stack (buried: 1), and operations since its push."""
+        """Break scores down by buried (1: not the last push on its stack) and by operations since the push."""
         buried, distance = np.zeros((2, *batch.y.shape), dtype=np.int64)
         for row, tokens in enumerate(batch.x):
             for pop, push, last in self._taken(tokens):
@@ -142,7 +143,7 @@ class Stack(TokenTask):
         return {"buried": buried, "distance": octave(distance)}
 
     def text(self, batch: Batch, index: int) -> str:
-        """The operations: ``+A3`` pushes 3 on stack A, ``-A:3`` takes 3 from it; stacks beyond Z as numbers."""
+        """Return the operations: ``+A3`` pushes 3 on stack A, ``-A:3`` pops it; stacks are numbered if over 26."""
         words = []
         for (action, stack, value), (_, taken, _) in zip(
             batch.x[index].reshape(-1, 3).tolist(), batch.y[index].reshape(-1, 3).tolist(), strict=True

@@ -26,21 +26,22 @@ SHUFFLED |= budget(batch_size=64, lr=3e-3)
 class VariableTracking(UniformTask):
     """Statements assign a constant or another variable to a variable: return the constant that a variable has.
 
-    Tokens: N variables from 0, ``constants`` constants after them; classes are the constants, from 0. A statement is
-    two tokens, target and source.
+    Tokens: N variables from 0, then ``constants`` constants. Classes are the constants, from 0. A statement is two
+    tokens: a target and a source, whose value the target gets.
 
-    ``order="forward"``, N = ``variables``: the target of each of ``statements`` statements is a uniform variable; its
-    source is a uniform constant or, with probability 1/2 once two variables have a value, a variable uniform among
-    those that have one. Labels at sources that are variables: the value that the target gets, which is the source's
-    present one. A table of values, read once from left to right, solves it.
+    ``order="forward"``, N = ``variables``: there are ``statements`` statements, each with a uniform variable as target.
+    The source is a uniform constant or, with probability 1/2 once two variables have a value, a variable, uniform among
+    the variables that have a value. Each source that is a variable is labelled with its current value, which the target
+    gets. A table of values, read once from left to right, solves the task.
 
-    ``order="shuffled"``: ``chains`` chains with distinct constants, x_0 = c, x_1 = x_0, ..., x_h = x_(h-1) with h =
-    ``hops``, whose variables are distinct and drawn from all N = max(``variables``, chains (h + 1)). All statements
-    come in random order, among them ``noise`` times as many of two filler tokens (the last of the vocabulary); then
-    every variable once, in random order, with its chain's constant as the label. Reading order does not help.
+    ``order="shuffled"``: there are ``chains`` chains with distinct constants. A chain is x_0 = c, x_1 = x_0, ...,
+    x_h = x_(h-1) with h = ``hops``. The variables of all chains are distinct, drawn from all N = max(``variables``,
+    chains (h + 1)). The statements of all chains come in random order. Mixed among them are ``noise`` times as many
+    fillers: statements of two filler tokens (the last token of the vocabulary). Then every variable of the chains comes
+    once, in random order, with its chain's constant as the label. Reading order does not help.
 
     Source: after the variable tracking of Hsieh et al., "RULER: What's the Real Context Size of Your Long-Context
-    Language Models?" (arXiv:2404.06654), section 3.2, which has one chain in text, so that every variable in it is an
+    Language Models?" (arXiv:2404.06654), section 3.2. RULER has one chain in text, so every variable in the text is an
     answer. Both laws are ours.
 
     >>> VariableTracking(variables=3, constants=6).answer([0, 8, 1, 4, 2, 0, 0, 1, 1, 2]).tolist()
@@ -81,7 +82,7 @@ class VariableTracking(UniformTask):
 
     @property
     def _used(self) -> int:
-        """Variables of a sample, shuffled."""
+        """Number of variables of a sample with order ``shuffled``."""
         return self.chains * (self.hops + 1)
 
     @property
@@ -122,7 +123,7 @@ class VariableTracking(UniformTask):
         copies, pick = u.take(count) < 0.5, u.take(count)
         x = np.empty((len(u), 2 * count), dtype=np.int64)
         x[:, ::2] = target
-        known = np.zeros((len(u), self.variables), dtype=np.int64)  # variables that have a value, in order of time
+        known = np.zeros((len(u), self.variables), dtype=np.int64)  # variables with a value, in order of time
         has_value = np.zeros((len(u), self.variables), dtype=bool)
         number = np.zeros(len(u), dtype=np.int64)
         for at in range(count):
@@ -156,7 +157,7 @@ class VariableTracking(UniformTask):
         return y
 
     def _read(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For each statement: the assigned value or -1, hops from its constant, statements since the source was set."""
+        """Return per statement: assigned value or -1, hops from its constant, statements since its source was set."""
         target, source = x[:, ::2], x[:, 1::2]
         rows = np.arange(len(x))
         now = np.stack([np.full((len(x), self.variables), fill) for fill in (-1, 0, 0)])  # value, hops, time
@@ -171,7 +172,7 @@ class VariableTracking(UniformTask):
         return found[0], found[1], found[2]
 
     def _resolved(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each question: the token at the end of its chain, and the number of statements in between, minus one."""
+        """Return for each question the token at the end of its chain, and the statements in between, minus one."""
         end = 2 * self._statements
         leads = np.tile(
             np.arange(self.input.width), (len(x), 1)
@@ -215,7 +216,7 @@ class VariableTracking(UniformTask):
             self.refuse(f"variable {tokens[end + at]}, asked at position {end + at}, has no constant")
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent constant, and one that stands in the text: the last before (forward), or the first."""
+        """Return the most frequent constant, and the last constant so far (forward) or the first (shuffled)."""
         if self.order == "forward":
             return {**super().baselines(), "last-constant": self.rule(self._last_constant)}
         return {**super().baselines(), "first-constant": self.rule(self._first_constant)}
@@ -229,7 +230,7 @@ class VariableTracking(UniformTask):
         return np.take_along_axis(x, first, axis=1) - self._names
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By hops from the constant; forward also by tokens since the source got its value, in octaves."""
+        """Break scores down by hops from the constant; forward also by tokens since the source was set, in octaves."""
         shape = batch.y.shape
         if self.order == "forward":
             _, hops, since = self._read(batch.x)
@@ -238,14 +239,14 @@ class VariableTracking(UniformTask):
         return {"hops": spread(self._resolved(batch.x)[1], shape, slice(2 * self._statements, None))}
 
     def tests(self) -> Mapping[str, Task]:
-        """Forward: 2 and 4 times the statements; shuffled: 2, 4 and 8 hops as far as there are variables."""
+        """Return tests: 2 and 4 times the statements (forward); 2, 4 and 8 hops if variables suffice (shuffled)."""
         if self.order == "forward":
             return self.scaled("statements", by=(2, 4))
         room = {hops for hops in (2, 4, 8) if hops != self.hops and self.chains * (hops + 1) <= self._names}
         return self.further({f"hops-{hops}": {"hops": hops, "variables": self._names} for hops in sorted(room)})
 
     def text(self, batch: Batch, index: int) -> str:
-        """Statements as ``x2=x0``, constants as numbers; then values in brackets (forward), or the questions."""
+        """Return statements as ``x2=x0``, constants as numbers, with values in brackets (forward) or questions last."""
         x, y = batch.x[index].tolist(), batch.y[index].tolist()
         end = 2 * self._statements
 

@@ -38,11 +38,11 @@ class WordProblem(TokenTask):
     """Multiply group elements from left to right; at every position give the product so far.
 
     ``length`` elements of ``group`` are drawn independently and uniformly, and ``y[t] = x[0] · x[1] · … · x[t]``.
-    Elements of Zn are 0..n-1 with addition. Elements of Sn are the permutations of (1..n) in lexicographic order,
-    number 0 the identity, with the product (a · b)(i) = a(b(i)); those of An are the even ones in the same order.
-    Element i·|B| + j of AxB is the pair (i, j). With ``tokens="generators"`` only these elements are drawn, numbered in
-    the order of the elements: for Zn the steps -1, 0, 1 as tokens 0, 1, 2; for Sn the identity and the transpositions;
-    for An the identity and the 3-cycles; for AxB the pairs of both.
+    Elements of Zn are 0..n-1 with addition. Elements of Sn are the permutations of (1..n) in lexicographic order;
+    number 0 is the identity, and the product is (a · b)(i) = a(b(i)). Elements of An are the even permutations in the
+    same order. Element i·|B| + j of AxB is the pair (i, j). With ``tokens="generators"`` only generators are drawn,
+    numbered in the order of the elements: for Sn the identity and the transpositions, for An the identity and the
+    3-cycles. For Zn they are the steps -1, 0, 1 as tokens 0, 1, 2; for AxB the pairs of both.
 
     Source: Merrill et al., "The Illusion of State in State-Space Models" (arXiv:2404.08819), section 5; lengths and
     groups of Siems et al., "DeltaProduct" (arXiv:2502.10297), section 5.
@@ -59,7 +59,7 @@ class WordProblem(TokenTask):
     presets: ClassVar[Presets] = {
         "small": {"group": "S3", "length": 64, **SMALL},
         **{name.lower(): {"group": name, "length": 64, **SMALL} for name in ("Z2", "Z60", "S3", "A4", "S4", "S5")},
-        # what an LSTM can solve: it has 0.03 on a5-hard after 2,000 steps
+        # an LSTM can solve this; on a5-hard it has 0.03 after 2,000 steps
         "a5": {"group": "A5", "length": 12, "tokens": "generators", **budget(batch_size=64, lr=3e-3, steps=4000)},
         "a5-hard": {"group": "A5", "length": 64, **SMALL},
         "a4xz5": {"group": "A4xZ5", "length": 64, **SMALL},
@@ -135,7 +135,7 @@ class WordProblem(TokenTask):
         return y
 
     def _split(self, elements: np.ndarray) -> list[np.ndarray]:
-        """The parts of elements in each group of the product."""
+        """Split elements into their parts in each group of the product."""
         parts = []
         for factor in reversed(self._factors):
             elements, part = np.divmod(elements, len(_table(factor)))
@@ -143,7 +143,7 @@ class WordProblem(TokenTask):
         return parts[::-1]
 
     def _joined(self, parts: Any) -> np.ndarray:
-        """Elements from their parts, ``(..., groups of the product)``."""
+        """Join parts, ``(..., groups of the product)``, to elements."""
         parts = np.asarray(parts)
         elements: np.ndarray = parts[..., 0].astype(np.int64)
         for number, factor in enumerate(self._factors[1:], start=1):
@@ -151,46 +151,46 @@ class WordProblem(TokenTask):
         return elements
 
     def _multiplied(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Products of elements, one by one."""
+        """Multiply two arrays of elements entry by entry."""
         factors = zip(self._factors, self._split(left), self._split(right), strict=True)
         return self._joined(np.stack([_table(factor)[a, b] for factor, a, b in factors], axis=-1))
 
     def baselines(self) -> Mapping[str, Baseline]:
-        """The most frequent element, and the product of the last 8 elements, right at the first 8 positions."""
+        """Return the most frequent element, and the product of the last 8, which is right at the first 8 positions."""
         return {**super().baselines(), f"window-{WINDOW}": self.rule(self._window)}
 
     def _window(self, x: np.ndarray) -> np.ndarray:
         elements = self._alphabet[x]
         products: np.ndarray = elements
         for back in range(1, min(WINDOW, elements.shape[1])):
-            # element 0 is the identity, so that short windows hold what there is
+            # padding is element 0, the identity, which does not change shorter products
             products = self._multiplied(np.pad(elements, ((0, 0), (back, 0)))[:, : elements.shape[1]], products)
         return products
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """By position, counted from 1, in octaves, and the last position (1) against all others (0)."""
+        """Break scores down by position, from 1, in octaves, and by last position (1) or other position (0)."""
         positions = np.arange(1, batch.x.shape[1] + 1)
         return {"position": octave(positions), "last": (positions == len(positions)).astype(np.int64)}
 
     def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
-        """``last_accuracy``: the accuracy at the last position."""
+        """Return ``last_accuracy``: the accuracy at the last position."""
         return {"last_accuracy": next(row["accuracy"] for row in slices["last"] if row["label"] == 1)}
 
     def named(self, elements: Any) -> list[str]:
-        """Elements as people write them: a number for Zn, a permutation's second row for Sn and An."""
+        """Return elements in usual notation: a number for Zn, a permutation's second row for Sn and An."""
         parts = self._split(np.asarray(elements))
         columns = [_names(factor)[part].tolist() for factor, part in zip(self._factors, parts, strict=True)]
         return [",".join(row) for row in zip(*columns, strict=True)]
 
     def text(self, batch: Batch, index: int) -> str:
-        """The elements, then the products that are asked."""
+        """Return the elements, then the products that are asked."""
         x, y = self._alphabet[batch.x[index]], batch.y[index]
         return f"{' '.join(self.named(x))} | {' '.join(self.named(y[y >= 0]))}"
 
 
 @functools.lru_cache(maxsize=64)
 def _permutations(name: str) -> np.ndarray:
-    """The permutations of Sn or An in lexicographic order, entries from 0."""
+    """Return the permutations of Sn or An in lexicographic order, entries from 0."""
     every = np.array(list(itertools.permutations(range(int(name[1:])))))
     if name[0] == "S":
         return every
@@ -202,7 +202,7 @@ def _permutations(name: str) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _table(name: str) -> np.ndarray:
-    """Product of each two elements of one group, ``(order, order)``."""
+    """Return the products of all pairs of elements of one group, ``(order, order)``."""
     if name[0] == "Z":
         steps = np.arange(int(name[1:]))
         return np.asarray((steps[:, None] + steps) % len(steps))
@@ -213,13 +213,13 @@ def _table(name: str) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _rows(name: str) -> list[list[int]]:
-    """:func:`_table` as lists, which a loop in Python reads faster."""
+    """Return :func:`_table` as lists, which a loop in Python reads faster."""
     rows: list[list[int]] = _table(name).tolist()
     return rows
 
 
 def _generators(name: str) -> list[int]:
-    """Elements that generate one group, the identity among them."""
+    """Return elements that generate one group, including the identity."""
     if name[0] == "Z":
         return [int(name[1:]) - 1, 0, 1]
     permutations = _permutations(name)

@@ -1,1 +1,1 @@
-"""Shared numerics: each a small function or module with its formula in the docstring."""
+"""Shared numerical building blocks: small functions and modules, each with its formula in the docstring."""

@@ -1,7 +1,7 @@
-"""Multi-head softmax attention over all keys, over a sliding window, or over the own and neighbouring chunks.
+"""Multi-head softmax attention over all keys, over a sliding window, or over a chunk and its neighbours.
 
-Source: Vaswani et al., arXiv:1706.03762, section 3.2. Letters: ``q k v`` queries, keys and values, ``e`` width of a
-head.
+Source: Vaswani et al., arXiv:1706.03762, section 3.2. Symbols: ``q k v`` queries, keys and values, ``e`` width of
+a head.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lrtasks.models.ops.layers import ShortConv, canon_layer, require_causal
 from lrtasks.models.ops.positions import rotate
 
 Positions = Literal["rope", "nope", "alibi"]
-"""How attention is told where things are: rotary, nothing, or a penalty on distance that grows by head."""
+"""Position information: rotary embedding, none, or ALiBi (a penalty on distance, with a different slope per head)."""
 
 
 def attend(
@@ -33,18 +33,18 @@ def attend(
     slopes: Tensor | None = None,
     first: int | None = None,
 ) -> Tensor:
-    """``softmax(q kᵀ - slope · distance) v`` over the visible keys; the caller has put the scale into ``q``.
+    """Compute ``softmax(q kᵀ - slope · distance) v`` over the visible keys. The caller has already scaled ``q``.
 
     Args:
         q: ``(batch, heads, queries, e)``.
         k: ``(batch, heads, positions, e)``, with ``positions >= queries`` if causal.
         v: as ``k``.
-        causal: no query sees what comes after it.
+        causal: no query sees keys after its own position.
         valid: ``(batch, positions)`` bool, False at padding, which no query sees, even if it holds NaN.
         window: see only keys that are less than this many positions away; None to see all.
-        slopes: ``(heads,)``, one for each head (:func:`alibi_slopes`), or None for no penalty on distance.
-        first: position of the first query; by default the last query stands at the last position if causal, and the
-            first one at the first position otherwise.
+        slopes: ``(heads,)``, one slope per head (:func:`alibi_slopes`), or None for no penalty on distance.
+        first: position of the first query. By default, the last query is at the last position if causal; otherwise
+            the first query is at the first position.
 
     Returns:
         ``(batch, heads, queries, e)``; zeros for a query that sees no key.
@@ -88,15 +88,16 @@ def attend_local(
     window: int | None = None,
     slopes: Tensor | None = None,
 ) -> Tensor:
-    """As :func:`attend`, where query i sees key j if ``|i // chunk - j // chunk| <= 1``, and ``j <= i`` if causal.
+    """Attend as :func:`attend` does, but query i sees key j only if ``|i // chunk - j // chunk| <= 1``, and ``j <= i``
+    if causal.
 
-    All inner chunks have neighbourhoods of the same shape and go through one batched call. The chunks at the edges (the
-    first, and the last ones, which see a ragged tail) have calls of their own on shorter ones, so nothing is padded.
-    The scores take ``O(length · chunk)`` memory. With ``length <= chunk`` this is ordinary attention; with
-    ``window = chunk`` it is attention over a sliding window.
+    All inner chunks have neighbourhoods of the same shape and are computed in one batched call. The edge chunks (the
+    first one, and the last ones, whose neighbourhoods are incomplete) are computed in separate calls on the keys that
+    exist, so nothing is padded. The scores take ``O(length · chunk)`` memory. With ``length <= chunk`` this is
+    ordinary attention; with ``window = chunk`` it is sliding-window attention.
 
-    ``q``, ``k`` and ``v`` are ``(batch, heads, length, e)``, as the result; chunks of ``chunk`` positions count from
-    position 0; ``window`` is at most ``chunk``.
+    ``q``, ``k``, ``v`` and the result are ``(batch, heads, length, e)``. The first chunk of ``chunk`` positions starts
+    at position 0. ``window`` is at most ``chunk``.
     """
     length, after = q.shape[2], 0 if causal else 1
     # chunks [1, inner) have a whole previous chunk and, unless causal, a whole next one
@@ -104,14 +105,14 @@ def attend_local(
     attended = functools.partial(attend, causal=causal, window=window, slopes=slopes)
 
     def edge(start: int) -> Tensor:
-        """The chunk that starts at ``start``, on whatever its neighbourhood holds."""
+        """Attend in the edge chunk that starts at ``start``, over the keys that exist in its neighbourhood."""
         begin = max(0, start - chunk)
         seen = slice(begin, start + chunk * (1 + after))
         known = None if valid is None else valid[:, seen]
         return attended(q[:, :, start : start + chunk], k[:, :, seen], v[:, :, seen], valid=known, first=start - begin)
 
     def between() -> Tensor:
-        """Chunks ``1..inner-1`` together: ``(batch, heads, (inner - 1) * chunk, e)``."""
+        """Attend in chunks ``1..inner-1`` together; return ``(batch, heads, (inner - 1) * chunk, e)``."""
         batch, heads, _, width = q.shape
         span = chunk * (2 + after)
         used = (inner - 2) * chunk + span
@@ -133,10 +134,10 @@ def attend_local(
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """Penalty per position of distance of each head, ``(heads,)`` in float64 (Press et al., arXiv:2108.12409).
+    """Return each head's penalty per unit of distance, ``(heads,)`` in float64 (Press et al., arXiv:2108.12409).
 
-    For a power of two n they are 2^(-8h/n), h = 1..n. Otherwise they are those of the power below, followed by every
-    other one, starting with the first, of twice that power.
+    For n heads, n a power of two, the slopes are 2^(-8h/n), h = 1..n. For other numbers of heads, they are the slopes
+    for the next lower power of two, followed by every second slope (from the first) for twice that power.
     """
     power = 1 << (heads.bit_length() - 1)
 
@@ -147,8 +148,8 @@ def alibi_slopes(heads: int) -> Tensor:
 
 
 class KVCache(NamedTuple):
-    """Streaming state: keys and values still visible, ``(batch, heads, kept, e)``, keys rotated; the next position; and
-    the last inputs of the short convolution, if there is one."""
+    """Streaming state: the rotated keys and the values that are still visible, ``(batch, heads, kept, e)``; the next
+    position; and the last inputs of the short convolution, if there is one."""
 
     k: Tensor
     v: Tensor
@@ -157,19 +158,20 @@ class KVCache(NamedTuple):
 
 
 class MultiHeadAttention(nn.Module):
-    """Self-attention on ``(batch, length, d_model)`` with an output map.
+    """Self-attention on ``(batch, length, d_model)`` with an output projection.
 
     Args:
         d_model: width, a multiple of ``heads``, and of ``2 * heads`` with rotary positions, which turn pairs of
             features.
         heads: number of heads.
         causal: position t sees positions up to t.
-        learned_scale: one learned factor for the scores of all heads, started at ``1/sqrt(e)``, instead of the
-            constant (as in the code of the DLR paper).
-        chunk: see the own and the neighbouring chunks of that many positions only; None to see all keys.
-        window: see that many keys only, the own one and those before it (without ``causal`` those after it as well).
+        learned_scale: scale the scores of all heads by one learned factor, initialised to ``1/sqrt(e)``, instead of by
+            that constant (as in the code of the DLR paper).
+        chunk: see only a query's own and neighbouring chunks of this many positions; None to see all keys.
+        window: see only this many keys: the query's own and the ``window - 1`` before it (without ``causal``, also
+            the ``window - 1`` after it); None to see all keys.
         positions: rotary, none, or a penalty on distance.
-        conv: of queries, keys and values: a short convolution and SiLU, or a canon layer.
+        conv: applied to queries, keys and values: ``silu``, a short convolution with SiLU, or ``canon``, a canon layer.
     """
 
     def __init__(
@@ -214,7 +216,7 @@ class MultiHeadAttention(nn.Module):
         return self._merge(attended)
 
     def initial_state(self, batch: int) -> KVCache:
-        """Empty cache; raises :class:`UsageError` if the layer is not causal."""
+        """Return an empty cache; raise :class:`UsageError` if the layer is not causal."""
         require_causal(self.causal)
         empty = self.qkv.weight.new_zeros(batch, self.heads, 0, self.qkv.in_features // self.heads)
         return KVCache(empty, empty, 0, None if self.conv is None else self.conv.initial_state(batch))
@@ -231,17 +233,17 @@ class MultiHeadAttention(nn.Module):
         return y, KVCache(k, v, state.position + 1, before)
 
     def cache_bytes(self, steps: int) -> int:
-        """Bytes of one sequence's keys and values after ``steps`` positions, at least 1."""
+        """Return the bytes of one sequence's keys and values after ``steps`` >= 1 positions."""
         return 2 * self._kept(steps - 1) * self.out.in_features * self.out.weight.element_size()
 
     def _kept(self, position: int) -> int:
-        """Number of keys that the query at ``position`` sees, its own included."""
+        """Return the number of keys that the query at ``position`` sees, including its own."""
         if self.window is not None:
             return min(position + 1, self.window)
         return position + 1 - (0 if self.chunk is None else max(0, position // self.chunk - 1) * self.chunk)
 
     def _heads(self, qkv: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Scaled queries, keys, both rotated if they are to be, and values, each ``(batch, heads, length, e)``."""
+        """Return scaled q, k and v, each ``(batch, heads, length, e)``; q and k are rotated for rotary positions."""
         parts = torch.unflatten(qkv, -1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = rotate(parts[:2], positions) if self.positions == "rope" else parts[:2]
         return (q * self.scale).to(q.dtype), k, parts[2]
@@ -252,7 +254,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def check_heads(d_model: int, heads: int, positions: Positions = "rope") -> None:
-    """Raise :class:`UsageError` unless ``d_model`` splits into ``heads`` heads, of even width for rotary positions."""
+    """Raise :class:`UsageError` unless ``heads`` divides ``d_model``; rotary positions need an even head width."""
     if positions == "rope" and d_model % (2 * heads):
         raise UsageError(
             f"d_model must be a multiple of 2 * heads (rotary embedding turns pairs of features),"

@@ -1,7 +1,7 @@
-"""What the chunked forms of linear recurrences share: precision, chunks, the loop over positions, the carried state.
+"""Shared parts of chunked linear recurrences: precision, chunks, the loop over positions and the carried state.
 
-A recurrence over a state S of each head, ``(K, V)`` with one row per key channel, is computed chunk by chunk: inside a
-chunk of c positions everything is a matrix product, and only the state at the border of two chunks needs a loop.
+Each head has a state S, ``(K, V)``, with one row per key channel. Its recurrence is computed chunk by chunk: inside a
+chunk of c positions everything is a matrix product; only the states at the chunk borders need a loop.
 
     B, L, H    batch, length, heads
     n, c       chunks, and positions in a chunk
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def full_precision(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: run ``function`` without autocast, its floating tensors converted to float32 at least."""
+    """Decorate ``function`` to run without autocast, with half-precision tensor arguments converted to float32."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> T:
@@ -46,10 +46,10 @@ def _promoted(value: Any) -> Any:
 
 
 def over_positions(step: Callable[..., tuple[Tensor, Any]], inputs: Sequence[Tensor], state: Any) -> tuple[Tensor, Any]:
-    """The plain loop: ``step(*inputs at t, state) -> (output, state)`` for every position t.
+    """Run the plain loop: call ``step(*inputs at t, state) -> (output, state)`` for every position t.
 
-    From ``inputs`` ``(batch, length, ...)`` and the state before the first position to the outputs, ``(batch, length,
-    ...)``, and the state after the last one.
+    ``inputs`` are ``(batch, length, ...)``, and ``state`` is the state before the first position. Return the outputs,
+    ``(batch, length, ...)``, and the state after the last position.
     """
     if inputs[0].shape[1] == 1:
         y, state = step(*(value.squeeze(1) for value in inputs), state)
@@ -62,9 +62,9 @@ def over_positions(step: Callable[..., tuple[Tensor, Any]], inputs: Sequence[Ten
 
 
 def rows(*tensors: Tensor, backwards: bool = False) -> Iterator[tuple[Tensor, ...]]:
-    """The rows of tensors of equal length along their first axis, together; for loops without gradient.
+    """Iterate over the rows of tensors with equally long first axes, together; for loops without gradient.
 
-    Some are taken apart at a time: very many live tensors make Python's garbage collector slow.
+    The tensors are unbound :data:`ROWS` rows at a time: many live tensors make Python's garbage collector slow.
     """
     starts = range(0, len(tensors[0]), ROWS)
     for start in reversed(starts) if backwards else starts:
@@ -73,14 +73,14 @@ def rows(*tensors: Tensor, backwards: bool = False) -> Iterator[tuple[Tensor, ..
 
 
 def hide(x: Tensor, mask: Tensor | None, value: float = 0.0) -> Tensor:
-    """``x``, ``(batch, length, ...)``, with ``value`` at padding (``mask``, ``(batch, length)``, is False there)."""
+    """Set ``x``, ``(batch, length, ...)``, to ``value`` at padding, where ``mask``, ``(batch, length)``, is False."""
     if mask is None:
         return x
     return x.masked_fill(~mask.view(*mask.shape, *(1,) * (x.dim() - 2)), value)
 
 
 def skipping_padding(recurrence: Callable[[Tensor], Tensor], x: Tensor, mask: Tensor) -> Tensor:
-    """``recurrence`` of the valid positions alone, one after the other; 0 at padding.
+    """Apply ``recurrence`` to the valid positions only, as if there were no padding between them; give 0 at padding.
 
     Args:
         recurrence: causal map of ``(batch, length, ...)``.
@@ -94,7 +94,7 @@ def skipping_padding(recurrence: Callable[[Tensor], Tensor], x: Tensor, mask: Te
 
 
 def even_chunk(length: int, largest: int) -> int:
-    """Positions in a chunk if ``length`` is split evenly into as few chunks of at most ``largest`` as possible.
+    """Return the chunk size that splits ``length`` evenly into the fewest chunks of at most ``largest`` positions.
 
     >>> even_chunk(128, 64), even_chunk(66, 64), even_chunk(5, 64)
     (64, 33, 5)
@@ -103,7 +103,7 @@ def even_chunk(length: int, largest: int) -> int:
 
 
 def to_chunks(x: Tensor, chunk: int, value: float = 0.0) -> Tensor:
-    """``(B, L, H, ...)`` to ``(B, H, n, chunk, ...)``; the last chunk is filled up with ``value``."""
+    """Split ``(B, L, H, ...)`` into ``(B, H, n, chunk, ...)``; pad the last chunk with ``value``."""
     missing = -x.shape[1] % chunk
     if missing:
         x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, missing), value=value)
@@ -111,23 +111,23 @@ def to_chunks(x: Tensor, chunk: int, value: float = 0.0) -> Tensor:
 
 
 def from_chunks(x: Tensor, length: int) -> Tensor:
-    """``(B, H, n, chunk, V)`` to ``(B, L, H, V)``, without what filled up the last chunk."""
+    """Join ``(B, H, n, chunk, V)`` to ``(B, L, H, V)``, without the padding of the last chunk."""
     return x.movedim(1, 3).flatten(1, 2)[:, :length]
 
 
 def start_state(state: Tensor | None, like: Tensor, *shape: int) -> Tensor:
-    """``state``, or zeros of this shape where there is none."""
+    """Return ``state`` in the type of ``like``, or zeros of this shape if ``state`` is None."""
     return like.new_zeros(shape) if state is None else state.to(like.dtype)
 
 
 class _DecayMatrix(torch.autograd.Function):
-    """``exp(G_i - G_j + row_i + column_j)`` for ``j <= i``, 0 elsewhere. Keeps its result alone for the gradient."""
+    """``exp(G_i - G_j + row_i + column_j)`` for ``j <= i``, 0 elsewhere. Saves only its result for the gradient."""
 
     @staticmethod
     def forward(ctx: Any, G: Tensor, row: Tensor, column: Tensor, dtype: torch.dtype) -> Tensor:
         exponent = ((G + row).unsqueeze(-1) + (column - G).unsqueeze(-2)).to(dtype)
         later = torch.ones(exponent.shape[-2:], dtype=torch.bool, device=G.device).triu_(1)
-        # before the exponential: after it, entries above the diagonal may be infinite
+        # mask before the exponential, because afterwards entries above the diagonal may be infinite
         D = exponent.masked_fill_(later, -torch.inf).exp_()
         ctx.save_for_backward(D)
         return D
@@ -138,20 +138,20 @@ class _DecayMatrix(torch.autograd.Function):
         (D,) = ctx.saved_tensors
         weight = D * dD
         diagonal = weight.diagonal(dim1=-2, dim2=-1).to(torch.float64, copy=True)
-        # G does not enter the diagonal, whose large numbers would cancel in its gradient and take digits with them
+        # the diagonal does not depend on G; its large entries would cancel in the gradient of G and lose digits
         weight.diagonal(dim1=-2, dim2=-1).zero_()
         in_row, in_column = weight.sum(-1).double(), weight.sum(-2).double()
         return in_row - in_column, in_row + diagonal, in_column + diagonal, None
 
 
 def decay_matrix(G: Tensor, dtype: torch.dtype, row: Tensor | None = None, column: Tensor | None = None) -> Tensor:
-    """Decay from position j to position i of a chunk, ``exp(G_i - G_j)`` for ``j <= i`` and 0 above the diagonal.
+    """Return the decay from position j to position i of a chunk: ``exp(G_i - G_j)`` for ``j <= i``, otherwise 0.
 
     Args:
         G: ``(..., c)`` in float64: G grows along the chunk, and differences of large numbers lose digits.
-        dtype: of the result, ``(..., c, c)``.
-        row: added to the exponents of each row i, as G; None for nothing.
-        column: added to those of each column j, as G; None for nothing.
+        dtype: type of the result, ``(..., c, c)``.
+        row: added to the exponents of row i, shaped as G; None for 0.
+        column: added to the exponents of column j, shaped as G; None for 0.
     """
     zero = torch.zeros((), dtype=G.dtype, device=G.device)
     D: Tensor = _DecayMatrix.apply(G, zero if row is None else row, zero if column is None else column, dtype)  # type: ignore[no-untyped-call]
@@ -159,9 +159,9 @@ def decay_matrix(G: Tensor, dtype: torch.dtype, row: Tensor | None = None, colum
 
 
 def to_end(G: Tensor, axis: int) -> Tensor:
-    """``G_last - G_i`` along ``axis``, the log of the decay from position i to the end of the chunk."""
+    """Return ``G_last - G_i`` along ``axis``: the log of the decay from position i to the end of the chunk."""
     last, before = G.narrow(axis, -1, 1), G.narrow(axis, 0, G.shape[axis] - 1)
-    # the last position is 0 whatever G is, and gets no gradient that would have to cancel
+    # the last position is 0 for any G; the constant avoids two gradients that would have to cancel
     return torch.cat((last - before, torch.zeros_like(last)), axis)
 
 
@@ -192,7 +192,7 @@ class _Carry(torch.autograd.Function):
 
 
 def carry(decay: Tensor, update: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-    """States at the borders of chunks, ``S_(i+1) = decay_i S_i + update_i``.
+    """Compute the states at chunk borders, ``S_(i+1) = decay_i S_i + update_i``.
 
     Args:
         decay: ``(B, H, n, ...)``, broadcastable to ``update``.
@@ -249,7 +249,7 @@ class _DeltaCarry(torch.autograd.Function):
 def delta_carry(
     U: Tensor, W: Tensor, k: Tensor, decay: Tensor, start: Tensor, update: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """States at the borders of chunks of a delta rule, and what each position writes.
+    """Compute a delta rule's states at chunk borders, and the value u that each position writes.
 
     ``u_i = U_i - W_i S_i`` and ``S_(i+1) = decay_i S_i + k_i^T u_i + update_i``.
 
@@ -257,9 +257,9 @@ def delta_carry(
         U: ``(B, H, n, c, V)``.
         W: ``(B, H, n, c, K)``.
         k: keys, ``(B, H, n, c, K)``, decayed to the end of their chunk.
-        decay: over the whole chunk, ``(B, H, n, K or 1, 1)``.
+        decay: decay over the whole chunk, ``(B, H, n, K or 1, 1)``.
         start: S_0, ``(B, H, K, V)``.
-        update: what each chunk adds beside, ``(B, H, n, K, V)``, or ``None``.
+        update: additional update of each chunk, ``(B, H, n, K, V)``, or ``None``.
 
     Returns:
         u ``(B, H, n, c, V)``, S_0 .. S_(n-1) ``(B, H, n, K, V)`` and S_n ``(B, H, K, V)``.

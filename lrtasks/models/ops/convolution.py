@@ -1,9 +1,9 @@
-"""Long convolutions: the FFT, what a kernel is, its streaming forms, and the layers around it.
+"""Long convolutions: the FFT form, the interface of a kernel, its streaming forms, and the layers that use it.
 
     s = K * u (per channel),   z = GELU(s + D u),   y = M z + b   (optionally to 2 d_model, then GLU)
 
-is the layer of DLR, DSS, S4D and SGConv, :class:`LongConvLayer` (DLR paper, section 2.2, and its public code);
-:class:`SSM` is the shorter one of MEGA, SeqBoat and LongVQ. A kernel module only says what K is.
+is :class:`LongConvLayer`, the layer of DLR, DSS, S4D and SGConv (DLR paper, section 2.2, and its public code).
+:class:`SSM` is the simpler layer of MEGA, SeqBoat and LongVQ. A kernel module only provides K.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from lrtasks.models.ops.layers import normal_, require_causal
 from lrtasks.models.portraits import Portrait
 
 CHUNK = {"cpu": 1 << 19}
-"""Real numbers in the padded signals that go through at a time: 2 MiB in float32."""
+"""Real numbers in the padded signals that are transformed together: 2 MiB in float32."""
 CHUNK_ELSEWHERE = 1 << 27
-"""A GPU is kept busy by larger chunks: 512 MiB."""
+"""The same on other devices: a GPU needs larger chunks to be busy (512 MiB)."""
 CHANNELS = 16
-"""At least so many channels go through together: a cache line where channels are the last axis in memory."""
+"""Smallest number of channels in a chunk: a cache line if channels are the last axis in memory."""
 PORTRAIT_CHANNELS = 4
 
 
 def fft_conv(u: Tensor, kernel: Tensor, backward: Tensor | None = None, *, lag: int = 1) -> Tensor:
-    """Convolve every channel of ``u`` with its own kernel, and with a second one that looks ahead if given.
+    """Convolve every channel of ``u`` with its own kernel and, if given, with a second kernel that looks ahead.
 
         y[i] = sum_{j >= 0} kernel[j] u[i - j]  +  sum_{j >= 0} backward[j] u[i + lag + j]
 
-    with u = 0 outside its L positions. One transform pair serves both directions. Only ``u`` and the kernels are kept
-    for the gradient, sequences go through in chunks, and transforms are repeated in the backward pass.
+    with u = 0 outside its L positions. One transform pair serves both directions. To save memory, sequences are
+    processed in chunks, only ``u`` and the kernels are saved for the gradient, and the backward pass repeats the
+    transforms.
 
     Args:
         u: ``(batch, H, L)``.
-        kernel: taps for lags 0 .. K-1, ``(H, K)``, any K >= 1 (taps from L on have no effect).
-        backward: taps for positions ``lag``, ``lag + 1``, ... ahead, ``(H, K')``; None for a causal convolution.
-        lag: first position ahead that ``backward`` weighs: 1 (DLR, DSS) or 0 (MEGA, which also weighs the present).
+        kernel: taps for lags 0 .. K-1, ``(H, K)``, any K >= 1 (taps at lag L and beyond have no effect).
+        backward: taps for look-aheads ``lag``, ``lag + 1``, ..., ``(H, K')``; None for a causal convolution.
+        lag: smallest look-ahead of ``backward``: 1 (DLR, DSS), or 0 to include the current position (MEGA).
 
     Returns:
         ``(batch, H, L)`` in the precision of ``u``; computed in float32 at least, under autocast too.
@@ -57,7 +58,7 @@ def fft_conv(u: Tensor, kernel: Tensor, backward: Tensor | None = None, *, lag: 
             backward = backward[..., : max(length - lag, 0)].to(dtype)
             reach = max(reach, backward.shape[-1] + lag)
         size = next_fast_len(length + reach - 1, real=True)
-        # a look-ahead of j positions is a lag of size - j on the circle
+        # in a circular convolution, a look-ahead of j positions is a lag of size - j
         taps = torch.nn.functional.pad(kernel, (0, size - kernel.shape[-1]))
         if backward is not None:
             ahead = torch.nn.functional.pad(backward, (lag, size - lag - backward.shape[-1]))
@@ -100,7 +101,7 @@ class _CircularConv(torch.autograd.Function):
 
 
 def _chunks(u: Tensor, size: int) -> Iterator[tuple[slice, list[slice]]]:
-    """Slices of channels, and of the sequences that go through them at a time."""
+    """Yield slices of channels, each with the slices of sequences that are processed together."""
     limit = CHUNK.get(u.device.type, CHUNK_ELSEWHERE) // size
     width = max(limit, CHANNELS)
     for start in range(0, u.shape[1], width):
@@ -110,23 +111,23 @@ def _chunks(u: Tensor, size: int) -> Iterator[tuple[slice, list[slice]]]:
 
 
 class Kernel(nn.Module):
-    """What a long-convolution layer needs to know of its kernel.
+    """Interface of the kernel of a long-convolution layer.
 
     Attributes:
-        directions: 1 (causal), or 2: look-back and look-ahead.
+        directions: 1 (causal), or 2 (look-back and look-ahead).
     """
 
     directions: int
 
     def forward(self, length: int) -> Tensor:
-        """Real taps for the first ``length`` lags, ``(directions, d_model, length)``."""
+        """Return real taps for the first ``length`` lags, ``(directions, d_model, length)``."""
         raise NotImplementedError
 
     def recurrence(self) -> tuple[Tensor, Tensor] | None:
-        """``(weight, exponent)`` with K[h, l] = Re sum_n weight[h, n] exp(exponent[h, n] l), look-back direction only.
+        """Return ``(weight, exponent)`` with K[h, l] = Re sum_n weight[h, n] exp(exponent[h, n] l), look-back only.
 
-        Complex128, or float64 where all exponents are real; ``(d_model, N)`` and ``(d_model, N)`` or ``(N,)``. None for
-        a kernel that is no such sum.
+        Types are complex128, or float64 if all exponents are real. Shapes are ``(d_model, N)`` for the weight and
+        ``(d_model, N)`` or ``(N,)`` for the exponent. Return None if the kernel is not a sum of exponentials.
         """
         return None
 
@@ -140,14 +141,14 @@ class ExponentialState:
     memory: Tensor
 
     def step(self, u: Tensor) -> tuple[Tensor, ExponentialState]:
-        """One input ``(batch, d_model)`` to one output, real, in double precision."""
+        """Compute one real output in double precision from one input ``(batch, d_model)``."""
         memory = self.memory * self.ratio + u.unsqueeze(-1)
         return (memory * self.weight).sum(-1).real, dataclasses.replace(self, memory=memory)
 
 
 @dataclasses.dataclass
 class WindowState:
-    """Streaming state of any kernel: the last K inputs, newest at ``head - 1``, beside the kernel read backwards."""
+    """Streaming state of any kernel: its reversed taps, and the last K inputs, with the newest at ``head - 1``."""
 
     reversed_taps: Tensor
     memory: Tensor
@@ -155,11 +156,11 @@ class WindowState:
 
     @classmethod
     def empty(cls, taps: Tensor, batch: int) -> WindowState:
-        """Before the first position, for the kernel ``taps``, ``(d_model, K)``."""
+        """Return the state before the first position, for the kernel ``taps``, ``(d_model, K)``."""
         return cls(taps.flip(-1), taps.new_zeros(batch, *taps.shape), 0)
 
     def step(self, u: Tensor) -> tuple[Tensor, WindowState]:
-        """One input ``(batch, d_model)`` to one output, at O(K)."""
+        """Compute one output from one input ``(batch, d_model)``, in O(K)."""
         memory = self.memory.clone()
         memory[..., self.head] = u
         head = (self.head + 1) % memory.shape[-1]
@@ -167,30 +168,30 @@ class WindowState:
 
 
 class KernelConvolution(nn.Module):
-    """Base of the layers around a long convolution: the sums, and their streaming form.
+    """Base class of layers with a long convolution: parallel form and streaming form of the convolution.
 
     Args:
-        kernel: gives the taps, in one or two directions.
-        length: longest sequence L.
-        kernel_length: cut the kernel to that many lags; None for L.
+        kernel: provides the taps, in one or two directions.
+        length: maximum sequence length L.
+        kernel_length: truncate the kernel to this many lags; None for L.
     """
 
     lag = 1
-    """First position ahead that a second kernel weighs, as :func:`fft_conv` takes it."""
+    """Smallest look-ahead of the second kernel, as in :func:`fft_conv`."""
 
     def __init__(self, kernel: Kernel, length: int, kernel_length: int | None) -> None:
         super().__init__()
         self.kernel, self.length, self.kernel_length = kernel, length, kernel_length
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``(batch, length, d_model)``; ``mask`` is ``(batch, length)`` bool, False at padding, zero in the sums."""
+        """Map ``(batch, length, d_model)``. Padding (False in ``mask``, ``(batch, length)``) is zero in the sums."""
         taps = self.kernel(min(x.shape[1], self.kernel_length or x.shape[1]))
         ahead = taps[1] if self.kernel.directions == 2 else None
         s = fft_conv(hide(x, mask).transpose(1, 2), taps[0], ahead, lag=self.lag).transpose(1, 2)
         return self.after(s, x)
 
     def after(self, s: Tensor, x: Tensor) -> Tensor:
-        """The output, from the sums ``K * x`` and the input."""
+        """Compute the output from the convolution ``s = K * x`` and the input."""
         raise NotImplementedError
 
     def step(self, x: Tensor, state: ExponentialState | WindowState) -> tuple[Tensor, ExponentialState | WindowState]:
@@ -198,14 +199,14 @@ class KernelConvolution(nn.Module):
         return self.after(s.to(x.dtype), x), state
 
     def initial_state(self, batch: int) -> ExponentialState | WindowState:
-        """State before the first position: N numbers per channel, or the last K inputs.
+        """Return the state before the first position: N numbers per channel, or the last K inputs.
 
-        The recurrence is kept in double precision: a rounding of exp(Λ) to float32 would turn the phase by a radian in
-        2^24 steps and bend the kernel well before. A cut kernel, or one that is no sum of N exponentials, needs its
-        last K inputs instead.
+        The recurrence runs in double precision: rounding exp(Λ) to float32 would shift the phase by a radian after 2^24
+        steps and distort the kernel well before. A truncated kernel, or a kernel that is not a sum of N exponentials,
+        needs its last K inputs instead.
 
         Raises:
-            UsageError: for a kernel of two directions.
+            UsageError: if the kernel has two directions.
         """
         require_causal(self.kernel.directions == 1)
         found = None if self.kernel_length is not None else self.kernel.recurrence()
@@ -216,14 +217,14 @@ class KernelConvolution(nn.Module):
 
 
 class LongConvLayer(KernelConvolution):
-    """``(batch, length, d_model) -> (batch, length, d_model)`` by a long convolution, as the module docstring says.
+    """Long-convolution layer on ``(batch, length, d_model)``; the module docstring gives its formula.
 
     Args:
-        kernel: the module that gives the taps.
+        kernel: the module that provides the taps.
         d_model: channels.
-        length: longest sequence L.
-        kernel_length: cut the kernel to that many lags; None for L.
-        glu: map to 2 d_model and gate one half with the sigmoid of the other.
+        length: maximum sequence length L.
+        kernel_length: truncate the kernel to this many lags; None for L.
+        glu: map to 2 d_model and multiply one half by the sigmoid of the other half.
     """
 
     def __init__(self, kernel: Kernel, d_model: int, length: int, kernel_length: int | None, glu: bool) -> None:
@@ -240,7 +241,7 @@ class LongConvLayer(KernelConvolution):
 
     @torch.no_grad()
     def portraits(self) -> list[Portrait]:
-        """Taps of a few channels over lags, their spectra, and the eigenvalues exp(Λ) of a sum of exponentials."""
+        """Return plots of a few channels' taps and spectra and, for a sum of exponentials, its eigenvalues exp(Λ)."""
         taps = self.kernel(self.kernel_length or self.length)[0, :PORTRAIT_CHANNELS].double().cpu()
         spectrum = torch.fft.rfft(taps).abs().clamp_min(1e-12)
         names = [f"channel {channel}" for channel in range(len(taps))]
@@ -263,18 +264,18 @@ class LongConvLayer(KernelConvolution):
 
 
 class SSM(KernelConvolution):
-    """``y = K * x + ω ⊙ x`` on ``(batch, length, d_model)``, over the past or, with two kernels, on both sides.
+    """``y = K * x + ω ⊙ x`` on ``(batch, length, d_model)``, over the past or, with two kernels, over past and future.
 
         y[t] = sum_{j >= 0} K1[j] x[t - j]  (+ sum_{j >= 0} K2[j] x[t + j])  + ω x[t]
 
-    Both directions weigh the present. Padded inputs count as zero in the sums, not in the term of ω.
+    Both directions include the current position. Padded inputs count as zero in the sums, but not in ``ω x[t]``.
 
     Args:
-        kernel: K, of one or two directions.
+        kernel: K, with one or two directions.
         d_model: channels.
-        length: longest sequence.
-        kernel_length: keep only that many taps; None for all.
-        truncated: cut the normal draws of ω (standard deviation 1) at 2.
+        length: maximum sequence length.
+        kernel_length: keep only this many taps; None for all.
+        truncated: truncate the normal draws of ω (standard deviation 1) at 2.
     """
 
     lag = 0

@@ -1,24 +1,24 @@
-"""Matrix states that decay: ``S_t = exp(g_t) S_(t-1) + k_t v_t^T``, ``y_t = S_t^T q_t``, with a decay per head or per
+"""Matrix states with decay: ``S_t = exp(g_t) S_(t-1) + k_t v_t^T``, ``y_t = S_t^T q_t``, with a decay per head or per
 key channel.
 
-:func:`scalar_decay`, a decay per head, is the core of SSD (Dao and Gu, arXiv:2405.21060, section 6), RetNet, linear
-attention (g = 0) and Mamba-2 and 3. Per chunk, with the names of :mod:`lrtasks.models.ops.chunked` and
+:func:`scalar_decay`, with a decay per head, is the core of SSD (Dao and Gu, arXiv:2405.21060, section 6), RetNet,
+linear attention (g = 0) and Mamba-2 and 3. Per chunk, with the names of :mod:`lrtasks.models.ops.chunked` and
 D_ij = exp(G_i - G_j) for j <= i, else 0:
 
     Y = ((Q K^T) * D) V + exp(G) (Q S_in)
     S_out = exp(G_last) S_in + K^T (exp(G_last - G) V)
 
-No exponent is positive, so that no decay is too strong. G starts again in each chunk: one sum over all positions would
-lose its digits.
+No exponent is positive, so nothing overflows, however strong the decay. G restarts at 0 in each chunk, because one sum
+over all positions would lose digits.
 
-:func:`channel_decay`, a decay per key channel, is gated linear attention (GLA; Yang et al., arXiv:2312.06635, section
-4). Inside a chunk the scores are
+:func:`channel_decay`, with a decay per key channel, is gated linear attention (GLA; Yang et al., arXiv:2312.06635,
+section 4). Inside a chunk the scores are
 
     A_ij = sum_d q_id k_jd exp(G_id - G_jd)   for j <= i
 
 which :func:`decayed_products` computes in one of two ways: as one matrix product of q exp(G - a) and k exp(a - G), with
-an anchor a at the middle of the chunk, while no exponent passes :data:`LIMIT`; or, for stronger decays, in sub-blocks
-with no positive exponent at all.
+an anchor a at the middle of the chunk, if no exponent exceeds :data:`LIMIT`; or, for stronger decays, in sub-blocks
+that have no positive exponents.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from lrtasks.models.ops.chunked import (
 
 CHUNK = 64
 CHUNKS = (64, 32, 16)
-"""Chunk sizes that are tried for the single product of a decay per key channel, largest first."""
+"""Chunk sizes to try for the single matrix product with a decay per key channel, largest first."""
 LIMIT = 60.0
 """Largest exponent in the single product; exp(88) is the largest number in float32."""
 SUB_BLOCK = 8
 
 
 def _step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """One position: q, k ``(B, H, K)``, v ``(B, H, V)``, g ``(B, H, K or 1)``, S ``(B, H, K, V)``."""
+    """Compute one position: q, k ``(B, H, K)``, v ``(B, H, V)``, g ``(B, H, K or 1)``, S ``(B, H, K, V)``."""
     S = S * g.exp().unsqueeze(-1) + k.unsqueeze(-1) * v.unsqueeze(-2)
     return (q.unsqueeze(-2) @ S).squeeze(-2), S
 
@@ -72,15 +72,16 @@ def scalar_decay(
     """Compute all positions chunk by chunk.
 
     Args:
-        q: queries, ``(B, L, G, K)``, scaled already; group i is shared by the heads ``i H/G .. (i+1) H/G - 1``.
+        q: queries, ``(B, L, G, K)``, already scaled; the heads ``i H/G .. (i+1) H/G - 1`` share group i.
         k: keys, shaped as q.
         v: values, ``(B, L, H, V)``, H a multiple of G.
         g: log decay, at most 0, ``(B, L, H)``; None for no decay.
         state: S before the first position, ``(B, H, K, V)``; None for zeros.
         mask: ``(B, L)``, False at padding, which writes nothing and decays nothing.
-        features: map of queries and of keys to the ``(..., K)`` on which the state is kept; None for themselves.
-        similarity: the product of features as a function of the product of query and key, if that is shorter.
-        plain: by the definition, one position after the other, as a single position always is.
+        features: maps queries and keys to features, whose number is the K of the state; None to use q and k directly.
+        similarity: computes the product of two feature vectors from the product of query and key; required with
+            ``features``.
+        plain: compute by the definition, position by position; a single position is always computed this way.
 
     Returns:
         y ``(B, L, H, V)`` and S after the last position ``(B, H, K, V)``, in float32 at least.
@@ -89,7 +90,7 @@ def scalar_decay(
     heads, width = v.shape[2:]
     k, g = hide(k, mask), v.new_zeros(v.shape[:3]) if g is None else hide(g, mask)
     if features is not None:
-        v = hide(v, mask)  # features of a key of zeros need not be zero
+        v = hide(v, mask)  # a zero key may have nonzero features
     if plain or length == 1:
         q, k = (q, k) if features is None else (features(q), features(k))
         if groups < heads:
@@ -97,7 +98,7 @@ def scalar_decay(
         start = start_state(state, v, batch, heads, q.shape[-1], width)
         return over_positions(_step, (q, k, v, g.unsqueeze(-1)), start)
     chunk = even_chunk(length, CHUNK)
-    # (B, groups, n, c, .), or with the heads of a group side by side (B, groups, n, c, heads / groups, .)
+    # shapes: (B, groups, n, c, .), or (B, groups, n, c, heads / groups, .) with an axis for the heads of a group
     q, k = to_chunks(q, chunk), to_chunks(k, chunk)
     v = to_chunks(torch.unflatten(v, 2, (groups, -1)), chunk)
     G = to_chunks(torch.unflatten(g.double(), 2, (groups, -1)), chunk).cumsum(3)
@@ -129,9 +130,9 @@ def channel_decay(
     *,
     plain: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`scalar_decay`, with ``g`` ``(B, L, H, K)`` and all others of H heads.
+    """Compute as :func:`scalar_decay` does, but with ``g`` ``(B, L, H, K)`` and H heads in all other inputs.
 
-    The form is chosen by how strong the decays are.
+    The strength of the decays determines which of the two forms is used.
     """
     batch, length, heads, d_key = q.shape
     k, g = hide(k, mask), hide(g, mask)
@@ -150,14 +151,14 @@ def channel_decay(
 
 
 def chunk_for(g: Tensor, chunks: Sequence[int]) -> int | None:
-    """The first of ``chunks`` for which the single product is safe: half a chunk decays by less than exp(-LIMIT).
+    """Find the first of ``chunks`` for which the single product is safe: half a chunk decays to more than exp(-LIMIT).
 
     Args:
         g: log decay, ``(B, L, H, K)``.
-        chunks: largest sizes, each a multiple of 2, in descending order.
+        chunks: maximum chunk sizes, even, in descending order.
 
     Returns:
-        The size, a multiple of 2 at most as large as that of ``chunks``; None if the sub-blocks are needed.
+        The even chunk size, at most the size found in ``chunks``; None if the sub-blocks are needed.
     """
     for half in dict.fromkeys(-(-even_chunk(g.shape[1], chunk) // 2) for chunk in chunks):
         if to_chunks(g.detach(), half).sum(3).amin() > -LIMIT:
@@ -166,30 +167,30 @@ def chunk_for(g: Tensor, chunks: Sequence[int]) -> int | None:
 
 
 def log_decay(g: Tensor, chunk: int, *, exact: bool) -> Tensor:
-    """G, ``(B, H, n, chunk, K)``; in float64 if ``exact``: differences of large numbers are taken of it."""
+    """Return G, ``(B, H, n, chunk, K)``, in float64 if ``exact``, because large entries will be subtracted."""
     g = to_chunks(g, chunk)
     return (g.double() if exact else g).cumsum(3)
 
 
 def decayed_products(rows: Sequence[Tensor], columns: Sequence[Tensor], G: Tensor, single: bool) -> list[list[Tensor]]:
-    """``sum_d row_id column_jd exp(G_id - G_jd)`` for j <= i and 0 above the diagonal, of each row with each column.
+    """Compute ``sum_d row_id column_jd exp(G_id - G_jd)`` for j <= i, 0 above the diagonal, for each row-column pair.
 
     Args:
         rows: tensors ``(..., c, K)``.
         columns: tensors ``(..., c, K)``.
         G: sum of log decays from the start of the chunk, ``(..., c, K)``.
-        single: one product per pair; the exponents must be small. Otherwise sub-blocks of :data:`SUB_BLOCK`.
+        single: use one product per pair, which needs small exponents; otherwise use sub-blocks of :data:`SUB_BLOCK`.
 
     Returns:
-        For each row the list over columns of ``(..., c, c)``.
+        For each tensor in ``rows``, the list over ``columns`` of ``(..., c, c)``.
     """
     if not single:
         return _by_sub_blocks(rows, columns, G)
-    # the anchor drops out of the product, and so of its gradient
+    # the anchor cancels in the product, so it needs no gradient
     anchored = G - G[..., G.shape[-2] // 2 - 1, None, :].detach()
     up, down = anchored.exp(), (-anchored).exp()
     scaled = [(column * down).mT for column in columns]
-    # tril copies: the entries above the diagonal may be infinite
+    # tril, not a product with a mask, because entries above the diagonal may be infinite
     return [[torch.tril((row * up) @ column) for column in scaled] for row in rows]
 
 
@@ -199,16 +200,16 @@ def _by_sub_blocks(rows: Sequence[Tensor], columns: Sequence[Tensor], G: Tensor)
     row_blocks = [torch.unflatten(row, -2, (blocks, s)) for row in rows]
     column_blocks = [torch.unflatten(column, -2, (blocks, s)) for column in columns]
     G_blocks = torch.unflatten(G, -2, (blocks, s))
-    # on the diagonal the decays of all pairs of positions, (..., blocks, s, s, K)
+    # diagonal blocks: the decays of all pairs of positions, (..., blocks, s, s, K)
     below = torch.ones(s, s, dtype=torch.bool, device=G.device).tril(-1)
     same = torch.zeros(s, s, dtype=dtype, device=G.device).masked_fill(below.mT, -torch.inf).unsqueeze(-1)
-    # 0 on the diagonal whatever G is: a gradient through G - G would have to cancel
+    # constant 0 on the diagonal: G - G would have two gradients that must cancel
     between = (G_blocks.unsqueeze(-2) - G_blocks.unsqueeze(-3)).to(dtype).where(below.unsqueeze(-1), same).exp()
     diagonal = [
         [((between * column.unsqueeze(-3)) @ row.unsqueeze(-1)).squeeze(-1).unbind(-3) for column in column_blocks]
         for row in row_blocks
     ]
-    # below it each row of blocks has its anchor at the end of the block before
+    # below the diagonal, the anchor of each row of blocks is the end of the previous block
     G_rows, row_parts = G_blocks.unbind(-3), [row.unbind(-3) for row in row_blocks]
     parts: list[list[list[Tensor]]] = [[[] for _ in columns] for _ in rows]
     for r in range(blocks):

@@ -1,4 +1,4 @@
-"""Delta rules: a matrix state that erases what it holds under a key before it writes.
+"""Delta rules: a matrix state that erases the value stored under a key before it writes a new one.
 
     S <- exp(g_t) S                       decay, per head or per key channel
     u_t = beta_t (v_t - S^T k_t)
@@ -6,16 +6,16 @@
 
 DeltaNet (Yang et al., arXiv:2406.06484), Gated DeltaNet (arXiv:2412.06464, section 3), Gated DeltaProduct
 (arXiv:2502.10297, several steps per position), Kimi delta attention (arXiv:2510.26692, a decay per key channel), and
-RWKV-7 (arXiv:2503.14456), whose erase reads the state before the decay. The keys must have length 1 (RWKV-7 apart):
-longer ones make the state grow without bound.
+RWKV-7 (arXiv:2503.14456), whose erase reads the state before the decay. Except in RWKV-7, the keys must have length 1:
+longer keys make the state grow without bound.
 
-Chunked by the WY form: with D_ij = exp(G_i - G_j) for j <= i, else 0,
+The chunked form is the WY form. With D_ij = exp(G_i - G_j) for j <= i, else 0,
 
     (I + M) [U | W] = [beta V | beta exp(G) K],   M = strict lower triangle of (beta K) K^T * D
     u = U - W S_in,   S_out = exp(G_last) S_in + (exp(G_last - G) K)^T u
     Y = (exp(G) Q) S_in + ((Q K^T) * D) u
 
-The triangular system is solved, never inverted by a series, which loses all digits on equal keys.
+The triangular system is solved directly: inverting it by a series would lose all digits on equal keys.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from lrtasks.models.ops.decay import CHUNKS, chunk_for, decayed_products, log_de
 
 CHUNK = 32
 WIDE_CHUNK = 64
-"""Chunk for heads wider than :data:`WIDE` keys, where there are fewer and larger products."""
+"""Chunk size for heads with more than :data:`WIDE` key channels: fewer and larger products."""
 WIDE = 32
 LOW_RANK_CHUNKS = (16,)
 
 
 def _delta_step(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """One position, its n_h steps on an axis of their own: k ``(B, n_h, H, K)``, g ``(B, H, K or 1)``."""
+    """Compute one position; its n_h steps have their own axis: k ``(B, n_h, H, K)``, g ``(B, H, K or 1)``."""
     S = S * g.exp().unsqueeze(-1)
     for k_j, v_j, beta_j in zip(k.unbind(1), v.unbind(1), beta.unbind(1), strict=True):
         u = beta_j.unsqueeze(-1) * (v_j - (k_j.unsqueeze(-2) @ S).squeeze(-2))
@@ -76,15 +76,15 @@ def delta_rule(
     """Compute all positions chunk by chunk.
 
     Args:
-        q: queries, ``(B, L, H, K)``, scaled already.
-        k: keys of length 1, ``(B, L n_h, H, K)``: for each position n_h steps, one after the other.
+        q: queries, ``(B, L, H, K)``, already scaled.
+        k: keys of length 1, ``(B, L n_h, H, K)``: n_h consecutive steps for each position.
         v: values, ``(B, L n_h, H, V)``.
-        beta: how much is erased, in [0, 1], or [0, 2] for negative eigenvalues, ``(B, L n_h, H)``.
-        g: log decay, at most 0, once per position: ``(B, L, H)``, or ``(B, L, H, K)`` per key channel (n_h = 1 only);
+        beta: fraction to erase, in [0, 1], or in [0, 2] to allow negative eigenvalues, ``(B, L n_h, H)``.
+        g: log decay, at most 0, one per position: ``(B, L, H)``, or ``(B, L, H, K)`` per key channel (n_h = 1 only);
             None for no decay.
         state: S before the first position, ``(B, H, K, V)``; None for zeros.
         mask: ``(B, L)``, False at padding, which writes nothing and decays nothing.
-        plain: by the definition, one position after the other, as a single position always is.
+        plain: compute by the definition, position by position; a single position is always computed this way.
 
     Returns:
         y ``(B, L, H, V)``, read after the last step of each position, and S after the last position
@@ -108,14 +108,14 @@ def delta_rule(
         G = log_decay(g, c, exact=single is None)
     else:
         c = even_chunk(length, c)
-        # the first step of a position decays for all
+        # the whole decay of a position is applied in its first step
         g = torch.cat((g.unsqueeze(2), g.new_zeros(batch, length, n_h - 1, heads, 1)), 2).flatten(1, 2)
         G = log_decay(g, c * n_h, exact=True)
     q, k, v = to_chunks(q, c), to_chunks(k, c * n_h), to_chunks(v, c * n_h)
     beta = to_chunks(beta, c * n_h).unsqueeze(-1)
 
     def read(x: Tensor) -> Tensor:
-        """Of the steps those after which the state is read."""
+        """Select the last step of each position, after which the state is read."""
         return x[..., n_h - 1 :: n_h, :]
 
     if G.shape[-1] == 1:
@@ -125,7 +125,7 @@ def delta_rule(
         (A,), (M,) = decayed_products([q, k], [k], G, single is not None)
     later, from_start, decay = (x.exp().to(q.dtype) for x in (to_end(G, 3), G, G[..., -1:, :].mT))
     right = torch.cat((beta * v, beta * from_start * k), -1)
-    # the diagonal of M is not read
+    # solve_triangular does not read the diagonal of M
     solved = torch.linalg.solve_triangular(beta * M, right, upper=False, unitriangular=True)
     U, W = solved.split((v.shape[-1], d_key), -1)
     u, inside, end = delta_carry(U, W, k * later, decay, start)
@@ -145,21 +145,21 @@ def low_rank_rule(
     *,
     plain: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """``S_t = diag(exp(w_t)) S_(t-1) + b_t (a_t^T S_(t-1)) + k_t v_t^T``, ``y_t = S_t^T r_t``, as in RWKV-7.
+    """Compute ``S_t = diag(exp(w_t)) S_(t-1) + b_t (a_t^T S_(t-1)) + k_t v_t^T``, ``y_t = S_t^T r_t``, as in RWKV-7.
 
     With Gp = G - w and products as in :func:`lrtasks.models.ops.decay.decayed_products`: solve
     ``(I - Aab) [U | W] = [Aak V | a exp(Gp)]``, then u = U + W S_in and Y = Ark V + Arb u + (r exp(G)) S_in.
 
     Args:
-        r: what reads the state, ``(B, L, H, K)``, as w, k, a and b are.
+        r: read vectors (queries), ``(B, L, H, K)``; w, k, a and b have the same shape.
         w: log decay, at most 0.
         k: keys.
         v: values, ``(B, L, H, V)``.
-        a: what the erase reads.
-        b: where it writes.
-        state: as for :func:`delta_rule`, and so the results.
-        mask: likewise.
-        plain: likewise.
+        a: read vectors of the erase.
+        b: write vectors of the erase.
+        state: as in :func:`delta_rule`, which also describes the results.
+        mask: as in :func:`delta_rule`.
+        plain: as in :func:`delta_rule`.
     """
     batch, length, heads, d_key = r.shape
     w, k, a, b = (hide(x, mask) for x in (w, k, a, b))
@@ -171,7 +171,8 @@ def low_rank_rule(
     r, k, v, a, b = (to_chunks(x, c) for x in (r, k, v, a, b))
     G = log_decay(w, c, exact=chunk is None)
     before = torch.cat((torch.zeros_like(G[..., :1, :]), G[..., :-1, :]), -2)
-    # row i of ``a`` meets exp(G_(i-1)): as row i - 1 it is a row like those of r, and strictly below the diagonal
+    # row i of ``a`` is multiplied by exp(G_(i-1)): shifted to row i - 1, it can be handled as a row of r; the results
+    # are shifted back and so are strictly below the diagonal
     early = torch.cat((a[..., 1:, :], torch.zeros_like(a[..., :1, :])), -2)
     (Arb, Ark), (Aab, Aak) = decayed_products([r, early], [b, k], G, chunk is not None)
     Aab, Aak = (torch.cat((torch.zeros_like(x[..., :1, :]), x[..., :-1, :]), -2) for x in (Aab, Aak))

@@ -1,20 +1,20 @@
-"""Kernels that are sums of exponentials: their evaluation, and the kernels of DSS, S4D and MEGA made of it.
+"""Kernels that are sums of exponentials: their evaluation, and the kernels of DSS, S4D and MEGA.
 
-:func:`exp_kernel` needs no table of states × positions.
+:func:`exp_kernel` evaluates them without a table of states × positions:
 
     K[r, l] = Re sum_n W[r, n] exp(Λ_n l),    l = 0 .. L-1,    Λ_n = rate_n + i freq_n
 
-Positions are factored, l = l1 B + l0, so that exp(Λ l) = exp(Λ l1 B) exp(Λ l0): N (L/B + B) exponentials in place of
-N L, and one real matrix product of (rows L/B × 2N) by (2N × B). This is the factorisation that a radix step of a
-Fourier transform uses, here at arbitrary complex frequencies.
+Positions are factored, l = l1 B + l0, so that exp(Λ l) = exp(Λ l1 B) exp(Λ l0). This takes N (L/B + B) exponentials
+instead of N L, and one real matrix product of (rows L/B × 2N) by (2N × B). A radix step of a Fourier transform uses the
+same factorisation; here the complex frequencies are arbitrary.
 
-Phases: ``freq * position`` is formed and reduced to one turn in float64, which is exact to 1e-9 rad at l = 2^20 where
-float32 is wrong by half a radian. Everything after that may be float32: the error is a few 1e-7 of the largest value
-at any l.
+Phases: ``freq * position`` is computed and reduced to one turn in float64, with an error of 1e-9 rad at l = 2^20, where
+float32 is wrong by half a radian. Everything after that may be float32: at any l, the error is a few 1e-7 of the
+largest value.
 
-Memory: groups and rows go through in chunks, and the backward pass recomputes what it needs chunk by chunk; small
-tables of exponentials are kept for it. With P[r,l1,n] = sum_l0 G[r,l] exp(Λ_n l0) for the incoming gradient G, the
-gradient of W is conj(sum_l1 exp(Λ l1 B) P), and that of Λ is the conjugate of
+Memory: groups and rows are processed in chunks. The backward pass recomputes large intermediates chunk by chunk; only
+small tables of exponentials are saved for it. With P[r,l1,n] = sum_l0 G[r,l] exp(Λ_n l0) for the incoming gradient G,
+the gradient of W is conj(sum_l1 exp(Λ l1 B) P), and the gradient of Λ is the conjugate of
 sum_r W sum_l1 (l1 B) exp(Λ l1 B) P + sum_l0 l0 exp(Λ l0) D[l0,n], where D[l0,n] = sum_(r,l1) G[r,l] W exp(Λ l1 B) is
 a second matrix product.
 """
@@ -36,11 +36,11 @@ from lrtasks.models.ops.layers import normal_
 CHUNK = {"cpu": 1 << 19}
 """Complex numbers in the largest temporary of a chunk: 4 MiB in complex64."""
 CHUNK_ELSEWHERE = 1 << 24
-"""A GPU is kept busy by larger chunks: 128 MiB."""
+"""The same on other devices: a GPU needs larger chunks to be busy (128 MiB)."""
 KEPT = 1 << 19
-"""Numbers in a table of exponentials up to which it is kept for the backward pass: 4 MiB in complex64."""
+"""Maximum numbers in a table of exponentials that is saved for the backward pass: 4 MiB in complex64."""
 PLAIN = 1 << 14
-"""Exponentials up to which their full table is the faster form (benchmarks/kernels.py --crossover)."""
+"""Maximum number of exponentials for which the full table is faster (benchmarks/kernels.py --crossover)."""
 
 
 def exp_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
@@ -49,10 +49,10 @@ def exp_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length:
     Imaginary parts need no routine of their own: Im z = Re(-i z), so ``exp_kernel(-1j * weight, ...)`` is Im K.
 
     Args:
-        weight: W, complex or real. ``(R, N)`` where all rows share Λ; ``(G, R, N)`` where each of G groups has its own.
+        weight: W, complex or real. ``(R, N)`` if all rows share Λ; ``(G, R, N)`` if each of G groups has its own Λ.
         rate: real part of Λ per position, ``(N,)`` or ``(G, N)``, usually negative; None for 0.
-        freq: imaginary part of Λ in radians per position, same shape; None for 0. Give it in float64 wherever its
-            float32 rounding matters (an error d in freq turns the phase at l by d l).
+        freq: imaginary part of Λ in radians per position, same shape; None for 0. Pass float64 where float32
+            rounding matters: an error d in freq changes the phase at l by d l.
         length: number of positions L.
 
     Returns:
@@ -75,7 +75,7 @@ def exp_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length:
 
 
 def _plain(W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
-    """The definition, from one table of all exponentials. (Autocast leaves complex products alone.)"""
+    """Evaluate the definition with one table of all exponentials. (Autocast does not affect complex products.)"""
     pole = rate if rate is not None else freq
     assert pole is not None
     zero = torch.zeros_like(pole)
@@ -86,9 +86,9 @@ def _plain(W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> 
 
 
 def block_size(rows: int, length: int) -> int:
-    """Block B of the factored positions: balances N·B exponentials of one table with rows·N·L/B of the other.
+    """Return the block size B that balances the N·B entries of one table with the rows·N·L/B entries of the other.
 
-    The number of blocks is a power of two; it is one (the plain form, with a cheaper table) where rows >= length.
+    The number of blocks is a power of two. It is one (the plain form, with a cheaper table) if rows >= length.
     """
     blocks = 1
     while blocks * blocks * rows < length:
@@ -97,9 +97,9 @@ def block_size(rows: int, length: int) -> int:
 
 
 def exponentials(rate: Tensor | None, freq: Tensor | None, stride: int, count: int, dtype: torch.dtype) -> Tensor:
-    """Table exp(Λ · stride · m) for m = 0 .. count-1, ``(G, count, N)``; complex, or real where ``freq`` is None.
+    """Return the table exp(Λ · stride · m), m = 0 .. count-1, ``(G, count, N)``; complex, or real if ``freq`` is None.
 
-    Two tables of about sqrt(count) entries are exact (phases in float64); the others are products of these.
+    Two tables of about sqrt(count) entries are computed exactly (phases in float64); their products give all entries.
     """
     inner = math.isqrt(count - 1) + 1
     fine = _exact(rate, freq, stride, inner, dtype)
@@ -123,7 +123,7 @@ def _exact(rate: Tensor | None, freq: Tensor | None, stride: int, count: int, dt
 
 
 def _flat(x: Tensor) -> Tensor:
-    """The last axis as interleaved real and imaginary parts, so that complex sums become real matrix products."""
+    """Interleave real and imaginary parts on the last axis, so that complex sums become real matrix products."""
     return torch.view_as_real(x).flatten(-2) if x.is_complex() else x
 
 
@@ -138,10 +138,10 @@ def _slices(total: int, step: int) -> Iterator[slice]:
 
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
-    """No autocast and no TF32 or bfloat16 inside float32 products: either would cost the kernel three digits.
+    """Disable autocast, and TF32 or bfloat16 in float32 products: either would cost the kernel three digits.
 
-    Torch has an old switch for the whole process and new ones by backend, and refuses to multiply where they disagree.
-    They are touched only if some product may be reduced; then both agree inside, and afterwards are as before.
+    Torch has an old switch for the process and new switches per backend, and refuses to multiply if they disagree.
+    They are changed only if a product may have reduced precision; both then agree inside, and are restored afterwards.
     """
     backends: Any = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [backend.fp32_precision for backend in backends]
@@ -151,7 +151,7 @@ def _full_precision(device: torch.device) -> Iterator[None]:
         return
     try:
         old = torch.get_float32_matmul_precision()
-    except RuntimeError:  # the caller has set the new switches alone, and torch refuses to translate them
+    except RuntimeError:  # the caller has set only the new switches, and torch refuses to translate them
         old = None
     try:
         if old is not None:
@@ -164,13 +164,13 @@ def _full_precision(device: torch.device) -> Iterator[None]:
         if old is not None:
             torch.set_float32_matmul_precision(old)
         for backend, precision in zip(backends, before, strict=True):
-            backend.fp32_precision = "none"  # what it inherits, where that is the same
+            backend.fp32_precision = "none"  # inherits; set explicitly below only if that differs
             if backend.fp32_precision != precision:
                 backend.fp32_precision = precision
 
 
 class _Plan:
-    """How positions are factored and what goes through at a time: groups, and rows within them."""
+    """Plan of the evaluation: how positions are factored, and the chunks of groups and of rows within groups."""
 
     def __init__(self, shape: Sequence[int], length: int, device: torch.device) -> None:
         G, R, N = shape
@@ -184,17 +184,17 @@ class _Plan:
     def tables(
         self, part: slice, rate: Tensor | None, freq: Tensor | None, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """exp(Λ l0) ``(groups, B, N)`` and exp(Λ l1 B) ``(groups, L1, N)`` of a slice of groups."""
+        """Return exp(Λ l0) ``(groups, B, N)`` and exp(Λ l1 B) ``(groups, L1, N)`` for a slice of groups."""
         rate, freq = (None if x is None else x[part] for x in (rate, freq))
         return exponentials(rate, freq, 1, self.B, dtype), exponentials(rate, freq, self.B, self.L1, dtype)
 
     def blocks(self, x: Tensor) -> Tensor:
-        """``(groups, rows, L1 B)`` as ``(groups, rows L1, B)``."""
+        """View ``(groups, rows, L1 B)`` as ``(groups, rows L1, B)``."""
         return x.view(len(x), -1, self.B)
 
 
 class _ExpKernel(torch.autograd.Function):
-    """Value and gradient as the module's docstring derives them; W ``(G, R, N)``, rate and freq ``(G, N)`` float64."""
+    """Value and gradient as in the module's docstring; W ``(G, R, N)``, rate and freq ``(G, N)`` float64."""
 
     @staticmethod
     def forward(ctx: Any, W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
@@ -234,7 +234,7 @@ class _ExpKernel(torch.autograd.Function):
                 for r in plan.rows:
                     G = plan.blocks(grad[g, r])
                     P = _unflat(torch.bmm(G, _flat(fine)), fine).view(len(G), -1, plan.L1, W.shape[2])
-                    # sums over l1 as one product on contiguous blocks: plain, and weighted by l1 B
+                    # two sums over l1, plain and weighted by l1 B, as one product on contiguous blocks
                     P = _unflat(torch.matmul(sum_and_moment, _flat(P.mul_(coarse.unsqueeze(1)))), fine)
                     grad_W[g, r] = P[:, :, 0].conj() if W.is_complex() else P[:, :, 0].real
                     grad_pole[g] += (W[g, r] * P[:, :, 1]).sum(1)
@@ -245,16 +245,16 @@ class _ExpKernel(torch.autograd.Function):
 
 
 class Frequencies(nn.Module):
-    """Angular frequencies ``grid + offset`` in float64, of which only the offset is learned.
+    """Angular frequencies ``grid + offset`` in float64; only the offset is learned.
 
-    A frequency q rounded to float32 is off by up to 2e-7, which at position 2^20 turns the phase by 0.2 rad. The
-    grid is therefore kept as the bits of float64 numbers, in an integer buffer: ``.half()``, ``.to(torch.float32)``
-    and the like leave it alone, and it travels with the state dict. The gradient with respect to the offset is that
-    with respect to q.
+    Rounding a frequency q to float32 changes it by up to 2e-7, and the phase at position 2^20 by 0.2 rad. The grid is
+    therefore stored as the bits of float64 numbers in an integer buffer: ``.half()``, ``.to(torch.float32)`` and
+    similar calls do not change the buffer, and the state dict contains it. The gradients with respect to the offset and
+    to q are equal.
 
     Args:
         grid: starting values in radians, any shape.
-        options: the offset's options for the optimiser, beside no weight decay.
+        options: optimiser options of the offset, in addition to zero weight decay.
     """
 
     grid_bits: Tensor
@@ -269,23 +269,23 @@ class Frequencies(nn.Module):
         return {"offset": self._options}
 
     def forward(self) -> Tensor:
-        """The frequencies, float64."""
+        """Return the frequencies in float64."""
         return self.grid_bits.view(torch.float64) + self.offset.double()
 
     @torch.no_grad()
     def assign(self, values: Tensor) -> None:
-        """Make the frequencies exactly ``values`` (their float64 form), with a zero offset."""
+        """Set the frequencies to exactly ``values``, in float64, with a zero offset."""
         self.grid_bits.copy_(values.double().contiguous().view(torch.int64))
         self.offset.zero_()
 
 
 class ChannelKernel(Kernel):
-    """A sum of exponentials with exponents of each channel's own (DSS, S4D).
+    """A sum of exponentials in which each channel has its own exponents (DSS, S4D).
 
     K[d, h, l] = Re sum_n weight[d, h, n] exp(exponent[h, n] l), in the parameters' precision, float32 at least."""
 
     def exponents(self) -> tuple[Tensor, Tensor]:
-        """Weights ``(directions, H, N)`` and exponents ``(H, N)``, complex128."""
+        """Return weights ``(directions, H, N)`` and exponents ``(H, N)``, complex128."""
         raise NotImplementedError
 
     def forward(self, length: int) -> Tensor:
@@ -305,18 +305,18 @@ class EMAKernel(Kernel):
 
         K[c, t] = sum_n gamma[c, n]/sqrt(N) p[c, n] beta[c, n] (1 - p[c, n] a[c, n])^t
 
-    with p = sigmoid(delta) and a = sigmoid(alpha), the papers' α and δ, whose names the code exchanges; the factor
-    1/sqrt(N) is in the code only. Sources: "Mega: Moving Average Equipped Gated Attention", section 3.2, and its public
-    code, which SeqBoat and LongVQ take.
+    with p = sigmoid(delta), the papers' α, and a = sigmoid(alpha), the papers' δ: the public code exchanges the names.
+    The factor 1/sqrt(N) is in the code only. Sources: "Mega: Moving Average Equipped Gated Attention", section 3.2, and
+    its public code, which SeqBoat and LongVQ reuse.
 
-    At start delta and alpha are normal with standard deviation 0.2, gamma with 1, and beta is +1, -1, +1, ... over n
-    plus normal draws of 0.02.
+    Initially, delta and alpha are normal with standard deviation 0.2, gamma is normal with standard deviation 1, and
+    beta is +1, -1, +1, ... over n plus normal draws with standard deviation 0.02.
 
     Args:
         d_model: channels d.
         d_state: states N.
         directions: 1, or 2 for look-back and look-ahead kernels.
-        truncated: cut the normal draws at two standard deviations (SeqBoat) or not (MEGA).
+        truncated: truncate the normal draws at two standard deviations (SeqBoat) or not (MEGA).
     """
 
     def __init__(self, d_model: int, d_state: int, directions: int = 1, *, truncated: bool = True) -> None:
@@ -330,7 +330,7 @@ class EMAKernel(Kernel):
         self.gamma = nn.Parameter(normal_(torch.empty(shape), 1.0, truncated=truncated))
 
     def coefficients(self) -> tuple[Tensor, Tensor]:
-        """Weights gamma/sqrt(N) p beta and log φ, each ``(directions, d, N)``, float32 at least."""
+        """Return gamma/sqrt(N) p beta and log φ, φ = 1 - p a, each ``(directions, d, N)``, in float32 at least."""
         dtype = torch.promote_types(self.delta.dtype, torch.float32)
         p, a = torch.sigmoid(self.delta.to(dtype)), torch.sigmoid(self.alpha.to(dtype))
         weight = self.gamma.to(dtype) * p * self.beta.to(dtype) / math.sqrt(self.gamma.shape[-1])
@@ -344,6 +344,6 @@ class EMAKernel(Kernel):
 
     @torch.no_grad()
     def recurrence(self) -> tuple[Tensor, Tensor]:
-        """Weight and log φ, real float64 ``(d, N)``."""
+        """Return the weight and log φ of the look-back kernel, real float64 ``(d, N)``."""
         weight, log_decay = self.coefficients()
         return weight[0].double(), log_decay[0].double()

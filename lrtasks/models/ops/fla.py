@@ -1,8 +1,8 @@
 """GPU kernels of flash-linear-attention (extra ``gpu``) for the ops with a matrix state.
 
-:func:`on` turns an op into one that takes the kernel where it can. The kernels compute what the ops define, with
-products in TF32 or bfloat16: results may differ by 1e-3 of their size in float32, and by 2e-2 in bfloat16. The package
-is imported when the first model on a GPU asks for it.
+:func:`on` wraps an op so that it uses the kernel where possible. The kernels compute the same functions as the ops,
+but with products in TF32 or bfloat16: the relative difference may be 1e-3 in float32 and 2e-2 in bfloat16. The package
+is imported at the first use of a kernel on a GPU.
 
 Source: Yang and Zhang, flash-linear-attention, https://github.com/fla-org/flash-linear-attention (functions of 0.6.0).
 """
@@ -27,16 +27,16 @@ Op = Callable[..., tuple[Tensor, Tensor]]
 
 DEVICES = ("cuda",)
 WIDTHS = (16, 32, 64, 128, 256)
-"""Widths of a head's keys and values that the kernels take."""
+"""Widths of a head's keys and values that the kernels support."""
 SINGLE = ("simple_gla", "gla", "gated_delta_rule", "kda")
-"""Kernels that take float32 as well as bfloat16 (by their code in 0.6.0)."""
+"""Kernels that support float32 as well as bfloat16 (according to their code in 0.6.0)."""
 
 
 def on(backend: OpBackend, op: Op) -> Op:
-    """``op``, computed by its kernel if ``backend`` allows it and the inputs fit, and by torch if not.
+    """Return ``op`` as a function that runs its kernel if ``backend`` and the inputs allow this, and torch otherwise.
 
     Args:
-        backend: ``torch``: never take the kernel; ``auto``: take it on a GPU; ``fla``: likewise, and require a GPU.
+        backend: ``torch``: never use the kernel; ``auto``: use it on a GPU; ``fla``: as ``auto``, but require a GPU.
         op: an op of :mod:`~lrtasks.models.ops.decay` or :mod:`~lrtasks.models.ops.delta_rule`.
 
     Raises:
@@ -57,7 +57,7 @@ def on(backend: OpBackend, op: Op) -> Op:
 
 
 def _module(op: Op, inputs: Sequence[Tensor]) -> str:
-    """The module of ``fla.ops`` with the kernel of an op."""
+    """Return the name of the module of ``fla.ops`` that contains the kernel of an op."""
     if op is not delta_rule:
         return {scalar_decay: "simple_gla", channel_decay: "gla", low_rank_rule: "rwkv7"}[op]
     q, k, _, _, g = inputs
@@ -67,7 +67,7 @@ def _module(op: Op, inputs: Sequence[Tensor]) -> str:
 
 
 def _usable(module: str, q: Tensor, v: Tensor) -> bool:
-    """Whether a kernel takes these inputs; a warning, which the run's record keeps, says why it does not."""
+    """Return whether a kernel supports these inputs; if not, warn with the reason (the run's record keeps warnings)."""
     reason, dtype = "", torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else q.dtype
     if dtype == torch.float64 or (dtype == torch.float32 and module not in SINGLE):
         reason = f"its kernel {module} does not take {dtype}"
@@ -76,7 +76,7 @@ def _usable(module: str, q: Tensor, v: Tensor) -> bool:
     else:
         try:
             importlib.import_module("fla.ops")
-        except Exception as error:  # what a package compiled for another machine raises is not foreseeable
+        except Exception as error:  # a package compiled for another machine may raise anything
             reason = f"it cannot be imported ({type(error).__name__}: {error}); pip install 'lrtasks[gpu]'"
     if reason:
         warnings.warn(f"flash-linear-attention is not used: {reason}", stacklevel=2)
@@ -86,7 +86,7 @@ def _usable(module: str, q: Tensor, v: Tensor) -> bool:
 def _call(
     module: str, inputs: dict[str, Tensor], gates: dict[str, Tensor], state: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """The kernel of ``module``, to y and S in float32; under autocast the inputs are cast, gates and state are not."""
+    """Run the kernel of ``module``; return y and S in float32. Autocast applies to inputs, not to gates and state."""
     kernel = getattr(importlib.import_module(f"fla.ops.{module}"), f"chunk_{module}")
     if torch.is_autocast_enabled("cuda"):
         inputs = {name: x.to(torch.get_autocast_dtype("cuda")) for name, x in inputs.items()}

@@ -1,8 +1,8 @@
-"""All-pole filters of second order, one set per bin of time: parallel, streaming, and Focus's circular form.
+"""Second-order all-pole filters, one set per time bin: parallel form, streaming form, and Focus's circular form.
 
-:class:`BinFilter` applies them to a sequence that is cut into bins.
+:class:`BinFilter` applies them to a sequence that is divided into bins.
 
-Source: the Focus paper (adaptive IIR filters before chunked attention), equations 4 to 7; the causal forms are ours.
+Source: the Focus paper (adaptive IIR filters before chunked attention), equations 4 to 7. The causal forms are our own.
 
     R          positions per bin
     θ0, θ1     coefficients of a filter: y[t] = x[t] - θ0 y[t-1] - θ1 y[t-2]
@@ -10,8 +10,8 @@ Source: the Focus paper (adaptive IIR filters before chunked attention), equatio
     h          impulse response; h[-1] = 0, h[0] = 1
     F          filters per channel and bin, whose outputs are summed
 
-Shapes: x ``(batch, channels, bins, R)``; θ ``(batch, channels, bins, F, 2)``, where batch and bins may be 1 for filters
-that are the same in all of them.
+Shapes: x ``(batch, channels, bins, R)``; θ ``(batch, channels, bins, F, 2)``, where batch or bins may be 1 if all
+samples or all bins use the same filters.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from lrtasks.models.portraits import Portrait
 Filtering = Literal["reset", "carry", "circular"]
 
 SAMPLES = 2
-"""Samples of the last batch, from the first on, that record and figures show."""
+"""Number of samples, the first of the last batch, that the record and the figures show."""
 RECORDED = 9
-"""Frequencies in the record, evenly from 0 to the highest one."""
+"""Number of frequencies in the record, evenly spaced from 0 to the highest."""
 DRAWN = 65
-"""Frequencies in a figure."""
+"""Number of frequencies in a figure."""
 TAPS = 48
-"""Taps of an impulse response in a figure."""
+"""Number of taps of an impulse response in a figure."""
 
 
 def stable_coefficients(raw: Tensor, *, signed: bool) -> Tensor:
-    """Coefficients of stable filters from real numbers, ``(..., 2)``, in float32 at least.
+    """Map real numbers, ``(..., 2)``, to coefficients of stable filters, in float32 at least.
 
-    θ = sigmoid(raw), on the open unit square, where both poles lie inside the unit circle but every filter is weaker
-    at frequency 0 than at the highest one; or, ``signed``, θ1 = sigmoid(raw_1) and θ0 = (1 + θ1) tanh(raw_0), the part
-    θ1 > 0 of the stability triangle, low-pass filters included.
+    By default, θ = sigmoid(raw), in the open unit square. There, both poles lie inside the unit circle, but every
+    filter is weaker at frequency 0 than at the highest frequency. If ``signed``, θ1 = sigmoid(raw_1) and
+    θ0 = (1 + θ1) tanh(raw_0): the part θ1 > 0 of the stability triangle, which includes low-pass filters.
     """
     raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
     if not signed:
@@ -53,28 +53,29 @@ def stable_coefficients(raw: Tensor, *, signed: bool) -> Tensor:
 
 
 def pole_radius(theta: Tensor) -> Tensor:
-    """Largest absolute value of a root of z² + θ0 z + θ1: ``(..., 2)`` to ``(...)``."""
+    """Return the largest absolute value of the roots of z² + θ0 z + θ1: ``(..., 2)`` to ``(...)``."""
     theta0, theta1 = theta.double().unbind(-1)
     root = (theta0.square() / 4 - theta1).to(torch.complex128).sqrt()
     return torch.maximum((root - theta0 / 2).abs(), (root + theta0 / 2).abs())
 
 
 def frequency_response(theta: Tensor, omega: Tensor) -> Tensor:
-    """H at angular frequencies ``omega`` (radians per position): ``(..., 2)`` and ``(n,)`` to complex ``(..., n)``."""
+    """Return H at frequencies ``omega`` in radians per position: ``(..., 2)`` and ``(n,)`` to complex ``(..., n)``."""
     turn = torch.polar(torch.ones_like(omega), -omega)
     return 1 / (1 + theta[..., :1] * turn + theta[..., 1:] * turn.square())
 
 
 def impulse_response(theta: Tensor, length: int) -> Tensor:
-    """First ``length`` >= 1 values of h, ``(..., 2)`` to ``(..., length)``, differentiable, at any poles.
+    """Return the first ``length`` >= 1 values of h, ``(..., 2)`` to ``(..., length)``; differentiable, for any poles.
 
     With a = -θ0/2 and D = a² - θ1 the poles are p = a ± √D, and p^n = C_n ± √D S_n for real C_n and S_n with
-    C_(m+n) = C_m C_n + D S_m S_n and S_(m+n) = S_m C_n + C_m S_n; then h[n] = S_(n+1). Powers 1 to B, and those of
-    p^B, come by doubling, with B near sqrt(length), and all others from one product of the two tables. The shorter
-    rule h[m+n] = h[m] h[n] - θ1 h[m-1] h[n-1] cancels large terms where both poles are near 1: it loses all digits.
+    C_(m+n) = C_m C_n + D S_m S_n and S_(m+n) = S_m C_n + C_m S_n; then h[n] = S_(n+1). With B near sqrt(length),
+    doubling gives one table of the powers 1 to B of p, and one table of the powers of p^B; one product of the two
+    tables gives all powers. The shorter rule h[m+n] = h[m] h[n] - θ1 h[m-1] h[n-1] loses all digits if both poles are
+    near 1, because large terms cancel.
     """
     c = -theta[..., :1] / 2
-    # in double precision, for the digits that the difference leaves
+    # in double precision, because the difference cancels digits
     d = (c.double().square() - theta[..., 1:].double()).to(c.dtype)
     block = math.isqrt(length - 1) + 1
     small_c, small_s, step_c, step_s = _powers(c, torch.ones_like(c), d, block)
@@ -86,7 +87,7 @@ def impulse_response(theta: Tensor, length: int) -> Tensor:
 
 
 def _powers(c: Tensor, s: Tensor, d: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Powers 0 .. count-1 of c + √d s, ``(..., 1)`` to ``(..., count)``, as two tables; and the power ``count``."""
+    """Return powers 0 .. count-1 of c + √d s, ``(..., 1)`` to ``(..., count)``, as two tables; also power ``count``."""
     base_c, base_s = c, s
     table_c, table_s = torch.ones_like(c), torch.zeros_like(c)
     while (known := table_c.shape[-1]) < count:
@@ -101,19 +102,19 @@ def _powers(c: Tensor, s: Tensor, d: Tensor, count: int) -> tuple[Tensor, Tensor
 
 
 def filter_bins(x: Tensor, theta: Tensor, past: Tensor | None = None) -> Tensor:
-    """Sum of the F causal filters' outputs, each bin with its own coefficients; differentiable in all arguments.
+    """Sum the outputs of the F causal filters; each bin has its own coefficients. Differentiable in all arguments.
 
-    The truncated impulse responses are summed over F, then convolved with x. What a bin inherits from the outputs
-    y[-1], y[-2] before it is y[-1] h[t+1] - θ1 y[-2] h[t].
+    The truncated impulse responses are summed over F, then convolved with x. The outputs y[-1], y[-2] before a bin add
+    y[-1] h[t+1] - θ1 y[-2] h[t] to the outputs of the bin.
 
     Args:
         x: ``(batch, channels, bins, R)``.
         theta: ``(batch or 1, channels, bins or 1, F, 2)``.
-        past: last two outputs of each filter before the first bin, newest first, ``(batch, channels, F, 2)``: outputs
-            are then carried from bin to bin. None: every bin starts from zeros.
+        past: last two outputs of each filter before the first bin, newest first, ``(batch, channels, F, 2)``; each
+            bin then continues the outputs of the previous bin. None: every bin starts from zeros.
 
     Returns:
-        As x, in its precision; computed in float32 at least, under autocast too.
+        Shape and precision of x; computed in float32 at least, under autocast too.
     """
     with torch.autocast(x.device.type, enabled=False):
         signal = x.to(torch.promote_types(x.dtype, theta.dtype))
@@ -126,7 +127,7 @@ def filter_bins(x: Tensor, theta: Tensor, past: Tensor | None = None) -> Tensor:
 
 
 def filter_step(x: Tensor, theta: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-    """One position of :func:`filter_bins` as a recurrence, at two numbers of state per filter.
+    """Compute one position of :func:`filter_bins` as a recurrence, with two numbers of state per filter.
 
     Args:
         x: ``(batch, channels)``.
@@ -141,15 +142,15 @@ def filter_step(x: Tensor, theta: Tensor, past: Tensor) -> tuple[Tensor, Tensor]
 
 
 def circular_filter(x: Tensor, theta: Tensor, *, conjugate: bool = True) -> Tensor:
-    """The paper's form, ``IFFT(sum_f FFT(x) conj(H_f))`` with transforms of R points inside each bin. **Not causal.**
+    """Compute the paper's form, ``IFFT(sum_f FFT(x) conj(H_f))``, with R-point transforms in each bin. **Not causal.**
 
-    H sampled on R points belongs to the response wrapped around the bin, and its conjugate to that response reversed
-    in time, so that every output weighs inputs after it.
+    H sampled at R points is the spectrum of the impulse response wrapped around the bin; its conjugate is the spectrum
+    of the same response reversed in time. Outputs therefore depend on later inputs.
 
     Args:
         x: ``(batch, channels, bins, R)``.
         theta: ``(batch or 1, channels, bins or 1, F, 2)``.
-        conjugate: False for a circular convolution, which looks ahead by wrapping around only.
+        conjugate: False for a circular convolution, which looks ahead only by wrapping around.
     """
     length = x.shape[-1]
     with torch.autocast(x.device.type, enabled=False):
@@ -162,22 +163,22 @@ def circular_filter(x: Tensor, theta: Tensor, *, conjugate: bool = True) -> Tens
 
 
 def _convolve(x: Tensor, taps: Tensor) -> Tensor:
-    """Causal convolution in each bin with its own taps ``(batch or 1, channels, bins or 1, R)``."""
+    """Convolve each bin causally with its own taps ``(batch or 1, channels, bins or 1, R)``."""
     batch, channels, bins, length = x.shape
     if taps.shape[0] == taps.shape[2] == 1:
         y = fft_conv(x.transpose(1, 2).reshape(-1, channels, length), taps[0, :, 0])
         return y.view(batch, bins, channels, length).transpose(1, 2)
-    # every bin of every sample is a channel of its own
+    # treat every bin of every sample as a separate channel
     y = fft_conv(x.reshape(1, -1, length), taps.expand(x.shape).reshape(-1, length))
     return y.view(x.shape)
 
 
 def _inherited(x: Tensor, theta: Tensor, h: Tensor, past: Tensor) -> Tensor:
-    """What each bin's outputs owe to the outputs before it, summed over F, ``(batch, channels, bins, R)``."""
+    """Compute what earlier outputs add to each bin's outputs, summed over F, ``(batch, channels, bins, R)``."""
     bins, length = x.shape[2:]
     h = functional.pad(h, (1, 0)).expand(-1, -1, bins, -1, -1)  # h[-1] .. h[R]
     theta1 = theta[..., 1].expand(-1, -1, bins, -1)
-    # the last two outputs of each bin started from zeros
+    # the last two outputs of each bin if it starts from zeros
     newest = (h[..., 1 : length + 1].flip(-1) @ x.unsqueeze(-1)).squeeze(-1)
     before = (h[..., :length].flip(-1) @ x.unsqueeze(-1)).squeeze(-1)
     y1, y2 = past.unbind(-1)
@@ -196,18 +197,18 @@ def _inherited(x: Tensor, theta: Tensor, h: Tensor, past: Tensor) -> Tensor:
 class BinFilter(nn.Module):
     """Filter ``(batch, length, d_model)`` bin by bin with given coefficients.
 
-    Bins without coefficients, at the start, pass as they are; with ``"carry"`` each of the F filters then takes an
-    equal share of their outputs for its past.
+    Bins without coefficients, at the start, are not filtered. With ``"carry"``, each of the F filters takes 1/F of the
+    last two unfiltered outputs as its past.
 
     Args:
         bin_length: positions per bin, R; the last bin is padded with zeros.
         unfiltered: bins at the start without coefficients, 0 or 1.
-        filtering: ``"reset"``: causal, each bin from zeros; ``"carry"``: causal, outputs go on from bin to bin;
-            ``"circular"``: :func:`circular_filter`, not causal.
-        conjugate: as the circular form takes it.
+        filtering: ``"reset"``: causal, each bin starts from zeros; ``"carry"``: causal, each bin continues the previous
+            outputs; ``"circular"``: :func:`circular_filter`, not causal.
+        conjugate: as in :func:`circular_filter`.
     """
 
-    theta: Tensor | None = None  # of the samples shown, from the last forward pass
+    theta: Tensor | None = None  # coefficients of the first SAMPLES samples in the last forward pass
 
     def __init__(self, bin_length: int, unfiltered: int, filtering: Filtering, *, conjugate: bool = True) -> None:
         super().__init__()
@@ -215,7 +216,7 @@ class BinFilter(nn.Module):
         self.filtering: Filtering = filtering
 
     def forward(self, x: Tensor, theta: Tensor) -> Tensor:
-        """``theta``: ``(batch or 1, d_model, bins or 1, F, 2)`` for the bins after the unfiltered ones."""
+        """Filter x with ``theta``, ``(batch or 1, d_model, bins or 1, F, 2)``, in the bins after unfiltered ones."""
         self.theta = theta[:SAMPLES].detach()
         length = x.shape[1]
         padded = functional.pad(x, (0, 0, 0, -length % self.bin_length))
@@ -231,17 +232,17 @@ class BinFilter(nn.Module):
         return y[:, :length]
 
     def initial_state(self, batch: int, theta: Tensor) -> Tensor:
-        """Last two outputs of each filter, ``(batch, d_model, F, 2)``; ``theta`` as :meth:`step` takes it."""
+        """Return zeros as the last two outputs per filter, ``(batch, d_model, F, 2)``; ``theta`` as in :meth:`step`."""
         return theta.new_zeros(batch, *theta.shape[1:])
 
     def step(self, x: Tensor, theta: Tensor, past: Tensor, position: int) -> tuple[Tensor, Tensor]:
-        """One position ``(batch, d_model)`` of a causal form.
+        """Compute one position ``(batch, d_model)`` of a causal form.
 
         Args:
             x: input.
-            theta: of the present bin, ``(batch or 1, d_model, F, 2)``; zeros in an unfiltered one.
+            theta: coefficients of the current bin, ``(batch or 1, d_model, F, 2)``; zeros in an unfiltered bin.
             past: state.
-            position: of the input, from 0.
+            position: position of the input, from 0.
         """
         number, inside = divmod(position, self.bin_length)
         if self.filtering == "reset" and not inside:
@@ -250,9 +251,9 @@ class BinFilter(nn.Module):
 
     @torch.no_grad()
     def diagnostics(self) -> dict[str, Any]:
-        """Numbers of the last forward pass.
+        """Return statistics of the last forward pass, for its first :data:`SAMPLES` samples.
 
-        ``pole_radius``: largest absolute value of a filter's poles, mean over filters, channels and bins;
+        ``pole_radius``: largest absolute value of a filter's poles, mean over samples, filters, channels and bins;
         ``frequency_response``: absolute value of the summed filters' response, mean over channels, at nine
         frequencies from 0 to half a turn per position, by sample and by bin (1 in an unfiltered bin).
         """
@@ -265,7 +266,7 @@ class BinFilter(nn.Module):
 
     @torch.no_grad()
     def portraits(self) -> list[Portrait]:
-        """Responses of each bin of the samples shown: by frequency, and of one channel in time."""
+        """Return plots of each shown sample's frequency responses per bin, and of one channel's impulse responses."""
         if self.theta is None or not self.theta.numel():
             return []
         responses = self._responses(self.theta, DRAWN)
@@ -286,13 +287,13 @@ class BinFilter(nn.Module):
         return [*images, Portrait("impulse responses, sample 0", "lines", series, "position", f"channel {channel}")]
 
     def _past(self, passing: Tensor, theta: Tensor) -> Tensor:
-        """The filters' shares of the last two positions before the first filtered bin, newest first."""
+        """Return each filter's share of the last two positions before the first filtered bin, newest first."""
         filters = theta.shape[-2]
         last = functional.pad(passing.flatten(2), (2, 0))[..., -2:].flip(-1) / filters
         return last.unsqueeze(2).expand(-1, -1, filters, -1)
 
     def _responses(self, theta: Tensor, frequencies: int) -> Tensor:
-        """``|sum_f H_f|``, mean over channels, ``(samples, bins, frequencies)``."""
+        """Return ``|sum_f H_f|``, mean over channels, ``(samples, bins, frequencies)``."""
         omega = torch.linspace(0, torch.pi, frequencies, dtype=torch.float64, device=theta.device)
         response = frequency_response(theta.double(), omega).sum(-2).abs().mean(1)
         return functional.pad(response, (0, 0, self.unfiltered, 0), value=1.0)

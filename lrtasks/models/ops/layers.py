@@ -1,8 +1,8 @@
 """Parts that many models share: layers with a state, normalisations, short convolutions, linear and feed-forward maps.
 
-Short convolutions are causal, one per channel: ``y_t = sum_j w[c, j] x_(t-W+1+j)``; the last tap meets the present.
-They stand before the mixers of Mamba, GLA's family, xLSTM and Griffin (W = 4); a canon layer (Allen-Zhu,
-arXiv:2512.17351) is the same with a residual.
+Short convolutions are causal, one per channel: ``y_t = sum_j w[c, j] x_(t-W+1+j)``; the last tap multiplies the current
+input. Mamba, the GLA family, xLSTM and Griffin use them before their mixers (W = 4). A canon layer (Allen-Zhu,
+arXiv:2512.17351) is a short convolution with a residual connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lrtasks.errors import UsageError, unknown
 from lrtasks.models.ops.chunked import full_precision, hide
 
 WEIGHT_STD = 0.02
-"""Standard deviation of the linear maps and the biases by distance of MEGA and the models that build on it."""
+"""Initial standard deviation of linear maps and distance biases in MEGA and the models that build on it."""
 
 
 def require_causal(causal: bool) -> None:
@@ -29,25 +29,25 @@ def require_causal(causal: bool) -> None:
 
 
 class Recurrent(nn.Module):
-    """A map of ``(batch, length, d_model)`` that starts from a state and leaves one, for many positions or for one.
+    """A map of ``(batch, length, d_model)`` with a state before and after, for many positions or for one.
 
-    Subclasses write :meth:`run` and :meth:`initial_state`.
+    Subclasses implement :meth:`run` and :meth:`initial_state`.
     """
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        """Outputs, and the state after the last position; ``mask`` is ``(batch, length)`` bool, False at padding."""
+        """Return outputs and the state after the last position; ``mask`` is ``(batch, length)``, False at padding."""
         raise NotImplementedError
 
     def initial_state(self, batch: int) -> Any:
-        """State before the first position."""
+        """Return the state before the first position."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """All positions from the first on; ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``."""
+        """Return outputs from the initial state on; ``mask`` is ``(batch, length)`` bool, False at padding, or None."""
         return self.run(x, self.initial_state(len(x)), mask)[0]
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One position ``(batch, d_model)``."""
+        """Map one position ``(batch, d_model)``; return its output and the new state."""
         y, state = self.run(x.unsqueeze(1), state)
         return y.squeeze(1), state
 
@@ -66,7 +66,7 @@ class ScalarNorm(nn.Module):
 
 
 class ScaleNorm(nn.Module):
-    """``g x / sqrt(mean(x²) + 1e-5)`` with a learned g: a scalar (SeqBoat code), or a number per channel (RMS norm).
+    """``g x / sqrt(mean(x²) + 1e-5)`` with a learned g: a scalar (SeqBoat code), or one number per channel (RMS norm).
 
     Args:
         gains: 1, or the number of channels.
@@ -84,7 +84,7 @@ class BatchNorm(nn.BatchNorm1d):
     """Batch normalisation per channel over batch and time; not causal in training.
 
     Raises:
-        UsageError: in training on a single row of a single position, which has no variance.
+        UsageError: in training on one sequence with one position, which has no variance.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def make_norm(kind: str, d_model: int) -> nn.Module:
     """Build the normalisation over features called ``kind``, one of :data:`NORMS`.
 
     Raises:
-        UsageError: if there is none of that name.
+        UsageError: if :data:`NORMS` has no such name.
     """
     if kind not in NORMS:
         raise unknown("norm", kind, NORMS)
@@ -116,7 +116,7 @@ def make_norm(kind: str, d_model: int) -> nn.Module:
 
 @full_precision
 def l2_normalised(x: Tensor) -> Tensor:
-    """``x / sqrt(sum(x²) + 1e-6)`` over the last axis, in float32 at least; eps as in flash-linear-attention."""
+    """Return ``x / sqrt(sum(x²) + 1e-6)`` over the last axis, in float32 at least (eps of flash-linear-attention)."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
 
@@ -130,9 +130,9 @@ class GatedRMSNorm(nn.Module):
 
     Args:
         width: size of the last axis.
-        gate: function of the gate, ``silu`` or ``sigmoid``.
-        gate_first: gate what is normalised (Mamba-2) instead of the result (the GLA family).
-        groups: normalise that many equal parts of the last axis, each by itself.
+        gate: activation function of the gate, ``silu`` or ``sigmoid``.
+        gate_first: apply the gate before the normalisation (Mamba-2) instead of after it (the GLA family).
+        groups: divide the last axis into this many equal parts and normalise each part separately.
     """
 
     def __init__(
@@ -146,7 +146,10 @@ class GatedRMSNorm(nn.Module):
         return {"weight": {"weight_decay": 0.0}}
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        """``x`` and ``gate`` ``(..., width)``; the result has the type of ``gate``, or of the weight without one."""
+        """Normalise ``x``, ``(..., width)``, with an optional ``gate`` of the same shape.
+
+        The result has the type of ``gate``, or the type of the weight if there is no gate.
+        """
         dtype = self.weight.dtype if gate is None else gate.dtype
         opened = None
         if gate is not None:
@@ -159,14 +162,14 @@ class GatedRMSNorm(nn.Module):
 
 
 def normal_(tensor: Tensor, std: float, *, truncated: bool) -> Tensor:
-    """Fill with normal draws of standard deviation ``std``; if ``truncated``, cut them at two deviations."""
+    """Fill with normal draws of standard deviation ``std``, truncated at two standard deviations if ``truncated``."""
     if truncated:
         return nn.init.trunc_normal_(tensor, std=std, a=-2 * std, b=2 * std)
     return nn.init.normal_(tensor, std=std)
 
 
 def linear(inputs: int, outputs: int, *, truncated: bool) -> nn.Linear:
-    """A linear map with normal weights of standard deviation 0.02 (cut at 0.04 if ``truncated``) and zero bias."""
+    """Build a linear map: normal weights of standard deviation 0.02 (cut at 0.04 if ``truncated``) and zero bias."""
     layer = nn.Linear(inputs, outputs)
     normal_(layer.weight, WEIGHT_STD, truncated=truncated)
     with torch.no_grad():
@@ -175,13 +178,13 @@ def linear(inputs: int, outputs: int, *, truncated: bool) -> nn.Linear:
 
 
 class ShortConv(Recurrent, nn.Conv1d):
-    """A short causal convolution per channel on ``(batch, length, channels)``, with torch's start.
+    """A short causal convolution per channel on ``(batch, length, channels)``, with torch's default initialisation.
 
     Args:
-        channels: C.
-        width: taps W.
-        bias: add a number per channel.
-        activation: ``silu`` or ``none``, of the result.
+        channels: number of channels C.
+        width: number of taps W.
+        bias: add a learned number per channel.
+        activation: activation function of the result, ``silu`` or ``none``.
         residual: add the input to the result.
     """
 
@@ -201,7 +204,7 @@ class ShortConv(Recurrent, nn.Conv1d):
         return {name: {"weight_decay": 0.0} for name, _ in self.named_parameters()}
 
     def initial_state(self, batch: int) -> Tensor:
-        """The last W - 1 inputs, ``(batch, W - 1, channels)``."""
+        """Return zeros for the last W - 1 inputs, ``(batch, W - 1, channels)``."""
         return self.weight.new_zeros(batch, self.kernel_size[0] - 1, self.in_channels)
 
     def run(self, x: Tensor, state: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -211,8 +214,8 @@ class ShortConv(Recurrent, nn.Conv1d):
             y = (window * self.weight.squeeze(1).mT).sum(1, keepdim=True)
             y = y if self.bias is None else y + self.bias
         else:
-            # as an image of height 1 whose channels lie side by side, and so they do in the result: two to three times
-            # faster on a CPU than conv1d, and what fast attention needs
+            # as an image of height 1 with channels last in memory, as is the result: two to three times faster on a
+            # CPU than conv1d, and the layout that fast attention needs
             image = window.mT.unsqueeze(2)
             y = F.conv2d(image, self.weight.unsqueeze(2), self.bias, groups=self.groups).squeeze(2).mT
         if self.activation == "silu":
@@ -221,17 +224,17 @@ class ShortConv(Recurrent, nn.Conv1d):
 
 
 def canon_layer(channels: int) -> ShortConv:
-    """``x + conv(x)`` with four taps per channel on ``(batch, length, channels)``."""
+    """Build the layer ``x + conv(x)`` with four taps per channel on ``(batch, length, channels)``."""
     return ShortConv(channels, activation="none", residual=True)
 
 
 SITES = "ABCD"
-"""Where canon layers can stand: after the norm before the mixer (A); on the queries, keys and values of attention (B);
-after the norm before the feed-forward map (C); inside that map, before its nonlinearity (D)."""
+"""Possible places of canon layers: after the norm before the mixer (A); on queries, keys and values of attention (B);
+after the norm before the feed-forward map (C); inside the feed-forward map, before its nonlinearity (D)."""
 
 
 def check_canon(name: str, sites: str, allowed: str = SITES) -> None:
-    """Raise :class:`UsageError` unless ``sites`` are some of the letters in ``allowed``, each at most once."""
+    """Raise :class:`UsageError` unless ``sites`` contains only letters in ``allowed``, each at most once."""
     if len(set(sites)) < len(sites) or not set(sites) <= set(allowed):
         raise UsageError(f"{name}: canon must be some of the letters {allowed}, each at most once, found {sites!r}")
 
@@ -241,11 +244,11 @@ class FeedForward(Recurrent):
 
     Args:
         d_model: width of input and output, ``(..., d_model)``.
-        width: width in between.
-        function: f.
-        dropout: rate in between.
+        width: hidden width.
+        function: activation function f.
+        dropout: dropout rate of the hidden features.
         make_linear: builds a linear map from its two widths.
-        canon: a canon layer before f, whose last inputs are the state; there is none without it.
+        canon: apply a canon layer before f. Its last inputs are the state; without it, there is no state.
     """
 
     def __init__(
@@ -280,9 +283,9 @@ class GatedFeedForward(Recurrent):
 
     Args:
         d_model: width of input and output, ``(..., d_model)``.
-        width: width in between.
-        function: f, ``silu`` or ``gelu``.
-        canon: a canon layer on ``W_gate x`` and ``W_up x``, as in :class:`FeedForward`.
+        width: hidden width.
+        function: activation function f, ``silu`` or ``gelu``.
+        canon: apply a canon layer to ``W_gate x`` and ``W_up x``, as in :class:`FeedForward`.
     """
 
     def __init__(
@@ -297,7 +300,7 @@ class GatedFeedForward(Recurrent):
 
     @property
     def out(self) -> nn.Linear:
-        """The map back to the residual stream."""
+        """Return the map back to the residual stream."""
         return self.down_proj
 
     def initial_state(self, batch: int) -> Tensor | None:
@@ -312,5 +315,5 @@ class GatedFeedForward(Recurrent):
 
 
 def silu_feedforward(d_model: int, width: int, dropout: float = 0.0, *, truncated: bool) -> FeedForward:
-    """The feed-forward map of MEGA: SiLU, and weights as :func:`linear` draws them."""
+    """Build the feed-forward map of MEGA, with SiLU and with weights from :func:`linear`."""
     return FeedForward(d_model, width, F.silu, dropout, functools.partial(linear, truncated=truncated))

@@ -1,18 +1,20 @@
-"""Attention over quantised keys, in time linear in the length, exactly as the quadratic form gives it.
+"""Attention over quantised keys in time linear in the length, with exactly the result of the quadratic form.
 
 Sources: "LongVQ", section 3; "Transformer-VQ: Linear-Time Transformers via Vector Quantization", sections 3.2 and 3.3.
 
     q_i, k̂_j, v_j   query (already scaled), quantised key c_(z_j), value
-    ω               reach of the local bias, and positions of a block
+    ω               reach of the local bias, and number of positions in a block
     near, far       keys of the query's block and its neighbours (causal: the one before); all other keys
-    n_s, U_s        over the far keys of a block: their number and the sum of their values, per code s
+    n_s, U_s        number of far keys of a block with code s, and sum of their values
 
-    softmax       Σ_j e^(q·k̂_j) v_j = Σ_near e^(q·k̂_j + b) v_j + Σ_s e^(q·c_s) U_s,  and the same with 1 and n_s below
+    softmax       Σ_j e^(q·k̂_j) v_j = Σ_near e^(q·k̂_j + b) v_j + Σ_s e^(q·c_s) U_s
     elementwise   Σ_j f(q·k̂_j) v_j = Σ_near f(q·k̂_j + b) v_j + Σ_s f(q·c_s) U_s
 
-:func:`attend_quantised` is the parallel form. It computes blocks together in segments of bounded size and carries the
-sums over the keys outside a segment from both ends (causal: from the first). With more than one segment, the backward
-pass computes each again.
+The denominator of the softmax is the same sum with 1 for v_j and n_s for U_s.
+
+:func:`attend_quantised` is the parallel form. It computes the blocks of a segment together; segments have bounded size.
+The sums over the keys outside a segment are carried in from both ends (causal: only from the start). If there are
+several segments, the backward pass recomputes each of them.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from lrtasks.models.ops.scoped_attention import AttentionFunction, Bias, Scope, 
 
 KeyGradients = Literal["near", "code-mean"]
 WORKING = 2**25
-"""Elements of the largest tensor of a segment."""
+"""Maximum elements of a segment's largest tensor."""
 BLOCKS = 128
-"""Blocks of a segment at most: adding up far blocks takes time in proportion to their number."""
+"""Maximum blocks of a segment: the time to sum the far blocks of each block is proportional to their number."""
 
 
 def attend_quantised(
@@ -49,25 +51,26 @@ def attend_quantised(
     key_gradients: KeyGradients = "near",
     working: int = WORKING,
 ) -> Tensor:
-    """``function(q k̂ᵀ + bias) v`` over all keys (causal: up to the query's).
+    """Compute ``function(q k̂ᵀ + bias) v`` over all keys (causal: up to the query's own).
 
     Args:
         q: scaled queries ``(batch, length, d_k)``.
         k: quantised keys ``(batch, length, d_k)``; gradients reach them through the near part.
         v: values ``(batch, length, d_v)``.
-        codes: ``(batch, length)`` int64; may be missing if there are at most two blocks, which have no far keys.
-        centres: codebook ``(S, d_k)``, likewise.
-        block: positions of a block, at least the reach of the bias.
-        causal: no key after the query.
-        function: from scores to weights, computed in float32 at least.
-        bias: maps distances to what is added to the scores; 0 beyond ``block``.
+        codes: ``(batch, length)`` int64; may be None if there are at most two blocks, which have no far keys.
+        centres: codebook ``(S, d_k)``; may be None in the same case.
+        block: positions per block, at least the reach of the bias.
+        causal: no query sees a key after its own.
+        function: maps scores to weights; computed in float32 at least.
+        bias: maps distances to numbers that are added to the scores; 0 beyond ``block``.
         valid: ``(batch, length)`` bool, False at keys that no query sees, even if they hold NaN; None if all are seen.
-        key_gradients: ``"near"``: none through the far part; ``"code-mean"``: there c_s counts as the mean of the far
-            keys of code s, which gives their sum the exact gradient, spread evenly over them.
-        working: elements that the largest tensor of a segment may have (a segment has one block at least).
+        key_gradients: ``"near"``: no key gradient through the far part; ``"code-mean"``: in the far part, c_s counts as
+            the mean of the far keys with code s. The sum of these keys' gradients is then exact, and each key gets an
+            equal share.
+        working: maximum elements of a segment's largest tensor (a segment has at least one block).
 
     Returns:
-        ``(batch, length, d_v)``; zeros for a query without any key.
+        ``(batch, length, d_v)``; zeros for a query that sees no key.
     """
     batch, length = q.shape[:2]
     block = min(block, length)
@@ -86,7 +89,7 @@ def attend_quantised(
     k, content = (F.pad(x, (0, 0, edge, edge + extra)) for x in (k, torch.cat(columns, -1)))
 
     def near_keys(x: Tensor, blocks: int) -> Tensor:
-        """``(batch, blocks, span, width)`` from ``(batch, positions, width)``."""
+        """Return the near keys of each block, ``(batch, blocks, span, width)``, from ``(batch, positions, width)``."""
         x = _blocks(x, block)
         return torch.cat([x[:, shift : shift + blocks] for shift in range(1 + tiles.back + tiles.ahead)], 2)
 
@@ -98,10 +101,11 @@ def attend_quantised(
         before: Tensor | None = None,
         after: Tensor | None = None,
     ) -> Tensor:
-        """``(batch, G ω, d_v)`` for G blocks of queries; keys, content and codes hold a block more on either side.
+        """Attend from G blocks of queries, ``(batch, G ω, d_v)``; k, content and codes have an extra block per side.
 
-        ``content`` is values, 1, and perhaps keys, zero where padded; ``before`` and ``after``, ``(batch, S, width)``,
-        are its sums over the far keys of the first and of the last block outside the segment.
+        ``content`` holds values, 1 and, for ``"code-mean"``, keys; it is zero at padding. ``before`` and ``after``,
+        ``(batch, S, width)``, are the sums of content over the far keys of the first block that precede the segment,
+        and over the far keys of the last block that follow the segment.
         """
         queries = _blocks(q, block)
         near_content = near_keys(content, queries.shape[1])
@@ -147,14 +151,14 @@ def attend_quantised(
 def join(
     near: Tensor, far: Tensor | None, number: Tensor | None, function: AttentionFunction, *, padded: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Weights of near keys, and per code of each of its far keys, under one maximum and one normaliser.
+    """Compute the weights of near keys, and of a far key of each code, with a common maximum and normaliser.
 
     Args:
         near: scores ``(..., keys)``, -inf at keys that the query does not see.
         far: scores of the codes ``(..., S)``, or None.
         number: n, far keys per code, broadcast against ``far``.
-        function: from scores to weights.
-        padded: a query may see no key at all; its weights are 0.
+        function: maps scores to weights.
+        padded: allow queries that see no key; their weights are 0.
     """
     working = torch.promote_types(near.dtype, torch.float32)
     near = near.to(working)
@@ -163,28 +167,28 @@ def join(
     far, number = far.to(working), number.to(working)
     if function != "softmax":
         return attention_weights(near, function), attention_weights(far, function)
-    # log n: a code stands for n keys; -inf where there is none
+    # add log n because a code represents n keys; -inf if it has no far key
     weights = attention_weights(torch.cat([near, far + number.log()], -1), function, padded=padded)
     near_weights, far_weights = torch.split(weights, [near.shape[-1], far.shape[-1]], -1)
     return near_weights, far_weights / number.clamp_min(1)
 
 
 def _blocks(x: Tensor, block: int) -> Tensor:
-    """``(batch, positions, ...)`` to ``(batch, blocks, block, ...)``."""
+    """Split ``(batch, positions, ...)`` into ``(batch, blocks, block, ...)``."""
     return x.reshape(len(x), -1, block, *x.shape[2:])
 
 
 def sum_by_code(content: Tensor, codes: Tensor, size: int) -> Tensor:
-    """``(rows, positions, width)`` to ``(rows, S, width)``."""
+    """Sum content over the positions of each code: ``(rows, positions, width)`` to ``(rows, S, width)``."""
     table = content.new_zeros(len(content), size, content.shape[2])
     return table.scatter_add(1, codes.unsqueeze(-1).expand_as(content), content)
 
 
 def _far_sums(content: Tensor, codes: Tensor, size: int, block: int, before: Tensor, after: Tensor | None) -> Tensor:
-    """Sums over the far keys of each of G blocks, ``(batch, G, S, width)``, from G + 2 blocks of content.
+    """Sum content over the far keys of each of G blocks, ``(batch, G, S, width)``, from G + 2 blocks of content.
 
-    Block g lies at place g + 1: far are places up to g - 1, and from g + 3. One product with a matrix of zeros and ones
-    adds them up for both directions, and subtracts nothing.
+    Block g is at place g + 1; its far blocks are the places up to g - 1 and from g + 3. One product with a matrix of
+    zeros and ones sums them for both directions, without subtractions.
     """
     blocks, block_codes = _blocks(content, block), _blocks(codes, block)
     batch, places = blocks.shape[:2]
@@ -203,7 +207,7 @@ def _far_sums(content: Tensor, codes: Tensor, size: int, block: int, before: Ten
 def _carried(
     content: Tensor, codes: Tensor, size: int, block: int, starts: range, stops: list[int], causal: bool
 ) -> tuple[list[Tensor], list[Tensor | None]]:
-    """For each segment, sums over the keys two blocks or more before its first, and (if not causal) after its last."""
+    """Sum, per segment, over keys at least two blocks before its first block and (if not causal) after its last."""
 
     def over(first: int, last: int) -> Tensor:
         place = slice(first * block, last * block)
@@ -211,7 +215,7 @@ def _carried(
 
     nothing = content.new_zeros(len(content), size, content.shape[2])
     before, after = [nothing], [nothing]
-    # block b lies at place b + 1
+    # block b is at place b + 1
     for start, stop in zip(starts[:-1], stops[:-1], strict=True):
         before.append(before[-1] + over(start, stop))
     if causal:

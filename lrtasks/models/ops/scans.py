@@ -1,6 +1,6 @@
-"""Scans of diagonal recurrences: plain ones, and the selective scan of Mamba.
+"""Scans of diagonal recurrences: the plain scan, and the selective scan of Mamba.
 
-:func:`diagonal_scan` is ``h_t = a_t h_(t-1) + b_t``, each channel by itself, real or complex, in minGRU and minLSTM,
+:func:`diagonal_scan` is ``h_t = a_t h_(t-1) + b_t`` per channel, real or complex. It is used by minGRU and minLSTM,
 LRU and S5, and RG-LRU. The gradient is the same recurrence run backwards: ``db_t = dh_t + conj(a_(t+1)) db_(t+1)`` and
 ``da_t = db_t conj(h_(t-1))``.
 
@@ -10,8 +10,8 @@ LRU and S5, and RG-LRU. The gradient is the same recurrence run backwards: ``db_
     y_t = h_t C_t                                (sum over states)
 
 With ``negative`` the transition is ``2 exp(dt_t A) - 1``, in (-1, 1] (Grazzi et al., arXiv:2411.12537, section 4). All
-h together are N times as large as the input. So the sequence is worked through in blocks, only the states between
-blocks are kept, and the gradient computes each block again.
+states together would be N times as large as the input. The sequence is therefore processed in blocks: only the states
+between blocks are saved, and the gradient recomputes each block.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from lrtasks.models.ops.chunked import full_precision, hide, over_positions, row
 Form = Literal["plain", "sequential", "blocks"]
 
 NARROW = 2000
-"""Numbers per position below which blocks are faster than one step per position, on a CPU."""
+"""Numbers per position below which, on a CPU, ``blocks`` is faster than one step per position."""
 BLOCK = 64
-"""Positions of a block of the selective scan."""
+"""Positions in a block of the selective scan."""
 
 
 def _diagonal_step(a: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,14 +40,15 @@ def _diagonal_step(a: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
 
 @full_precision
 def diagonal_scan(a: Tensor, b: Tensor, initial: Tensor | None = None, form: Form | None = None) -> Tensor:
-    """``h_t = a_t h_(t-1) + b_t``, differentiable in all arguments.
+    """Compute ``h_t = a_t h_(t-1) + b_t``, differentiable in all arguments.
 
     Args:
-        a: ``(batch, length, ...)``, broadcastable to ``b``; ``|a| <= 1`` for ``blocks``, which multiply many of them.
+        a: ``(batch, length, ...)``, broadcastable to ``b``; ``|a| <= 1`` for ``blocks``, which multiplies many of them.
         b: ``(batch, length, ...)``; real or complex, as a.
         initial: h before the first position, ``(batch, ...)``; None for zeros.
-        form: ``sequential``, one step per position; ``blocks``, about 2 sqrt(length) steps on more numbers each;
-            ``plain``, the definition, as a single position always is; None for the fastest one.
+        form: ``sequential``: one step per position; ``blocks``: about 2 sqrt(length) steps, each on more numbers;
+            ``plain``: the definition; None: the faster of ``sequential`` and ``blocks``. A single position is always
+            computed by the definition.
 
     Returns:
         h at all positions, shaped as ``b``, in float32 at least.
@@ -76,7 +77,7 @@ class _DiagonalScan(torch.autograd.Function):
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         a, h, initial = ctx.saved_tensors
         a = a.movedim(1, 0).conj()
-        # from the last position to the first; the decay that meets position t is that of position t + 1
+        # from the last position to the first; the gradient at position t uses a of position t + 1
         turned = torch.cat((torch.zeros_like(a[:1]), a[1:].flip(0)))
         gradient = _scan(turned, given.movedim(1, 0).flip(0), torch.zeros_like(initial), ctx.form).flip(0)
         before = torch.cat((initial.unsqueeze(0), h[:-1])).conj()
@@ -84,7 +85,7 @@ class _DiagonalScan(torch.autograd.Function):
 
 
 def _scan(a: Tensor, b: Tensor, initial: Tensor, form: Form | None) -> Tensor:
-    """h for a and b of shape ``(length, batch, ...)``."""
+    """Return h for a and b of shape ``(length, batch, ...)``."""
     if form is None:
         form = "blocks" if initial.numel() < NARROW or a.device.type != "cpu" else "sequential"
     return _by_blocks(a, b, initial) if form == "blocks" else _sequential(a, b, initial)
@@ -100,7 +101,7 @@ def _sequential(a: Tensor, b: Tensor, initial: Tensor) -> Tensor:
 
 
 def _by_blocks(a: Tensor, b: Tensor, initial: Tensor) -> Tensor:
-    """All blocks of c positions at once from zeros, then block by block what each inherits from the one before."""
+    """Scan all blocks of c positions at once from zeros; then add, block by block, the decayed previous state."""
     length = len(b)
     c = math.isqrt(length - 1) + 1
     n = -(-length // c)
@@ -108,7 +109,7 @@ def _by_blocks(a: Tensor, b: Tensor, initial: Tensor) -> Tensor:
     A_rows, H_rows = A.unbind(), H.unbind()
     for j in range(1, c):
         H_rows[j].addcmul_(A_rows[j], H_rows[j - 1])
-        A_rows[j].mul_(A_rows[j - 1])  # now the product of all a of the block so far
+        A_rows[j].mul_(A_rows[j - 1])  # now the product of a over the block so far
     before = initial
     for A_i, H_i in zip(A.unbind(1), H.unbind(1), strict=True):
         H_i.addcmul_(A_i, before)
@@ -117,7 +118,7 @@ def _by_blocks(a: Tensor, b: Tensor, initial: Tensor) -> Tensor:
 
 
 def _blocks(x: Tensor, n: int, c: int) -> Tensor:
-    """A copy of ``(length, ...)`` as ``(c, n, ...)``, filled up with zeros at the end."""
+    """Copy ``(length, ...)`` to ``(c, n, ...)``, padded with zeros at the end."""
     filled = x.new_zeros(n, c, *x.shape[1:])
     filled.flatten(0, 1)[: len(x)] = x
     return filled.transpose(0, 1).contiguous()
@@ -126,7 +127,7 @@ def _blocks(x: Tensor, n: int, c: int) -> Tensor:
 def _selective_step(
     u: Tensor, dt: Tensor, B: Tensor, C: Tensor, A: Tensor, h: Tensor, negative: bool
 ) -> tuple[Tensor, Tensor]:
-    """One position: u, dt ``(batch, D)``, B, C ``(batch, N)``, A ``(D, N)``, h ``(batch, D, N)`` to y and h."""
+    """Compute y and h of one position: u, dt ``(batch, D)``, B, C ``(batch, N)``, A ``(D, N)``, h ``(batch, D, N)``."""
     a = (dt.unsqueeze(-1) * A).exp()
     h = (2 * a - 1 if negative else a) * h + (dt * u).unsqueeze(-1) * B.unsqueeze(-2)
     return (h @ C.unsqueeze(-1)).squeeze(-1), h
@@ -145,18 +146,18 @@ def selective_scan(
     *,
     plain: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Compute all positions in little memory.
+    """Compute all positions of the selective scan in little memory.
 
     Args:
         u: inputs, ``(batch, L, D)``.
         dt: steps, at least 0, ``(batch, L, D)``.
         A: eigenvalues, at most 0, ``(D, N)``.
-        B: how each input enters the states, ``(batch, L, N)``.
-        C: how the output reads them, ``(batch, L, N)``.
+        B: input weights of the states, ``(batch, L, N)``.
+        C: output weights of the states, ``(batch, L, N)``.
         state: h before the first position, ``(batch, D, N)``; None for zeros.
         mask: ``(batch, L)``, False at padding, which writes nothing and decays nothing.
-        negative: let the transitions be negative.
-        plain: by the definition, one position after the other, as a single position always is.
+        negative: allow negative transitions.
+        plain: compute by the definition, position by position; a single position is always computed this way.
 
     Returns:
         y ``(batch, L, D)`` and h after the last position ``(batch, D, N)``, in float32 at least.
@@ -195,7 +196,7 @@ class _SelectiveScan(torch.autograd.Function):
             at = slice(i * BLOCK, (i + 1) * BLOCK)
             a, H = _selective_block(u[at], dt[at], A, B[at], borders[i], ctx.negative)
             dC[at] = (dy[at].unsqueeze(-2) @ H).squeeze(-2)
-            # the same scan run backwards, from the gradient that the next block hands over
+            # the same scan run backwards, from the gradient that the next block passes on
             dH = dy[at].unsqueeze(-1) * C[at].unsqueeze(-2)
             a_rows, rows = a.unbind(), dH.unbind()
             rows[-1].add_(dh)
@@ -206,7 +207,7 @@ class _SelectiveScan(torch.autograd.Function):
             dB[at] = (entering.unsqueeze(-2) @ dH).squeeze(-2)
             of_entering = (dH @ B[at].unsqueeze(-1)).squeeze(-1)
             du[at] = of_entering * dt[at]
-            # by dt A: the transition, or for 2 exp - 1 itself and 1
+            # derivative of the transition a by dt A: a, or a + 1 for a = 2 exp(dt A) - 1
             exponent = a.add_(1).mul_(dH) if ctx.negative else a.mul_(dH)
             exponent[1:].mul_(H[:-1])
             exponent[0].mul_(borders[i])
@@ -217,7 +218,7 @@ class _SelectiveScan(torch.autograd.Function):
 
 
 def _selective_block(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, h: Tensor, negative: bool) -> tuple[Tensor, Tensor]:
-    """Transitions and states of one block, both ``(positions, batch, D, N)``; inputs ``(positions, batch, ...)``."""
+    """Return a block's transitions and states, both ``(positions, batch, D, N)``, from ``(positions, batch, ...)``."""
     a = (dt.unsqueeze(-1) * A).exp_()
     if negative:
         a.mul_(2).sub_(1)

@@ -1,12 +1,11 @@
-"""Single-head attention whose queries see all keys, a sliding window of them, or those of their own chunk.
+"""Single-head attention in which a query sees all keys, the keys in a sliding window, or the keys of its own chunk.
 
-The parallel form :func:`attend` works in tiles. A tile is a block of queries with the stretch of keys that any of them
-sees, so that the scores of a sequence of n positions take n (w + block) numbers with a window w, and n C with chunks of
-C; no n × n array exists. Queries that see all keys go block by block, and only past keys count if causal.
-:meth:`ScopedAttention.step` is the streaming form. Positions count in ranks here: 0, 1, ... along the (compressed)
-sequence.
+The parallel form :func:`attend` works in tiles. A tile is a block of queries and the range of keys that at least one of
+them sees. The scores of n positions therefore take n (w + block) numbers with a window w, and n C numbers with chunks
+of C; no n × n array exists. Queries that see all keys (if causal, all past keys) are computed block by block.
+:meth:`ScopedAttention.step` is the streaming form. A rank is a position 0, 1, ... in the (compressed) sequence.
 
-Letters: ``n`` positions, ``e`` width of queries and keys, ``f`` width of values.
+Symbols: ``n`` positions, ``e`` width of queries and keys, ``f`` width of values.
 """
 
 from __future__ import annotations
@@ -28,31 +27,31 @@ from lrtasks.models.ops.positions import rotate
 
 AttentionFunction = Literal["softmax", "relu2", "laplace"]
 Bias = Callable[[Tensor], Tensor]
-"""Maps integer distances (key minus query) of any shape to numbers of that shape."""
+"""Maps integer distances (key position minus query position) of any shape to numbers of the same shape."""
 
 BLOCK = 128
-"""About how many queries a window's tile has: fewer repeat keys more often, more compute more masked scores."""
+"""Approximate queries in a window's tile. Smaller tiles repeat more keys; larger tiles compute more masked scores."""
 LAPLACE_MEAN, LAPLACE_STD = 0.707107, 0.282095
 """sqrt(1/2) and sqrt(1/(4π)), rounded to six digits as in the public code of MEGA."""
 
 
 def relu2(scores: Tensor) -> Tensor:
-    """``max(s, 0)²`` ("Primer", section 3)."""
+    """Compute ``max(s, 0)²`` ("Primer", section 3)."""
     return F.relu(scores).square()
 
 
 def laplace(scores: Tensor) -> Tensor:
-    """``½ (1 + erf((s - μ) / (σ √2)))``, a smooth step that is 0.006 at 0 (MEGA, section 3.3)."""
+    """Compute ``½ (1 + erf((s - μ) / (σ √2)))``, a smooth step with value 0.006 at 0 (MEGA, section 3.3)."""
     return 0.5 * (1 + torch.erf((scores - LAPLACE_MEAN) / (LAPLACE_STD * math.sqrt(2))))
 
 
 def attention_weights(scores: Tensor, function: AttentionFunction, *, padded: bool = False) -> Tensor:
-    """Weights over the last axis; exactly 0 where a score is -inf.
+    """Compute attention weights over the last axis; a weight is exactly 0 where the score is -inf.
 
     Args:
         scores: ``(..., keys)``.
-        function: from scores to weights.
-        padded: a row may hold nothing but -inf; its weights are 0.
+        function: maps scores to weights.
+        padded: allow rows in which all scores are -inf; their weights are 0.
     """
     if function != "softmax":
         return relu2(scores) if function == "relu2" else laplace(scores)
@@ -64,12 +63,12 @@ def attention_weights(scores: Tensor, function: AttentionFunction, *, padded: bo
 
 @dataclass(frozen=True)
 class Scope:
-    """Which keys a query sees.
+    """The set of keys that a query sees.
 
     Attributes:
-        causal: none after the query.
-        window: w: causal, the w keys before the query and itself; else w/2 keys on either side and itself.
-        chunk: C: the keys of the query's own block of C ranks. At most one of the two is given.
+        causal: the query sees no later keys.
+        window: w: the query sees its own key and, if causal, the w keys before it; else w/2 keys on each side.
+        chunk: C: the query sees the keys of its own block of C ranks. At most one of ``window`` and ``chunk`` is given.
     """
 
     causal: bool
@@ -78,17 +77,17 @@ class Scope:
 
     @property
     def before(self) -> int | None:
-        """Ranks that a window reaches back; None without a window."""
+        """Return how many ranks before the query the window starts; None without a window."""
         return self.window if self.window is None or self.causal else self.window // 2
 
     def first(self, rank: Tensor) -> Tensor:
-        """Lowest rank that a query sees."""
+        """Return the lowest rank that a query sees."""
         if self.chunk is not None:
             return rank // self.chunk * self.chunk
         return torch.zeros_like(rank) if self.before is None else (rank - self.before).clamp_min(0)
 
     def stop(self, rank: Tensor, length: int) -> Tensor:
-        """One more than the highest rank that a query sees among ``length``."""
+        """Return one more than the highest rank that a query sees in a sequence of ``length`` ranks."""
         if self.causal:
             return rank + 1
         if self.chunk is not None:
@@ -96,10 +95,10 @@ class Scope:
         return torch.full_like(rank, length) if self.before is None else (rank + self.before + 1).clamp_max(length)
 
     def divisor(self, length: int, valid: Tensor | None, device: torch.device) -> Tensor | int:
-        """What scores are divided by unless they go through a softmax: the number of keys, at least 1.
+        """Return the divisor of scores for functions other than softmax: the number of keys, at least 1.
 
-        With a window that is w, near the ends too. Else, if causal, the query's rank in its chunk or sequence, from
-        1; if not, the number of valid keys there.
+        With a window, the divisor is w, also near the ends. Otherwise, if causal, it is the query's rank in its chunk
+        or sequence, counted from 1; if not causal, it is the number of valid keys in its chunk or sequence.
 
         Returns:
             A number, or ``(length, 1)``, or ``(batch, length, 1)`` with ``valid`` keys.
@@ -114,11 +113,11 @@ class Scope:
         return (count[:, stop] - count[:, first]).clamp_min(1).unsqueeze(-1)
 
     def slots(self, length: int) -> int:
-        """Keys that the streaming form of a causal scope has to remember in a sequence of at most ``length``."""
+        """Return how many keys the streaming form of a causal scope must store for sequences of at most ``length``."""
         return min(length, self.chunk or length, length if self.window is None else self.window + 1)
 
     def tiles(self, length: int) -> Tiles:
-        """How to cut ``length`` positions."""
+        """Return the tiles into which ``length`` positions are divided."""
         if self.before is None:
             return Tiles(length, min(self.chunk or length, length), 0, 0)
         after = 0 if self.causal else self.before
@@ -128,7 +127,7 @@ class Scope:
         return Tiles(length, block, math.ceil(self.before / block), math.ceil(after / block))
 
     def sees(self, difference: Tensor) -> Tensor | None:
-        """Whether a key at rank query + ``difference`` is seen, within a tile; None if all are."""
+        """Return whether a query sees the key at its rank + ``difference``, within a tile; None if it sees all keys."""
         visible = difference <= 0 if self.causal else None
         if self.before is not None:
             near = difference.abs() <= self.before
@@ -138,7 +137,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Blocks of ``block`` queries; each sees its own block of keys, ``back`` blocks before it and ``ahead`` after."""
+    """Blocks of ``block`` queries; each block sees its own keys, ``back`` blocks before them and ``ahead`` after."""
 
     length: int
     block: int
@@ -147,31 +146,31 @@ class Tiles:
 
     @property
     def count(self) -> int:
-        """Number of blocks."""
+        """Return the number of blocks."""
         return -(-self.length // self.block)
 
     @property
     def span(self) -> int:
-        """Keys of a tile."""
+        """Return the number of keys in a tile."""
         return (self.back + 1 + self.ahead) * self.block
 
     def queries(self, x: Tensor) -> Tensor:
-        """``(batch, length, ...)`` to ``(batch, count, block, ...)``, padded with zeros at the end."""
+        """Split ``(batch, length, ...)`` into ``(batch, count, block, ...)``, padded with zeros at the end."""
         return self._blocks(x, 0, 0)
 
     def keys(self, x: Tensor) -> Tensor:
-        """``(batch, length, ...)`` to ``(batch, count, span, ...)``, padded with zeros at both ends."""
+        """Gather ``(batch, length, ...)`` to ``(batch, count, span, ...)``, padded with zeros at both ends."""
         blocks = self._blocks(x, self.back, self.ahead)
         if not self.back + self.ahead:
             return blocks
         return torch.cat([blocks[:, shift : shift + self.count] for shift in range(1 + self.back + self.ahead)], 2)
 
     def merge(self, tiles: Tensor) -> Tensor:
-        """``(batch, count, block, f)`` to ``(batch, length, f)``."""
+        """Join ``(batch, count, block, f)`` to ``(batch, length, f)``."""
         return tiles.flatten(1, 2)[:, : self.length]
 
     def existing(self, valid: Tensor | None, device: torch.device) -> Tensor | None:
-        """Keys that are not padding, ``(batch or 1, count, 1, span)``; None if all are keys."""
+        """Return the mask of keys, False at padding, ``(batch or 1, count, 1, span)``; None if there is no padding."""
         if valid is None:
             if not self.back + self.ahead and self.count * self.block == self.length:
                 return None
@@ -196,22 +195,22 @@ def attend(
     bias: Bias | None = None,
     positions: Tensor | None = None,
 ) -> Tensor:
-    """``A v`` with ``A = function(scale q kᵀ + bias)`` over the keys in scope, 0 elsewhere.
+    """Compute ``A v`` with ``A = function(scale q kᵀ + bias)`` for keys in scope and ``A = 0`` elsewhere.
 
-    The scale is 1/sqrt(e) for a softmax, and otherwise one over :meth:`Scope.divisor`; the bias is not divided.
+    The scale is 1/sqrt(e) for softmax, otherwise 1 / :meth:`Scope.divisor`. The bias is not scaled.
 
     Args:
         q: ``(batch, n, e)``.
         k: ``(batch, n, e)``.
         v: ``(batch, n, f)``.
         scope: which keys a query sees.
-        function: from scores to weights, computed in float32 at least.
+        function: maps scores to weights; computed in float32 at least.
         valid: ``(batch, n)`` bool, False at keys that no query sees, even if they hold NaN; None if all are seen.
-        bias: added to the scores; looked up once per distance, or once per pair with ``positions``.
-        positions: ``(batch, n)`` integers between which ``bias`` measures distances; None for the ranks.
+        bias: added to the scores; evaluated once per distance or, with ``positions``, once per pair.
+        positions: ``(batch, n)`` integers, from which the distances for ``bias`` are computed; None to use ranks.
 
     Returns:
-        ``(batch, n, f)``; zeros for a query without any key.
+        ``(batch, n, f)``; zeros for a query that sees no key.
     """
     length = q.shape[1]
     q = q * _scale(q, scope, function, valid)
@@ -226,7 +225,7 @@ def attend(
         existing: Tensor | None,
         places: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
-        """Blocks of queries; ``first`` is the rank of the first one, counted from the first key of its block."""
+        """Attend from blocks of queries; ``first`` is the rank of a block's first query relative to its first key."""
         scores = (query @ key.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32))
         if bias is not None and places is not None:
             scores = scores.add_(bias(places[1].unsqueeze(-2) - places[0].unsqueeze(-1)))
@@ -256,9 +255,9 @@ def attend(
 def by_distance(
     scope: Scope, queries: int, keys: int, first: int, device: torch.device, bias: Bias | None
 ) -> Tensor | None:
-    """What scores ``(queries, keys)`` gain: ``bias``, and -inf at keys out of scope; None for nothing.
+    """Return the numbers to add to scores ``(queries, keys)``: ``bias``, and -inf at keys out of scope; None for none.
 
-    The first query has the rank ``first``, counted from the first key. ``bias`` is called once for every distance.
+    The rank of the first query relative to the first key is ``first``. ``bias`` is evaluated once per distance.
     """
     distances = torch.arange(1 - queries - first, keys - first, device=device)
     visible = scope.sees(distances)
@@ -274,7 +273,8 @@ def by_distance(
 class Toeplitz(torch.autograd.Function):
     """``T[i, j] = values[rows - 1 - i + j]``, ``(rows, columns)`` from ``rows + columns - 1`` numbers.
 
-    Both ways go through an array of rows one number longer than those of T, in which every diagonal of T is a column.
+    Both passes use an array whose rows are one number longer than the row stride of T. Every diagonal of T is a column
+    of this array.
     """
 
     @staticmethod
@@ -299,13 +299,13 @@ def _scale(q: Tensor, scope: Scope, function: AttentionFunction, valid: Tensor |
 
 @dataclass(frozen=True)
 class Memory:
-    """Streaming state: the newest keys, first in, first out; the newest of all is in the last slot.
+    """Streaming state: a first-in, first-out queue of keys and values; the newest key is in the last slot.
 
     Attributes:
         k: keys ``(batch, slots, e)``.
         v: values ``(batch, slots, f)``.
-        position: original positions ``(batch, slots)``; None where nothing reads them.
-        count: keys that each row has stored so far, ``(batch,)``, or ``(1,)`` where all rows store every key.
+        position: original positions ``(batch, slots)``; None if they are not needed.
+        count: number of keys that each row has stored so far, ``(batch,)``, or ``(1,)`` if all rows store every key.
     """
 
     k: Tensor
@@ -317,16 +317,16 @@ class Memory:
     def empty(
         cls, batch: int, slots: int, widths: tuple[int, int], like: Tensor, *, positions: bool, by_row: bool
     ) -> Memory:
-        """Room for ``slots`` keys and values of the two ``widths``, in the type and on the device of ``like``.
+        """Return a memory for ``slots`` keys and values of the two ``widths``, with the type and device of ``like``.
 
-        ``positions``: remember original positions. ``by_row``: rows may differ in the keys that they store.
+        ``positions``: store original positions. ``by_row``: rows may store different numbers of keys.
         """
         k, v = (like.new_zeros(batch, slots, width) for width in widths)
         integers = torch.zeros(batch, slots, dtype=torch.int64, device=like.device)
         return cls(k, v, integers if positions else None, integers.new_zeros(batch if by_row else 1))
 
     def push(self, k: Tensor, v: Tensor, position: int, active: Tensor | None) -> Memory:
-        """Store one key and value per row, or only in the rows that are ``active``; the oldest slot falls out."""
+        """Store one key and value in each row, or in each ``active`` row, and drop the oldest entry of that row."""
 
         def pushed(old: Tensor, entry: Tensor) -> Tensor:
             shifted = torch.cat([old[:, 1:], entry.to(old.dtype).unsqueeze(1)], 1)
@@ -337,19 +337,19 @@ class Memory:
 
 
 class ScopedAttention(nn.Module):
-    """:func:`attend`, and its streaming form.
+    """Module with :func:`attend` and its streaming form.
 
     Args:
-        widths: of queries and keys, and of values.
-        length: longest sequence; slots of the streaming memory where nothing bounds them.
+        widths: width of queries and keys, and width of values.
+        length: maximum sequence length; also the size of the streaming memory if the scope does not limit it.
         scope: which keys a query sees.
-        function: from scores to weights.
-        bias: module that maps distances to numbers added to the scores, or None.
-        by_rank: the bias measures distances in ranks of the (compressed) sequence, not in original positions.
+        function: maps scores to weights.
+        bias: module that maps distances to numbers that are added to the scores, or None.
+        by_rank: the distances for the bias are differences of ranks, not of original positions.
     """
 
     by_row = False
-    """Whether the rows of a batch may differ in the keys that they store."""
+    """Whether the rows of a batch may store different numbers of keys."""
 
     def __init__(
         self,
@@ -369,12 +369,12 @@ class ScopedAttention(nn.Module):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        """As :func:`attend`; ``positions`` are the original ones, ``(batch, n)``, None for 0 .. n-1."""
+        """Attend as :func:`attend` does; ``positions`` are original positions, ``(batch, n)``, None for 0 .. n-1."""
         places = None if self.by_rank else positions
         return attend(q, k, v, scope=self.scope, function=self.function, valid=valid, bias=self.bias, positions=places)
 
     def initial_state(self, batch: int, like: Tensor) -> Memory:
-        """Empty memory of as many slots as a query can see, in the type and on the device of ``like``.
+        """Return an empty memory for as many keys as a query can see, with the type and device of ``like``.
 
         Raises:
             UsageError: if the attention is not causal.
@@ -386,15 +386,15 @@ class ScopedAttention(nn.Module):
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, memory: Memory, position: int, active: Tensor | None = None
     ) -> tuple[Tensor, Memory]:
-        """One position of a causal scope.
+        """Compute one position of a causal scope.
 
         Args:
             q: ``(batch, e)``.
             k: ``(batch, e)``.
             v: ``(batch, f)``.
-            memory: keys so far; the bias measures distances between their positions, or ranks if it holds none.
+            memory: keys so far; distances for the bias use their positions, or ranks if the memory has no positions.
             position: original position.
-            active: ``(batch,)`` bool, rows whose key is stored; the output of the others means nothing. None for all.
+            active: ``(batch,)`` bool, rows whose key is stored; outputs of other rows are meaningless. None for all.
 
         Returns:
             ``(batch, f)`` and the memory with the new keys.
@@ -417,10 +417,10 @@ class ScopedAttention(nn.Module):
 class SharedAttention(ScopedAttention):
     """Attention on a shared representation z: queries z ⊙ γ_0 + β_0, keys z ⊙ γ_1 + β_1 (MEGA, sections 3.2 to 3.4).
 
-    Args, beside those of :class:`ScopedAttention`:
-        widths: of z and of the values.
-        rotary: turn queries and keys by their original positions; z must have an even width.
-        truncated: cut the normal draws of γ (standard deviation 0.02) at 0.04.
+    Args, in addition to those of :class:`ScopedAttention`:
+        widths: width of z, and width of the values.
+        rotary: rotate queries and keys by their original positions; z must have an even width.
+        truncated: truncate the normal draws of γ (standard deviation 0.02) at 0.04.
     """
 
     by_row = True
@@ -447,7 +447,7 @@ class SharedAttention(ScopedAttention):
     def forward(  # type: ignore[override]
         self, z: Tensor, v: Tensor, valid: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        """``(batch, n, d_z)`` and ``(batch, n, d_v)`` to attended values ``(batch, n, d_v)``."""
+        """Map z ``(batch, n, d_z)`` and values ``(batch, n, d_v)`` to attended values ``(batch, n, d_v)``."""
         return super().forward(*self._queries_and_keys(z, positions), v, valid, positions)
 
     def initial_state(self, batch: int) -> Memory:  # type: ignore[override]
@@ -456,7 +456,7 @@ class SharedAttention(ScopedAttention):
     def step(  # type: ignore[override]
         self, z: Tensor, v: Tensor, memory: Memory, position: int, active: Tensor | None = None
     ) -> tuple[Tensor, Memory]:
-        """One position: ``(batch, d_z)`` and ``(batch, d_v)`` to ``(batch, d_v)``."""
+        """Map one position: z ``(batch, d_z)`` and value ``(batch, d_v)`` to ``(batch, d_v)`` and the new memory."""
         places = torch.full((len(z), 1), position, device=z.device)
         q, k = (x[:, 0] for x in self._queries_and_keys(z.unsqueeze(1), places))
         return super().step(q, k, v, memory, position, active)
@@ -473,18 +473,18 @@ class SharedAttention(ScopedAttention):
 
 
 def attention_span(positions: Tensor, counts: Tensor, scope: Scope) -> Tensor:
-    """Mean distance in original positions from each query to the other keys that it sees.
+    """Compute the mean distance, in original positions, from each query to the other keys that it sees.
 
-    Source: "Sparse Modular Activation for Efficient Sequence Modeling", section 5.2, and its public code. Linear in n,
-    by running sums.
+    Source: "Sparse Modular Activation for Efficient Sequence Modeling", section 5.2, and its public code.
+    Running sums make the computation linear in n.
 
     Args:
         positions: ``(batch, n)``, ascending original positions of the active tokens, at the front of each row.
-        counts: ``(batch,)``, how many are active.
+        counts: ``(batch,)``, number of active tokens.
         scope: which keys a query sees.
 
     Returns:
-        ``(batch, n)`` float64; 0 for a query that sees no other key, and in free slots.
+        ``(batch, n)`` float64; 0 for a query that sees no other key, and in unused slots.
     """
     length = positions.shape[1]
     rank = torch.arange(length, device=positions.device)
@@ -501,7 +501,7 @@ def attention_span(positions: Tensor, counts: Tensor, scope: Scope) -> Tensor:
 
 
 def warn_of_padding(name: str, length: int, chunk: int) -> None:
-    """Say that the last chunk of model ``name`` is padded, if there are several and the last is not full."""
+    """Warn if model ``name`` has several chunks and its last chunk is not full, because this chunk is padded."""
     if chunk < length and length % chunk:
         warnings.warn(
             f"{name}: chunk {chunk} does not divide the length {length}; the last chunk is padded by {-length % chunk}",

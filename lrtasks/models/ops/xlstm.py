@@ -1,23 +1,24 @@
 """The memories of xLSTM (Beck et al., arXiv:2405.04517, sections 2.2 and 2.3 and appendix A.2), stabilised.
 
-The matrix memory (:func:`mlstm`), with lf = logsigmoid(f), keys scaled by D^(-1/2), and n the same recurrence as C with
-1 for v:
+The matrix memory (:func:`mlstm`), with lf = logsigmoid(f), keys scaled by D^(-1/2), and n following the recurrence of C
+with 1 in place of v:
 
     C_t = exp(lf_t) C_(t-1) + exp(i_t) k_t v_t^T
     h_t = C_t^T q_t / max(|n_t^T q_t|, 1)
 
-Everything carried is multiplied by exp(-m_t), where m_t = max(lf_t + m_(t-1), i_t) starts at minus infinity; then the
-denominator is ``max(|n^T q|, exp(-m)) + 1e-6``. The normaliser is one more column of C, with ones for values.
+The carried state is multiplied by exp(-m_t), where m_t = max(lf_t + m_(t-1), i_t) starts at minus infinity. The
+denominator then is ``max(|n^T q|, exp(-m)) + 1e-6``. The normaliser n is stored as an additional column of C, for
+which v is 1.
 
 The scalar memory with recurrent gates (:func:`slstm`), with the slots ``(i, f, z, o) = x_t + R h_(t-1)`` of each head,
-x_t the slots' part of the input with their biases:
+where x_t is the contribution of the input, including the biases:
 
     m = max(logsigmoid(f) + m, i);  i' = exp(i - m);  f' = exp(logsigmoid(f) + m_before - m)
     c = f' c + i' tanh(z);  n = f' n + i';  h = sigmoid(o) c / n
 
-The gates read h of the position before, so that nothing can run in parallel. The input's part of all positions is
-computed before the loop, and the gradient of R for all positions after it. h does not depend on m, which only keeps
-the exponentials in range, and so no gradient passes through m.
+The gates read h of the previous position, so positions cannot be computed in parallel. The contribution of the input at
+all positions is computed before the loop, and the gradient of R after it. m only keeps the exponentials in range; h
+does not depend on m, so no gradient passes through m.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ from lrtasks.models.ops.chunked import (
 CHUNK = 64
 EPS = 1e-6
 NOTHING = -1e9
-"""Log input gate of what is not written; finite, so that differences of it are."""
+"""Log input gate of positions that write nothing; finite, so that differences are finite."""
 START = -1e30
 """m before the first position: minus infinity, but finite for the same reason."""
 
 State = tuple[Tensor, Tensor]
-"""Of the matrix memory: C with the normaliser as its last column, ``(B, H, D, V + 1)``, times exp(-m); m ``(B, H)``."""
+"""State of the matrix memory: exp(-m) C, with the normaliser as last column, ``(B, H, D, V + 1)``; m ``(B, H)``."""
 
 
 def mlstm_start(q: Tensor, v: Tensor) -> State:
-    """State before the first position for q ``(B, ..., H, D)`` and v ``(B, ..., H, V)``."""
+    """Return the state before the first position for q ``(B, ..., H, D)`` and v ``(B, ..., H, V)``."""
     shape = (q.shape[0], q.shape[-2])
     return q.new_zeros(*shape, q.shape[-1], v.shape[-1] + 1), q.new_full(shape, START)
 
@@ -73,17 +74,17 @@ def mlstm(
     *,
     plain: bool = False,
 ) -> tuple[Tensor, State]:
-    """Compute all positions chunk by chunk.
+    """Compute all positions of the matrix memory chunk by chunk.
 
     Args:
         q: queries, ``(B, L, H, D)``.
-        k: keys, shaped as q; scaled by D^(-1/2) here.
+        k: keys, shaped as q; this function scales them by D^(-1/2).
         v: values, ``(B, L, H, V)``.
         i: input gate before its exponential, ``(B, L, H)``.
         f: forget gate before its sigmoid, ``(B, L, H)``.
-        state: before the first position; None for nothing written yet.
+        state: state before the first position; None for an empty memory.
         mask: ``(B, L)``, False at padding, which writes nothing and decays nothing.
-        plain: by the definition, one position after the other, as a single position always is.
+        plain: compute by the definition, position by position; a single position is always computed this way.
 
     Returns:
         h ``(B, L, H, V)`` and the state after the last position, in float32 at least.
@@ -96,10 +97,10 @@ def mlstm(
         return over_positions(_mlstm_step, (q, k, v, i, lf), (C, m))
     c = even_chunk(length, CHUNK)
     q, k, v = to_chunks(q, c), to_chunks(k, c), to_chunks(v, c)
-    # in float64, (B, H, n, c): differences of sums are taken
+    # in float64, (B, H, n, c), because sums are subtracted
     G, i = to_chunks(lf.double(), c).cumsum(-1), to_chunks(i.double(), c, NOTHING)
     last = G[..., -1:]
-    at_end = to_end(G, 3) + i  # log of what a position weighs at the end of its chunk
+    at_end = to_end(G, 3) + i  # log weight of a position at the end of its chunk
     m_in, m_end = _border_maxima(last.squeeze(-1), at_end.amax(-1), m)
     m_all = G + torch.maximum((i - G).cummax(-1).values, m_in.unsqueeze(-1))
 
@@ -114,7 +115,7 @@ def mlstm(
 
 
 def _mlstm_step(q: Tensor, k: Tensor, v: Tensor, i: Tensor, lf: Tensor, state: State) -> tuple[Tensor, State]:
-    """One position; k is scaled, and v has a 1 at its end."""
+    """Compute one position; k is already scaled, and the last entry of v is 1."""
     C, m = state
     m_new = torch.maximum(lf + m, i)
     kept, written = (lf + m - m_new).exp(), (i - m_new).exp()
@@ -123,7 +124,7 @@ def _mlstm_step(q: Tensor, k: Tensor, v: Tensor, i: Tensor, lf: Tensor, state: S
 
 
 def _normalised(sums: Tensor, m: Tensor) -> Tensor:
-    """Divide by the last column; ``exp(-m)`` stays finite, so that its gradient does."""
+    """Divide by the last column; ``exp(-m)`` is kept finite, so that its gradient is finite."""
     least = math.log(torch.finfo(sums.dtype).max) * 0.9
     floor = (-m.clamp_min(-least)).exp()
     denominator = torch.maximum(sums[..., -1].abs(), floor) + EPS
@@ -131,7 +132,7 @@ def _normalised(sums: Tensor, m: Tensor) -> Tensor:
 
 
 def _border_maxima(last: Tensor, largest: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-    """m before each chunk ``(B, H, n)`` and after the last one ``(B, H)``, both in float64."""
+    """Return m before each chunk, ``(B, H, n)``, and after the last chunk, ``(B, H)``, both in float64."""
     before = []
     m = m.double()
     for last_i, largest_i in zip(last.unbind(-1), largest.unbind(-1), strict=True):
@@ -141,7 +142,7 @@ def _border_maxima(last: Tensor, largest: Tensor, m: Tensor) -> tuple[Tensor, Te
 
 
 class SLSTMState(NamedTuple):
-    """h, c, n and m, each ``(B, H, D)``."""
+    """State of the scalar memory: h, c, n and m, each ``(B, H, D)``."""
 
     h: Tensor
     c: Tensor
@@ -150,14 +151,14 @@ class SLSTMState(NamedTuple):
 
 
 def slstm_start(x: Tensor) -> SLSTMState:
-    """State before the first position, for slots ``(B, ..., 4, H, D)``."""
+    """Return the state before the first position, for slots ``(B, ..., 4, H, D)``."""
     zero = x.new_zeros(x.shape[0], *x.shape[-2:])
     return SLSTMState(zero, zero, zero, torch.full_like(zero, START))
 
 
 @full_precision
 def slstm_step(x: Tensor, R: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
-    """One position: x ``(B, 4, H, D)`` and R as for :func:`slstm`; gives h ``(B, H, D)`` and the new state."""
+    """Compute one position from x ``(B, 4, H, D)`` and R as in :func:`slstm`; return h ``(B, H, D)`` and the state."""
     h, c, n, m = state
     i, f, z, o = (x + torch.einsum("bhd,hsed->bshe", h, R)).unbind(1)
     lf = F.logsigmoid(f)
@@ -170,13 +171,13 @@ def slstm_step(x: Tensor, R: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMSt
 
 @full_precision
 def slstm(x: Tensor, R: Tensor, mask: Tensor | None = None, *, plain: bool = False) -> Tensor:
-    """Compute all positions, one after the other.
+    """Compute all positions of the scalar memory, one after the other.
 
     Args:
-        x: the slots i, f, z, o before their functions, biases included, ``(B, L, 4, H, D)``.
+        x: contribution of the input to the slots i, f, z, o, including biases, ``(B, L, 4, H, D)``.
         R: recurrent maps of each head and slot, ``(H, 4, D out, D in)``.
-        mask: ``(B, L)``, False at padding, which is skipped and gives 0.
-        plain: by the definition.
+        mask: ``(B, L)``, False at padding, which is skipped; h is 0 there.
+        plain: compute by the definition.
 
     Returns:
         h ``(B, L, H, D)``, in float32 at least.
@@ -192,7 +193,7 @@ def slstm(x: Tensor, R: Tensor, mask: Tensor | None = None, *, plain: bool = Fal
 
 
 class _SLSTM(torch.autograd.Function):
-    """On slots ``(L, H, B, 4 D)`` and R ``(H, D in, 4 D out)``."""
+    """The loop of :func:`slstm`, on slots ``(L, H, B, 4 D)`` and R ``(H, D in, 4 D out)``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, R: Tensor) -> Tensor:
@@ -230,7 +231,8 @@ class _SLSTM(torch.autograd.Function):
         write, keep = gates.unbind(1)
         before_c, before_n = pairs[:-1].unbind(1)
         c, n = pairs[1:].unbind(1)
-        # what a gradient in h adds to those in c and n; then how the three enter those in the slots (L, H, B, 4, D)
+        # factors from the gradient of h to the gradients of c and n; then factors from the gradients of c, n and h to
+        # the gradients of the slots (L, H, B, 4, D)
         by_h = torch.stack((o / n, -o * c / n.square()), 1)
         forget = keep * torch.sigmoid(-f)
         zero = torch.zeros_like(z)

@@ -1,6 +1,6 @@
-"""The page's charts: Altair makes one Vega-Lite specification for each kind, the page's script adds the values.
+"""The page's charts: Altair makes one Vega-Lite specification for each kind, and the page's script adds the values.
 
-Needs the packages of the extra ``report``. Vega runs from a script inside the page, so that the page needs no network.
+This module needs the packages of the extra ``report``. The page contains the Vega script, so it needs no network.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from lrtasks.results.report.content import COSTS, Report, Result
 from lrtasks.results.table import length_of_test
 
 LOWEST = -0.25
-"""Scores below this lie on the lower edge of a chart."""
+"""Charts draw lower scores at this value, on their lower edge."""
 DIGITS = 5
 """Values in the page are rounded to this number of digits."""
 
 
 @functools.cache
 def vega() -> str:
-    """The JavaScript of Vega, Vega-Lite and Vega-Embed, which puts ``vegaEmbed`` into the page.
+    """Return the JavaScript of Vega, Vega-Lite and Vega-Embed, which defines ``vegaEmbed`` in the page.
 
     Raises:
         UsageError: if the packages are missing.
@@ -37,7 +37,7 @@ def vega() -> str:
 
 
 def specifications() -> dict[str, dict[str, Any]]:
-    """Vega-Lite specifications by kind of chart; each reads the data sets ``values`` and ``floor``."""
+    """Return Vega-Lite specifications by kind of chart; they read the data sets ``values`` and ``floor``."""
     scores = _lines("step", "score", "mean(y):Q")
     return {
         "curve": scores,
@@ -50,7 +50,7 @@ def specifications() -> dict[str, dict[str, Any]]:
 
 
 def chart_data(report: Report) -> dict[str, Any]:
-    """What the scripts know: places, scores, costs, learning curves and words of each result."""
+    """Return the data for the page's scripts: position, scores, costs, learning curves and text of each result."""
     return {
         "rows": [
             {"label": row.label, "metric": row.metric, "floor": _floor(row.floor), "length": _length(report, place)}
@@ -66,7 +66,7 @@ def chart_data(report: Report) -> dict[str, Any]:
 
 
 def length_groups(report: Report, rows: list[int]) -> list[list[int]]:
-    """Rows of one task that differ in their length alone, two or more in a group."""
+    """Return groups of two or more rows of one task that differ only in their length."""
     groups: dict[str, list[int]] = {}
     for row in rows:
         if _length(report, row) is not None:
@@ -76,9 +76,9 @@ def length_groups(report: Report, rows: list[int]) -> list[list[int]]:
 
 
 def further_scores(report: Report, result: Result) -> list[tuple[int, float]]:
-    """Length and median score of each further test that is a length, and of the test itself.
+    """Return length and median score of the test and of each further test at another length; empty if fewer than two.
 
-    ``2x`` is twice the task's parameter ``length``; a task without it has the length 1.
+    ``2x`` is twice the task's parameter ``length``; for a task without this parameter, the length counts as 1.
     """
     own = _length(report, result.row) or 1
     found = {own: result.score}

@@ -1,4 +1,4 @@
-"""What the page says: results by task and model, in the order in which they are shown."""
+"""The content of the report page: results by task and model, in the order in which the page shows them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ COSTS = {
     "parameter_count": ("parameters", ""),
     "peak_memory_bytes": ("peak device memory", "B"),
 }
-"""What a result costs: column of the frame, title and unit. On a CPU the peak is mostly the interpreter's: left out."""
+"""Costs of a result: column of the frame, title and unit. CPU peak memory is left out: most is the interpreter's."""
 
 
 class State(NamedTuple):
-    """What stands in a cell that has no scaled score."""
+    """Text of a heat map cell without a scaled score, and its meaning."""
 
     word: str
     meaning: str
@@ -49,19 +49,19 @@ STATES = {
 
 @dataclass(frozen=True)
 class Result:
-    """What one model reached on one task: a cell of the heat map.
+    """The result of one model on one task: a cell of the heat map.
 
     Attributes:
-        id: name of its details within the page, made of letters, digits and dashes.
-        row: number of its task.
-        column: number of its model.
-        cell: what :func:`lrtasks.results.table.aggregate` says of its runs, which differ in nothing but the seed.
-        runs: their rows of the frame.
-        records: their records.
-        folders: their folders.
+        id: name of the result's details within the page, made of letters, digits and dashes.
+        row: number of the task.
+        column: number of the model.
+        cell: aggregate of the runs (:func:`lrtasks.results.table.aggregate`), which differ in nothing but the seed.
+        runs: rows of the frame, one per run.
+        records: records of the runs.
+        folders: folders of the runs.
         floor: name and headline score of the best trivial baseline.
-        scaled: score above the floor; ``None`` without a score, a floor, or room above it.
-        state: ``scored``, or why there is no score: one of :data:`STATES`.
+        scaled: scaled score; ``None`` without a score, without a floor, or if the floor is not below 1.
+        state: ``scored``, or the reason for a missing score: one of :data:`STATES`.
     """
 
     id: str
@@ -83,12 +83,12 @@ class Result:
 
     @property
     def paper(self) -> float | None:
-        """The paper's figure, if the paper's run was made as these were."""
+        """The paper's score if the paper's setup equals that of these runs, else ``None``."""
         return paper_beside(self.cell)
 
     @property
     def solved(self) -> str:
-        """Of several seeds how many solved the task, ``2/3``; without a scaled score how many there are, ``×3``."""
+        """For several seeds, solved seeds and all seeds (``2/3``), or without a scaled score all seeds (``×3``)."""
         solved, seeds = self.cell["solved"], self.cell["different_seeds"]
         if seeds == 1 or self.score is None:
             return ""
@@ -96,7 +96,7 @@ class Result:
 
     @cached_property
     def costs(self) -> dict[str, float]:
-        """Each of :data:`COSTS` that is known."""
+        """The known costs of :data:`COSTS`."""
         on_cpu = any(device.startswith("cpu") for device in self.cell["devices"])
         return {
             name: self.cell[name]
@@ -106,7 +106,7 @@ class Result:
 
     @property
     def remarks(self) -> list[str]:
-        """What the score hides: runs of the cell that ended otherwise."""
+        """Remarks on the runs of the cell that have no score, if other runs have one."""
         found = unscored(self.cell, "without a score", f" of {len(self.records)} runs ")
         return [] if self.score is None else found
 
@@ -117,10 +117,10 @@ class Axis:
 
     Attributes:
         id: name of its section or row within the page.
-        label: name, and the settings that distinguish it from others of this name.
-        name: the name.
-        metric: name of the headline score (tasks).
-        floor: name and headline score of the best trivial baseline of any of its runs (tasks).
+        label: name, and the settings that distinguish it from others of the same name.
+        name: name of the task or model.
+        metric: name of the headline score (tasks only).
+        floor: name and headline score of the best trivial baseline, taken from one of the task's results (tasks only).
     """
 
     id: str
@@ -131,18 +131,18 @@ class Axis:
 
     @property
     def settings(self) -> str:
-        """What the label says in brackets after the name."""
+        """The text in brackets after the name in the label."""
         return self.label.removeprefix(self.name).strip().removeprefix("(").removesuffix(")")
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that the page shows.
+    """Everything that the page shows.
 
     Attributes:
-        rows: tasks, the ones that models do best first.
-        columns: models, the ones that do best first.
-        results: by number of row and column; what was not run is missing.
+        rows: tasks, those with the highest scores first.
+        columns: models, those with the highest scores first.
+        results: results by number of row and column; a model without runs on a task has no entry.
         left_out: one line for each file that could not be read.
     """
 
@@ -159,27 +159,27 @@ class Report:
 
     @cached_property
     def devices(self) -> list[str]:
-        """What the runs were timed on."""
+        """Devices on which the runs were timed."""
         return sorted({device for result in self.results.values() for device in result.cell["devices"]})
 
     @cached_property
     def costs(self) -> dict[str, tuple[str, str]]:
-        """Those of :data:`COSTS` that any result has."""
+        """The costs of :data:`COSTS` that at least one result has."""
         known = {name for result in self.results.values() for name in result.costs}
         return {name: cost for name, cost in COSTS.items() if name in known}
 
     def states(self) -> dict[str, State]:
-        """The states of the cells without a scaled score."""
+        """Return the states of the cells without a scaled score."""
         found = {result.state for result in self.results.values() if result.scaled is None}
         return {name: state for name, state in STATES.items() if name in found}
 
     def in_row(self, row: int) -> list[Result]:
-        """The results on one task, best score first, those without a score last."""
+        """Return the results on one task, best score first, results without a score last."""
         found = [result for (place, _), result in self.results.items() if place == row]
         return sorted(found, key=lambda result: (result.score is None, -(result.score or 0.0)))
 
     def tasks(self) -> dict[str, list[int]]:
-        """Numbers of the rows of each task, by its name."""
+        """Return the numbers of the rows of each task, by the task's name."""
         found: dict[str, list[int]] = {}
         for place, row in enumerate(self.rows):
             found.setdefault(row.name, []).append(place)
@@ -187,7 +187,11 @@ class Report:
 
 
 def read_report(folders: Sequence[Path], *, unequal_budgets: bool = False) -> Report:
-    """The report of all runs below ``folders``; raises as :func:`make_report`, and for folders without a record."""
+    """Return the report of all runs below ``folders``.
+
+    Raises:
+        UsageError: as :func:`make_report`, and if a folder is missing or there is no record.
+    """
     runs, left_out = read_runs(folders)
     return make_report(runs, left_out, unequal_budgets=unequal_budgets)
 
@@ -200,7 +204,7 @@ def make_report(
     Args:
         runs: folders and records.
         left_out: one line for each file that could not be read.
-        unequal_budgets: give runs of unequal budgets on one task rows of their own.
+        unequal_budgets: allow runs with unequal budgets on one task, in separate rows.
 
     Raises:
         UsageError: if runs on one task had unequal budgets and ``unequal_budgets`` does not allow it.
@@ -247,15 +251,15 @@ def make_report(
 
 
 def _best_first(cells: pd.DataFrame, axis: str) -> pd.Index:
-    """Labels by the sum of their scaled scores, each limited to 0..1: what was not run adds nothing."""
+    """Return the labels by decreasing sum of scaled scores, each limited to 0..1; a missing result adds nothing."""
     limited = cells["scaled"].clip(0, 1).fillna(0)
-    # an exact sum is the same whatever the order of the records
+    # fsum is exact, so the order of the records does not change the sum
     sums = limited.groupby(cells[axis], observed=True).agg(math.fsum)
     return sums.sort_values(ascending=False, kind="stable").index.astype(object)
 
 
 def _state(records: Sequence[RunRecord]) -> str:
-    """Why a cell has no score."""
+    """Return the state of a cell without a score: the reason for the missing score."""
     statuses = {record.status for record in records}
     found = [status for status in ("diverged", "failed", "running", "interrupted") if status in statuses]
     has_one = any(record.task["metric"] in record.scores.get("test", {}) for record in records)
@@ -263,7 +267,7 @@ def _state(records: Sequence[RunRecord]) -> str:
 
 
 def _namer() -> Callable[..., str]:
-    """Makes names within the page: letters, digits and dashes of what they stand for, each given once."""
+    """Return a function that makes unique names within the page from letters, digits and dashes of its arguments."""
     taken = set[str]()
 
     def name(*parts: str) -> str:
@@ -276,7 +280,7 @@ def _namer() -> Callable[..., str]:
 
 
 def two_digits(value: float | None) -> str:
-    """A scaled score with two digits; any score below -1 is shown as ``< -1``.
+    """Return a scaled score with two decimals; any score below -1 is shown as ``< -1``.
 
     >>> two_digits(0.987), two_digits(-69.0), two_digits(None)
     ('0.99', '< -1', '')

@@ -1,4 +1,4 @@
-"""What is behind one result: settings, scores, diagnostics, breakdowns and pictures of its runs."""
+"""The details of one result: settings, scores, diagnostics, breakdowns and pictures of its runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lrtasks.results.report.content import Result
 Pairs = list[tuple[str, str]]
 
 MAX_WIDTH = 720
-"""Pixels to which a run's picture is reduced."""
+"""Maximum width in pixels of a run's picture; wider pictures are made smaller."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Breakdown:
     """One breakdown of some results on one task.
 
     Attributes:
-        name: what the score is broken down by.
+        name: name of the breakdown.
         score: name of the score.
-        labels: the groups, in order.
-        elements: how many elements of the test set are in each group, where the runs agree on it.
-        values: by a result's ``id``, its score in each group, ``None`` where it has none; mean over seeds.
+        labels: labels of the groups, in order.
+        elements: number of test elements in each group; ``None`` if the runs have different numbers.
+        values: by a result's ``id``, the mean score over seeds in each group, ``None`` where there is no score.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Breakdown:
 
 
 def breakdowns(results: Sequence[Result]) -> list[Breakdown]:
-    """All breakdowns that any of the results has; labels that are numbers by size, words as the runs have them."""
+    """Return all breakdowns of the results; numeric labels are sorted, others keep the order of the runs."""
     rows = [
         (name, result.id, row["label"], score_name(group), row)
         for result in results
@@ -71,7 +71,7 @@ def breakdowns(results: Sequence[Result]) -> list[Breakdown]:
 
 
 def settings_of(result: Result) -> dict[str, Pairs]:
-    """What the runs of a result were set to."""
+    """Return the settings of a result's runs: task, model and budget."""
     first = result.records[0]
     task = {"version": first.task["version"], "data": first.task.get("data"), **first.task["parameters"]}
     budget = {"preset": first.preset, **first.budget}
@@ -79,7 +79,7 @@ def settings_of(result: Result) -> dict[str, Pairs]:
 
 
 def costs_of(record: RunRecord) -> Pairs:
-    """The costs of one run that are known."""
+    """Return the known costs of one run."""
     found = {**record.cost, **record.model}
     device = found.get("device", "")
     units = {
@@ -95,14 +95,14 @@ def costs_of(record: RunRecord) -> Pairs:
 
 
 def scores_of(record: RunRecord) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
-    """The scores of one run as a table: splits and baselines as columns, score names as rows."""
+    """Return the scores of one run as a table: splits and baselines as columns, score names as rows."""
     columns = {**record.scores, **{f"baseline: {name}": scores for name, scores in record.baselines.items()}}
     names = dict.fromkeys(name for scores in columns.values() for name in scores)
     return list(columns), [(name, [scores.get(name) for scores in columns.values()]) for name in names]
 
 
 def diagnostics_of(record: RunRecord) -> Iterator[tuple[str, str, str, str | None]]:
-    """What modules report: module, name, value, and the numbers of an array, one line for each row."""
+    """Yield each diagnostic: module, name, value as text, and for an array its numbers, one line per row."""
     for module, values in record.diagnostics.items():
         for name, value in values.items() if isinstance(values, dict) else [("", values)]:
             if isinstance(value, list):
@@ -114,7 +114,7 @@ def diagnostics_of(record: RunRecord) -> Iterator[tuple[str, str, str, str | Non
 
 
 def predictions_of(folder: Path) -> str | None:
-    """A run's picture of its predictions, made smaller, as a data URI; ``None`` if there is none that can be read."""
+    """Return a run's picture of predictions, made smaller, as a data URI; ``None`` if no picture can be read."""
     path = folder / PANEL
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
@@ -122,25 +122,25 @@ def predictions_of(folder: Path) -> str | None:
         with Image.open(path, formats=["PNG"]) as image:
             picture = image.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return None  # a damaged picture is no reason to have no report
+        return None  # a damaged picture must not prevent the report
     picture.thumbnail((MAX_WIDTH, 10 * MAX_WIDTH))
     return data_uri(picture)
 
 
 def data_uri(picture: Image.Image) -> str:
-    """A picture of few colours as an address that holds it."""
+    """Return a picture, reduced to 64 colours, as a data URI (PNG)."""
     buffer = io.BytesIO()
     picture.quantize(64, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def pairs_of(settings: Mapping[str, Any]) -> Pairs:
-    """Names and texts of the settings that have a value."""
+    """Return names and texts of the settings that have a value."""
     return [(name, as_text(value)) for name, value in settings.items() if value is not None]
 
 
 def as_text(value: Any) -> str:
-    """A setting as JSON, texts without quotes."""
+    """Return a setting as JSON, but texts without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -149,7 +149,7 @@ def _diagnostic(value: Any) -> str:
 
 
 def _rows(array: list[Any]) -> Iterator[list[Any]]:
-    """The innermost lists of nested ones."""
+    """Yield the innermost lists of a nested list."""
     nested = any(isinstance(item, list) for item in array)
     for item in array if nested else ():
         yield from _rows(item if isinstance(item, list) else [item])

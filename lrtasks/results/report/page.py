@@ -1,7 +1,8 @@
-"""The page: filled templates with style and scripts inside, and a policy that allows nothing else; the heat map as SVG.
+"""The report page as HTML from templates, and the heat map as SVG.
 
-Both ramps of colours get steadily darker or steadily lighter, so that they are read in grey and by colour-blind readers
-as well. The heat map alone follows the reader's dark or light setting.
+The page contains its style and scripts; its content security policy allows nothing else. Both colour ramps become
+steadily darker or steadily lighter, so that they are legible in grey and for colour-blind readers. The heat map alone
+follows the reader's dark or light setting.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from lrtasks.results.report.content import COSTS, STATES, Report, two_digits
 LIGHT = ("#eef1f4", "#cbe4e1", "#86c5c9", "#3f93b8", "#1f5e9c", "#12306b")
 DARK = ("#222b3a", "#23466e", "#22708f", "#2f9f97", "#83d18c", "#f6ec85")
 STEPS = 21
-"""Number of colours of a ramp: one for every 0.05 between 0 and 1."""
+"""Number of colours of a ramp: one for each multiple of 0.05 from 0 to 1."""
 
 CELL_WIDTH, CELL_HEIGHT, GAP, EDGE = 52, 30, 2, 16
 LETTER = 6.6
-"""Width of a letter at 12 pixels, a little above the average."""
+"""Width in pixels of a letter of size 12, a little above the average."""
 STYLES = ("base.css", "scores.css", "details.css")
 SCRIPTS = ("theme.js", "sort.js", "charts.js", "details.js", "filter.js")
 MAX_POSITIONS = 1024
-"""Longer samples are drawn at the task's ``small`` preset."""
+"""A task with longer samples is drawn at its preset ``small``, unless it is an image task."""
 MAX_TEXT = 2000
-"""Characters of a sample's text that are shown."""
+"""Maximum number of characters of a sample's text that the page shows."""
 
 
 def render_page(report: Report) -> str:
-    """The whole page as HTML; the same report gives the same text.
+    """Return the whole page as HTML; the same report gives the same text.
 
     Raises:
         UsageError: if the packages of the extra ``report`` are missing.
@@ -85,7 +86,7 @@ def render_page(report: Report) -> str:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """The templates; every text that they are given is printable and escaped."""
+    """Return the template environment, which makes every inserted text printable and escapes it."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("lrtasks.results.report"),
         autoescape=True,
@@ -111,10 +112,10 @@ class Sample:
     """One sample of a task.
 
     Attributes:
-        summary: what the task asks for, in one sentence of its own.
-        command: what draws it again.
-        text: the sample as text, for tasks that are read.
-        picture: input and target as a picture in a data URI, for the others.
+        summary: first paragraph of the task's docstring.
+        command: the command that draws the sample.
+        text: the sample as text, for tasks with a text form; else ``None``.
+        picture: input and target as a picture in a data URI, for the other tasks.
     """
 
     summary: str
@@ -124,7 +125,7 @@ class Sample:
 
 
 def draw_sample(name: str, parameters: dict[str, Any]) -> Sample | str:
-    """Sample 0 of a task with these parameters, or why there is none: another machine may lack the task."""
+    """Return sample 0 of a task with these parameters, or an error message: this machine may lack the task."""
     from lrtasks import generators
     from lrtasks.generators.preview import preview
 
@@ -144,12 +145,12 @@ def draw_sample(name: str, parameters: dict[str, Any]) -> Sample | str:
         return Sample(summary, command, picture=details.data_uri(Image.open(buffer).convert("RGB")))
     except UsageError as error:
         return str(error)
-    except Exception as error:  # a plug-in's own code may raise anything, and the report goes on without it
+    except Exception as error:  # a plug-in's code may raise anything; the report is made without this sample
         return f"{type(error).__name__}: {error}"
 
 
 def step(value: float) -> int:
-    """Number of the colour for a value, 0 to ``STEPS - 1``; what lies outside 0..1 gets the nearest colour.
+    """Return the number of a value's colour, 0 to ``STEPS - 1``; values outside 0..1 get the nearest colour.
 
     >>> step(-3.0), step(0.5), step(1.0)
     (0, 10, 20)
@@ -159,7 +160,7 @@ def step(value: float) -> int:
 
 @functools.cache
 def ramp(stops: tuple[str, ...]) -> list[tuple[str, str]]:
-    """The colours of a ramp through ``stops``, each with the colour of legible text on it, as ``#rrggbb``."""
+    """Return the colours of a ramp through ``stops``, each with a legible text colour (``#000000`` or ``#ffffff``)."""
     places = np.linspace(0, len(stops) - 1, STEPS)
     parts = [np.interp(places, range(len(stops)), channel) for channel in zip(*map(_parse, stops), strict=True)]
     colours = ["#" + "".join(f"{round(255 * part):02x}" for part in mixed) for mixed in zip(*parts, strict=True)]
@@ -167,19 +168,19 @@ def ramp(stops: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def contrast(one: str, other: str) -> float:
-    """Contrast ratio of two colours, 1 to 21, as WCAG 2 defines it."""
+    """Return the contrast ratio of two colours, 1 to 21, as WCAG 2 defines it."""
     darker, lighter = sorted((luminance(one), luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance of a colour ``#rrggbb``, 0 to 1, as WCAG 2 defines it."""
+    """Return the relative luminance of a colour ``#rrggbb``, 0 to 1, as WCAG 2 defines it."""
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in _parse(colour))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def heat_map_svg(report: Report) -> str:
-    """The heat map as a picture of its own: scaled score of each model (columns) on each task (rows)."""
+    """Return the heat map as a separate SVG picture: scaled score of each model (columns) on each task (rows)."""
     left = EDGE + max(len(row.label) for row in report.rows) * LETTER + 8
     top = EDGE + max(len(column.label) for column in report.columns) * LETTER * 0.72 + 14
     sizes = {"cell": CELL_WIDTH, "high": CELL_HEIGHT, "wide": CELL_WIDTH + GAP, "down": CELL_HEIGHT + GAP}
@@ -196,7 +197,7 @@ def _parse(colour: str) -> tuple[float, float, float]:
 
 
 def _lines(text: str) -> Markup:
-    """Text of several lines."""
+    """Escape a text and keep its line breaks."""
     return Markup("\n").join(escape(printable(line)) for line in text.split("\n"))
 
 
@@ -205,7 +206,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(style: str, scripts: list[str]) -> str:
-    """A content security policy that lets in this style, these scripts and pictures inside the page, nothing else."""
+    """Return a content security policy that allows only this style, these scripts and pictures inside the page."""
     rules = ["default-src 'none'", "img-src data:", f"style-src {_hash(style)}"]
     return "; ".join([*rules, f"script-src {' '.join(map(_hash, scripts))}", "base-uri 'none'", "form-action 'none'"])
 

@@ -1,4 +1,4 @@
-"""Where the runs of a suite are carried out. A new backend is one file and one line in :data:`BACKENDS`."""
+"""Backends carry out the runs of a suite. A new backend needs one file and one line in :data:`BACKENDS`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lrtasks.files import write_atomically
 from lrtasks.processes import run_command
 
 LOG = "log.txt"
-"""File in a run's folder: what the process of a run that failed wrote to standard error."""
+"""File in the folder of a failed run with the standard error of its process."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run to be carried out in a process of its own.
+    """One run, which is carried out in a process of its own.
 
     Attributes:
         arguments: words after ``lrtasks`` (``eval --model dlr ... --out DIR --device auto``).
@@ -41,7 +41,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run's process has failed, for a reason of one line; ``refused`` if it was impossible (exit code 2)."""
+    """A run's process has failed. ``reason`` is one line; ``refused``: the run was impossible (exit code 2)."""
 
     reason: str
     refused: bool = False
@@ -61,10 +61,10 @@ class Backend(Config):
         A job that fails, hangs or loses its machine never stops the others. Closing the iterator stops them all.
 
         Yields:
-            The number of a job in the list and what happened to it; each job ends exactly once.
+            The number of a job in the list and its event; each job ends exactly once.
 
         Raises:
-            UsageError: if the place cannot be reached; no job has been started then.
+            UsageError: if the place cannot be reached. In this case, no job has been started.
         """
         raise NotImplementedError
 
@@ -73,7 +73,7 @@ BACKENDS = {"local": "local:Local", "ray": "ray:Ray", "slurm": "slurm:Slurm"}
 
 
 def backend_class(name: str) -> type[Backend]:
-    """The class of the backend called ``name``; :class:`UsageError` if there is none."""
+    """Return the class of the backend called ``name``; raise :class:`UsageError` if there is none."""
     if name not in BACKENDS:
         raise unknown("backend", name, BACKENDS)
     module, _, attribute = BACKENDS[name].partition(":")
@@ -97,9 +97,10 @@ def make_backend(name: str, options: Mapping[str, Any]) -> Backend:
 
 
 def run_job(job: Job, **limits: Any) -> Failure | None:
-    """Carry out a job here and now, and keep its log if it failed.
+    """Carry out a job on this machine and wait for its end. Keep its log if it failed.
 
-    ``limits`` are ``threads``, ``environment``, ``stop`` and ``template`` of :func:`lrtasks.processes.run_command`.
+    ``limits``: arguments ``threads``, ``environment``, ``stop`` and ``template`` of
+    :func:`lrtasks.processes.run_command`.
     """
     code, said = run_command(("--debug", *job.arguments), time_limit=job.time_limit, **limits)
     if code == 0:
@@ -108,7 +109,7 @@ def run_job(job: Job, **limits: Any) -> Failure | None:
     last = (said.strip().splitlines() or [""])[-1].removeprefix("lrtasks: ")
     if code == 2:
         return Failure(last, refused=True)
-    with suppress(OSError):  # the reason is told in any case
+    with suppress(OSError):  # without the log, the reason is still reported
         job.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(job.folder / LOG, said.encode())
     if code is None:

@@ -1,4 +1,4 @@
-"""This machine: some runs at a time, each in a process of its own."""
+"""The runs of a suite on this machine: some at a time, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lrtasks.suite.backends import Backend, Began, Event, Job, run_job
 
 @dataclass(frozen=True)
 class Local(Backend):
-    """Processes of this machine, forked from one that has loaded torch; they end with this one, whatever ends it."""
+    """Processes of this machine, forked from a process that has loaded torch. They end if this process ends or dies."""
 
     name: ClassVar[str] = "local"
 

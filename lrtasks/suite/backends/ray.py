@@ -20,7 +20,7 @@ SECONDS_BETWEEN_LOOKS = 1.0
 
 @dataclass(frozen=True)
 class Ray(Backend):
-    """Tasks of a Ray cluster, each with a process of its own; a run whose worker is lost goes on in another one."""
+    """Tasks of a Ray cluster, each in a process of its own. A run whose worker is lost continues on another worker."""
 
     name: ClassVar[str] = "ray"
 
@@ -38,7 +38,7 @@ class Ray(Backend):
             yield from _Tasks(ray, self, jobs).events()
 
     def _require_room(self, ray: Any) -> None:
-        """Ray itself waits for ever for a machine that could hold a run."""
+        """Raise :class:`UsageError` if no machine has room for a run; Ray itself would wait forever."""
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(node.get("CPU", 0) >= self.cpus and node.get("GPU", 0) >= self.gpus for node in machines):
             raise UsageError(
@@ -47,7 +47,7 @@ class Ray(Backend):
 
 
 class _Tasks(Remote):
-    """Lost tasks are repeated here, since Ray would repeat them without a limit and without a message."""
+    """Jobs as Ray tasks. Lost tasks are repeated here; Ray would repeat them without a limit and without a message."""
 
     def __init__(self, ray: Any, backend: Ray, jobs: Sequence[Job]) -> None:
         super().__init__(jobs)
@@ -73,11 +73,11 @@ class _Tasks(Remote):
         else:
             time.sleep(SECONDS_BETWEEN_LOOKS)
         errors = self._ray.exceptions
-        with suppress(errors.RayError):  # the board's machine was lost, and it begins anew on another
+        with suppress(errors.RayError):  # the board's machine was lost; Ray restarts the board on another machine
             yield from self._ray.get(self._board.read.remote(), timeout=SECONDS_BETWEEN_LOOKS).items()
         for task in done:
             number = self.running.pop(task)
-            yield number, self._tries[number]  # a short run can be quicker than the board
+            yield number, self._tries[number]  # a short run can end before the board notes its start
             try:
                 yield number, self._ray.get(task)
             except errors.RayTaskError as error:
@@ -103,7 +103,7 @@ class _Board:
         self._begun[number] = times
 
     def read(self) -> dict[int, int]:
-        """How often each run has begun."""
+        """Return how often each run has begun."""
         return self._begun
 
 

@@ -1,4 +1,4 @@
-"""Runs on other machines, which share the results folder with the one where the suite waits for them."""
+"""Runs on other machines, which share the results folder with the machine where the suite waits for them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lrtasks.record import FILE, LOCK
 from lrtasks.suite.backends import Began, Event, Failure, Job, run_job
 
 SECONDS_TO_APPEAR = 90.0
-"""How long a network file system may take to show here what was written there."""
+"""Longest time that a network file system may take to show a file of another machine on this machine."""
 SECONDS_TO_LET_GO = 180.0
-"""How long a run on a machine that was cut off may still hold its folder, until the cluster has ended it there."""
+"""Longest time that a run on a disconnected machine may still lock its folder, until the cluster ends the run."""
 
 Stamp = tuple[int, int]
-"""Time of change and size of a file."""
+"""Modification time in nanoseconds and size in bytes of a file."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What another machine (``host``) reports of a run that has ended there; ``record`` is as that machine sees it."""
+    """Report of another machine, ``host``, on a run that has ended there. ``record``: the stamp of the record there."""
 
     host: str
     failure: Failure | None
@@ -34,7 +34,7 @@ class Report:
 
 
 def run_there(job: Job, **limits: Any) -> Report:
-    """Carry out a job on this machine for a suite that waits on another one; arguments as of :func:`run_job`."""
+    """Carry out a job on this machine for a suite that waits on another machine; arguments as for :func:`run_job`."""
     host = socket.gethostname()
     if not job.folder.is_dir():
         reason = f"there is no folder {job.folder} on {host}: all machines must share the results folder"
@@ -44,9 +44,9 @@ def run_there(job: Job, **limits: Any) -> Report:
 
 
 class Remote:
-    """Jobs on other machines, seen from the process that waits for them; a subclass sends them there.
+    """Base class of jobs on other machines, in the process that waits for them. A subclass sends the jobs.
 
-    A job ends when this machine sees its record as the other one does.
+    A job has ended once this machine sees the same version of its record as the other machine.
 
     Args:
         jobs: all jobs; their folders are made.
@@ -66,7 +66,7 @@ class Remote:
         raise NotImplementedError
 
     def look(self) -> Iterator[tuple[int, int | Report]]:
-        """Wait for a moment; tell how often a job has begun, or that it has ended and has left :attr:`running`."""
+        """Wait a moment; yield how often a job has begun, or the report of a job that has left :attr:`running`."""
         raise NotImplementedError
 
     def cancel(self, running: Any) -> None:
@@ -74,7 +74,7 @@ class Remote:
         raise NotImplementedError
 
     def events(self) -> Iterator[tuple[int, Event]]:
-        """Carry out the jobs, as :meth:`lrtasks.suite.backends.Backend.run`."""
+        """Carry out the jobs and yield their events, as :meth:`lrtasks.suite.backends.Backend.run`."""
         try:
             self.begin()
             while self.running or self._due:
@@ -92,11 +92,11 @@ class Remote:
                 remove_empty(job.folder, job.folder.parent)
 
     def expect(self, number: int, report: Report) -> None:
-        """Note that a job has ended elsewhere."""
+        """Note that a job has ended on another machine."""
         self._due[number] = report, time.monotonic() + SECONDS_TO_APPEAR
 
     def settled(self) -> Iterator[tuple[int, Failure | None]]:
-        """The jobs whose records have appeared, or have not for too long."""
+        """Yield the jobs whose records have appeared on this machine, or have not appeared in time."""
         for number, (report, last) in list(self._due.items()):
             folder, failure = self.jobs[number].folder, report.failure
             if report.record not in (None, _stamp(folder)):
@@ -110,7 +110,7 @@ class Remote:
 
 
 def _wait_until_free(lock: Path) -> None:
-    """Wait until an earlier process of the same run has ended: its machine was cut off, but it may still be running."""
+    """Wait for the end of an earlier process of the same run, which may still be running on a disconnected machine."""
     last = time.monotonic() + SECONDS_TO_LET_GO
     while time.monotonic() < last:
         try:

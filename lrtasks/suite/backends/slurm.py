@@ -14,17 +14,17 @@ from lrtasks.suite.backends import Backend, Event, Failure, Job
 from lrtasks.suite.backends.remote import Remote, Report, run_there
 
 LARGEST_ARRAY = 1000
-"""Slurm's own limit is 1001 unless an administrator has changed it."""
+"""Largest number of elements of an array. Slurm's own limit is 1001 unless an administrator has changed it."""
 EXTRA_MINUTES = 10
-"""How much longer than a run's time limit its job may live: to start, and to wait for the run's folder."""
+"""Minutes that a job gets beyond the time limit of its run: to start, and to wait for the run's folder."""
 SECONDS_BETWEEN_LOOKS = 1.0
 GENERIC = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
-"""Parameters that submitit names itself; all others are options of ``sbatch``."""
+"""Parameters for which submitit has its own names; all others are options of ``sbatch``."""
 
 
 @dataclass(frozen=True)
 class Slurm(Backend):
-    """Elements of an array job; one that is preempted, or that Slurm's time limit ends, is queued again.
+    """Elements of an array job. An element is queued again if it is preempted or ended by Slurm's time limit.
 
     The process that submits the jobs waits for them, and cancels them if it is interrupted. Job scripts and logs are
     kept in the folder ``slurm`` of the results folder.
@@ -44,7 +44,7 @@ class Slurm(Backend):
         self._parameters()
 
     def _parameters(self) -> dict[str, Any]:
-        """Parameters of submitit's executor."""
+        """Return the parameters of submitit's executor."""
         names = {"jobs": "array_parallelism", "cpus": "cpus_per_task", "gpus": "gpus_per_node"}
         own = {names[option]: getattr(self, option) for option in names if getattr(self, option) is not None}
         for assignment in self.slurm:
@@ -90,7 +90,7 @@ def _minutes(jobs: Sequence[Job]) -> int | None:
 
 @dataclass(frozen=True)
 class _Element:
-    """What an element of the array does."""
+    """The function that an element of the array calls."""
 
     job: Job
     cpus: int
@@ -99,7 +99,7 @@ class _Element:
         return run_there(self.job, threads=self.cpus)
 
     def checkpoint(self) -> Any:
-        """The same again, which continues from the run's own checkpoint; submitit calls this before a time limit."""
+        """Return the same job again, which continues from the checkpoint. Submitit calls this before a time limit."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
