@@ -92,7 +92,7 @@ def evaluate(
     if select:
         beside = {"--seed": seed, "--data": data, "--workers": workers != "auto", "--overwrite": overwrite}
         for name in (name for name, value in beside.items() if value):
-            raise UsageError(f"{name} cannot stand beside --select")
+            raise UsageError(f"{name} cannot be combined with --select")
         chosen = {"models": model, "tasks": task, "preset": preset, "seeds": seeds}
         wanted = suite_from_options(context, chosen, given)
         return carry_out(wanted, out=out, select=select, as_json=as_json, dry_run=dry_run, **how)

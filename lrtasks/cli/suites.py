@@ -119,7 +119,7 @@ def suite(
 
         if chosen:
             named = " and ".join(f"--{name}" for name in chosen)
-            raise UsageError(f"{named} cannot stand beside --file, which lists the runs; edit the file")
+            raise UsageError(f"{named} cannot be combined with --file, which lists the runs; edit the file")
         wanted = read_suite(file, given)
     else:
         wanted = suite_from_options(context, chosen, given)

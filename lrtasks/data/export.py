@@ -114,9 +114,9 @@ def read_tsv(path: str | os.PathLike[str], task: Task) -> Iterator[Sample]:
 def require_format(name: str, task: Task) -> None:
     """Raise :class:`UsageError` if a format cannot store the samples of a task."""
     if name == "png" and task.image_shape() is None:
-        raise UsageError(f"format png is for tasks of pictures, and {task.name} is none; use parquet or npy")
+        raise UsageError(f"format png is for tasks of pictures, and {task.name} is not one; use parquet or npy")
     if name == "tsv" and (task.input.kind, task.target.kind) != ("token", "token"):
-        raise UsageError(f"format tsv is for tasks of tokens, and {task.name} is none; use parquet or npy")
+        raise UsageError(f"format tsv is for tasks of tokens, and {task.name} is not one; use parquet or npy")
 
 
 def contents(plan: Manifest, task: Task, shard: Shard, chunks: Chunks) -> Iterator[bytes]:

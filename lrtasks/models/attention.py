@@ -190,7 +190,7 @@ class Transformer(TransformerLike):
     heads: int = parameter(4, "attention heads", at_least=1, at_most=1024)
 
     positions: Literal["rope", "nope", "alibi"] = parameter(
-        "rope", "how attention is told positions: rotary, nothing, or a penalty on distance (ALiBi)", later=True
+        "rope", "how attention gets positions: rotary, nothing, or a penalty on distance (ALiBi)", later=True
     )
     window: int | None = parameter(
         None, "keys that a query sees, its own and those before it; none for all", at_least=1, later=True

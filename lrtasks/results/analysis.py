@@ -47,7 +47,7 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
     if not record.curve:
         raise UsageError(f"{run} has nothing to analyze yet: its status is {record.status}")
     if out.is_symlink():  # in a results folder of someone else, a link may point to a place outside the folder
-        raise UsageError(f"the folder of the plots {out} is a link; give --out the folder that is meant")
+        raise UsageError(f"the folder of the plots {out} is a symbolic link; give its target as --out")
     make_folder(out, "the folder of the plots")
     drawn = {"curve": draw_curve(record)}
     if record.filled_slices():

@@ -184,7 +184,7 @@ def _read_written(file: Path) -> pd.DataFrame:
         columns[field.name] = _column(found)
     for name in OUTCOME:
         if name not in columns:
-            raise UsageError(f"{file} is no frame of runs: it has no column {name!r}")
+            raise UsageError(f"{file} is not a frame of runs: it has no column {name!r}")
     return pd.DataFrame(columns)
 
 

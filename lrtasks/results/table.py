@@ -369,8 +369,8 @@ def require_equal_budgets(runs: pd.DataFrame) -> None:
             if others[name] != budget[name]:
                 raise UsageError(
                     f"unequal budgets on {settings['name']}: {name} is {others[name]} for {run_name(other)} and "
-                    f"{budget[name]} for {run_name(run)}; a table that holds both has to be asked for "
-                    "(--unequal-budgets)"
+                    f"{budget[name]} for {run_name(run)}; --unequal-budgets allows "
+                    "both in one table"
                 )
 
 

@@ -78,7 +78,7 @@ def test_options_that_a_file_would_hide_are_refused(
     value = {"models": "dss", "tasks": "mips", "preset": "paper", "seeds": 3}[option]
     said = command("suite", "--file", "suite.toml", f"--{option}", value)
     assert said.code == 2
-    assert f"lrtasks: --{option} cannot stand beside --file" in said.err
+    assert f"lrtasks: --{option} cannot be combined with --file" in said.err
     assert pretend.jobs == []
 
 
