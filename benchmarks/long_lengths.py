@@ -21,7 +21,7 @@ import os
 from typing import Any
 
 from lrtasks.bench import PHASES
-from lrtasks.bench.measure import Case, Settings, cost, run_apart
+from lrtasks.bench.measure import Case, Settings, cost, run_in_process
 from lrtasks.bench.report import growth
 
 HYPER: dict[str, dict[str, Any]] = {
@@ -42,7 +42,7 @@ def measure(settings: Settings, model: str, length: int) -> dict[str, Any]:
     """Measure both phases of one layer at one length."""
     row: dict[str, Any] = {"length": length}
     for phase in PHASES:
-        found = run_apart(cost, Case(model, length, settings, hyper=HYPER), phase, False, time_limit=TIME_LIMIT)
+        found = run_in_process(cost, Case(model, length, settings, hyper=HYPER), phase, False, time_limit=TIME_LIMIT)
         if "reason" in found:
             raise SystemExit(f"{model} at {length}, {phase}: {found['reason']}")
         row[f"{phase}_seconds"] = min(found["cpu_seconds"])

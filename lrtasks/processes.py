@@ -29,12 +29,12 @@ from multiprocessing.connection import Connection, wait
 from lrtasks.errors import UsageError
 from lrtasks.machine import CORES, THREADS, set_process_defaults
 
-TETHERED = "LRTASKS_TETHERED"
+CHILD = "LRTASKS_CHILD"
 """Environment variable that tells a child to watch its standard input."""
 LAST_BYTES = 100_000
 """Number of bytes kept from the end of a child's standard error."""
 SECONDS_BETWEEN_LOOKS = 0.1
-PRELOADED = ("lrtasks.cli", "lrtasks.evaluation.run", "lrtasks.results.statistics", "lrtasks.results.table")
+PRELOADED = ("lrtasks.cli.runs", "lrtasks.evaluation.run", "lrtasks.results.statistics", "lrtasks.results.table")
 """Modules that the template process loads before commands fork from it."""
 LARGEST_REQUEST = 1 << 16
 """Largest request to the template process, in bytes; the words of a command are short."""
@@ -80,14 +80,14 @@ def run_command(
         was killed at its time limit or because of ``stop``.
     """
     stop = stop or threading.Event()
-    tether, held = os.pipe()
+    watched, held = os.pipe()
     try:
         with tempfile.TemporaryFile() as errors:
-            forked = template.start(arguments, tether, errors.fileno(), stop) if template else None
+            forked = template.start(arguments, watched, errors.fileno(), stop) if template else None
             process = forked or subprocess.Popen(
                 [sys.executable, "-m", "lrtasks", *arguments],
-                env={**_environment(threads), **(environment or {}), TETHERED: "1"},
-                stdin=tether,
+                env={**_environment(threads), **(environment or {}), CHILD: "1"},
+                stdin=watched,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 start_new_session=True,
@@ -101,7 +101,7 @@ def run_command(
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - LAST_BYTES))
             return code, errors.read().decode(errors="replace")
     finally:
-        os.close(tether)
+        os.close(watched)
         os.close(held)
 
 
@@ -129,12 +129,12 @@ class Template:
                 start_new_session=True,
             )
 
-    def start(self, arguments: Sequence[str], tether: int, errors: int, stop: threading.Event) -> _Forked | None:
+    def start(self, arguments: Sequence[str], watched: int, errors: int, stop: threading.Event) -> _Forked | None:
         """Start a command by a fork of the template process; return ``None`` if this is not possible.
 
         Args:
             arguments: words after ``lrtasks``.
-            tether: file descriptor of the command's standard input, which the command watches.
+            watched: file descriptor of the command's standard input, which the command watches.
             errors: file descriptor of the command's standard error.
             stop: if another thread sets this before the command has started, the template process is killed.
         """
@@ -144,7 +144,7 @@ class Template:
         with theirs:
             try:
                 with self._lock:
-                    files = [theirs.fileno(), tether, errors]
+                    files = [theirs.fileno(), watched, errors]
                     socket.send_fds(self._socket, [json.dumps(arguments).encode()], files)
             except OSError:
                 return None
@@ -218,7 +218,7 @@ def serve(number: int) -> None:
     for file, place in zip(files[1:], (sys.stdin, sys.stderr), strict=True):
         os.dup2(file, place.fileno())
         os.close(file)
-    os.environ[TETHERED] = "1"
+    os.environ[CHILD] = "1"
     sys.argv[1:] = json.loads(words)
 
 
@@ -230,9 +230,9 @@ def end_with_parent() -> None:
     """
     parent = multiprocessing.parent_process()
     if parent is None:
-        if os.environ.pop(TETHERED, None) is None:
+        if os.environ.pop(CHILD, None) is None:
             return
-        tether = os.dup(sys.stdin.fileno())
+        watched = os.dup(sys.stdin.fileno())
         # nothing else may wait for input that never comes
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, sys.stdin.fileno())
@@ -240,7 +240,7 @@ def end_with_parent() -> None:
 
     def watch() -> None:
         if parent is None:
-            wait([tether])
+            wait([watched])
             os.killpg(os.getpgid(0), signal.SIGKILL)
         else:
             parent.join()

@@ -70,13 +70,13 @@ def leaderboard(page: Path, words: Sequence[str]) -> str:
     for group in GROUPS:
         tasks = names(group)
         here = [cell for cell in made.cells if cell["task"] in tasks]
-        by_model = [_standing([cell for cell in here if cell["column"] == model]) for model in models]
+        by_model = [_summary([cell for cell in here if cell["column"] == model]) for model in models]
         if here:
             lines.append([group, str(len({cell["row"] for cell in here})), *by_model])
     return table(["group", "tasks", *models], lines)
 
 
-def _standing(cells: Sequence[Row]) -> str:
+def _summary(cells: Sequence[Row]) -> str:
     """Return ``2 of 3 solved, 0.71``: most seeds solve 2 tasks; 0.71 is the mean of the median scaled scores (>= 0)."""
     if not cells:
         return ""

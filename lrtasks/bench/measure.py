@@ -227,7 +227,7 @@ def _resident_bytes(entry: str) -> int | None:
     return None if value is None else 1024 * int(value.split()[0])
 
 
-def run_apart(function: Callable[..., Any], *arguments: Any, time_limit: float) -> Any:
+def run_in_process(function: Callable[..., Any], *arguments: Any, time_limit: float) -> Any:
     """Call ``function`` in a new process and return its value, or ``{"reason": one line}`` if it fails in any way.
 
     Args:

@@ -16,7 +16,7 @@ import torch
 from lrtasks import models
 from lrtasks.bench import BASELINE, PHASES, UNFUSED
 from lrtasks.bench import measure as measuring
-from lrtasks.bench.measure import Case, Settings, cost, kernel_entry, run_apart, shared_parameters, sizes
+from lrtasks.bench.measure import Case, Settings, cost, kernel_entry, run_in_process, shared_parameters, sizes
 from lrtasks.bench.report import SCHEMA, read_measurement
 from lrtasks.errors import UsageError, unknown
 from lrtasks.evaluation import optimiser
@@ -117,19 +117,19 @@ def run_bench(cases: Sequence[Case], out: Path, *, time_limit: float = 600.0) ->
 
 def _measure(case: Case, time_limit: float, baseline: Mapping[str, Any]) -> dict[str, Any]:
     """Measure a case, without the Transformer in phases where the Transformer's own measurement failed."""
-    apart = partial(run_apart, time_limit=time_limit)
+    measured = partial(run_in_process, time_limit=time_limit)
     environment = {"threads": case.settings.threads, "processor": kernel_entry("cpuinfo", "model name")}
     found = {
         "identity": identity(case),
         "environment": {**describe_environment(), **environment},
-        "sizes": apart(sizes, case),
+        "sizes": measured(sizes, case),
         "schema": SCHEMA,
     }
     for phase in PHASES:
         paired = "reason" not in baseline.get(phase, {})
-        found[phase] = apart(cost, case, phase, paired)
+        found[phase] = measured(cost, case, phase, paired)
         if paired and "reason" in found[phase]:  # a model that fails together with the Transformer may succeed alone
-            found[phase] = apart(cost, case, phase, False)
+            found[phase] = measured(cost, case, phase, False)
     return found
 
 

@@ -134,8 +134,8 @@ class Profile:
 
         The distance is ``None`` if fewer than :data:`ENOUGH_SHARED` instances are shared.
         """
-        apart = [one.limited - two.limited for one, two in self.shared(other)]
-        return float(np.sqrt(np.mean(np.square(apart)))) if len(apart) >= ENOUGH_SHARED else None
+        differences = [one.limited - two.limited for one, two in self.shared(other)]
+        return float(np.sqrt(np.mean(np.square(differences)))) if len(differences) >= ENOUGH_SHARED else None
 
     def content(self) -> dict[str, Any]:
         """Return the profile as plain data, for JSON."""

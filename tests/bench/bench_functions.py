@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lrtasks.bench.measure import run_apart
+from lrtasks.bench.measure import run_in_process
 from lrtasks.errors import UsageError
 
 
@@ -53,4 +53,4 @@ def note_and_sleep(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_apart(note_and_sleep, Path(sys.argv[1]), time_limit=60)
+    run_in_process(note_and_sleep, Path(sys.argv[1]), time_limit=60)

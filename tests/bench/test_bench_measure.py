@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lrtasks.bench import UNFUSED, Phase, measure
-from lrtasks.bench.measure import Case, PeakMemory, Settings, cost, kernel_entry, run_apart, sizes
+from lrtasks.bench.measure import Case, PeakMemory, Settings, cost, kernel_entry, run_in_process, sizes
 from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.spec import Spec
@@ -36,7 +36,7 @@ def case(model: str, length: int, **changes: Any) -> Case:
 
 def peak(model: str, length: int, phase: str = "training", **changes: Any) -> int:
     """Peak of a measurement in its own process."""
-    found = run_apart(cost, case(model, length, repeats=1, **changes), phase, False, time_limit=120)
+    found = run_in_process(cost, case(model, length, repeats=1, **changes), phase, False, time_limit=120)
     value: int = found["peak_bytes"]
     return value
 
@@ -142,7 +142,7 @@ def test_what_is_loaded_on_first_use_is_not_the_model_s() -> None:
 @on_linux
 def test_training_holds_the_optimiser_s_moments() -> None:
     width = 512
-    parameters = run_apart(sizes, case("transformer", 32, d_model=width), time_limit=120)["parameters"]
+    parameters = run_in_process(sizes, case("transformer", 32, d_model=width), time_limit=120)["parameters"]
     # values, gradients and two moments (less what the process had at hand), against values alone
     assert peak("transformer", 32, d_model=width) > 0.8 * 4 * 4 * parameters
     assert peak("transformer", 32, "inference", d_model=width) < 1.5 * 4 * parameters + 8 * MEGABYTE

@@ -38,14 +38,14 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, bool]
 def install(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[tuple[str, int, str, bool]]:
     asked: list[tuple[str, int, str, bool]] = []
 
-    def run_apart(_: Any, case: Case, *rest: Any, **__: Any) -> dict[str, Any]:
+    def run_in_process(_: Any, case: Case, *rest: Any, **__: Any) -> dict[str, Any]:
         if not rest:
             return {"parameters": 10, "state_bytes": 20}
         phase, paired = rest
         asked.append((case.model, case.length, phase, paired))
         return answer(case, phase, paired)
 
-    monkeypatch.setattr(run, "run_apart", run_apart)
+    monkeypatch.setattr(run, "run_in_process", run_in_process)
     return asked
 
 

@@ -230,7 +230,7 @@ def test_links_are_not_written_through(tmp_path: Path) -> None:
     elsewhere.mkdir()
     made(curve=[{"step": 1, "loss": 1.0, "r2": 0.0}]).write(run)
     (run / "analysis").symlink_to(elsewhere)
-    with pytest.raises(UsageError, match="is a link"):
+    with pytest.raises(UsageError, match="is a symbolic link"):
         analysis.analyze(run, run / "analysis")
     assert not list(elsewhere.iterdir())
     (run / "analysis").unlink()

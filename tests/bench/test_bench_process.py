@@ -12,11 +12,11 @@ from pathlib import Path
 import bench_functions as functions
 import pytest
 
-from lrtasks.bench.measure import run_apart
+from lrtasks.bench.measure import run_in_process
 
 
 def test_the_value_comes_back_from_another_process() -> None:
-    process, total = run_apart(functions.process_and_sum, 2, 3, time_limit=60)
+    process, total = run_in_process(functions.process_and_sum, 2, 3, time_limit=60)
     assert total == 5 and process != os.getpid()
 
 
@@ -31,18 +31,18 @@ def test_the_value_comes_back_from_another_process() -> None:
     ],
 )
 def test_what_goes_wrong_is_one_line(function: object, reason: str) -> None:
-    assert run_apart(function, time_limit=60) == {"reason": reason}  # type: ignore[arg-type]
+    assert run_in_process(function, time_limit=60) == {"reason": reason}  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux refuses what it cannot give")
 @pytest.mark.parametrize("function", [functions.take_too_much, functions.take_too_much_with_numpy])
 def test_a_process_that_wants_more_than_is_free_fails_alone(function: object) -> None:
-    assert run_apart(function, time_limit=60) == {"reason": "out of memory"}  # type: ignore[arg-type]
+    assert run_in_process(function, time_limit=60) == {"reason": "out of memory"}  # type: ignore[arg-type]
 
 
 def test_a_process_past_its_time_is_stopped(tmp_path: Path) -> None:
     start = time.monotonic()
-    outcome = run_apart(functions.note_and_sleep, tmp_path / "pid", time_limit=4)
+    outcome = run_in_process(functions.note_and_sleep, tmp_path / "pid", time_limit=4)
     assert outcome == {"reason": "stopped at its time limit of 4 s"}
     assert time.monotonic() - start < 30
     assert_gone(int((tmp_path / "pid").read_text()))
