@@ -21,36 +21,46 @@ class Budget(Config):
 
     steps: int = parameter(2000, "optimiser steps", at_least=1, at_most=MAX_STEPS)
     batch_size: int = parameter(16, "samples per step, over all processes", at_least=1, at_most=2**20)
-    lr: float = parameter(1e-3, "learning rate of parameters that declare none of their own", above=0, at_most=1e6)
+    lr: float = parameter(
+        1e-3, "learning rate of all parameters for which the model sets no other", above=0, at_most=1e6
+    )
     weight_decay: float = parameter(0.0, "decoupled weight decay (AdamW)", at_least=0)
-    betas: tuple[float, float] = parameter((0.9, 0.999), "AdamW's two decay rates, below 1", at_least=0)
+    betas: tuple[float, float] = parameter((0.9, 0.999), "both decay rates of AdamW, below 1", at_least=0)
     schedule: Literal["constant", "linear", "cosine"] = parameter(
-        "constant", "learning rate after the warm-up: unchanged, or falling to 0 in a line or a half cosine"
+        "constant", "learning rate after the warm-up: constant, or decay to 0, linear or along a half cosine"
     )
     warmup_steps: int = parameter(0, "steps of linear warm-up from 0", at_least=0, at_most=MAX_STEPS)
     clip: float = parameter(0.0, "largest gradient norm; 0 switches clipping off", at_least=0)
     precision: Literal["32", "bf16"] = parameter("32", "arithmetic: float32, or bfloat16 autocast")
     train_samples: int | None = parameter(
-        None, "train on this many samples again and again; none: always fresh", at_least=1, at_most=MAX_STEPS
+        None,
+        "size of a fixed training set, used repeatedly; none: fresh samples in every batch",
+        at_least=1,
+        at_most=MAX_STEPS,
     )
     eval_every: int = parameter(500, "steps between evaluations on validation data", at_least=1, at_most=MAX_STEPS)
     val_batches: int = parameter(10, "batches of the fixed validation stream", at_least=1, at_most=MAX_STEPS)
     test_batches: int = parameter(50, "batches of the fixed test stream", at_least=1, at_most=MAX_STEPS)
     test_lengths: tuple[int, ...] | None = parameter(
-        None, "lengths of further tests of the trained model; none: the task's own", at_least=1, at_most=2**24
+        None,
+        "lengths of further tests of the trained model; none: the further tests of the task",
+        at_least=1,
+        at_most=2**24,
     )
     test_data: tuple[str, ...] | None = parameter(
-        None, "stored datasets of the same widths, whose test samples are further tests", later=True
+        None,
+        "stored datasets for further tests, with the same input and target widths; their test samples are used",
+        later=True,
     )
     stop_solved: bool = parameter(
-        False, "stop when validation holds a scaled score of 0.99 at two evaluations in a row"
+        False, "stop when the scaled validation score is at least 0.99 at two evaluations in a row"
     )
     stop_at: float | None = parameter(None, "stop when the validation score reaches this; none: never")
     accumulate: int = parameter(
-        1, "split each batch into this many parts, one after the other, to save memory", at_least=1, later=True
+        1, "number of parts of each batch, computed one after the other to save memory", at_least=1, later=True
     )
     checkpoint_blocks: bool = parameter(
-        False, "keep the input of each block only; the rest is recomputed in the backward pass", later=True
+        False, "save memory: keep the input of each block only and recompute the rest in the backward pass", later=True
     )
 
     def check(self) -> None:

@@ -44,9 +44,9 @@ class Settings(Config):
     d_model: int = parameter(64, "width of the residual stream", at_least=1, at_most=65536)
     layers: int = parameter(2, "layers", at_least=1, at_most=256)
     batch: int = parameter(1, "sequences in a batch", at_least=1, at_most=2**20)
-    bidirectional: bool = parameter(False, "bidirectional models, which have no streaming state")
-    repeats: int = parameter(5, "timed repeats, after one that does not count", at_least=1, at_most=10_000)
-    patience: float = parameter(20.0, "seconds of timed work after which no repeat begins", above=0)
+    bidirectional: bool = parameter(False, "measure bidirectional models, which have no streaming state")
+    repeats: int = parameter(5, "timed repeats, after one untimed repeat", at_least=1, at_most=10_000)
+    patience: float = parameter(20.0, "limit in seconds on the timed work; no repeat begins after it", above=0)
     threads: int = parameter(1, "threads of a process", at_least=1, at_most=1024)
 
 

@@ -40,16 +40,22 @@ def bench(
     layers: Annotated[int, typer.Option(help="Layers of every model.")] = 2,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="MODEL.NAME=VALUE: a hyper-parameter of one model; model.NAME=VALUE of your own."),
+        typer.Option(
+            "--set", help="MODEL.NAME=VALUE: a hyper-parameter of one model; model.NAME=VALUE for your own model."
+        ),
     ] = None,
     bidirectional: Annotated[bool, typer.Option("--bidirectional", help="Measure bidirectional models.")] = False,
     repeats: Annotated[int, typer.Option(help="Timed repeats.")] = 5,
-    patience: Annotated[float, typer.Option(help="Start no repeat after this many seconds of timed work.")] = 20.0,
-    threads: Annotated[int, typer.Option(help="Threads.")] = 1,
+    patience: Annotated[
+        float, typer.Option(help="Limit in seconds on the timed work; no repeat starts after it.")
+    ] = 20.0,
+    threads: Annotated[int, typer.Option(help="Number of threads.")] = 1,
     device: Device = "auto",
-    time_limit: Annotated[float, typer.Option(help="Seconds after which a measurement is stopped.")] = 600.0,
+    time_limit: Annotated[float, typer.Option(help="Time limit of a measurement in seconds.")] = 600.0,
     out: Out = Path("runs/bench"),
-    show: Annotated[bool, typer.Option("--show", help="Measure nothing; print what the results folder holds.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Measure nothing; print the measurements in the results folder.")
+    ] = False,
     form: Annotated[str, format_option()] = "text",
     as_json: JsonFormat = False,
 ) -> None:

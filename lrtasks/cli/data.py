@@ -31,7 +31,7 @@ def generate(
         typer.Option("--out", "-o", help="Folder or fsspec address (s3://bucket/name); by default under ./data."),
     ] = None,
     file_format: Annotated[str, typer.Option("--format", help="parquet, png, npy or tsv.")] = "parquet",
-    backend: Annotated[str, typer.Option(help="Where shards are made: local or ray.")] = "local",
+    backend: Annotated[str, typer.Option(help="Backend that makes the shards: local or ray.")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of the Ray cluster.")] = None,
     settings: TaskSettings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,

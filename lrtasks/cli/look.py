@@ -77,7 +77,7 @@ def describe(
     name: Annotated[
         str,
         typer.Argument(
-            help="A task, a model, FILE.py:NAME, or budget: what training takes.", autocompletion=complete_names
+            help="A task, a model, FILE.py:NAME, or budget (the parameters of training).", autocompletion=complete_names
         ),
     ],
     as_json: AsJson = False,
@@ -120,7 +120,7 @@ def preview(
     ] = None,
     samples: Annotated[int, typer.Option(help="Number of samples to draw.")] = 2,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
-    preset: Annotated[str, typer.Option(help="Preset that fills in parameters, such as small or paper.")] = "small",
+    preset: Annotated[str, typer.Option(help="Preset of the parameters, such as small or paper.")] = "small",
     settings: TaskSettings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -156,8 +156,10 @@ def check(
     name: Annotated[
         str, typer.Argument(help="A task or a model, of this package or of another.", autocompletion=complete_names)
     ],
-    preset: Annotated[str, typer.Option(help="Preset that gives its parameters, such as small or paper.")] = "small",
-    settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter of it.")] = None,
+    preset: Annotated[str, typer.Option(help="Preset of the parameters, such as small or paper.")] = "small",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter of the task or model.")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Check that a task or a model keeps its contract; print one problem per line. Parameters are options.

@@ -68,7 +68,7 @@ Settings = Annotated[
 ]
 Unequal = Annotated[bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task.")]
 UnequalRows = Annotated[
-    bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task, in rows of their own.")
+    bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task, in separate rows.")
 ]
 
 

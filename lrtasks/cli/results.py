@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 RUNS = [Path("runs")]
 WITHOUT_CSV = ("text", "markdown", "latex", "html", "json")
 Published = Annotated[
-    Path | None, typer.Option("--published", help="Folder of the published runs (default: this project's own).")
+    Path | None, typer.Option("--published", help="Folder of the published runs (default: the runs of this project).")
 ]
 
 
@@ -52,7 +52,9 @@ def table(
     ] = False,
     mean: Annotated[
         bool,
-        typer.Option("--mean", help="Show the mean over seeds with its 95 % interval, not median and solved seeds."),
+        typer.Option(
+            "--mean", help="Show the mean over seeds and its 95 % interval, instead of the median and the solved seeds."
+        ),
     ] = False,
     frame: Annotated[
         Path | None, typer.Option(help="Instead write the frame, one row per run, to this .parquet or .csv file.")
@@ -83,11 +85,12 @@ def table(
 
 def compare(
     a: Annotated[
-        str, typer.Argument(metavar="A", help="A model's name as tables show it, its address, or a results folder.")
+        str, typer.Argument(metavar="A", help="A model: its name in the tables, its address, or a results folder.")
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="The same, or the word published.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="A second model or results folder, or the word published.")],
     folders: Annotated[
-        list[Path] | None, typer.Option("--folder", help="Results folder of models given by name (default: runs).")
+        list[Path] | None,
+        typer.Option("--folder", help="Results folder with the runs of models given by name (default: runs)."),
     ] = None,
     published: Published = None,
     form: Annotated[str, format_option(WITHOUT_CSV)] = "text",

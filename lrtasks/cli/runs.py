@@ -41,7 +41,9 @@ Trackers = Annotated[
 ]
 Select = Annotated[
     str | None,
-    typer.Option(help="val: choose among the values of an option with commas by the validation score of seed 0."),
+    typer.Option(
+        help="val: if an option lists several values with commas, choose one by the validation score of seed 0."
+    ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
@@ -64,7 +66,7 @@ def evaluate(
     preset: Annotated[str, typer.Option(help="small (minutes on two CPU cores), paper, or another preset.")] = "small",
     settings: Settings = None,
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
-    seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, counted from --seed.")] = 1,
     data: Annotated[str | None, typer.Option(help="Train and test on this stored dataset.")] = None,
     device: Device = "auto",
     workers: Annotated[str, typer.Option(help="Background processes that make batches, or auto.")] = "auto",

@@ -43,7 +43,9 @@ from lrtasks.suite import backends
 BackendName = Annotated[
     str, typer.Option("--backend", help=f"{', '.join(backends.BACKENDS)}.", rich_help_panel="Where the runs go")
 ]
-TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which a run is stopped and recorded as failed.")]
+TimeLimit = Annotated[
+    float | None, typer.Option(help="Time limit of a run in seconds; a stopped run is recorded as failed.")
+]
 
 RATES = "3e-4,1e-3,3e-3"
 """Learning rates that a profile tries. Validation chooses one of them."""
@@ -103,7 +105,7 @@ def suite(
         str | None, typer.Option(help="Tasks with commas, or all (default).", autocompletion=complete_tasks)
     ] = None,
     preset: Annotated[str | None, typer.Option(help="Preset of every run (default: small).")] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds, counted from 0 (default: 1).")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds, counted from 0 (default: 1).")] = None,
 ) -> int:
     """Run every task × every model; finished runs are not repeated, and a failed run does not stop the others.
 
@@ -135,8 +137,8 @@ def sweep(
     task: Annotated[str, typer.Option(help="A task.", autocompletion=complete_tasks)],
     models: Annotated[str, typer.Option(help="Models with commas, or all.", autocompletion=complete_models)],
     preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
-    seeds: Annotated[int, typer.Option(help="How many seeds, counted from 0.")] = 1,
-    solved: Annotated[float, typer.Option(help="Scaled score from which a run counts as solved.")] = 0.95,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, counted from 0.")] = 1,
+    solved: Annotated[float, typer.Option(help="Minimum scaled score of a solved run.")] = 0.95,
 ) -> int:
     """Run models on one task over a grid, and print the largest value of each varied option that a model solves.
 
@@ -169,7 +171,7 @@ def profile(
     ] = False,
     tasks: Annotated[str, typer.Option(help="Instances with commas, such as word-problem@a5.")] = "fingerprint",
     preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
-    seeds: Annotated[int | None, typer.Option(help="How many seeds, counted from 0 (default: 3; quick: 1).")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds, counted from 0 (default: 3; quick: 1).")] = None,
     folder: Annotated[Path, typer.Option(help="Results folder of the runs.")] = Path("runs"),
     published: Published = None,
     backend: BackendName = "local",

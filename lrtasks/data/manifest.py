@@ -120,7 +120,7 @@ def read_manifest(store: Store) -> Manifest:
         if schema != SCHEMA:
             raise UsageError(f"{where} has schema {schema!r}; this version of lrtasks reads schema {SCHEMA}")
         if digest != _digest(content):
-            raise UsageError(f"{where} was changed after it was written: its content does not fit its sha256")
+            raise UsageError(f"{where} was changed after it was written: its content does not match its sha256")
         content["columns"] = tuple(Column.from_json(entry) for entry in content["columns"])
         content["shards"] = tuple(Shard(**entry) for entry in content["shards"])
         manifest = Manifest(**{**content, "replaced": tuple(content["replaced"])})

@@ -208,7 +208,7 @@ def predictions(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -
                 output = output.float()
                 if not output.isfinite().all():
                     raise DivergedError(
-                        f"predictions are no finite numbers ({int((~output.isfinite()).sum())} of them)"
+                        f"predictions are not finite numbers ({int((~output.isfinite()).sum())} of them)"
                     )
                 prediction = output if task.target.kind == "real" else output.argmax(-1)
                 yield batch, prediction.cpu().numpy()

@@ -256,9 +256,7 @@ class Task(Config):
             UsageError: if the task has no length, or refuses this length.
         """
         if self.nominal_length is None:
-            raise UsageError(
-                f"{self.name} has no tests at other lengths: there a model would have another task to learn"
-            )
+            raise UsageError(f"{self.name} has no tests at other lengths: the task to learn depends on the length")
         other = self.make(**{**self.parameters(), "length": length})
         for mine, its in ((self.input, other.input), (self.target, other.target)):
             if (mine.kind, mine.width, mine.pooled) != (its.kind, its.width, its.pooled):

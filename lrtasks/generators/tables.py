@@ -50,7 +50,7 @@ def padded(tokens: np.ndarray, labels: np.ndarray, places: np.ndarray, x: Spec, 
             positions.
     """
     if len(tokens) > x.length:
-        raise UsageError(f"a sequence of {len(tokens)} tokens, where the task has at most {x.length}")
+        raise UsageError(f"the sequence has {len(tokens)} tokens, but the task allows at most {x.length}")
     if len(labels) != len(places):
         raise UsageError(f"{len(labels)} labels for {len(places)} positions")
     allowed = {"token": (tokens, x.width), "label": (labels, y.width), "position": (places, min(y.length, len(tokens)))}

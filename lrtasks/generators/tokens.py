@@ -97,7 +97,7 @@ class TokenTask(Task):
         given = getattr(self, name)
         low, high = given if isinstance(given, tuple) else (given, given)
         if low > high:
-            self.refuse(f"{name} must not begin above its end, found [{low}, {high}]")
+            self.refuse(f"{name} must be a minimum and a maximum in this order, found [{low}, {high}]")
         return low, high
 
     def sequence(self, x: Any) -> np.ndarray:

@@ -86,9 +86,13 @@ class Attention(ModelConfig):
     }
 
     heads: int = parameter(4, "attention heads", at_least=1, at_most=1024)
-    glu: bool = parameter(False, "gate the output map of each layer (GLU)")
-    feedforward: int = parameter(0, "residual feed-forward parts after the output map", at_least=0, at_most=64)
-    expansion: int = parameter(4, "hidden width of a feed-forward part, in d_model", at_least=1, at_most=64)
+    glu: bool = parameter(False, "use a gated output map (GLU) in each layer")
+    feedforward: int = parameter(
+        0, "number of residual feed-forward parts after the output map", at_least=0, at_most=64
+    )
+    expansion: int = parameter(
+        4, "hidden width of a feed-forward part, in multiples of d_model", at_least=1, at_most=64
+    )
 
     def check(self) -> None:
         check_heads(self.d_model, self.heads)
@@ -131,7 +135,9 @@ class TransformerLike(ModelConfig):
     """Layers of a mixer and a feed-forward map; subclasses choose the mixer, whose output map is called ``out``."""
 
     prenorm: bool = parameter(True, "normalise before mixer and feed-forward instead of after the residual")
-    expansion: int = parameter(4, "hidden width of the feed-forward map, in d_model", at_least=1, at_most=64)
+    expansion: int = parameter(
+        4, "hidden width of the feed-forward map, in multiples of d_model", at_least=1, at_most=64
+    )
     canon: str = parameter("", "sites of canon layers, some of the letters ABCD", later=True)
 
     def check(self) -> None:
@@ -190,12 +196,15 @@ class Transformer(TransformerLike):
     heads: int = parameter(4, "attention heads", at_least=1, at_most=1024)
 
     positions: Literal["rope", "nope", "alibi"] = parameter(
-        "rope", "how attention gets positions: rotary, nothing, or a penalty on distance (ALiBi)", later=True
+        "rope", "position encoding of attention: rotary, none, or a penalty on distance (ALiBi)", later=True
     )
     window: int | None = parameter(
-        None, "keys that a query sees, its own and those before it; none for all", at_least=1, later=True
+        None,
+        "number of keys that a query sees: its own and earlier ones (bidirectional: as many later ones); none for all",
+        at_least=1,
+        later=True,
     )
-    conv: bool = parameter(False, "short convolutions of queries, keys and values", later=True)
+    conv: bool = parameter(False, "apply short convolutions to queries, keys and values", later=True)
 
     def check(self) -> None:
         check_heads(self.d_model, self.heads, self.positions)

@@ -165,8 +165,8 @@ class DeltaNet(KernelConfig):
 
     heads: int = parameter(4, "heads of queries and keys", at_least=1, at_most=1024)
     head_dim: int | None = parameter(None, "width of a query and key; none for d_model / heads", at_least=1)
-    expand_v: int = parameter(1, "width of a value, in head_dim", at_least=1, at_most=64)
-    allow_neg_eigval: bool = parameter(False, "erase up to twice: transitions with eigenvalues down to -1")
+    expand_v: int = parameter(1, "width of a value, in multiples of head_dim", at_least=1, at_most=64)
+    allow_neg_eigval: bool = parameter(False, "erase strength up to 2, so transitions have eigenvalues down to -1")
     gate: bool = parameter(False, "gate the result of each head")
 
     @property
@@ -200,7 +200,7 @@ class GatedDeltaNet(DeltaNet):
         "paper/mqar": {**PAPER_MQAR, "heads": 2, "expand_v": 1, "gate": False, "allow_neg_eigval": False},
     }
 
-    expand_v: int = parameter(2, "width of a value, in head_dim", at_least=1, at_most=64)
+    expand_v: int = parameter(2, "width of a value, in multiples of head_dim", at_least=1, at_most=64)
     gate: bool = parameter(True, "gate the result of each head")
     value_heads: int | None = parameter(None, "heads of values, a multiple of heads; none for heads", at_least=1)
 
@@ -241,8 +241,8 @@ class GatedDeltaProduct(DeltaNet):
         },
     }
 
-    expand_v: int = parameter(2, "width of a value, in head_dim", at_least=1, at_most=64)
-    allow_neg_eigval: bool = parameter(True, "erase up to twice: transitions with eigenvalues down to -1")
+    expand_v: int = parameter(2, "width of a value, in multiples of head_dim", at_least=1, at_most=64)
+    allow_neg_eigval: bool = parameter(True, "erase strength up to 2, so transitions have eigenvalues down to -1")
     gate: bool = parameter(True, "gate the result of each head")
     n_h: int = parameter(2, "steps of the delta rule per position", at_least=1, at_most=64)
     forget: bool = parameter(True, "let the state decay, once per position")
@@ -269,9 +269,9 @@ class KDA(GatedDeltaNet):
         "paper/mqar": {**PAPER_MQAR, "heads": 2, "allow_neg_eigval": False},
     }
 
-    expand_v: int = parameter(1, "width of a value, in head_dim", at_least=1, at_most=64)
-    gate: bool = parameter(True, "gate the result of each head, through a map of low rank")
-    lower_bound: float | None = parameter(None, "least log decay, below 0; none for no bound")
+    expand_v: int = parameter(1, "width of a value, in multiples of head_dim", at_least=1, at_most=64)
+    gate: bool = parameter(True, "gate the result of each head with a low-rank map")
+    lower_bound: float | None = parameter(None, "lower bound of the log decay, below 0; none for no bound")
 
     def check(self) -> None:
         super().check()

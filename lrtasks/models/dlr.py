@@ -106,8 +106,8 @@ class DLRKernel(Kernel):
 class LongConvConfig(ModelConfig):
     """Layers of one long convolution; subclasses define its kernel."""
 
-    kernel_length: int | None = parameter(None, "cut the kernel to this many lags; none for the length", at_least=1)
-    glu: bool = parameter(False, "gate the output map (GLU)")
+    kernel_length: int | None = parameter(None, "kernel length in lags; none for the sequence length", at_least=1)
+    glu: bool = parameter(False, "use a gated output map (GLU)")
 
     def make_kernel(self, length: int, directions: int) -> Kernel:
         """Build the kernel of one layer for sequences of at most ``length``."""
@@ -153,9 +153,13 @@ class DLR(LongConvConfig):
     d_state: int = parameter(512, "number of exponentials N", at_least=1, at_most=1 << 20)
     dt_min: float = parameter(1e-5, "smallest decay rate at start, per position (Re Λ = -dt/2)", above=0)
     dt_max: float = parameter(1e-5, "largest decay rate at start", above=0)
-    kernel: Literal["real", "imag", "sum", "prod", "real-prod"] = parameter("real", "real form of the complex kernel K")
-    eigenvalues: Literal["complex", "real", "imag"] = parameter("complex", "which parts Λ has")
-    real_weight: bool = parameter(False, "keep W real (always so with real eigenvalues)")
+    kernel: Literal["real", "imag", "sum", "prod", "real-prod"] = parameter(
+        "real", "function that makes the complex kernel K real"
+    )
+    eigenvalues: Literal["complex", "real", "imag"] = parameter(
+        "complex", "parts of the eigenvalues Λ: real and imaginary, or one of them"
+    )
+    real_weight: bool = parameter(False, "use real weights W (always true with real eigenvalues)")
 
     def check(self) -> None:
         self.require_order("dt_min", "dt_max")

@@ -165,7 +165,7 @@ class Griffin(RecurrentConfig):
         "paper": {**PAPER, "mlp_width": 384},
     }
 
-    heads: int = parameter(4, "blocks of the gates' maps", at_least=1, at_most=1024)
+    heads: int = parameter(4, "number of blocks in the block-diagonal maps of the gates", at_least=1, at_most=1024)
     width: int | None = parameter(None, "channels of the recurrence; none for d_model", at_least=1, at_most=65536)
 
     def check(self) -> None:

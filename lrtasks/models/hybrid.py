@@ -53,7 +53,7 @@ class Window(Attention):
 
     name = "window"
 
-    window: int | None = parameter(64, "keys that a query sees, its own and those before it", at_least=1)
+    window: int | None = parameter(64, "number of keys that a query sees: its own and earlier ones", at_least=1)
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class ShortConvolution(ModelConfig):
 
     name = "short-conv"
 
-    taps: int = parameter(4, "taps of the convolution", at_least=1, at_most=1024)
-    bias: bool = parameter(False, "add a number per channel")
-    gate: bool = parameter(False, "multiply by a linear map of the input, in place of SiLU")
+    taps: int = parameter(4, "number of taps of the convolution", at_least=1, at_most=1024)
+    bias: bool = parameter(False, "add a bias to each channel")
+    gate: bool = parameter(False, "gate with a linear map of the input, instead of SiLU")
 
     def mixer(self, length: int, causal: bool) -> Recurrent:
         self.require_causal(causal)
@@ -146,7 +146,7 @@ class Hybrid(GatedStack):
     # a text in this class; in other models, the number of equal layers
     layers: str = parameter("gated-deltanet:1,attention:1", "mixers in order, NAME:COUNT with commas")  # type: ignore[assignment]
     n_layers: int | None = parameter(
-        None, "layers, the pattern repeated; none for the pattern once", at_least=1, at_most=LARGEST
+        None, "number of layers; the pattern repeats; none for one pattern", at_least=1, at_most=LARGEST
     )
     hyper: tuple[str, ...] = parameter((), "hyper-parameters of the mixers; --set NAME.PARAMETER=VALUE adds to them")
     canon: str = parameter("", "sites of canon layers, some of the letters ABCD")

@@ -149,7 +149,7 @@ class LinearAttention(RecurrentConfig):
     }
 
     heads: int = parameter(4, "heads", at_least=1, at_most=1024)
-    feature_map: Literal["elu", "taylor"] = parameter("elu", "features: elu + 1, or of the second-order exponential")
+    feature_map: Literal["elu", "taylor"] = parameter("elu", "feature map: elu + 1, or the exponential to second order")
     feature_dim: int | None = parameter(None, "width of a query and key; none for d_model / heads", at_least=1)
     head_norm: bool = parameter(False, "normalise the result of each head")
 
@@ -241,13 +241,13 @@ class GLA(KernelConfig):
     }
 
     heads: int = parameter(4, "heads", at_least=1, at_most=1024)
-    expand_k: float = parameter(0.5, "width of all keys, in d_model", above=0, at_most=64)
-    expand_v: float = parameter(1.0, "width of all values, in d_model", above=0, at_most=64)
+    expand_k: float = parameter(0.5, "width of all keys together, in multiples of d_model", above=0, at_most=64)
+    expand_v: float = parameter(1.0, "width of all values together, in multiples of d_model", above=0, at_most=64)
     decay: Literal["channel", "head", "fixed"] = parameter(
-        "channel", "one decay per key channel, per head, or fixed ones per head"
+        "channel", "decay: one per key channel, one per head, or fixed for each head"
     )
-    rank: int = parameter(16, "rank of the map that gives the decay", at_least=1, at_most=65536)
-    conv: bool = parameter(False, "short convolutions of queries, keys and values")
+    rank: int = parameter(16, "rank of the map that computes the decay", at_least=1, at_most=65536)
+    conv: bool = parameter(False, "apply short convolutions to queries, keys and values")
     gate: bool = parameter(True, "gate the result of each head", later=True)
 
     def check(self) -> None:
@@ -281,8 +281,8 @@ class RetNet(GLA):
         "paper/mqar": {**PAPER_MQAR, "heads": 2},
     }
 
-    expand_k: float = parameter(1.0, "width of all keys, in d_model", above=0, at_most=64)
-    expand_v: float = parameter(2.0, "width of all values, in d_model", above=0, at_most=64)
+    expand_k: float = parameter(1.0, "width of all keys together, in multiples of d_model", above=0, at_most=64)
+    expand_v: float = parameter(2.0, "width of all values together, in multiples of d_model", above=0, at_most=64)
     decay: Literal["channel", "head", "fixed"] = parameter(
-        "fixed", "one decay per key channel, per head, or fixed ones per head"
+        "fixed", "decay: one per key channel, one per head, or fixed for each head"
     )

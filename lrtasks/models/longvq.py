@@ -490,26 +490,28 @@ class LongVQ(mega.GatedConfig):
     d_k: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
     codebook: int = parameter(
         512,
-        "codes S of each layer if keys are quantised; a single one would make all keys equal",
+        "number of codes S per layer if keys are quantised; one code would make all keys equal",
         at_least=2,
         at_most=1 << 16,
     )
-    quantise: bool = parameter(True, "quantise keys; false for attention over the keys, of quadratic cost")
+    quantise: bool = parameter(True, "quantise keys; false: attention over all keys, with quadratic cost")
     commitment: float = parameter(1e-4, "weight γ of the commitment loss", at_least=0)
-    decay: float = parameter(0.99, "decay η of the codebook's running averages, per batch", at_least=0, at_most=1)
+    decay: float = parameter(0.99, "decay η per batch of the running averages of the codebook", at_least=0, at_most=1)
     key_gradients: Literal["near", "code-mean"] = parameter(
-        "near", "keys learn through their neighbours only, or through distant queries too, evenly for each code"
+        "near", "gradients of keys: from near queries only, or also from distant ones, averaged over each code"
     )
     window: int | None = parameter(
         None,
-        "reach ω of the local bias, and positions of a block of near keys; none for 128, or the length if shorter",
+        "reach ω of the local bias and size of a block of near keys; none for 128, or the length if shorter",
         at_least=1,
     )
     local_bias: bool = parameter(True, "add a learned bias by distance up to the window")
     qk_norm: bool = parameter(True, "normalise queries and keys")
-    shared_qk: bool = parameter(False, "queries and keys from one shared map, as MEGA's, instead of two linear maps")
+    shared_qk: bool = parameter(
+        False, "compute queries and keys from one shared map, as in MEGA, instead of two linear maps"
+    )
     ssm: Literal["ema", "s4d-lin", "s4d-legs"] = parameter(
-        "ema", "state-space map: MD-EMA, or S4D with frequencies at start after Lin or LegS"
+        "ema", "state-space map: MD-EMA, or S4D with the initial frequencies of Lin or LegS"
     )
     d_state: int = parameter(16, "states per channel and direction, even with S4D", at_least=1, at_most=4096)
 

@@ -80,7 +80,7 @@ class GRU(RecurrentConfig):
     }
 
     hidden: int | None = parameter(None, "width of the state; none for d_model", at_least=1, at_most=65536)
-    orthogonal: bool = parameter(False, "start with orthogonal recurrent maps")
+    orthogonal: bool = parameter(False, "initialise the recurrent maps as orthogonal matrices")
 
     def layer(self, index: int) -> RNNLayer:
         return RNNLayer(self)
@@ -101,4 +101,4 @@ class LSTM(GRU):
         "paper": PAPER,
     }
 
-    forget_bias: float = parameter(1.0, "added to the forget gate's bias at the start; torch adds 0")
+    forget_bias: float = parameter(1.0, "number added to the initial bias of the forget gate; torch adds 0")

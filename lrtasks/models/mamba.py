@@ -130,11 +130,15 @@ class Mamba(RecurrentConfig):
         "paper/mqar": {**PAPER_MQAR, "eigenvalues": "positive"},
     }
 
-    mlp: bool = parameter(False, "a gated feed-forward map after each mixer")
-    expand: int = parameter(2, "inner channels, in d_model", at_least=1, at_most=64)
-    d_state: int = parameter(16, "states N per channel", at_least=1, at_most=1 << 12)
-    rank: int | None = parameter(None, "rank of the step's map; none for d_model / 16, rounded up", at_least=1)
-    eigenvalues: Literal["positive", "negative"] = parameter("positive", "transitions in (0, 1), or between -1 and 1")
+    mlp: bool = parameter(False, "use a gated feed-forward map after each mixer")
+    expand: int = parameter(2, "number of inner channels, in multiples of d_model", at_least=1, at_most=64)
+    d_state: int = parameter(16, "number of states N per channel", at_least=1, at_most=1 << 12)
+    rank: int | None = parameter(
+        None, "rank of the map for the step size; none for d_model / 16, rounded up", at_least=1
+    )
+    eigenvalues: Literal["positive", "negative"] = parameter(
+        "positive", "range of the transitions: (0, 1), or between -1 and 1"
+    )
 
     def layer(self, index: int) -> MambaLayer:
         return MambaLayer(self)
@@ -144,11 +148,11 @@ class Mamba(RecurrentConfig):
 class HeadedMamba(RecurrentConfig):
     """Parameters that Mamba-2 and Mamba-3 share."""
 
-    mlp: bool = parameter(False, "a gated feed-forward map after each mixer")
-    expand: int = parameter(2, "inner channels, in d_model", at_least=1, at_most=64)
-    d_state: int = parameter(32, "states N per channel", at_least=1, at_most=1 << 16)
-    head_dim: int = parameter(16, "channels P of a head", at_least=1, at_most=65536)
-    groups: int = parameter(1, "groups of heads that share B and C", at_least=1, at_most=1024)
+    mlp: bool = parameter(False, "use a gated feed-forward map after each mixer")
+    expand: int = parameter(2, "number of inner channels, in multiples of d_model", at_least=1, at_most=64)
+    d_state: int = parameter(32, "number of states N per channel", at_least=1, at_most=1 << 16)
+    head_dim: int = parameter(16, "number of channels P per head", at_least=1, at_most=65536)
+    groups: int = parameter(1, "number of head groups; heads of a group share B and C", at_least=1, at_most=1024)
 
     @property
     def heads(self) -> int:
@@ -429,8 +433,10 @@ class Mamba3(HeadedMamba):
         "paper/mqar": {**PAPER_MQAR, "d_state": 16, "head_dim": 64},
     }
 
-    rank: int = parameter(1, "inputs and outputs R per head; more than 1 is called MIMO", at_least=1, at_most=64)
-    rope_fraction: float = parameter(0.5, "share of the states' features that turn", at_least=0, at_most=1)
+    rank: int = parameter(
+        1, "number R of inputs and outputs per head; above 1 the model is called MIMO", at_least=1, at_most=64
+    )
+    rope_fraction: float = parameter(0.5, "fraction of the state features with rotation", at_least=0, at_most=1)
     outproj_norm: bool = parameter(False, "normalise each head's output before the gate")
     a_activation: Literal["heavy-tail", "softplus"] = parameter(
         "heavy-tail", "function that makes a decay rate positive"

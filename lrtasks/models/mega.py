@@ -134,10 +134,12 @@ class GatedConfig(ModelConfig):
 
     d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)
     d_ffn: int | None = parameter(None, "width inside a feed-forward map; none for 2 d_model", at_least=1)
-    attention: Literal["softmax", "relu2", "laplace"] = parameter("softmax", "from scores to attention weights")
+    attention: Literal["softmax", "relu2", "laplace"] = parameter(
+        "softmax", "function from scores to attention weights"
+    )
     d_state: int = parameter(16, "states per channel and direction", at_least=1, at_most=1 << 20)
     kernel_length: int | None = parameter(
-        None, "cut the moving average or state space to this many lags; none for the length", at_least=1
+        None, "kernel length of the moving average or state space, in lags; none for the sequence length", at_least=1
     )
 
     def check(self) -> None:
@@ -201,9 +203,13 @@ class Mega(GatedConfig):
     d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
     bias: Literal["simple", "rotary"] = parameter("simple", "bias by distance: a learned table, or a rotary product")
     max_positions: int | None = parameter(
-        None, "distances that the simple bias tells apart; none for the length, or the chunk", at_least=1
+        None,
+        "number of distances with separate values in the simple bias; none for the length, or the chunk",
+        at_least=1,
     )
-    sinusoids: bool = parameter(False, "add absolute sinusoids, times one learned scale, to the encoded input")
+    sinusoids: bool = parameter(
+        False, "add absolute sinusoidal positions, times one learned scale, to the encoded input"
+    )
 
     def check(self) -> None:
         super().check()

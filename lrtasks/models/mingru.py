@@ -72,7 +72,7 @@ class MinLayer(RecurrentLayer):
 class MinConfig(RecurrentConfig):
     """Parameters that minGRU and minLSTM share."""
 
-    expansion: float = parameter(1.5, "width of the state, in d_model", above=0, at_most=64)
+    expansion: float = parameter(1.5, "width of the state, in multiples of d_model", above=0, at_most=64)
 
 
 @registry.register("mingru")

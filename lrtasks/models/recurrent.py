@@ -115,8 +115,10 @@ class GatedStack(ModelConfig):
 
     norm: Literal["layer", "scalar", "scale", "rms", "batch", "none"] = parameter("rms", "normalisation of blocks")
     prenorm: bool = parameter(True, "normalise before mixer and feed-forward map instead of after the residual")
-    mlp: bool = parameter(True, "a gated feed-forward map after each mixer")
-    mlp_width: int | None = parameter(None, "its hidden width; none for 2 d_model", at_least=1, at_most=1 << 20)
+    mlp: bool = parameter(True, "use a gated feed-forward map after each mixer")
+    mlp_width: int | None = parameter(
+        None, "hidden width of the feed-forward map; none for 2 d_model", at_least=1, at_most=1 << 20
+    )
     canon: str = parameter("", "sites of canon layers, some of the letters ACD")
 
     def feedforward(self, index: int) -> nn.Module:
@@ -164,7 +166,9 @@ class KernelConfig(RecurrentConfig):
     """A recurrent model whose op has a GPU kernel in flash-linear-attention."""
 
     op_backend: Literal["auto", "torch", "fla"] = parameter(
-        "auto", "what computes the recurrence: torch, or flash-linear-attention; auto: the latter on a GPU", later=True
+        "auto",
+        "implementation of the recurrence: torch, or flash-linear-attention; auto: the latter on a GPU",
+        later=True,
     )
 
 

@@ -254,11 +254,11 @@ class RWKV7(KernelConfig):
 
     heads: int = parameter(4, "heads", at_least=1, at_most=1024)
     ranks: tuple[int, int, int, int] | None = parameter(
-        None, "ranks of the maps to decay, erase, value mix and gate; none for those of the source", at_least=1
+        None, "ranks of the maps to decay, erase, value mix and gate; none for the ranks in the source", at_least=1
     )
-    v_residual: bool = parameter(True, "mix the values of later layers with those of the first")
-    allow_neg_eigval: bool = parameter(False, "erase up to twice: transitions with eigenvalues down to -1")
-    channel_mixing: bool = parameter(False, "RWKV's own feed-forward map instead of the gated one")
+    v_residual: bool = parameter(True, "mix the values of the first layer into the values of later layers")
+    allow_neg_eigval: bool = parameter(False, "erase strength up to 2, so transitions have eigenvalues down to -1")
+    channel_mixing: bool = parameter(False, "use the feed-forward map of RWKV instead of the gated one")
 
     def check(self) -> None:
         if self.divided(self.d_model, self.heads, "heads") < 2:

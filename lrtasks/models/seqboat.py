@@ -447,7 +447,7 @@ class SeqBoat(mega.GatedConfig):
 
     d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
     scope: Literal["window", "full", "chunk"] = parameter(
-        "window", "keys of a query, in the compressed sequence: a sliding window, all, or those of its chunk"
+        "window", "keys that a query sees in the compressed sequence: a sliding window, all keys, or one chunk"
     )
     window: int | None = parameter(
         None,
@@ -457,21 +457,25 @@ class SeqBoat(mega.GatedConfig):
     chunk: int = parameter(128, "active tokens per chunk, with scope 'chunk'", at_least=1)
     bias: Literal["simple", "compressed", "rotary"] = parameter(
         "simple",
-        "learned bias by distance in original positions, by distance in the compressed sequence, or none, with"
-        " queries and keys turned by their original position",
+        "learned bias by distance in original positions, by distance in the compressed sequence, or no bias, with"
+        " rotary encoding of the original positions",
     )
     max_positions: int | None = parameter(
-        None, "distances that the simple bias tells apart; none for the length", at_least=1
+        None, "number of distances with separate values in the simple bias; none for the length", at_least=1
     )
     router: Literal["softmax", "sigmoid", "gumbel", "moe", "always"] = parameter(
-        "softmax", "latent configurator; 'always' for none"
+        "softmax", "latent configurator, which selects active tokens; 'always' for none"
     )
-    temperature: float = parameter(1.0, "temperature at start, in sqrt(d_model), of softmax and sigmoid", above=0)
+    temperature: float = parameter(
+        1.0, "initial temperature of softmax and sigmoid, in multiples of sqrt(d_model)", above=0
+    )
     ssm: Literal["ema", "s4d"] = parameter("ema", "state-space map: MD-EMA, or S4D-Lin, with an even d_state")
     feedforward: Literal["none", "after", "sparse"] = parameter(
-        "none", "a feed-forward sub-layer after each layer, or a feed-forward module with a configurator of its own"
+        "none", "feed-forward: none, a sub-layer after each layer, or a module with its own configurator"
     )
-    sinusoids: bool = parameter(False, "add absolute sinusoids, times one learned scale, to the encoded input")
+    sinusoids: bool = parameter(
+        False, "add absolute sinusoidal positions, times one learned scale, to the encoded input"
+    )
 
     def check(self) -> None:
         super().check()
@@ -537,7 +541,9 @@ class SeqBoatFull(SeqBoat):
 
     presets: ClassVar[Presets] = {name: without(settings, "window") for name, settings in TASK_PRESETS.items()}
 
-    scope: Literal["window", "full", "chunk"] = parameter("full", "keys of a query, in the compressed sequence")
+    scope: Literal["window", "full", "chunk"] = parameter(
+        "full", "keys that a query sees in the compressed sequence: a sliding window, all keys, or one chunk"
+    )
 
 
 @registry.register("seqboat-local")
@@ -551,5 +557,5 @@ class SeqBoatLocal(SeqBoat):
     presets: ClassVar[Presets] = {name: without(settings, "temperature") for name, settings in TASK_PRESETS.items()}
 
     router: Literal["softmax", "sigmoid", "gumbel", "moe", "always"] = parameter(
-        "always", "latent configurator; 'always' for none"
+        "always", "latent configurator, which selects active tokens; 'always' for none"
     )

@@ -104,7 +104,7 @@ class SGConv(LongConvConfig):
         "trend": {**TREND, **EVEN},
     }
 
-    d_state: int = parameter(64, "taps per scale N", at_least=1, at_most=1 << 20)
+    d_state: int = parameter(64, "number of taps N per scale", at_least=1, at_most=1 << 20)
     alpha_min: float = parameter(0.5, "smallest decay between scales at start", above=0, at_most=1)
     alpha_max: float = parameter(1.0, "largest decay between scales at start", above=0, at_most=1)
 

@@ -199,9 +199,9 @@ class MLSTM(RecurrentConfig):
         "paper/mqar": {**PAPER_MQAR, "heads": 2},
     }
 
-    mlp: bool = parameter(False, "a gated feed-forward map after each mixer")
+    mlp: bool = parameter(False, "use a gated feed-forward map after each mixer")
     heads: int = parameter(4, "heads of the memory", at_least=1, at_most=1024)
-    expand: float = parameter(2.0, "inner width, in d_model", above=0, at_most=64)
+    expand: float = parameter(2.0, "inner width, in multiples of d_model", above=0, at_most=64)
     round_up: int = parameter(8, "round the inner width up to a multiple of this", at_least=4, at_most=4096)
 
     def check(self) -> None:
@@ -233,8 +233,8 @@ class SLSTM(RecurrentConfig):
     }
     function: ClassVar[Literal["silu", "gelu"]] = "gelu"
 
-    heads: int = parameter(4, "heads, between which the recurrent maps do not mix", at_least=1, at_most=1024)
-    conv: bool = parameter(True, "a short convolution before input and forget gate")
+    heads: int = parameter(4, "number of heads; the recurrent maps do not mix heads", at_least=1, at_most=1024)
+    conv: bool = parameter(True, "use a short convolution before the input and forget gates")
 
     def check(self) -> None:
         self.divided(self.d_model, self.heads, "heads")

@@ -187,7 +187,7 @@ def draw_profiles(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
     made = [make_profile(own, tasks, label) for label, own in runs.groupby("column", observed=True)]
     found = [profile for profile in made if profile.cells]
     if not found:
-        raise UsageError("no run is one of the fingerprint at its sizes; lrtasks profile --model NAME makes them")
+        raise UsageError("no run is on an instance of the fingerprint; lrtasks profile --model NAME makes such runs")
     return draw_profile(found)
 
 

@@ -54,9 +54,9 @@ class Combinations(Config):
     models: str | tuple[str, ...] = parameter("all", "models with commas, or all")
     tasks: str | tuple[str, ...] = parameter("all", "tasks with commas, or all")
     preset: str = parameter("small", "preset of every run")
-    seeds: int = parameter(1, "how many seeds, counted from 0", at_least=1, at_most=MOST_SEEDS)
-    time_limit: float | None = parameter(None, "seconds after which a run is stopped", above=0)
-    unequal_budgets: bool = parameter(False, "let runs on one task differ in the shared part of their budgets")
+    seeds: int = parameter(1, "number of seeds, counted from 0", at_least=1, at_most=MOST_SEEDS)
+    time_limit: float | None = parameter(None, "time limit of a run in seconds", above=0)
+    unequal_budgets: bool = parameter(False, "allow runs on one task to differ in the shared part of their budgets")
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class SingleRun(Config):
 
     model: str = parameter("", "a model")
     task: str = parameter("", "a task")
-    preset: str | None = parameter(None, "its preset; none: the suite's")
-    seed: int = parameter(0, "its seed", at_least=0)
+    preset: str | None = parameter(None, "preset of the run; none: the preset of the suite")
+    seed: int = parameter(0, "seed of the run", at_least=0)
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ def test_a_faulty_model_is_an_error_in_words(tmp_path: Path, model: Any, message
 def test_predictions_that_are_no_numbers_are_not_done(tmp_path: Path) -> None:
     record = run(NotANumber, tmp_path)
     assert record.status == "diverged"
-    assert "predictions are no finite numbers" in record.notes[-1]
+    assert "predictions are not finite numbers" in record.notes[-1]
 
 
 def test_state_outside_the_state_dict_is_warned_of(tmp_path: Path) -> None:

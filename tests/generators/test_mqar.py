@@ -126,7 +126,7 @@ def test_naming_a_value_of_the_sample_scores_one_in_pairs() -> None:
             {"length": 64, "pairs": 16, "vocab": 32},
             "vocab 32 has 15 keys, too few for 16 pairs; take vocab of at least 34",
         ),
-        ({"length": 64, "pairs": (8, 4)}, r"must not begin above its end, found \[8, 4\]"),
+        ({"length": 64, "pairs": (8, 4)}, r"must be a minimum and a maximum in this order, found \[8, 4\]"),
         ({"length": 64, "pairs": 0}, "pairs must be at least 1"),
         ({"power_a": 0}, "power_a must be above 0"),
         ({"fillers": "none"}, "fillers must be one of"),

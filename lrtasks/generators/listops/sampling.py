@@ -21,6 +21,8 @@ from lrtasks.errors import UsageError
 OPERATOR_PROBABILITY = 0.25
 RAREST = 1e-5
 """Least allowed probability of the wanted lengths; at this value, an expression of 8,000 tokens takes about 0.1 s."""
+MAX_DEPTH = 64
+"""Largest depth limit."""
 _ATTEMPTS = 64  # in the first round: about as many as the papers' settings need; doubled in each further round
 _MAX_ATTEMPTS = 4096
 _WORDS = 8  # random words drawn first, per token of the longest expression; doubled if there are too few
@@ -78,6 +80,12 @@ def longest(max_depth: int, max_args: int) -> int:
     for _ in range(max_depth - 1):
         length = 2 + max_args * length
     return length
+
+
+def deep_enough(limits: Limits) -> Limits:
+    """Return ``limits`` with the least depth, not below theirs, at which :func:`check` accepts them; else unchanged."""
+    deeper = (limits._replace(max_depth=depth) for depth in range(limits.max_depth, MAX_DEPTH + 1))
+    return next((found for found in deeper if acceptance(found) >= RAREST), limits)
 
 
 def check(task: str, limits: Limits) -> None:

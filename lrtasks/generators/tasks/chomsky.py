@@ -65,17 +65,20 @@ class Chomsky(TokenTask):
 
     language: str = parameter("modular-arithmetic", "formal language", choices=tuple(LANGUAGES))
     lengths: tuple[int, int] = parameter(
-        (1, 40), "least and greatest length n of the string", at_least=1, at_most=MAX_LENGTH // 4
+        (1, 40), "minimum and maximum length n of the string", at_least=1, at_most=MAX_LENGTH // 4
     )
     modulus: int = parameter(
-        DEFAULT_MODULUS, "digits of arithmetic, places of a cycle, values to sort", at_least=2, at_most=2**16
+        DEFAULT_MODULUS,
+        "number of digits in arithmetic, of places on a cycle, or of values to sort",
+        at_least=2,
+        at_most=2**16,
     )
     law: Literal["deepmind", "xlstm"] = parameter("deepmind", "lengths and operators: of Delétang et al., or of xLSTM")
     labels: Literal["last", "every"] = parameter(
-        "last", "training labels: the answer alone, or also that of what stands so far; val and test: the answer"
+        "last", "training labels: the answer alone, or also the answers for prefixes; val and test: the answer"
     )
     tested: Literal["some", "every"] = parameter(
-        "some", "lengths of the further tests: eight of 41..500, or every one; law xlstm has two tests"
+        "some", "lengths of the further tests: eight lengths in 41..500, or all; law xlstm has two tests"
     )
 
     def check(self) -> None:

@@ -67,17 +67,22 @@ class Copying(TokenTask):
     }
 
     mode: Literal["copy", "reverse", "prefix-lookup", "suffix-lookup"] = parameter(
-        "copy", "what is asked of the string"
+        "copy",
+        "question: copy the string, reverse it, or return the letters after a key; key before or after the string",
     )
     string: tuple[int, int] = parameter(
-        (5, 50), "least and greatest length of the string", at_least=1, at_most=MAX_LENGTH // 4
+        (5, 50), "minimum and maximum length of the string", at_least=1, at_most=MAX_LENGTH // 4
     )
     letters: int = parameter(26, "size of the alphabet A", at_least=1, at_most=2**20)
-    ngram: int = parameter(3, "letters of the key; lookups only", at_least=1)
-    answer_length: int = parameter(4, "letters of the answer; lookups only", at_least=1, at_most=MAX_LENGTH // 8)
-    feed: Literal["teacher", "blank"] = parameter("teacher", "input while answering: the answer so far, or blanks")
-    law: Literal["jelassi", "clean"] = parameter("jelassi", "law of the key; lookups only")
-    end: bool = parameter(False, "ask for the token END after the answer")
+    ngram: int = parameter(3, "number of letters in the key; lookups only", at_least=1)
+    answer_length: int = parameter(
+        4, "number of letters in the answer; lookups only", at_least=1, at_most=MAX_LENGTH // 8
+    )
+    feed: Literal["teacher", "blank"] = parameter(
+        "teacher", "input at the answer positions: the correct answer so far, or blanks"
+    )
+    law: Literal["jelassi", "clean"] = parameter("jelassi", "distribution of the key position; lookups only")
+    end: bool = parameter(False, "the token END follows the answer and is scored")
 
     def check(self) -> None:
         self.span("string")
@@ -93,7 +98,7 @@ class Copying(TokenTask):
         if self.law == "clean" and self.letters**self.ngram < self.string[1]:
             self.refuse(
                 f"{self.letters} letters make {self.letters**self.ngram} keys of {self.ngram}, too few for one"
-                f" that comes once in {self.string[1]} letters"
+                f" that occurs once in {self.string[1]} letters"
             )
 
     @property

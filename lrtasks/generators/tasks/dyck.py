@@ -65,11 +65,11 @@ class Dyck(TokenTask):
         "paper-3": {"kinds": 8, "depth": 3, "whole": (2, 84), **PAPER},
     }
 
-    kinds: int = parameter(8, "kinds of brackets K", at_least=1, at_most=2**19)
-    depth: int = parameter(8, "most brackets that are open at once", at_least=1, at_most=4096)
-    length: int = parameter(128, "tokens; not used with whole", at_least=2, at_most=MAX_LENGTH)
-    stay: float = parameter(0.5, "probability to open or close as the step before", at_least=0, at_most=1)
-    close: Literal["typed", "generic"] = parameter("typed", "a closing token for each kind, or one for all")
+    kinds: int = parameter(8, "number of bracket kinds K", at_least=1, at_most=2**19)
+    depth: int = parameter(8, "maximum number of brackets open at once", at_least=1, at_most=4096)
+    length: int = parameter(128, "sequence length; not used with whole", at_least=2, at_most=MAX_LENGTH)
+    stay: float = parameter(0.5, "probability to repeat the previous step (open or close)", at_least=0, at_most=1)
+    close: Literal["typed", "generic"] = parameter("typed", "closing tokens: one for each kind, or one for all kinds")
     whole: tuple[int, int] | None = parameter(
         None, "least and greatest number of tokens of strings that end with no bracket open; none: cut at length"
     )

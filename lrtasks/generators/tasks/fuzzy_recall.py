@@ -60,14 +60,14 @@ class FuzzyRecall(UniformTask):
         "paper": {"length": 128, "vocab": 16, "key_tokens": 3, "value_tokens": 3, **MAD_PROTOCOL},
     }
 
-    law: Literal["mad", "grid"] = parameter("mad", "how pairs are drawn")
+    law: Literal["mad", "grid"] = parameter("mad", "rule for drawing the pairs")
     length: int = parameter(
         128, "sequence length; grid: a multiple of key_tokens + value_tokens", at_least=2, at_most=MAX_LENGTH
     )
-    vocab: int = parameter(16, "mad: tokens of keys and values, and padding", at_least=3, at_most=2**20)
-    key_tokens: int = parameter(3, "tokens of a key; mad, in training: at most", at_least=1, at_most=8)
-    value_tokens: int = parameter(3, "tokens of a value; mad: at most", at_least=1, at_most=8)
-    letters: int = parameter(8, "grid: letters of keys, and as many of values", at_least=2, at_most=2**16)
+    vocab: int = parameter(16, "mad: vocabulary size (tokens of keys and values, padding)", at_least=3, at_most=2**20)
+    key_tokens: int = parameter(3, "number of tokens per key; mad: the maximum in training", at_least=1, at_most=8)
+    value_tokens: int = parameter(3, "number of tokens per value; mad: the maximum", at_least=1, at_most=8)
+    letters: int = parameter(8, "grid: number of letters for keys, and also for values", at_least=2, at_most=2**16)
 
     def check(self) -> None:
         if self.law == "grid":

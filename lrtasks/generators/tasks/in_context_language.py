@@ -66,11 +66,13 @@ class InContextLanguage(UniformTask):
         "paper": {"length": 512, "strings": (10, 20), "states": (4, 12), "symbols": 18, "edges": 4},
     }
 
-    length: int = parameter(256, "sequence length, at which the text is cut", at_least=2, at_most=MAX_LENGTH)
-    strings: tuple[int, int] = parameter((10, 20), "least and greatest number of strings", at_least=1)
-    states: tuple[int, int] = parameter((4, 12), "least and greatest number of states", at_least=2, at_most=64)
+    length: int = parameter(256, "sequence length; longer texts are cut", at_least=2, at_most=MAX_LENGTH)
+    strings: tuple[int, int] = parameter((10, 20), "minimum and maximum number of strings", at_least=1)
+    states: tuple[int, int] = parameter((4, 12), "minimum and maximum number of states", at_least=2, at_most=64)
     symbols: int = parameter(3, "number of symbols A", at_least=1, at_most=1024)
-    edges: int = parameter(2, "most edges of a state E, without the end", at_least=1, at_most=64)
+    edges: int = parameter(
+        2, "maximum number of edges E per state, not counting the end of a string", at_least=1, at_most=64
+    )
 
     def check(self) -> None:
         self.span("strings")

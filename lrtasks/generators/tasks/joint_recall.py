@@ -56,14 +56,18 @@ class JointRecall(UniformTask):
     contexts: int | tuple[int, int] = parameter(
         (5, 16), "number of contexts C; two numbers: drawn uniformly between them for each sample", at_least=1
     )
-    keys: int | tuple[int, int] = parameter((5, 16), "number of keys K, likewise", at_least=1)
+    keys: int | tuple[int, int] = parameter(
+        (5, 16), "number of keys K; two numbers: drawn uniformly between them for each sample", at_least=1
+    )
     values: int = parameter(16, "number of values V", at_least=2, at_most=2**16)
-    room: tuple[int, int] = parameter((16, 16), "tokens for contexts and for keys", at_least=1, at_most=1024)
+    room: tuple[int, int] = parameter(
+        (16, 16), "number of context tokens and of key tokens in the vocabulary", at_least=1, at_most=1024
+    )
 
     def check(self) -> None:
         for name, room in zip(("contexts", "keys"), self.room, strict=True):
             if self.span(name)[1] > room:
-                self.refuse(f"{name} must be at most their room ({room}), found {getattr(self, name)}")
+                self.refuse(f"{name} must be at most their number in room ({room}), found {getattr(self, name)}")
 
     @property
     def _first_key(self) -> int:

@@ -50,9 +50,13 @@ class KHop(UniformTask):
 
     length: int = parameter(99, "sequence length, hop count included", at_least=2, at_most=MAX_LENGTH)
     letters: int = parameter(4, "number of letters A", at_least=2, at_most=2**16)
-    hops: tuple[int, int] = parameter((0, 16), "least and greatest hop count", at_least=0, at_most=1024)
-    law: Literal["sanford", "clean"] = parameter("sanford", "whether missing hops and the first token have labels")
-    asked: tuple[int, int] | None = parameter(None, "hop counts that are drawn; none: all of hops", at_least=0)
+    hops: tuple[int, int] = parameter((0, 16), "minimum and maximum hop count", at_least=0, at_most=1024)
+    law: Literal["sanford", "clean"] = parameter(
+        "sanford", "labels of missing hops and of the first token: two extra classes (sanford), or none (clean)"
+    )
+    asked: tuple[int, int] | None = parameter(
+        None, "minimum and maximum hop count of the samples; none: hops", at_least=0
+    )
 
     def check(self) -> None:
         self.span("hops")

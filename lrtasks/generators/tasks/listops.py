@@ -11,7 +11,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators import tables
-from lrtasks.generators.base import Rngs, Task, column, registry
+from lrtasks.generators.base import Rngs, Task, budget, column, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass, octave
 from lrtasks.generators.listops import grammar, sampling
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
@@ -32,10 +32,11 @@ class ListOps(Task):
     Expressions are nested operators MIN, MAX, MED (median, rounded down) and SM (sum modulo 10) of digits. A node above
     the depth limit is an operator with probability 1/4; all other choices are uniform. Only expressions within the
     length limits are kept. Tokens: 0..9 are the digits, 10..13 ``[MIN`` ``[MAX`` ``[MED`` ``[SM``, 14 ``]``, 15 padding
-    (on the right, to a multiple of 64). The further tests have longer expressions with the same limits on depth and
-    arguments; the least length grows with the greatest. Sources: Nangia and Bowman, "ListOps: A Diagnostic Dataset for
-    Latent Tree Learning" (arXiv:1804.06028); Tay et al., "Long Range Arena" (arXiv:2011.04006), section 2.2.1; DLR
-    paper (arXiv:2212.00768), section 3.2 (a label for every sub-expression, and the setting ``paper``).
+    (on the right, to a multiple of 64). The further tests have longer expressions with the same limit on arguments.
+    They are deeper only if their length needs it; the least length grows with the greatest. Sources: Nangia and
+    Bowman, "ListOps: A Diagnostic Dataset for Latent Tree Learning" (arXiv:1804.06028); Tay et al., "Long Range Arena"
+    (arXiv:2011.04006), section 2.2.1; DLR paper (arXiv:2212.00768), section 3.2 (a label for every sub-expression, and
+    the setting ``paper``).
 
     >>> task = ListOps(setting="small", min_length=10, max_length=13)
     >>> task.input.length, task.limits.max_depth
@@ -52,7 +53,15 @@ class ListOps(Task):
     group: ClassVar[str] = "structure"
 
     presets: ClassVar[Presets] = {
-        "small": {"setting": "small"},
+        "small": {
+            "setting": "small",
+            "min_length": 6,
+            "max_length": 12,
+            "max_depth": 3,
+            "max_args": 2,
+            **budget(batch_size=64, steps=3000, schedule="linear"),
+        },
+        "small-hard": {"setting": "small"},
         # DLR paper, Table 3.
         "paper": {
             "setting": "paper",
@@ -65,18 +74,24 @@ class ListOps(Task):
         },
     }
 
-    setting: str = parameter("paper", "limits on length, depth and arguments by name", choices=(*SETTINGS,))
+    setting: str = parameter("paper", "named set of limits on length, depth and arguments", choices=(*SETTINGS,))
     min_length: int | None = parameter(
-        None, "expressions have more tokens than this (exclusive); none: the setting's", at_least=1
+        None, "lower limit (exclusive) on the number of tokens; none: the limit of `setting`", at_least=1
     )
     max_length: int | None = parameter(
-        None, "expressions have fewer tokens than this (exclusive); none: the setting's", at_most=2**15
+        None, "upper limit (exclusive) on the number of tokens; none: the limit of `setting`", at_most=2**15
     )
     max_depth: int | None = parameter(
-        None, "depth at which every node is a digit, the root having 1; none: the setting's", at_least=2, at_most=64
+        None,
+        "maximum depth, where all nodes are digits; the root has depth 1; none: the limit of `setting`",
+        at_least=2,
+        at_most=64,
     )
     max_args: int | None = parameter(
-        None, "most arguments of an operator, the least being 2; none: the setting's", at_least=2, at_most=16
+        None,
+        "maximum number of arguments of an operator (minimum 2); none: the limit of `setting`",
+        at_least=2,
+        at_most=16,
     )
 
     def check(self) -> None:
@@ -105,9 +120,13 @@ class ListOps(Task):
         return self.limits.max_length - 1
 
     def at_length(self, length: int) -> ListOps:
-        """Return the task for expressions of at most ``length`` tokens; the least length changes in proportion."""
+        """Return the task for expressions of at most ``length`` tokens, with ``min_length`` scaled in proportion.
+
+        Expressions are deeper than in this task only if so many tokens need more depth.
+        """
         least = self.limits.min_length * length // self.nominal_length
-        return replace(self, min_length=max(1, least), max_length=length + 1)
+        limits = self.limits._replace(min_length=max(1, least), max_length=length + 1)
+        return replace(self, **sampling.deep_enough(limits)._asdict())
 
     def tests(self) -> Mapping[str, Task]:
         return self.longer()

@@ -48,15 +48,20 @@ class NoisyRecall(UniformTask):
         "paper": {"length": 128, "vocab": 32, "noise": 0.2, "supervise": "all", **MAD_PROTOCOL},
     }
 
-    length: int = parameter(128, "tokens with the last value, even; the input lacks it", at_least=4, at_most=MAX_LENGTH)
+    length: int = parameter(
+        128,
+        "sequence length including the last value, even; the input omits this value",
+        at_least=4,
+        at_most=MAX_LENGTH,
+    )
     vocab: int = parameter(32, "vocabulary size, noise included", at_least=2, at_most=2**20)
     noise_vocab: int = parameter(16, "number of noise tokens", at_least=0, at_most=2**20)
-    noise: float = parameter(0.2, "share of the slots that are noise, below 1", at_least=0, at_most=0.99)
+    noise: float = parameter(0.2, "probability that a slot is noise, below 1", at_least=0, at_most=0.99)
     supervise: Literal["queries", "all"] = parameter(
         "queries", "training labels: the questions, or the next token at every position; val and test: the questions"
     )
     distance: tuple[int, int] | None = parameter(
-        None, "one question, whose key occurs once, this many tokens before (log-uniform); none: as published"
+        None, "ask one question; its key occurs once, this many tokens earlier (log-uniform); none: as published"
     )
 
     def check(self) -> None:
@@ -74,8 +79,8 @@ class NoisyRecall(UniformTask):
             low, high = self._pairs_back(self.distance)
             if not 1 <= low <= high <= self.length // 2 - 1 or self.distance[0] > self.distance[1]:
                 self.refuse(
-                    "distance must be two numbers, the first not above the second, that hold an even one and lie in"
-                    f" 2..{self.length - 2}, found {list(self.distance)}"
+                    f"distance must be two numbers in 2..{self.length - 2}, the first not above the second, whose range"
+                    f" has an even number, found {list(self.distance)}"
                 )
 
     @staticmethod

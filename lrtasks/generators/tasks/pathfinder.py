@@ -47,39 +47,50 @@ class PathfinderTask(Task):
         },
     }
 
-    res: int = parameter(128, "rows and columns of the image, pixels", at_least=1, at_most=MAX_RESOLUTION)
+    res: int = parameter(128, "height and width of the image in pixels", at_least=1, at_most=MAX_RESOLUTION)
     variant: str = parameter(
-        "paper", "law of the DLR paper's generator, or the same without its three flaws (clean)", choices=VARIANTS
+        "paper",
+        "generator of the DLR paper (paper), or the same generator without its three flaws (clean)",
+        choices=VARIANTS,
     )
-    dashes: int | None = parameter(None, f"dashes of each main path; {_BY_RES}", at_least=2, at_most=200)
+    dashes: int | None = parameter(None, f"number of dashes of each main path; {_BY_RES}", at_least=2, at_most=200)
     distractor_dashes: int | None = parameter(
-        None, "dashes of each distractor; a third of dashes, rounded down", at_least=1, at_most=200
+        None, "number of dashes of each distractor; none: a third of `dashes`, rounded down", at_least=1, at_most=200
     )
-    distractors: int | None = parameter(None, f"distractors tried for; {_BY_RES}", at_least=0, at_most=1000)
+    distractors: int | None = parameter(
+        None, f"maximum number of distractors (some may not fit); {_BY_RES}", at_least=0, at_most=1000
+    )
     dash_length: int | None = parameter(None, f"length of a dash, pixels; {_BY_RES}", at_least=2, at_most=64)
     dash_thickness: float | None = parameter(
         None, f"thickness of a dash, pixels, whole when multiplied by antialias; {_BY_RES}", above=0, at_most=32
     )
     gap_margins: tuple[int, ...] | None = parameter(
         None,
-        f"margins in pixels, one drawn per image, gaps being twice as wide; {_BY_RES}",
+        f"margins in pixels; each image draws one, and its gaps are twice as wide; {_BY_RES}",
         at_least=1,
         at_most=16,
     )
     continuity: float | None = parameter(
-        None, f"consecutive dashes turn by less than 90°/continuity; {_BY_RES}", at_least=1, at_most=90
+        None, f"angle limit: consecutive dashes turn by less than 90°/continuity; {_BY_RES}", at_least=1, at_most=90
     )
     seed_distance: int | None = parameter(
-        None, f"distance of the main paths' starts, pixels; {_BY_RES}", at_least=1, at_most=MAX_RESOLUTION // 4
+        None,
+        f"distance between the starts of the main paths, pixels; {_BY_RES}",
+        at_least=1,
+        at_most=MAX_RESOLUTION // 4,
     )
     antialias: int | None = parameter(
-        None, f"factor by which dashes and marks are drawn enlarged; {_BY_RES}", at_least=1, at_most=4
+        None, f"enlargement factor for drawing dashes and marks; {_BY_RES}", at_least=1, at_most=4
     )
     mark_radius: float | None = parameter(None, f"radius of a mark, pixels; {_BY_RES}", above=0, at_most=64)
-    contrast: float | None = parameter(None, f"intensity of dashes, marks having 1; {_BY_RES}", at_least=0.5, at_most=1)
-    padding: int = parameter(1, "width of the frame that dashes keep out of, pixels", at_least=1, at_most=64)
-    dash_tries: int = parameter(3, "draws for each dash before its path fails", at_least=1, at_most=100)
-    distractor_tries: int = parameter(5, "tries for each distractor before it is left out", at_least=1, at_most=100)
+    contrast: float | None = parameter(
+        None, f"intensity of dashes; marks have intensity 1; {_BY_RES}", at_least=0.5, at_most=1
+    )
+    padding: int = parameter(1, "width of the empty frame without dashes, pixels", at_least=1, at_most=64)
+    dash_tries: int = parameter(3, "number of draws for each dash before the path fails", at_least=1, at_most=100)
+    distractor_tries: int = parameter(
+        5, "number of attempts for each distractor before it is left out", at_least=1, at_most=100
+    )
 
     def check(self) -> None:
         for name, value in complete({name: getattr(self, name) for name in Settings._fields})._asdict().items():

@@ -53,16 +53,18 @@ class Recall(TokenTask):
         },
     }
 
-    length: int = parameter(1024, "tokens of the pairs section, two per pair", at_least=2, at_most=MAX_LENGTH - 2)
+    length: int = parameter(
+        1024, "number of tokens in the section of pairs, two per pair", at_least=2, at_most=MAX_LENGTH - 2
+    )
     vocab: int = parameter(
-        30, "vocabulary size V: V/2 - 1 keys, as many values, two special tokens", at_least=6, at_most=2**20
+        30, "vocabulary size V: V/2 - 1 keys, V/2 - 1 values, two special tokens", at_least=6, at_most=2**20
     )
     supervise: Literal["all", "answer"] = parameter(
         "all", "training labels: the next token at every position, or the answer alone; val and test: the answer"
     )
     distance: tuple[int, int] | None = parameter(
         None,
-        "the queried key occurs once, this many tokens before the query (log-uniform); none: as the papers",
+        "the queried key occurs once, this many tokens before the query (log-uniform); none: as in the papers",
     )
 
     def check(self) -> None:
@@ -74,8 +76,8 @@ class Recall(TokenTask):
         nearest, farthest = self.distance
         if not 3 <= nearest <= farthest <= self.length + 1 or (nearest == farthest and nearest % 2 == 0):
             self.refuse(
-                f"distance must be two numbers, the first not above the second, that hold an odd one"
-                f" and lie in 3..{self.length + 1}, found {list(self.distance)}"
+                f"distance must be two numbers in 3..{self.length + 1}, the first not above the second, whose range"
+                f" has an odd number, found {list(self.distance)}"
             )
 
     @property
@@ -129,7 +131,7 @@ class Recall(TokenTask):
         if tokens[-2] != self.vocab - 1 or tokens[-1] not in keys:
             self.refuse(f"the last two tokens are the mark {self.vocab - 1} and one of the sample's keys")
         if len(np.unique(np.stack([keys, values]), axis=1).T) != len(np.unique(keys)):
-            self.refuse("a key comes with two values")
+            self.refuse("a key occurs with two values")
 
     def baselines(self) -> Mapping[str, Baseline]:
         """Return the most frequent answer and, from length 256, the answer looked up in the last 64 tokens alone.

@@ -54,7 +54,7 @@ class Shift(Lagged):
 
     shifts: int = parameter(8, "number of delayed copies C", at_least=1)
     lags_of: int | None = parameter(
-        None, "length whose lags are taken; none: this length", at_least=1, at_most=MAX_LENGTH, later=True
+        None, "sequence length that sets the lags; none: length", at_least=1, at_most=MAX_LENGTH, later=True
     )
 
     def check(self) -> None:

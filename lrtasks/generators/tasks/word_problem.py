@@ -71,8 +71,10 @@ class WordProblem(TokenTask):
         "S3", "group: Zn (n = 2..120), Sn or An (n = 3..5), or a product of some, such as A4xZ5"
     )
     length: int = parameter(128, "number of elements", at_least=1, at_most=MAX_LENGTH)
-    tokens: Literal["all", "generators"] = parameter("all", "elements drawn: the whole group, or generators alone")
-    labels: Literal["every", "last"] = parameter("every", "where the product is asked: at every position, or the last")
+    tokens: Literal["all", "generators"] = parameter("all", "input elements: the whole group, or generators only")
+    labels: Literal["every", "last"] = parameter(
+        "every", "positions labelled with the product so far: all, or only the last"
+    )
 
     def check(self) -> None:
         if self.order > MAX_ORDER:

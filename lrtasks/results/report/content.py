@@ -60,7 +60,7 @@ class Result:
         records: records of the runs.
         folders: folders of the runs.
         floor: name and headline score of the best trivial baseline.
-        scaled: scaled score; ``None`` without a score, without a floor, or if the floor is not below 1.
+        scaled: scaled score; ``None`` without a score or without a floor.
         state: ``scored``, or the reason for a missing score: one of :data:`STATES`.
     """
 

@@ -22,7 +22,7 @@ class Local(Backend):
 
     name: ClassVar[str] = "local"
 
-    jobs: int = parameter(1, "runs at a time; they share the processor cores", at_least=1, at_most=10_000)
+    jobs: int = parameter(1, "number of parallel runs; they share the processor cores", at_least=1, at_most=10_000)
 
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
         threads, stop = max(1, cores() // self.jobs), threading.Event()

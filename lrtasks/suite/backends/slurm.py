@@ -32,7 +32,7 @@ class Slurm(Backend):
 
     name: ClassVar[str] = "slurm"
 
-    jobs: int | None = parameter(None, "runs at a time; none: 256", at_least=1)
+    jobs: int | None = parameter(None, "number of parallel runs; none: 256", at_least=1)
     cpus: int = parameter(1, "processor cores of each run", at_least=1)
     gpus: int | None = parameter(None, "GPUs of each run", at_least=0)
     slurm: tuple[str, ...] = parameter(

@@ -384,17 +384,17 @@ BAD_PARAMETERS: list[tuple[str, dict[str, Any], str]] = [
     ("fuzzy-recall", {"vocab": 6}, "vocab 6 has 2 tokens for keys, too few for 3 distinct ones"),
     ("fuzzy-recall", {"length": 12}, r"length must be above 2\(key_tokens \+ value_tokens\) = 12, found 12"),
     ("fuzzy-recall", {"law": "grid"}, r"length must be a multiple of key_tokens \+ value_tokens \(6\)"),
-    ("joint-recall", {"contexts": 17}, r"contexts must be at most their room \(16\), found 17"),
-    ("joint-recall", {"keys": (6, 5)}, "keys must not begin above its end"),
-    ("k-hop", {"hops": (3, 2)}, r"hops must not begin above its end, found \[3, 2\]"),
+    ("joint-recall", {"contexts": 17}, r"contexts must be at most their number in room \(16\), found 17"),
+    ("joint-recall", {"keys": (6, 5)}, "keys must be a minimum and a maximum in this order"),
+    ("k-hop", {"hops": (3, 2)}, r"hops must be a minimum and a maximum in this order, found \[3, 2\]"),
     ("k-hop", {"asked": (0, 17)}, r"asked must lie in hops \[0, 16\], found \[0, 17\]"),
-    ("depo", {"nodes": (9, 3)}, "nodes must not begin above its end"),
+    ("depo", {"nodes": (9, 3)}, "nodes must be a minimum and a maximum in this order"),
     ("depo", {"words": (6, 1, 1)}, r"words \[6, 1, 1\] give 6 names, too few for 75 nodes"),
-    ("depo", {"words": (6, 3, 2)}, "words must have a least and a most number of tokens"),
+    ("depo", {"words": (6, 3, 2)}, "words must have a minimum and a maximum number of tokens"),
     ("variable-tracking", {"order": "shuffled", "chains": 17}, r"chains must be at most constants \(16\), found 17"),
     ("memorization", {"facts": 4097}, "facts must be a square number with law 'pair', such as 4096 or 4225"),
     ("in-context-language", {"edges": 4}, r"at most symbols \(3\), found 4"),
-    ("in-context-language", {"states": (5, 4)}, "states must not begin above its end"),
+    ("in-context-language", {"states": (5, 4)}, "states must be a minimum and a maximum in this order"),
 ]
 
 
