@@ -421,11 +421,12 @@ def output_misfit(y: object, x: Tensor, input: Spec, target: Spec) -> str | None
         return f"must be one tensor, found {type(y).__name__}"
     rows, length, width = wanted = (len(x), target.length, target.width)
     if tuple(y.shape) != wanted:
-        hints = {
+        hints: dict[tuple[int, ...], str] = {
             (rows, width, length): "; exchange the last two axes: y.transpose(1, 2)",
             (rows, input.length, width): f"; the target is read at the last positions: y[:, -{length}:]",
-            (rows, width): "; one value for the sequence is a length of 1: y[:, None]",
         }
+        if length == 1:
+            hints[rows, width] = "; one value for the sequence is a length of 1: y[:, None]"
         shape = tuple(y.shape)
         hint = hints.get(shape, "")
         return f"must have shape (batch, target length, target width) = {wanted}, found {shape}{hint}"

@@ -149,5 +149,5 @@ class Stack(TokenTask):
             batch.x[index].reshape(-1, 3).tolist(), batch.y[index].reshape(-1, 3).tolist(), strict=True
         ):
             name = chr(ord("A") + stack - self.values) if self.stacks <= 26 else f"s{stack - self.values}:"
-            words.append(f"+{name}{value}" if action == self.values + self.stacks else f"-{name}:{taken}")
+            words.append(f"+{name}{value}" if action == self.values + self.stacks else f"-{name.rstrip(':')}:{taken}")
         return " ".join(words)
