@@ -61,7 +61,7 @@ HEADER = "Source\tTarget\tSubTreeEvals\tSubTreeInds\n"
         (HEADER + "[MAX 1 2 ]\t2\t2 2\t3\n", "line 2: 2 labels for 1 positions"),
         (HEADER + "[MAX 1 2 ]\t2\ttwo\t3\n", "SubTreeEvals must be whole numbers"),
         (HEADER + "[MAX 1 2 ] ]\t2\t2\t3\n", "paired brackets"),
-        (HEADER + "[MAX " + "1 " * 70 + "]\t1\t1\t71\n", "line 2: a sequence of 72 tokens"),
+        (HEADER + "[MAX " + "1 " * 70 + "]\t1\t1\t71\n", "line 2: the sequence has 72 tokens.* at most 64"),
         ("Source\tTarget\n[MAX 1 2 ]\t2\n", "there is no column 'SubTreeEvals'; found Source, Target"),
     ],
 )

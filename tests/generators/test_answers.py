@@ -220,9 +220,11 @@ def test_context_shift_keeps_its_code_at_other_lengths() -> None:
 def test_mqar_keeps_its_pairs_and_listops_its_grammar_at_other_lengths() -> None:
     batch = make("mqar", length=64, pairs=4, vocab=64).at_length(256).batch(range(20))
     assert ((batch.y >= 0).sum(axis=1) == 4).all()
-    task = small("listops")
+    task = make("listops", setting="small")
     longer = task.at_length(512)
     assert longer.limits == (126, 513, task.limits.max_depth, task.limits.max_args)
+    # 10 tokens are the most at depth 3 with two arguments; 22 need one level more
+    assert small("listops").at_length(22).limits == (12, 23, 4, 2)
 
 
 # ---------------------------------------------------------------- parameters that came later

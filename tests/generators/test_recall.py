@@ -123,10 +123,10 @@ def test_floors_answer_at_the_last_position() -> None:
         ({"length": 31}, "length must be even, found 31"),
         ({"vocab": 29}, "vocab must be even, found 29"),
         ({"vocab": 4}, "vocab must be at least 6"),
-        ({"length": 64, "distance": (3, 66)}, r"3\.\.65, found \[3, 66\]"),
+        ({"length": 64, "distance": (3, 66)}, r"3\.\.65.*found \[3, 66\]"),
         ({"length": 64, "distance": (2, 9)}, r"found \[2, 9\]"),
         ({"length": 64, "distance": (9, 5)}, r"found \[9, 5\]"),
-        ({"length": 64, "distance": (6, 6)}, "hold an odd one"),
+        ({"length": 64, "distance": (6, 6)}, "has an odd number"),
         ({"supervise": "last"}, "'all', 'answer'"),
     ],
 )
