@@ -295,6 +295,13 @@ class Unregistered(Conv):
         return super().forward(x) * self.scale.to(x.dtype)
 
 
+class OnePosition(Conv):
+    """Returns one position of a target of twenty, where the hint y[:, None] would not help."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, -1]
+
+
 class NotReloaded(Conv):
     """Gains a buffer on its first call, which a model built anew has not."""
 
@@ -306,6 +313,7 @@ class NotReloaded(Conv):
 BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (WrongShape, r"shape \(batch, target length, target width\) = \(3, 20, 2\), found \(3, 19, 2\)$"),
     (Transposed, r"found \(3, 2, 20\); exchange the last two axes: y\.transpose\(1, 2\)"),
+    (OnePosition, r"found \(3, 2\)$"),
     (Tuple, "output must be one tensor, found tuple"),
     (WrongType, "output must be of type torch.float"),
     (Integers, "output must hold floating-point values, found torch.int64"),

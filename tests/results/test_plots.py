@@ -52,6 +52,12 @@ def test_a_curve_is_the_mean_over_seeds_and_its_band_their_range() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["DLR", "Mamba-2", "floor"]
 
 
+def test_the_axis_points_up_where_all_scores_are_far_below_zero() -> None:
+    (panel,) = drawn("curves", [made(baselines={"constant": {"r2": -5.0}}, curve=curve(-4.0, -3.0))]).axes
+    low, high = panel.get_ylim()
+    assert low == plots.LOWEST < high
+
+
 def test_a_model_looks_the_same_in_every_panel() -> None:
     records = [made(task=task, model=model, curve=curve(0.5)) for task in ("shift", "mips") for model in ("s4d", "dlr")]
     looks = [

@@ -144,10 +144,11 @@ class Stack(TokenTask):
 
     def text(self, batch: Batch, index: int) -> str:
         """Return the operations: ``+A3`` pushes 3 on stack A, ``-A:3`` pops it; stacks are numbered if over 26."""
-        words = []
+        lettered, words = self.stacks <= 26, []
         for (action, stack, value), (_, taken, _) in zip(
             batch.x[index].reshape(-1, 3).tolist(), batch.y[index].reshape(-1, 3).tolist(), strict=True
         ):
-            name = chr(ord("A") + stack - self.values) if self.stacks <= 26 else f"s{stack - self.values}:"
-            words.append(f"+{name}{value}" if action == self.values + self.stacks else f"-{name.rstrip(':')}:{taken}")
+            name = chr(ord("A") + stack - self.values) if lettered else f"s{stack - self.values}"
+            push = f"+{name}{value}" if lettered else f"+{name}:{value}"
+            words.append(push if action == self.values + self.stacks else f"-{name}:{taken}")
         return " ".join(words)

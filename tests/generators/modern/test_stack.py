@@ -10,6 +10,7 @@ from scipy import stats
 
 from lrtasks.errors import UsageError
 from lrtasks.generators.tasks.stack import Stack
+from lrtasks.spec import Batch
 
 
 @pytest.mark.parametrize("feed", ["teacher", "blank"])
@@ -82,3 +83,11 @@ def test_the_law_of_actions_and_stacks() -> None:
 def test_impossible_operations_are_refused(x: list[int], message: str) -> None:
     with pytest.raises(UsageError, match=f"stack: .*{message}"):
         Stack(stacks=2, values=4).answer(x)
+
+
+@pytest.mark.parametrize(("stacks", "text"), [(26, "+A1 -A:1"), (27, "+s0:1 -s0:1")])
+def test_stacks_have_letters_as_far_as_they_suffice(stacks: int, text: str) -> None:
+    task = Stack(stacks=stacks, values=4, operations=2)
+    push, pop = 4 + stacks, 5 + stacks
+    x = np.array([[push, 4, 1, pop, 4, 1]])
+    assert task.text(Batch(x, np.array([task.answer(x[0])])), 0) == text
