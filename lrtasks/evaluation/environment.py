@@ -98,7 +98,8 @@ def device_name(device: torch.device) -> str:
     """Return a readable name of the device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"cpu ({cores()} cores)"
+    count = cores()
+    return f"cpu ({count} core{'s' * (count != 1)})"
 
 
 def peak_memory_bytes(device: torch.device) -> int:
