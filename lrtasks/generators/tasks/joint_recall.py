@@ -132,8 +132,7 @@ class JointRecall(UniformTask):
     def label_all(self, x: np.ndarray) -> np.ndarray:
         cell, written, asked = self._cells(x)
         last, _ = earlier(cell, written)
-        following = np.concatenate([x[:, 1:], np.full((len(x), 1), IGNORED)], axis=1)
-        return np.where(asked, gathered(following, last), IGNORED)
+        return np.where(asked, gathered(x, np.where(last >= 0, last + 1, -1)), IGNORED)
 
     def verify(self, tokens: np.ndarray) -> None:
         """Check for BEGIN, a table, SEP, a table and padding, and that no cell of the table has two values."""
