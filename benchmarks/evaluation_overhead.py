@@ -32,7 +32,7 @@ import torch
 from lrtasks import generators
 from lrtasks.evaluation.batches import BatchStream
 from lrtasks.evaluation.loop import labelled
-from lrtasks.evaluation.optimiser import loss_named, make_optimiser
+from lrtasks.evaluation.optimiser import LOSSES, make_optimiser
 from lrtasks.evaluation.run import run
 from lrtasks.run_config import RunConfig
 
@@ -61,7 +61,7 @@ def training_step(config: RunConfig) -> Callable[[int], None]:
     """Return a function that does one training step of the run's model on an existing batch."""
     torch.manual_seed(config.seed)
     model = config.build()
-    optimiser, loss = make_optimiser(model, config.budget), loss_named(config.task.loss)
+    optimiser, loss = make_optimiser(model, config.budget), LOSSES[config.task.loss]
     batch = BatchStream(config.task, 0, "train", config.budget.batch_size)[0]
 
     def step(_: int) -> None:
@@ -75,7 +75,7 @@ def training_step(config: RunConfig) -> Callable[[int], None]:
 def compare_forms(config: RunConfig, repeats: int) -> dict[str, tuple[float, float]]:
     """Return the shortest CPU time of two parts of a step: of the package's form and of the plain form."""
     torch.manual_seed(config.seed)
-    model, loss = config.build(), loss_named(config.task.loss)
+    model, loss = config.build(), LOSSES[config.task.loss]
     ours, plain = make_optimiser(model, config.budget), make_optimiser(model, config.budget)
     for group in plain.param_groups:
         group["fused"] = None

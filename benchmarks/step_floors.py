@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from lrtasks.evaluation.optimiser import loss_named
+from lrtasks.evaluation.optimiser import LOSSES
 from lrtasks.models import names
 from lrtasks.run_config import RunConfig
 
@@ -97,7 +97,7 @@ def rates(repeats: int) -> tuple[float, float, float]:
 def step_of(config: RunConfig) -> Callable[[], None]:
     """Return a function that does a forward and backward pass of the run's model on an existing batch."""
     torch.manual_seed(0)
-    model, loss = config.build(), loss_named(config.task.loss)
+    model, loss = config.build(), LOSSES[config.task.loss]
     batch = config.task.batch(range(config.budget.batch_size))
     x, y = torch.from_numpy(batch.x), torch.from_numpy(batch.y)
 

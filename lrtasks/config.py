@@ -17,7 +17,7 @@ import numbers
 import operator
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 from lrtasks.errors import UsageError, suggestion, unknown
@@ -174,6 +174,19 @@ def split_setting(setting: str) -> tuple[str | None, str]:
     if dot and owner in OWNERS:
         return owner, rest
     return "model" if dot else None, setting
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the entries of nested settings, each under its name with dots.
+
+    >>> dict(flat({"task": {"name": "shift", "shape": [2, 3]}, "seed": 0}))
+    {'task.name': 'shift', 'task.shape': [2, 3], 'seed': 0}
+    """
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def override(settings: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:

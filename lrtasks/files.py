@@ -84,20 +84,20 @@ def remove_partials(path: Path) -> None:
 
 
 @contextmanager
-def held(path: Path, what: str) -> Iterator[None]:
+def held(path: Path, what: str, *, patience: float = 0.0) -> Iterator[None]:
     """Hold the lock file ``path`` and remove it afterwards; ``what`` names the locked work in messages.
 
     The system releases the lock when this process dies, for whatever reason. Child processes do not inherit the lock.
     Workers that live a little longer than a killed parent therefore do not keep it.
 
     Raises:
-        UsageError: if another process holds the lock, or the path is a symbolic link.
+        UsageError: if another process holds the lock for ``patience`` seconds, or the path is a symbolic link.
     """
     if path.is_symlink():
         raise UsageError(f"{path} is a symbolic link, which is not used as a lock; remove it")
     lock = FileLock(path)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=patience)
     except Timeout:
         raise UsageError(f"another process is working on {what}; wait for it or stop it") from None
     try:

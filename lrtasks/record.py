@@ -128,18 +128,20 @@ class RunRecord:
 
     def floor(self, test: str) -> float | None:
         """Return the best baseline's headline score on ``test`` or a further test."""
-        baselines = self.baselines if test == "test" else self.further_baselines.get(test, {})
-        found = [scores.get(self.task["metric"]) for scores in baselines.values()]
-        return max((float(value) for value in found if value is not None), default=None)
+        best = self.best_baseline(test)
+        return None if best is None else float(best[1])
 
     def headline(self, split: str = "test") -> float | None:
         """Return the headline score on ``split``, or ``None`` under the conditions of :meth:`score`."""
         return self.score(self.task["metric"], split)
 
-    def best_baseline(self) -> tuple[str, float] | None:
+    def best_baseline(self, test: str = "test") -> tuple[str, float] | None:
         """Return name and headline score of the best trivial baseline; this score is the floor."""
-        metric = self.task["metric"]
-        scored = [(name, scores[metric]) for name, scores in self.baselines.items() if scores.get(metric) is not None]
+        metric, baselines = (
+            self.task["metric"],
+            self.baselines if test == "test" else self.further_baselines.get(test, {}),
+        )
+        scored = [(name, scores[metric]) for name, scores in baselines.items() if scores.get(metric) is not None]
         return max(scored, key=lambda item: item[1], default=None)
 
     def steps(self) -> int:

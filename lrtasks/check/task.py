@@ -159,7 +159,7 @@ def _samples(probe: _Probe) -> Iterator[str]:
     if type(task).sample is Task.sample:
         raise UsageError("sample() is missing: write sample(self, rng), which returns a lrtasks.generators.Sample")
     first: Sample | None = None
-    for index, rng in enumerate(randomness.generators(task.key(seed, "train"), range(count))):
+    for index, rng in enumerate(randomness.Generators(task.key(seed, "train"), range(count))):
         sample = probe.call("sample()", task.sample, rng)
         found = list(_sample_problems(task, sample)) or list(_differences(first or sample, sample))
         if found:
@@ -259,7 +259,7 @@ def _independence(probe: _Probe) -> Iterator[str]:
                 f"sample {index} depends on the order, the size or the repeats of the batch it is in{hint}"
             )
     if vectorised:
-        rngs = randomness.generators(task.key(seed, "train"), range(count))
+        rngs = randomness.Generators(task.key(seed, "train"), range(count))
         if batch_digest(stack([task.sample(rng) for rng in rngs])) != expected:
             yield "samples() gives other arrays than sample(), one by one, from the same generators"
 

@@ -185,10 +185,11 @@ class Store:
                 remove_empty(self.root / HIDDEN, self.root)
             return
         host, me = socket.gethostname(), f"{os.getpid()} {socket.gethostname()}"
-        holder = self.read(LOCK).decode() if self.exists(LOCK) else ""
-        if not holder or (holder.endswith(f" {host}") and not _is_alive(int(holder.split()[0]))):
+        holder = self.read(LOCK).decode(errors="replace") if self.exists(LOCK) else ""
+        here = re.fullmatch(rf"(\d{{1,9}}) {re.escape(host)}", holder)
+        if not holder or (here and not _is_alive(int(here[1]))):
             self.write(LOCK, [me.encode()])
-            holder = self.read(LOCK).decode()
+            holder = self.read(LOCK).decode(errors="replace")
         elif holder == me:
             holder = f"{holder}, this one"
         if holder != me:

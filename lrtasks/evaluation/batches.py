@@ -265,7 +265,7 @@ def worker_count(workers: int | str) -> int:
     """
     if workers == "auto":
         return max(1, min(8, cores() - 1))
-    if not isinstance(workers, int) or not 0 <= workers <= MAX_WORKERS:
+    if type(workers) is not int or not 0 <= workers <= MAX_WORKERS:
         raise UsageError(f"workers must be 'auto' or a whole number in 0..{MAX_WORKERS}, found {workers!r}")
     return workers
 

@@ -22,7 +22,7 @@ from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.batches import Loaded, Replay, Streams, check_batch, load
-from lrtasks.evaluation.optimiser import loss_named, make_optimiser, set_rate
+from lrtasks.evaluation.optimiser import LOSSES, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
 from lrtasks.metrics import VAL_SOLVED, scaled_score
@@ -95,7 +95,7 @@ def train(
             run.
     """
     task, budget, seed = config.task, config.budget, config.seed
-    loss_function, masked = loss_named(task.loss), takes_mask(model)
+    loss_function, masked = LOSSES[task.loss], takes_mask(model)
     selects = type(model) is Backbone and task.target.kind == "token" and not task.target.pooled
     if budget.checkpoint_blocks:
         recompute_blocks(model)

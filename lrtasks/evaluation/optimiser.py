@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.budget import Budget
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError
 from lrtasks.models.base import parameter_options
 from lrtasks.spec import IGNORED
 
@@ -54,17 +54,6 @@ LOSSES: dict[str, Loss] = {
     "cross-entropy": cross_entropy,
     "balanced-cross-entropy": balanced_cross_entropy,
 }
-
-
-def loss_named(name: str) -> Loss:
-    """Return the loss called ``name`` in :data:`LOSSES`.
-
-    Raises:
-        UsageError: if there is no loss of this name.
-    """
-    if name not in LOSSES:
-        raise unknown("loss", name, LOSSES)
-    return LOSSES[name]
 
 
 def make_optimiser(model: nn.Module, budget: Budget) -> torch.optim.AdamW:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lrtasks.budget import Budget
+from lrtasks.config import flat
 from lrtasks.errors import UsageError, first_line, unknown
 from lrtasks.files import refuse_links
 from lrtasks.record import RunRecord
@@ -52,8 +53,10 @@ class Trackers:
         refuse_links(*self._places)
         self.discard()
         self._loggers = [_logger(place, record) for place in self._places]
+        named = flat({key: getattr(record, key) for key in ("task", "model", "budget", "seed")})
+        settings = {key: value if isinstance(value, (bool, int, float, str)) else str(value) for key, value in named}
         for logger in self._loggers:
-            logger.log_hyperparams(_flat({key: getattr(record, key) for key in ("task", "model", "budget", "seed")}))
+            logger.log_hyperparams(settings)
 
     def update(self, record: RunRecord) -> None:
         """Write the points that were added to the curve since the last call."""
@@ -119,18 +122,3 @@ def _logger(place: Path, record: RunRecord) -> Any:
     except Exception as error:
         raise UsageError(f"tracker 'wandb' cannot start: {first_line(error)}") from None
     return logger
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested settings to names with dots; convert a list or ``None`` to text.
-
-    >>> _flat({"task": {"name": "shift", "shape": [2, 3]}, "seed": 0})
-    {'task.name': 'shift', 'task.shape': '[2, 3]', 'seed': 0}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value if isinstance(value, (bool, int, float, str)) else str(value)
-    return flat

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 
@@ -162,7 +162,7 @@ class Task(Config):
         for index in indices:
             require_whole("sample index", index, 0, MAX_SEED)
         require_whole("attempt", attempt, 0, MAX_SEED)
-        return self.samples(random.generators(self.key(seed, split), indices, attempt))
+        return self.samples(random.Generators(self.key(seed, split), indices, attempt))
 
     def stream(self, batch_size: int, seed: int = 0, split: Split = "train", *, start: int = 0) -> Iterator[Batch]:
         """Return an endless iterator over batches of samples 0, 1, 2, ...; ``start`` is the number of the first batch.
@@ -220,7 +220,10 @@ class Task(Config):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle class, name and parameters: cached values are left out, a name from an entry point is kept."""
-        return _restore, (type(self), self.name, self.parameters())
+        cls, file = type(self), file_of(type(self))
+        # another process cannot import a class from the user's file by its name
+        where = cls if file is None else f"{file}:{cls.__qualname__}"
+        return _restore, (where, cls.__module__, self.name, self.parameters())
 
     def baselines(self) -> Mapping[str, Baseline]:
         """Return the baselines by name: simple predictors whose scores are shown next to the scores of every model."""
@@ -258,9 +261,7 @@ class Task(Config):
         if self.nominal_length is None:
             raise UsageError(f"{self.name} has no tests at other lengths: the task to learn depends on the length")
         other = self.make(**{**self.parameters(), "length": length})
-        for mine, its in ((self.input, other.input), (self.target, other.target)):
-            if (mine.kind, mine.width, mine.pooled) != (its.kind, its.width, its.pooled):
-                raise UsageError(f"{self.name} at length {length} needs another model: {its} in place of {mine}")
+        self.require_same_widths(other, f"{self.name} at length {length}")
         return other
 
     def longer(self) -> dict[str, Task]:
@@ -381,25 +382,23 @@ class Task(Config):
         Raises:
             UsageError: for a missing column, or a token, label or position out of range.
         """
-        return tables.from_row(row, self.input, self.target)
+        tokens, labels, places = (tables.numbers(row, name) for name in ("Source", "Target", "TargetInds"))
+        return tables.padded(tokens, labels, places, self.input, self.target)
 
     def image_shape(self) -> tuple[int, int] | None:
         """Return rows and columns of the image whose pixels are the positions; ``None`` if the task has no images."""
         return None
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        # another process cannot import a class from the user's file by its name
-        cls, file = type(self), file_of(type(self))
-        if file is None:
-            return super().__reduce_ex__(protocol)
-        return _remade, (f"{file}:{cls.__qualname__}", cls.__module__, vars(self))
 
     def fingerprint(self, batch: Batch, index: int) -> bytes | None:
         """Return a key of sample ``index`` that is unique in a stored set, or ``None`` if duplicates are allowed."""
         return None
 
 
-def _restore(cls: type[Task], name: str, parameters: dict[str, Any]) -> Task:
+def _restore(where: type[Task] | str, module: str, name: str, parameters: dict[str, Any]) -> Task:
+    """Unpickle a task of a class or of an address; the name ``module`` changes if the content of the file does."""
+    cls = registry.get(where) if isinstance(where, str) else where
+    if cls.__module__ != module:
+        raise UsageError(f"{str(where).rpartition(':')[0]} was edited while it was in use; start again")
     if "name" not in vars(cls):
         registry.register(name)(cls)
     return cls.make(**parameters)
@@ -414,16 +413,6 @@ def misdeclared(task: Task) -> Iterator[str]:
                 f"{field} of a {task.target.kind} target must be {names}, found {getattr(task, field)!r}; write"
                 f" {field} = {allowed[0]!r} in the class"
             )
-
-
-def _remade(address: str, module: str, state: dict[str, Any]) -> Task:
-    """Unpickle a task from the user's file ``address``; the name ``module`` changes if the content of the file does."""
-    cls = registry.get(address)
-    if cls.__module__ != module:
-        raise UsageError(f"{address.rpartition(':')[0]} was edited while it was in use; start again")
-    made = object.__new__(cls)
-    vars(made).update(state)
-    return made
 
 
 def stack(samples: Sequence[Sample]) -> Batch:

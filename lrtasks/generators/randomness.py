@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lrtasks.errors import UsageError
+from lrtasks.errors import require_whole
 
 
 def derive_key(**parts: Any) -> np.ndarray:
@@ -30,18 +30,13 @@ def generator(key: np.ndarray, index: int = 0, attempt: int = 0) -> np.random.Ge
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, index, attempt], dtype=np.uint64)))
 
 
-def generators(key: np.ndarray, indices: Sequence[int] | np.ndarray, attempt: int = 0) -> Generators:
-    """Return :func:`generator` for each of ``indices``, in the same order."""
-    return Generators(key, indices, attempt)
-
-
 class Generators:
-    """Generators of several samples, one after another: one object is reset each time, which is faster than a new one.
+    """:func:`generator` of each of ``indices``, in the same order: one object is reset, which is faster than new ones.
 
     A generator is valid until the next one is requested.
     """
 
-    def __init__(self, key: np.ndarray, indices: Sequence[int] | np.ndarray, attempt: int) -> None:
+    def __init__(self, key: np.ndarray, indices: Sequence[int] | np.ndarray, attempt: int = 0) -> None:
         self._key, self._indices, self._attempt = key, indices, attempt
 
     def __len__(self) -> int:
@@ -67,8 +62,6 @@ def epoch_order(samples: int, seed: int, epoch: int) -> np.ndarray:
         UsageError: if an argument is not a whole number in 0..2^63-1.
     """
     for name, value in (("samples", samples), ("seed", seed), ("epoch", epoch)):
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not whole or not 0 <= value < 2**63:
-            raise UsageError(f"{name} must be a whole number in 0..2^63-1, found {value!r}")
+        require_whole(name, value, 0, 2**63 - 1)
     key = derive_key(purpose="epoch order", seed=int(seed), samples=int(samples))
     return generator(key, epoch).permutation(samples)

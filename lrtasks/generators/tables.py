@@ -25,15 +25,6 @@ def to_row(batch: Batch, index: int) -> dict[str, str]:
     return {"Source": join(tokens), "Target": join(batch.y[index][places]), "TargetInds": join(places)}
 
 
-def from_row(row: Row, x: Spec, y: Spec) -> Sample:
-    """Return the sample of a row that :func:`to_row` made; ``x`` and ``y`` are the specs of the task.
-
-    Raises:
-        UsageError: in the same cases as :func:`numbers` and :func:`padded`.
-    """
-    return padded(numbers(row, "Source"), numbers(row, "Target"), numbers(row, "TargetInds"), x, y)
-
-
 def padded(tokens: np.ndarray, labels: np.ndarray, places: np.ndarray, x: Spec, y: Spec, pad: int = 0) -> Sample:
     """Return a sample with the lengths of the specs.
 

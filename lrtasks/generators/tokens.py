@@ -143,8 +143,7 @@ class UniformTask(TokenTask):
         return self.made(Uniforms(np.stack([rng.random(self.draws) for rng in rngs])))
 
     def sample(self, rng: np.random.Generator) -> Sample:
-        batch = self.samples([rng])
-        return Sample(batch.x[0], batch.y[0], None if batch.mask is None else batch.mask[0])
+        return self.samples([rng]).sample(0)
 
 
 class Uniforms:
@@ -229,7 +228,7 @@ def without_padding(tokens: np.ndarray, pad: int) -> np.ndarray:
     return tokens[: valid[-1] + 1] if len(valid) else tokens[:0]
 
 
-def padded_sample(x: Sequence[int] | np.ndarray, y: np.ndarray, length: int, pad: int) -> Sample:
+def padded_sample(x: Sequence[int] | np.ndarray, y: Sequence[int] | np.ndarray, length: int, pad: int) -> Sample:
     """Return a sample of ``length`` positions: ``x`` with labels ``y``, then padding ``pad`` with mask False."""
     tokens, labels, mask = np.full(length, pad), np.full(length, IGNORED), np.zeros(length, dtype=bool)
     tokens[: len(x)], labels[: len(y)], mask[: len(x)] = x, y, True

@@ -24,7 +24,7 @@ import itertools
 import json
 import tomllib
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,7 +33,7 @@ import torch
 
 from lrtasks import generators, models
 from lrtasks.budget import MOST_SEEDS, SHARED_BUDGET, Budget
-from lrtasks.config import Config, override, parameter, parse_assignment, split_setting
+from lrtasks.config import Config, flat, override, parameter, parse_assignment, split_setting
 from lrtasks.errors import UsageError, suggestion, unknown
 from lrtasks.models.factory import model_label, model_parameter_names, model_presets
 from lrtasks.registry import split_preset
@@ -326,12 +326,4 @@ def _take_settings(content: dict[str, Any]) -> dict[str, Any]:
     settings = content.pop("settings", {})
     if not isinstance(settings, dict):
         raise UsageError(f"settings must be a table such as {{ steps = 500 }}, found {settings!r}")
-    return dict(_flat(settings))
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
+    return dict(flat(settings))

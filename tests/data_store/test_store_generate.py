@@ -322,6 +322,10 @@ def test_a_lock_object_is_stale_when_its_process_is_gone() -> None:
     store.write(LOCK, [f"{ended.pid} elsewhere".encode()])
     with pytest.raises(lrtasks.UsageError, match=r"elsewhere.*remove memory:"), store.locked():
         pass
+    for content in (b"another program's lock", b"\xff", f"{10**30} {socket.gethostname()}".encode()):
+        store.write(LOCK, [content])
+        with pytest.raises(lrtasks.UsageError, match="another process is working on"), store.locked():
+            pass
 
 
 def test_workers_import_no_torch() -> None:

@@ -149,7 +149,7 @@ def test_what_cannot_be_divided() -> None:
         BatchStream(TASK, 0, "train", 4, samples=3)
 
 
-@pytest.mark.parametrize("workers", [-1, "two", 1.5])
+@pytest.mark.parametrize("workers", [-1, "two", 1.5, True])
 def test_bad_worker_counts(workers: object) -> None:
     with pytest.raises(UsageError, match="workers must be 'auto' or a whole number"):
         worker_count(workers)  # type: ignore[arg-type]

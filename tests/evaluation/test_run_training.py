@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from toys import Labels, Net, Reporting, plain
 
 from lrtasks.evaluation import loop
+from lrtasks.evaluation.optimiser import LOSSES
 
 
 def test_extra_losses_enter_the_loss_and_diagnostics_the_record(tmp_path: Path) -> None:
@@ -26,17 +27,14 @@ def test_extra_losses_enter_the_loss_and_diagnostics_the_record(tmp_path: Path) 
 
 def test_the_curve_shows_the_mean_loss_since_the_last_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses: list[float] = []
-    real = loop.loss_named
+    real = LOSSES["mse"]
 
-    def spy(name: str) -> Any:
-        def loss(output: Tensor, target: Tensor) -> Tensor:
-            value = real(name)(output, target)
-            losses.append(value.item())
-            return value
+    def spy(output: Tensor, target: Tensor) -> Tensor:
+        value = real(output, target)
+        losses.append(value.item())
+        return value
 
-        return loss
-
-    monkeypatch.setattr(loop, "loss_named", spy)
+    monkeypatch.setitem(LOSSES, "mse", spy)
     record = run(plain, tmp_path)
     expected = [np.mean(losses[start : start + 4]) for start in (0, 4, 8)]
     assert [point["loss"] for point in record.curve] == pytest.approx(expected)

@@ -51,7 +51,7 @@ def test_philox_streams_are_numpys_own() -> None:
 @given(indices=st.lists(st.integers(0, MAX_SEED), min_size=1, max_size=5), attempt=st.integers(0, 3))
 def test_one_reused_generator_equals_one_generator_each(indices: list[int], attempt: int) -> None:
     key = rng.derive_key(a=1)
-    for index, shared in zip(indices, rng.generators(key, indices, attempt), strict=True):
+    for index, shared in zip(indices, rng.Generators(key, indices, attempt), strict=True):
         own = rng.generator(key, index, attempt)
         for draw in range(3):  # 32-bit draws leave half a word buffered, which the next sample must not see
             assert shared.integers(2**31, dtype=np.int32) == own.integers(2**31, dtype=np.int32), draw
@@ -105,8 +105,8 @@ def test_sample_does_not_depend_on_its_batch(seed: int, order: list[int]) -> Non
 
 def test_draws_are_uniform_and_normal() -> None:
     key = rng.derive_key(test="statistics")
-    uniform = np.array([generator.random() for generator in rng.generators(key, range(20_000))])
-    normal = np.array([generator.standard_normal() for generator in rng.generators(key, range(20_000, 40_000))])
+    uniform = np.array([generator.random() for generator in rng.Generators(key, range(20_000))])
+    normal = np.array([generator.standard_normal() for generator in rng.Generators(key, range(20_000, 40_000))])
     counts = np.histogram(uniform, bins=20, range=(0, 1))[0]
     assert ((counts - 1000) ** 2 / 1000).sum() < 44  # chi-squared with 19 degrees of freedom: p = 0.001
     assert abs(normal.mean()) < 4 / np.sqrt(20_000)

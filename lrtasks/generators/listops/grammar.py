@@ -66,9 +66,9 @@ def check(tokens: np.ndarray) -> None:
     """Raise :class:`UsageError` unless ``tokens``, ``(length,)`` without padding, are one expression."""
     depth = np.cumsum(_is_open(tokens).astype(np.int64) - (tokens == CLOSE))
     if not tokens.size or depth[-1] != 0 or (depth[:-1] < 1).any():
-        raise UsageError(f"not one ListOps expression with paired brackets: {_shortened(render(tokens))!r}")
+        raise UsageError(f"not one ListOps expression with paired brackets: {render(tokens)[:60]!r}")
     if (_is_open(tokens[:-1]) & (tokens[1:] == CLOSE)).any():
-        raise UsageError(f"an operator without arguments in the ListOps expression {_shortened(render(tokens))!r}")
+        raise UsageError(f"an operator without arguments in the ListOps expression {render(tokens)[:60]!r}")
 
 
 def render(tokens: np.ndarray) -> str:
@@ -123,7 +123,3 @@ def subtree_columns(tokens: np.ndarray) -> dict[str, str]:
 
 def _is_open(tokens: np.ndarray) -> np.ndarray:
     return (tokens >= FIRST_OPERATOR) & (tokens < CLOSE)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -55,7 +55,7 @@ def length_law(limit: int, max_depth: int, max_args: int) -> np.ndarray:
     leaf = np.zeros(limit + 1)
     leaf[1] = 1.0
     law = leaf
-    size = _transform_size(max_args * limit + 1)
+    size = 1 << (max_args * limit).bit_length()
     for _ in range(max_depth - 1):
         spectrum = np.fft.rfft(law, size)
         powers = spectrum
@@ -98,10 +98,6 @@ def check(task: str, limits: Limits) -> None:
         f" {limits.max_length} tokens: widen min_length and max_length (at depth {limits.max_depth} with 2 to"
         f" {limits.max_args} arguments, lengths reach from 4 to {most if most < 1e9 else format(most, '.1e')})"
     )
-
-
-def _transform_size(least: int) -> int:
-    return 1 << (least - 1).bit_length()
 
 
 def draw(rngs: Iterable[np.random.Generator], limits: Limits) -> Iterator[np.ndarray]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from lrtasks.errors import UsageError
 
-Variant = Literal["paper", "clean"]
-VARIANTS: tuple[Variant, ...] = ("paper", "clean")
+VARIANTS = ("paper", "clean")
 MAX_RESOLUTION = 2048
 
 

@@ -86,18 +86,11 @@ def kit(settings: Settings, margin: int) -> Kit:
         solid_count=np.array([len(pixels) for pixels in solid]),
         solid_box=np.array(reached).transpose(0, 2, 1).reshape(-1, 4),
         least_weight=math.ceil(1e-4 * FULL * WEIGHT_UNIT),
-        res=settings.res,
         pad=pad,
         stride=stride,
         margin=margin,
-        dashes=settings.dashes,
-        distractor_dashes=settings.distractor_dashes,
-        distractors=settings.distractors,
-        seed_distance=settings.seed_distance,
-        padding=settings.padding,
-        dash_tries=settings.dash_tries,
-        distractor_tries=settings.distractor_tries,
         marks_on_tips=settings.variant == "clean",
+        **{name: value for name, value in settings._asdict().items() if name in Tables._fields},
     )
     return Kit(settings, margin, np.array(angles), ink, boxes(ink), cover, tables)
 

@@ -12,7 +12,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import Task, budget, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.tokens import TokenTask
+from lrtasks.generators.tokens import TokenTask, padded_sample
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 Word = tuple[int, ...]
@@ -116,11 +116,10 @@ class Depo(TokenTask):
             answer = names[(node + k) % n]
             x += [self._hop + k, *names[node], self._answer, *answer]
             y += [IGNORED] * (1 + len(names[node])) + [*answer, IGNORED]
-        padding = self.input.length - len(x)
         least, most = self.span("nodes")
         fixed = least == most and self.words[1] == self.words[2]
-        mask = None if fixed else np.arange(self.input.length) < len(x)
-        return Sample(np.array(x + [PAD] * padding), np.array(y + [IGNORED] * padding), mask)
+        sample = padded_sample(x, y, self.input.length, PAD)
+        return sample._replace(mask=None) if fixed else sample
 
     def _count(self, rng: np.random.Generator) -> int:
         least, most = self.span("nodes")

@@ -75,12 +75,11 @@ class FlipFlop(TokenTask):
         letters[chance >= 1 - self.ignore] = IGNORE
         letters[0], letters[-1] = WRITE, READ
         written = rng.integers(ZERO, BLANK, size=count)
-        reads, bits = letters == READ, written[last_where(letters == WRITE)]
-        x, y = np.empty(2 * count, dtype=np.int64), np.full(2 * count, IGNORED)
+        answers = BLANK if self.clean else written[last_where(letters == WRITE)]
+        x = np.empty(2 * count, dtype=np.int64)
         x[::2] = letters
-        x[1::2] = np.where(reads, BLANK if self.clean else bits, written)
-        y[::2][reads] = bits[reads]
-        return Sample(x, y)
+        x[1::2] = np.where(letters == READ, answers, written)
+        return Sample(x, self.label(x))
 
     def label(self, x: np.ndarray) -> np.ndarray:
         y = np.full(len(x), IGNORED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -175,18 +176,14 @@ class FuzzyRecall(UniformTask):
 
     def _showings(self, tokens: list[int]) -> list[tuple[Tokens, Tokens, int]]:
         """Return each occurrence of a pair: key, value, and position of the value's first token."""
+        first_value = self.first_value
+        runs = [tuple(run) for _, run in itertools.groupby(tokens, lambda token: token < first_value)]
+        at = len(runs.pop(0)) if tokens[0] >= first_value else 0  # padding
         found = []
-        at = 0
-        while at < len(tokens) and tokens[at] >= self.first_value:  # padding
-            at += 1
-        while at < len(tokens):
-            begin = at
-            while at < len(tokens) and tokens[at] < self.first_value:
-                at += 1
-            middle = at
-            while at < len(tokens) and tokens[at] >= self.first_value:
-                at += 1
-            found.append((tuple(tokens[begin:middle]), tuple(tokens[middle:at]), middle))
+        for key, value in itertools.zip_longest(runs[::2], runs[1::2], fillvalue=()):
+            at += len(key)
+            found.append((key, value, at))
+            at += len(value)
         return found
 
     def _questions(self, tokens: list[int]) -> list[tuple[int, Tokens, int]]:

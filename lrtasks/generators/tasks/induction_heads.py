@@ -59,12 +59,10 @@ class InductionHeads(TokenTask):
     def sample(self, rng: np.random.Generator) -> Sample:
         mark = self.vocab - 1
         x = rng.integers(self.vocab - 2, size=self.length + 1)
-        place = rng.integers(self.length - 2)
-        x[place] = x[-1] = mark
-        y = np.full(self.length + 1, IGNORED)
+        x[rng.integers(self.length - 2)] = x[-1] = mark
+        y = self.label(x)
         if self.supervise == "all" and not self.testing:
             y[:-1] = x[1:]
-        y[-1] = x[place + 1]
         return Sample(x, y)
 
     def label(self, x: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import Task, budget, registry
 from lrtasks.generators.baselines import Baseline, octave
-from lrtasks.generators.tokens import Uniforms, UniformTask, earlier, gathered
+from lrtasks.generators.tokens import Uniforms, UniformTask, earlier, gathered, last_where
 from lrtasks.spec import IGNORED, Batch, Spec
 
 BEGIN, SEP, PAD, FIRST = 0, 1, 2, 3
@@ -125,16 +125,14 @@ class JointRecall(UniformTask):
         """Return at each position: the cell of the table (0 if no key), whether it is written, whether it is asked."""
         is_context = x >= self._first_context
         is_key = (x >= self._first_key) & ~is_context
-        where = np.maximum.accumulate(np.where(is_context, np.arange(x.shape[1]), 0), axis=1)
-        context = np.take_along_axis(x, where, axis=1)
+        context = gathered(x, last_where(is_context), 0)
         second = np.cumsum(x == SEP, axis=1) > 0
         return np.where(is_key, context * self.input.width + x, 0), is_key & ~second, is_key & second
 
     def label_all(self, x: np.ndarray) -> np.ndarray:
         cell, written, asked = self._cells(x)
         last, _ = earlier(cell, written)
-        following = np.concatenate([x[:, 1:], np.full((len(x), 1), IGNORED)], axis=1)
-        return np.where(asked, gathered(following, last), IGNORED)
+        return np.where(asked, gathered(x, np.where(last >= 0, last + 1, -1)), IGNORED)
 
     def verify(self, tokens: np.ndarray) -> None:
         """Check for BEGIN, a table, SEP, a table and padding, and that no cell of the table has two values."""

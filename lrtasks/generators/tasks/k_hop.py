@@ -11,7 +11,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
 from lrtasks.generators.baselines import Baseline, octave
-from lrtasks.generators.tokens import Uniforms, UniformTask, earlier
+from lrtasks.generators.tokens import Uniforms, UniformTask, earlier, gathered
 from lrtasks.spec import IGNORED, Batch, Spec
 
 TESTED_HOPS = 8
@@ -95,16 +95,14 @@ class KHop(UniformTask):
         k = self.hops[0] + x[:, :1]
         end = np.broadcast_to(np.arange(hop.shape[1]), hop.shape)
         for done in range(int(k.max())):
-            further = np.where(end >= 0, np.take_along_axis(hop, np.maximum(end, 0), axis=1), -1)
-            end = np.where(done < k, further, end)
+            end = np.where(done < k, gathered(hop, end, -1), end)
         return end
 
     def label_all(self, x: np.ndarray) -> np.ndarray:
         end = self._ends(x)
         missing, blank = (self.letters, self.letters + 1) if self.law == "sanford" else (IGNORED, IGNORED)
-        letters = np.take_along_axis(x[:, 1:], np.maximum(end, 0), axis=1) - self._first_letter
         y = np.full(x.shape, blank)
-        y[:, 1:] = np.where(end >= 0, letters, missing)
+        y[:, 1:] = gathered(x[:, 1:] - self._first_letter, end, missing)
         return y
 
     def verify(self, tokens: np.ndarray) -> None:

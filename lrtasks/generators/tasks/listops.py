@@ -65,12 +65,8 @@ class ListOps(Task):
         # DLR paper, Table 3.
         "paper": {
             "setting": "paper",
-            "budget.steps": 300000,
-            "budget.batch_size": 32,
-            "budget.schedule": "cosine",
-            "budget.warmup_steps": 5000,
-            "budget.eval_every": 3000,
-            "budget.test_batches": 63,
+            **budget(steps=300_000, batch_size=32, schedule="cosine", warmup_steps=5000),
+            **budget(eval_every=3000, test_batches=63),
         },
     }
 

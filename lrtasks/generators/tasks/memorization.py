@@ -83,9 +83,16 @@ class Memorization(UniformTask):
     def target(self) -> Spec:
         return Spec("token", self.input.length, CLASSES if self.law == "pair" else self.input.width)
 
+    @functools.lru_cache(maxsize=16)  # noqa: B019 - it keeps at most 16 tasks alive
     def table(self) -> np.ndarray:
         """Return the map, read-only int64: ``(s, s)`` classes by first and second token, or ``(F,)`` values by key."""
-        return _table(self)
+        rng = self.layout_rng(law=self.law, facts=self.facts)
+        if self.law == "pair":
+            table = rng.integers(CLASSES, size=(self._side, self._side))
+        else:
+            table = self.facts + rng.permutation(self.facts + 1)[: self.facts]
+        table.setflags(write=False)
+        return table
 
     @property
     def draws(self) -> int:
@@ -144,14 +151,3 @@ class Memorization(UniformTask):
         slots = batch.x[index].reshape(-1, self._slot).tolist()
         values = batch.y[index, self._slot - 1 :: self._slot].tolist()
         return " ".join(f"{','.join(map(str, slot[:-1]))}={v}" for slot, v in zip(slots, values, strict=True))
-
-
-@functools.lru_cache(maxsize=16)
-def _table(task: Memorization) -> np.ndarray:
-    rng = task.layout_rng(law=task.law, facts=task.facts)
-    if task.law == "pair":
-        table = rng.integers(CLASSES, size=(task._side, task._side))
-    else:
-        table = task.facts + rng.permutation(task.facts + 1)[: task.facts]
-    table.setflags(write=False)
-    return table

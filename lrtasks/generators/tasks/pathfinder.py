@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import Task, registry
+from lrtasks.generators.base import Task, budget, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass
 from lrtasks.generators.pathfinder.settings import MAX_RESOLUTION, VARIANTS, Settings, complete
 from lrtasks.generators.pixels import from_bytes
@@ -35,15 +35,11 @@ class PathfinderTask(Task):
 
     presets: ClassVar[Presets] = {
         # Settings of our own at 64 x 64.
-        "small": {"res": 64, "budget.batch_size": 4, "budget.test_batches": 100},
+        "small": {"res": 64, **budget(batch_size=4, test_batches=100)},
         # DLR paper, Table 3.
         "paper": {
             "res": 128,
-            "budget.steps": 150000,
-            "budget.schedule": "cosine",
-            "budget.warmup_steps": 3000,
-            "budget.eval_every": 5000,
-            "budget.test_batches": 125,
+            **budget(steps=150_000, schedule="cosine", warmup_steps=3000, eval_every=5000, test_batches=125),
         },
     }
 

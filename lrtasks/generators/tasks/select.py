@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, MAX_SEED, registry
+from lrtasks.generators.base import MAX_LENGTH, MAX_SEED, budget, registry
 from lrtasks.generators.signals import SignalTask, noise
 from lrtasks.spec import Spec
 
@@ -33,7 +33,7 @@ class Select(SignalTask):
     group: ClassVar[str] = "copying"
     presets: ClassVar[Presets] = {
         # An LSTM solves ``small``; none of our models solves ``small-hard`` in as many steps.
-        "small": {"length": 32, "marks": 4, "budget.batch_size": 64, "budget.lr": 0.003},
+        "small": {"length": 32, "marks": 4, **budget(batch_size=64, lr=3e-3)},
         "small-hard": {"length": 256, "marks": 16},
         "paper": {"length": 4096, "marks": 32},
     }

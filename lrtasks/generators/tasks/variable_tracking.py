@@ -11,7 +11,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
 from lrtasks.generators.baselines import Baseline, octave
-from lrtasks.generators.tokens import Uniforms, UniformTask, spread
+from lrtasks.generators.tokens import Uniforms, UniformTask, gathered, last_where, spread
 from lrtasks.spec import IGNORED, Batch, Spec
 
 FORWARD: dict[str, Any] = {"order": "forward", "statements": 12, "variables": 6, "constants": 8}
@@ -178,9 +178,8 @@ class VariableTracking(UniformTask):
     def _resolved(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return for each question the token at the end of its chain, and the statements in between, minus one."""
         end = 2 * self._statements
-        leads = np.tile(
-            np.arange(self.input.width), (len(x), 1)
-        )  # each token leads to itself, a variable to its source
+        # each token leads to itself, a variable to its source
+        leads = np.tile(np.arange(self.input.width), (len(x), 1))
         np.put_along_axis(leads, x[:, 0:end:2], x[:, 1:end:2], axis=1)
         at = x[:, end:]
         steps = np.zeros(at.shape, dtype=np.int64)
@@ -226,8 +225,7 @@ class VariableTracking(UniformTask):
         return {**super().baselines(), "first-constant": self.rule(self._first_constant)}
 
     def _last_constant(self, x: np.ndarray) -> np.ndarray:
-        where = np.maximum.accumulate(np.where(x >= self._names, np.arange(x.shape[1]), 0), axis=1)
-        return np.take_along_axis(x, where, axis=1) - self._names
+        return gathered(x, last_where(x >= self._names)) - self._names
 
     def _first_constant(self, x: np.ndarray) -> np.ndarray:
         first = ((x >= self._names) & (x < self._filler)).argmax(axis=1)[:, None]

@@ -97,14 +97,20 @@ class WordProblem(TokenTask):
     @functools.cached_property
     def order(self) -> int:
         """Number of elements of the group."""
-        return math.prod(len(_table(factor)) for factor in self._factors)
+        return math.prod(self._orders)
+
+    @functools.cached_property
+    def _orders(self) -> tuple[int, ...]:
+        """Number of elements of each group of the product; the elements are numbered in C order."""
+        return tuple(len(_table(factor)) for factor in self._factors)
 
     @functools.cached_property
     def _alphabet(self) -> np.ndarray:
         """The element that each token stands for."""
         if self.tokens == "all":
             return np.arange(self.order)
-        return self._joined(list(itertools.product(*(_generators(factor) for factor in self._factors))))
+        generators = np.ix_(*(_generators(factor) for factor in self._factors))
+        return np.ravel_multi_index(generators, self._orders).ravel()
 
     @property
     def input(self) -> Spec:
@@ -121,7 +127,7 @@ class WordProblem(TokenTask):
     def label(self, x: np.ndarray) -> np.ndarray:
         elements = self._alphabet[x]
         parts = []
-        for factor, part in zip(self._factors, self._split(elements), strict=True):
+        for factor, part in zip(self._factors, np.unravel_index(elements, self._orders), strict=True):
             if factor[0] == "Z":
                 parts.append(np.cumsum(part) % int(factor[1:]))
             else:
@@ -131,31 +137,16 @@ class WordProblem(TokenTask):
                     state = rows[state][element]
                     products.append(state)
                 parts.append(np.array(products))
-        y = self._joined(np.stack(parts, axis=-1))
+        y = np.ravel_multi_index(tuple(parts), self._orders)
         if self.labels == "last":
             y[:-1] = IGNORED
         return y
 
-    def _split(self, elements: np.ndarray) -> list[np.ndarray]:
-        """Split elements into their parts in each group of the product."""
-        parts = []
-        for factor in reversed(self._factors):
-            elements, part = np.divmod(elements, len(_table(factor)))
-            parts.append(part)
-        return parts[::-1]
-
-    def _joined(self, parts: Any) -> np.ndarray:
-        """Join parts, ``(..., groups of the product)``, to elements."""
-        parts = np.asarray(parts)
-        elements: np.ndarray = parts[..., 0].astype(np.int64)
-        for number, factor in enumerate(self._factors[1:], start=1):
-            elements = elements * len(_table(factor)) + parts[..., number]
-        return elements
-
     def _multiplied(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Multiply two arrays of elements entry by entry."""
-        factors = zip(self._factors, self._split(left), self._split(right), strict=True)
-        return self._joined(np.stack([_table(factor)[a, b] for factor, a, b in factors], axis=-1))
+        pairs = zip(np.unravel_index(left, self._orders), np.unravel_index(right, self._orders), strict=True)
+        products = [_table(factor)[pair] for factor, pair in zip(self._factors, pairs, strict=True)]
+        return np.ravel_multi_index(tuple(products), self._orders)
 
     def baselines(self) -> Mapping[str, Baseline]:
         """Return the most frequent element, and the product of the last 8, which is right at the first 8 positions."""
@@ -180,7 +171,7 @@ class WordProblem(TokenTask):
 
     def named(self, elements: Any) -> list[str]:
         """Return elements in usual notation: a number for Zn, a permutation's second row for Sn and An."""
-        parts = self._split(np.asarray(elements))
+        parts = np.unravel_index(np.asarray(elements), self._orders)
         columns = [_names(factor)[part].tolist() for factor, part in zip(self._factors, parts, strict=True)]
         return [",".join(row) for row in zip(*columns, strict=True)]
 

@@ -6,6 +6,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ def run_there(job: Job, **limits: Any) -> Report:
     if not job.folder.is_dir():
         reason = f"there is no folder {job.folder} on {host}: all machines must share the results folder"
         return Report(host, Failure(reason))
-    _wait_until_free(job.folder / LOCK)
+    # an earlier process of the same run may still be running on a disconnected machine
+    with suppress(UsageError, OSError), held(job.folder / LOCK, "", patience=SECONDS_TO_LET_GO):
+        pass  # if the lock is still held, or the file system has no locks, the run itself reports it
     return Report(host, run_job(job, **limits), _stamp(job.folder))
 
 
@@ -107,19 +110,6 @@ class Remote:
                 )
             del self._due[number]
             yield number, failure
-
-
-def _wait_until_free(lock: Path) -> None:
-    """Wait for the end of an earlier process of the same run, which may still be running on a disconnected machine."""
-    last = time.monotonic() + SECONDS_TO_LET_GO
-    while time.monotonic() < last:
-        try:
-            with held(lock, ""):
-                return
-        except UsageError:
-            time.sleep(0.5)
-        except OSError:
-            return  # this file system has no locks, or the folder is gone: the run itself reports it
 
 
 def _stamp(folder: Path) -> Stamp | None:
