@@ -22,8 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.chunked import hide
-from lrtasks.models.ops.layers import canon_layer, make_norm, require_causal
+from lrtasks.models.ops.layers import canon_layer, hide, make_norm, require_causal
 from lrtasks.registry import own_source
 from lrtasks.spec import Spec
 

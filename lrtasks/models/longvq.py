@@ -34,8 +34,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import mega, registry
 from lrtasks.models.base import NormedBlock
-from lrtasks.models.ops.chunked import hide
-from lrtasks.models.ops.layers import WEIGHT_STD, linear, normal_, require_causal
+from lrtasks.models.ops.layers import WEIGHT_STD, hide, linear, normal_, require_causal
 from lrtasks.models.ops.positions import LocalBias
 from lrtasks.models.ops.quantised_attention import KeyGradients, attend_quantised, join, sum_by_code
 from lrtasks.models.ops.scoped_attention import AttentionFunction, Scope

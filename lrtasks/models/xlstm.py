@@ -30,8 +30,8 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
-from lrtasks.models.ops.chunked import full_precision, hide, over_positions
-from lrtasks.models.ops.layers import ShortConv
+from lrtasks.models.ops.chunked import over_positions
+from lrtasks.models.ops.layers import ShortConv, full_precision, hide
 from lrtasks.models.ops.xlstm import SLSTMState, mlstm, mlstm_start, slstm, slstm_start, slstm_step
 from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer
 

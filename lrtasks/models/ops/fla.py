@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.decay import channel_decay, scalar_decay
 from lrtasks.models.ops.delta_rule import delta_rule, low_rank_rule
+from lrtasks.models.ops.layers import hide
 
 OpBackend = Literal["auto", "torch", "fla"]
 Op = Callable[..., tuple[Tensor, Tensor]]

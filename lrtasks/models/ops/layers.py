@@ -1,4 +1,4 @@
-"""Parts that many models share: layers with a state, normalisations, short convolutions, linear and feed-forward maps.
+"""Parts that many models share: precision, padding, layers with a state, norms, short convolutions, feed-forward maps.
 
 Short convolutions are causal, one per channel: ``y_t = sum_j w[c, j] x_(t-W+1+j)``; the last tap multiplies the current
 input. Mamba, the GLA family, xLSTM and Griffin use them before their mixers (W = 4). A canon layer (Allen-Zhu,
@@ -9,17 +9,46 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.errors import UsageError, unknown
-from lrtasks.models.ops.chunked import full_precision, hide
 
 WEIGHT_STD = 0.02
 """Initial standard deviation of linear maps and distance biases in MEGA and the models that build on it."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def full_precision(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate ``function`` to run without autocast, with half-precision tensor arguments converted to float32."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> T:
+        device = next(value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        with torch.autocast(device.type, enabled=False):
+            promoted = [_promoted(value) for value in args]
+            return function(*promoted, **{name: _promoted(value) for name, value in kwargs.items()})
+
+    return run
+
+
+def _promoted(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+        return value.float()
+    return value
+
+
+def hide(x: Tensor, mask: Tensor | None, value: float = 0.0) -> Tensor:
+    """Set ``x``, ``(batch, length, ...)``, to ``value`` at padding, where ``mask``, ``(batch, length)``, is False."""
+    if mask is None:
+        return x
+    return x.masked_fill(~mask.view(*mask.shape, *(1,) * (x.dim() - 2)), value)
 
 
 def require_causal(causal: bool) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from lrtasks.models.ops.chunked import hide
+from lrtasks.models.ops.layers import hide
 from lrtasks.models.ops.scoped_attention import AttentionFunction, Bias, Scope, Tiles, attention_weights, by_distance
 
 KeyGradients = Literal["near", "code-mean"]

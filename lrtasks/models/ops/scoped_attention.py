@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.chunked import hide
-from lrtasks.models.ops.layers import WEIGHT_STD, normal_, require_causal
+from lrtasks.models.ops.layers import WEIGHT_STD, hide, normal_, require_causal
 from lrtasks.models.ops.positions import rotate
 
 AttentionFunction = Literal["softmax", "relu2", "laplace"]
