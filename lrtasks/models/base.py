@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.layers import canon_layer, hide, make_norm, require_causal
+from lrtasks.models.ops.layers import NORMS, canon_layer, hide, require_causal
 from lrtasks.registry import own_source
 from lrtasks.spec import Spec
 
@@ -62,7 +62,7 @@ class NormedBlock(Block):
 
     def set_norm(self, d_model: int, norm: str, prenorm: bool, dropout: float) -> None:
         """Build the norm (one of :data:`lrtasks.models.ops.layers.NORMS`) and the dropout."""
-        self.norm, self.prenorm, self.dropout = make_norm(norm, d_model), prenorm, nn.Dropout(dropout)
+        self.norm, self.prenorm, self.dropout = NORMS[norm](d_model), prenorm, nn.Dropout(dropout)
 
     def normed(self, x: Tensor) -> Tensor:
         """Return the input of the inner part of the block: normalised with ``prenorm``, otherwise ``x``."""
@@ -324,7 +324,7 @@ class ModelConfig(Config):
             )
         model = Backbone(input, target, self.d_model, self.blocks(input, causal), causal=causal)
         if self.prenorm:
-            model.final_norm = make_norm(self.norm, self.d_model)
+            model.final_norm = NORMS[self.norm](self.d_model)
         return model
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError
 
 WEIGHT_STD = 0.02
-"""Initial standard deviation of linear maps and distance biases in MEGA and the models that build on it."""
+"""Initial standard deviation of linear maps in MEGA, the models that build on it, and the Transformer."""
 
 
 P = ParamSpec("P")
@@ -130,17 +130,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": lambda d_model: BatchNorm(d_model, eps=1e-5, momentum=0.1),
     "none": lambda _: nn.Identity(),
 }
-
-
-def make_norm(kind: str, d_model: int) -> nn.Module:
-    """Build the normalisation over features called ``kind``, one of :data:`NORMS`.
-
-    Raises:
-        UsageError: if :data:`NORMS` has no such name.
-    """
-    if kind not in NORMS:
-        raise unknown("norm", kind, NORMS)
-    return NORMS[kind](d_model)
+"""Builders of normalisations over features, by name; each takes the number of features."""
 
 
 @full_precision
@@ -170,9 +160,6 @@ class GatedRMSNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.gate, self.gate_first, self.groups = gate, gate_first, groups
-
-    def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"weight": {"weight_decay": 0.0}}
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
         """Normalise ``x``, ``(..., width)``, with an optional ``gate`` of the same shape.
