@@ -30,9 +30,8 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
-from lrtasks.models.ops.chunked import over_positions
 from lrtasks.models.ops.layers import ShortConv, full_precision, hide
-from lrtasks.models.ops.xlstm import SLSTMState, mlstm, mlstm_start, slstm, slstm_start, slstm_step
+from lrtasks.models.ops.xlstm import mlstm, mlstm_start, slstm, slstm_start, slstm_step
 from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer
 
 BLOCK = 4
@@ -156,20 +155,10 @@ class SLSTMLayer(RecurrentLayer):
         h: Tensor = self.group_norm(slstm(self._slots(hide(x, mask), before)[0], self.R, mask))
         return h
 
-    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         memory, before = state
-        slots, before = self._slots(hide(x, mask), before)
-
-        def step(x_t: Tensor, last: SLSTMState) -> tuple[Tensor, SLSTMState]:
-            return slstm_step(x_t, self.R, last)
-
-        def step_if(x_t: Tensor, valid: Tensor, last: SLSTMState) -> tuple[Tensor, SLSTMState]:
-            h, new = step(x_t, last)
-            valid = valid[:, None, None]
-            return h * valid, SLSTMState(*(torch.where(valid, a, b) for a, b in zip(new, last, strict=True)))
-
-        inputs = (slots,) if mask is None else (slots, mask)
-        h, memory = over_positions(step if mask is None else step_if, inputs, memory)
+        slots, before = self._slots(x.unsqueeze(1), before)
+        h, memory = slstm_step(slots.squeeze(1), self.R, memory)
         return self.group_norm(h), (memory, before)
 
     def _slots(self, x: Tensor, before: Any) -> tuple[Tensor, Any]:
