@@ -195,9 +195,9 @@ def spare_vectors(model: nn.Module) -> None:
             module.parameter_options = functools.partial(dict, options)  # type: ignore[assignment]
 
 
-def step_bias(count: int, low: float = 0.001, high: float = 0.1) -> Tensor:
-    """Draw initial biases b such that the steps softplus(b) are log-uniform between ``low`` and ``high``."""
-    step = torch.empty(count).uniform_(math.log(low), math.log(high)).exp().clamp_min(1e-4)
+def step_bias(count: int) -> Tensor:
+    """Draw initial biases b such that the steps softplus(b) are log-uniform between 0.001 and 0.1."""
+    step = torch.empty(count).uniform_(math.log(0.001), math.log(0.1)).exp()
     return step + torch.log(-torch.expm1(-step))
 
 
