@@ -162,7 +162,8 @@ class BinSummary(nn.Module):
     def initial_state(self, batch: int) -> SummaryState:
         """Return the state before the first position of the first bin."""
         window = self.conv.initial_state(batch)
-        return SummaryState(window, self._lowest(window.memory[..., :1].expand(-1, -1, self.pooled)), 0)
+        lowest = window.memory.new_full((*window.memory.shape[:2], self.pooled), -torch.inf)
+        return SummaryState(window, lowest, 0)
 
     def step(self, x: Tensor, state: SummaryState) -> tuple[Tensor | None, SummaryState]:
         """Read one position ``(batch, d_model)``; at the end of a bin return its summary ``(batch, d_model, O)``."""
@@ -175,11 +176,7 @@ class BinSummary(nn.Module):
         largest = torch.where(torch.tensor(inside, device=x.device), largest, state.largest)
         if state.position + 1 < self.bin_length:
             return None, SummaryState(window, largest, state.position + 1)
-        return largest, SummaryState(window, self._lowest(largest), 0)
-
-    @staticmethod
-    def _lowest(like: Tensor) -> Tensor:
-        return torch.full_like(like, -torch.inf)
+        return largest, SummaryState(window, torch.full_like(largest, -torch.inf), 0)
 
 
 class Coefficients(nn.Module):
@@ -457,7 +454,6 @@ class FocusLike(ModelConfig):
         Raises:
             UsageError: for more bins than positions, or circular filters in a causal model.
         """
-        self.bin_length(input.length)
         warn_of_padding(self.name, input.length, self.chunk or default_chunk(input.length))
         if causal and self.filtering == "circular":
             self._admit_non_causal()
