@@ -166,15 +166,15 @@ class GatedRMSNorm(nn.Module):
 
         The result has the type of ``gate``, or the type of the weight if there is no gate.
         """
-        dtype = self.weight.dtype if gate is None else gate.dtype
-        opened = None
-        if gate is not None:
-            opened = F.silu(gate) if self.gate == "silu" else torch.sigmoid(gate)
-        if opened is not None and self.gate_first:
-            x = x * opened
+        if gate is None:
+            return self._normalised(x).to(self.weight.dtype)
+        opened = F.silu(gate) if self.gate == "silu" else torch.sigmoid(gate)
+        y = self._normalised(x * opened) if self.gate_first else self._normalised(x) * opened
+        return y.to(gate.dtype)
+
+    def _normalised(self, x: Tensor) -> Tensor:
         parts, weight = (torch.unflatten(value, -1, (self.groups, -1)) for value in (x, self.weight))
-        y = _rms_normalised(parts, weight).flatten(-2)
-        return (y * opened if opened is not None and not self.gate_first else y).to(dtype)
+        return _rms_normalised(parts, weight).flatten(-2)
 
 
 def normal_(tensor: Tensor, std: float, *, truncated: bool) -> Tensor:
