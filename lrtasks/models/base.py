@@ -153,11 +153,8 @@ class Backbone(Stack):
     def __init__(self, input: Spec, target: Spec, d_model: int, blocks: list[nn.Module], *, causal: bool) -> None:
         super().__init__()
         self.input, self.target, self.causal = input, target, causal
-        self.encoder: nn.Module
-        if input.kind == "real":
-            self.encoder = nn.Linear(input.width, d_model)
-        else:
-            self.encoder = nn.Embedding(input.width, d_model)
+        encoder = nn.Linear if input.kind == "real" else nn.Embedding
+        self.encoder: nn.Module = encoder(input.width, d_model)
         self.blocks = nn.ModuleList(blocks)
         self.final_norm: nn.Module = nn.Identity()
         self.decoder = nn.Linear(d_model, target.width * (target.length if target.pooled else 1))

@@ -139,11 +139,6 @@ def l2_normalised(x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
 
-@full_precision
-def _rms_normalised(x: Tensor, weight: Tensor) -> Tensor:
-    return weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
-
-
 class GatedRMSNorm(nn.Module):
     """``weight x / sqrt(mean(x²) + 1e-5)`` over the last axis, in float32 at least, optionally with a gate.
 
@@ -172,9 +167,10 @@ class GatedRMSNorm(nn.Module):
         y = self._normalised(x * opened) if self.gate_first else self._normalised(x) * opened
         return y.to(gate.dtype)
 
+    @full_precision
     def _normalised(self, x: Tensor) -> Tensor:
-        parts, weight = (torch.unflatten(value, -1, (self.groups, -1)) for value in (x, self.weight))
-        return _rms_normalised(parts, weight).flatten(-2)
+        x, weight = (torch.unflatten(value, -1, (self.groups, -1)) for value in (x, self.weight))
+        return (weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)).flatten(-2)
 
 
 def normal_(tensor: Tensor, std: float, *, truncated: bool) -> Tensor:
