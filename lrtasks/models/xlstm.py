@@ -32,7 +32,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.ops.layers import ShortConv, full_precision, hide
 from lrtasks.models.ops.xlstm import mlstm, mlstm_start, slstm, slstm_start, slstm_step
-from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer
+from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
 
 BLOCK = 4
 """Width of the blocks in the maps to q, k and v."""
@@ -101,8 +101,7 @@ class MLSTMLayer(RecurrentLayer):
         nn.init.normal_(self.proj_down.weight, std=2 / (config.layers * math.sqrt(d_model)))
 
     def initial_state(self, batch: int) -> Any:
-        dtype = torch.promote_types(self.proj_down.weight.dtype, torch.float32)
-        like = self.proj_down.weight.new_empty(batch, self.heads, self.inner // self.heads, dtype=dtype)
+        like = state_zeros(self.proj_down.weight, batch, self.heads, self.inner // self.heads)
         return mlstm_start(like, like), self.conv1d.initial_state(batch)
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
@@ -146,8 +145,7 @@ class SLSTMLayer(RecurrentLayer):
         return {"bias": {"weight_decay": 0.0}}
 
     def initial_state(self, batch: int) -> Any:
-        dtype = torch.promote_types(self.R.dtype, torch.float32)
-        start = slstm_start(self.bias.new_empty(batch, *self.bias.shape, dtype=dtype))
+        start = slstm_start(state_zeros(self.bias, batch, *self.bias.shape))
         return start, None if self.conv1d is None else self.conv1d.initial_state(batch)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
