@@ -430,7 +430,10 @@ class FocusLike(ModelConfig):
         """
         warn_of_padding(self.name, input.length, self.chunk or default_chunk(input.length))
         if causal and self.filtering == "circular":
-            self._admit_non_causal()
+            found = f"{self.name}: filtering='circular' is not causal: outputs depend on what follows in their bin"
+            if not self.allow_non_causal:
+                raise UsageError(f"{found}; take 'reset' or 'carry', causal=False, or allow_non_causal=true")
+            warnings.warn(f"{found}; scores of tasks that predict what follows mean nothing", stacklevel=2)
         return [FocusStack(self, input.length, causal)]
 
     def bin_length(self, length: int) -> int:
@@ -446,12 +449,6 @@ class FocusLike(ModelConfig):
                 stacklevel=2,
             )
         return bin_length
-
-    def _admit_non_causal(self) -> None:
-        found = f"{self.name}: filtering='circular' is not causal: outputs depend on what follows in their bin"
-        if not self.allow_non_causal:
-            raise UsageError(f"{found}; take 'reset' or 'carry', causal=False, or allow_non_causal=true")
-        warnings.warn(f"{found}; scores of tasks that predict what follows mean nothing", stacklevel=2)
 
 
 def small_and_paper(width: int) -> Presets:
