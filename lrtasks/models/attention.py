@@ -28,11 +28,9 @@ from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import Backbone, ModelConfig
 from lrtasks.models.ops.attention import KVCache, MultiHeadAttention, check_heads
-from lrtasks.models.ops.layers import FeedForward, check_canon
+from lrtasks.models.ops.layers import WEIGHT_STD, FeedForward, check_canon
 from lrtasks.models.recurrent import CAREFUL, shrink_outputs
 from lrtasks.spec import Spec
-
-WEIGHT_STD = 0.02
 
 
 class AttentionLayer(nn.Module):

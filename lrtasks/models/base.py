@@ -22,8 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.chunked import hide
-from lrtasks.models.ops.layers import canon_layer, make_norm, require_causal
+from lrtasks.models.ops.layers import NORMS, canon_layer, hide, require_causal
 from lrtasks.registry import own_source
 from lrtasks.spec import Spec
 
@@ -63,7 +62,7 @@ class NormedBlock(Block):
 
     def set_norm(self, d_model: int, norm: str, prenorm: bool, dropout: float) -> None:
         """Build the norm (one of :data:`lrtasks.models.ops.layers.NORMS`) and the dropout."""
-        self.norm, self.prenorm, self.dropout = make_norm(norm, d_model), prenorm, nn.Dropout(dropout)
+        self.norm, self.prenorm, self.dropout = NORMS[norm](d_model), prenorm, nn.Dropout(dropout)
 
     def normed(self, x: Tensor) -> Tensor:
         """Return the input of the inner part of the block: normalised with ``prenorm``, otherwise ``x``."""
@@ -154,11 +153,8 @@ class Backbone(Stack):
     def __init__(self, input: Spec, target: Spec, d_model: int, blocks: list[nn.Module], *, causal: bool) -> None:
         super().__init__()
         self.input, self.target, self.causal = input, target, causal
-        self.encoder: nn.Module
-        if input.kind == "real":
-            self.encoder = nn.Linear(input.width, d_model)
-        else:
-            self.encoder = nn.Embedding(input.width, d_model)
+        encoder = nn.Linear if input.kind == "real" else nn.Embedding
+        self.encoder: nn.Module = encoder(input.width, d_model)
         self.blocks = nn.ModuleList(blocks)
         self.final_norm: nn.Module = nn.Identity()
         self.decoder = nn.Linear(d_model, target.width * (target.length if target.pooled else 1))
@@ -325,7 +321,7 @@ class ModelConfig(Config):
             )
         model = Backbone(input, target, self.d_model, self.blocks(input, causal), causal=causal)
         if self.prenorm:
-            model.final_norm = make_norm(self.norm, self.d_model)
+            model.final_norm = NORMS[self.norm](self.d_model)
         return model
 
 

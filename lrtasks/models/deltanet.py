@@ -27,9 +27,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.ops import fla
-from lrtasks.models.ops.chunked import full_precision, hide
 from lrtasks.models.ops.delta_rule import delta_rule
-from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, l2_normalised
+from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, full_precision, hide, l2_normalised
 from lrtasks.models.recurrent import (
     PAPER,
     PAPER_MQAR,

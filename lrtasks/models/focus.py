@@ -27,7 +27,6 @@ learned parameters, the same for all inputs.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from dataclasses import dataclass
@@ -41,10 +40,9 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import Block, ModelConfig, NormedBlock, ResidualBlock, Stack
-from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.convolution import WindowState, fft_conv
 from lrtasks.models.ops.iir import BinFilter, stable_coefficients
-from lrtasks.models.ops.layers import WEIGHT_STD, linear, normal_, silu_feedforward
+from lrtasks.models.ops.layers import WEIGHT_STD, hide, linear, normal_, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias
 from lrtasks.models.ops.scoped_attention import Scope, ScopedAttention, warn_of_padding
 from lrtasks.spec import Spec
@@ -117,19 +115,9 @@ class GlobalConv(nn.Module):
         return F.glu(self.mix(F.gelu(convolved)), dim=-1)
 
 
-@dataclasses.dataclass
-class SummaryState:
-    """Streaming state of :class:`BinSummary`.
-
-    Attributes:
-        window: state of the convolution.
-        largest: largest value so far in each window of the current bin, ``(batch, d_model, O)``.
-        position: position of the next input within its bin.
-    """
-
-    window: WindowState
-    largest: Tensor
-    position: int
+SummaryState = tuple[WindowState, Tensor, int]
+"""Streaming state of :class:`BinSummary`: the state of the convolution; the largest value so far in each window of the
+current bin, ``(batch, d_model, O)``; and the position of the next input within its bin."""
 
 
 class BinSummary(nn.Module):
@@ -163,57 +151,30 @@ class BinSummary(nn.Module):
     def initial_state(self, batch: int) -> SummaryState:
         """Return the state before the first position of the first bin."""
         window = self.conv.initial_state(batch)
-        return SummaryState(window, self._lowest(window.memory[..., :1].expand(-1, -1, self.pooled)), 0)
+        lowest = window.memory.new_full((*window.memory.shape[:2], self.pooled), -torch.inf)
+        return window, lowest, 0
 
     def step(self, x: Tensor, state: SummaryState) -> tuple[Tensor | None, SummaryState]:
         """Read one position ``(batch, d_model)``; at the end of a bin return its summary ``(batch, d_model, O)``."""
-        y, window = self.conv.step(x, state.window)
+        window, before, position = state
+        y, window = self.conv.step(x, window)
         inside = [
-            o * self.bin_length // self.pooled <= state.position < -(-(o + 1) * self.bin_length // self.pooled)
+            o * self.bin_length // self.pooled <= position < -(-(o + 1) * self.bin_length // self.pooled)
             for o in range(self.pooled)
         ]
-        largest = torch.maximum(state.largest, y.unsqueeze(-1))
-        largest = torch.where(torch.tensor(inside, device=x.device), largest, state.largest)
-        if state.position + 1 < self.bin_length:
-            return None, SummaryState(window, largest, state.position + 1)
-        return largest, SummaryState(window, self._lowest(largest), 0)
-
-    @staticmethod
-    def _lowest(like: Tensor) -> Tensor:
-        return torch.full_like(like, -torch.inf)
+        largest = torch.maximum(before, y.unsqueeze(-1))
+        largest = torch.where(torch.tensor(inside, device=x.device), largest, before)
+        if position + 1 < self.bin_length:
+            return None, (window, largest, position + 1)
+        return largest, (window, torch.full_like(largest, -torch.inf), 0)
 
 
-class Coefficients(nn.Module):
-    """Base class of modules that provide a layer's filter coefficients Θ."""
-
-    unfiltered: int
-    """Number of bins at the start that are not filtered: 0 or 1."""
-
-    def __init__(self, config: FocusLike) -> None:
-        super().__init__()
-        self.d_model, self.filters, self.signed = config.d_model, config.filters, config.signed
-
-    def start(self) -> Tensor:
-        """Return the mean of the initial raw coefficients, ``(F, 2)``: θ near 0.1; with ``signed``, θ0 near 0."""
-        return torch.tensor([0.0 if self.signed else START, START]).expand(self.filters, 2)
-
-    def forward(self, x: Tensor, mask: Tensor | None, summary: Tensor | None) -> Tensor:
-        """Return Θ of the bins after the unfiltered ones, ``(batch or 1, d_model, bins or 1, F, 2)``.
-
-        ``summary`` is the summary of the encoded input if the layers share one, otherwise None.
-        """
-        raise NotImplementedError
-
-    def initial_state(self, batch: int) -> tuple[Tensor, Any]:
-        """Return Θ in the first bin, ``(batch or 1, d_model, F, 2)`` (zeros if it is not filtered), and a state."""
-        raise NotImplementedError
-
-    def step(self, x: Tensor, summary: Tensor | None, state: Any) -> tuple[Tensor | None, Any]:
-        """Return Θ of the next bin at the last position of a bin, otherwise None; and the new state."""
-        raise NotImplementedError
+def mean_at_start(config: FocusLike) -> Tensor:
+    """Return the mean of the initial raw coefficients, ``(F, 2)``: θ near 0.1; with ``signed``, θ0 near 0."""
+    return torch.tensor([0.0 if config.signed else START, START]).expand(config.filters, 2)
 
 
-class Hypernetwork(Coefficients):
+class Hypernetwork(nn.Module):
     """Θ of a bin, computed from the previous bin's summary by two sigmoid layers, shared by all channels and bins.
 
     At start the first layer is Xavier-uniform; the second has hyperfan-in weights (Chang et al., "Principled Weight
@@ -226,16 +187,18 @@ class Hypernetwork(Coefficients):
     """
 
     unfiltered = 1
+    """Number of bins at the start that are not filtered."""
 
     def __init__(self, config: Focus, summary: BinSummary | None) -> None:
-        super().__init__(config)
+        super().__init__()
+        self.d_model, self.filters, self.signed = config.d_model, config.filters, config.signed
         self.hidden = nn.Linear(config.pooled, config.hidden)
         self.out = nn.Linear(config.hidden, 2 * self.filters)
         nn.init.xavier_uniform_(self.hidden.weight)
         nn.init.zeros_(self.hidden.bias)
         nn.init.normal_(self.out.weight, std=math.sqrt(4 / (2 * config.hidden)))
         with torch.no_grad():
-            self.out.bias.copy_(self.start().flatten())
+            self.out.bias.copy_(mean_at_start(config).flatten())
         self.summary = summary
 
     def coefficients(self, summary: Tensor) -> Tensor:
@@ -244,23 +207,29 @@ class Hypernetwork(Coefficients):
         return stable_coefficients(raw, signed=self.signed)
 
     def forward(self, x: Tensor, mask: Tensor | None, summary: Tensor | None) -> Tensor:
+        """Return Θ of the bins after the unfiltered ones, ``(batch or 1, d_model, bins or 1, F, 2)``.
+
+        ``summary`` is the summary of the encoded input if the layers share one, otherwise None.
+        """
         if self.summary is not None:
             summary = self.summary(x, mask)
         assert summary is not None
         return self.coefficients(summary)
 
     def initial_state(self, batch: int) -> tuple[Tensor, SummaryState | None]:
+        """Return Θ in the first bin, ``(batch or 1, d_model, F, 2)`` (zeros if it is not filtered), and a state."""
         theta = self.out.weight.new_zeros(batch, self.d_model, self.filters, 2)
         return theta, None if self.summary is None else self.summary.initial_state(batch)
 
     def step(self, x: Tensor, summary: Tensor | None, state: Any) -> tuple[Tensor | None, Any]:
+        """Return Θ of the next bin at the last position of a bin, otherwise None; and the new state."""
         if self.summary is not None:
             summary, state = self.summary.step(x, state)
         return None if summary is None else self.coefficients(summary), state
 
 
-class LearnedCoefficients(Coefficients):
-    """One learned Θ per channel and filter for all bins, including the first.
+class LearnedCoefficients(nn.Module):
+    """One learned Θ per channel and filter for all bins, including the first; methods as in :class:`Hypernetwork`.
 
     At start its raw values have the same mean and standard deviation as the ones of Focus's hypernetwork.
     """
@@ -268,8 +237,9 @@ class LearnedCoefficients(Coefficients):
     unfiltered = 0
 
     def __init__(self, config: FocusH) -> None:
-        super().__init__(config)
-        self.raw = nn.Parameter(self.start() + SPREAD * torch.randn(self.d_model, self.filters, 2))
+        super().__init__()
+        self.signed = config.signed
+        self.raw = nn.Parameter(mean_at_start(config) + SPREAD * torch.randn(config.d_model, config.filters, 2))
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
         return {"raw": {"weight_decay": 0.0}}
@@ -444,7 +414,7 @@ class FocusLike(ModelConfig):
         if not self.conjugate and self.filtering != "circular":
             raise UsageError(f"{self.name}: conjugate has no meaning with filtering={self.filtering!r}")
 
-    def coefficients(self, length: int, bin_length: int) -> Coefficients:
+    def coefficients(self, length: int, bin_length: int) -> Hypernetwork | LearnedCoefficients:
         """Build the module that provides one layer's coefficients."""
         raise NotImplementedError
 
@@ -458,10 +428,12 @@ class FocusLike(ModelConfig):
         Raises:
             UsageError: for more bins than positions, or circular filters in a causal model.
         """
-        self.bin_length(input.length)
         warn_of_padding(self.name, input.length, self.chunk or default_chunk(input.length))
         if causal and self.filtering == "circular":
-            self._admit_non_causal()
+            found = f"{self.name}: filtering='circular' is not causal: outputs depend on what follows in their bin"
+            if not self.allow_non_causal:
+                raise UsageError(f"{found}; take 'reset' or 'carry', causal=False, or allow_non_causal=true")
+            warnings.warn(f"{found}; scores of tasks that predict what follows mean nothing", stacklevel=2)
         return [FocusStack(self, input.length, causal)]
 
     def bin_length(self, length: int) -> int:
@@ -477,12 +449,6 @@ class FocusLike(ModelConfig):
                 stacklevel=2,
             )
         return bin_length
-
-    def _admit_non_causal(self) -> None:
-        found = f"{self.name}: filtering='circular' is not causal: outputs depend on what follows in their bin"
-        if not self.allow_non_causal:
-            raise UsageError(f"{found}; take 'reset' or 'carry', causal=False, or allow_non_causal=true")
-        warnings.warn(f"{found}; scores of tasks that predict what follows mean nothing", stacklevel=2)
 
 
 def small_and_paper(width: int) -> Presets:

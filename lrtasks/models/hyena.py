@@ -21,8 +21,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.attention import TransformerLike
-from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.convolution import WindowState, fft_conv
+from lrtasks.models.ops.layers import hide
 
 SHORT = 3  # lags of the short convolution
 DECAY = (0.3, 1.5)  # the fastest and the slowest channel fall to 0.01 at these fractions of the length

@@ -34,11 +34,10 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import mega, registry
 from lrtasks.models.base import NormedBlock
-from lrtasks.models.ops.chunked import hide
-from lrtasks.models.ops.layers import WEIGHT_STD, linear, normal_, require_causal
+from lrtasks.models.ops.layers import WEIGHT_STD, hide, linear, normal_, require_causal
 from lrtasks.models.ops.positions import LocalBias
 from lrtasks.models.ops.quantised_attention import KeyGradients, attend_quantised, join, sum_by_code
-from lrtasks.models.ops.scoped_attention import AttentionFunction, Scope
+from lrtasks.models.ops.scoped_attention import AttentionFunction, Scope, attention_weights
 from lrtasks.models.portraits import Portrait
 from lrtasks.spec import Spec
 
@@ -46,21 +45,6 @@ DEFAULT_WINDOW = 128
 FLOOR = 0.01  # smallest divisor of a centre; a code with a lower average count is dead: its centre is no longer a mean
 WORKING = 2**24  # largest number of distances in memory at once, in elements
 NORM_EPSILON = 1e-6
-
-
-@dataclass(frozen=True)
-class Quantised:
-    """Keys after quantisation.
-
-    Attributes:
-        codes: z, ``(batch, length)`` int64.
-        keys: centres of the codes, ``(batch, length, d_k)``, whose gradient goes straight through to the keys.
-        centres: codebook used for quantisation, ``(S, d_k)``, without gradient.
-    """
-
-    codes: Tensor
-    keys: Tensor
-    centres: Tensor
 
 
 @dataclass(frozen=True)
@@ -117,12 +101,16 @@ class Codebook(nn.Module):
             ]
         return torch.cat(parts).view(keys.shape[:-1])
 
-    def forward(self, keys: Tensor, mask: Tensor | None = None) -> Quantised:
+    def forward(self, keys: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Quantise the keys; in training also update the averages.
 
         Args:
             keys: ``(batch, length, d_k)``.
             mask: ``(batch, length)`` bool, False at padding, which statistics and losses ignore, or None.
+
+        Returns:
+            The codes z, ``(batch, length)`` int64; their centres, ``(batch, length, d_k)``, whose gradient goes
+            straight through to the keys; and all centres, ``(S, d_k)``, as used for these keys, without gradient.
         """
         keys = keys.to(torch.promote_types(keys.dtype, torch.float32))
         centres = self.centres()
@@ -139,7 +127,7 @@ class Codebook(nn.Module):
             self._start(seen if mask is None else seen[mask.flatten()])
         elif self.training:
             self._update(seen, codes.flatten(), counts)
-        return Quantised(codes, chosen + (keys - keys.detach()), centres)
+        return codes, chosen + (keys - keys.detach()), centres
 
     def extra_losses(self) -> dict[str, Tensor]:
         """Return γ times the commitment loss of the last forward pass."""
@@ -270,8 +258,7 @@ class QuantisedAttention(nn.Module):
         codes = centres = None
         block = k.shape[1]
         if self.codebook is not None:
-            quantised = self.codebook(k, mask)
-            codes, k, centres = quantised.codes, quantised.keys, quantised.centres
+            codes, k, centres = self.codebook(k, mask)
             block = self.block
         scale: float | Tensor = self._softmax_scale()
         if self.function != "softmax":
@@ -332,11 +319,10 @@ class QuantisedAttention(nn.Module):
             near = near + self.bias(place - position)
         near = near.masked_fill((place < 0) | (place > position), -torch.inf)
         if centres is None or state.sums is None:
-            weights, _ = join(near, None, None, self.function)
+            weights = attention_weights(near.to(torch.promote_types(near.dtype, torch.float32)), self.function)
             return (weights.to(v.dtype).unsqueeze(1) @ state.v).squeeze(1), state
         number, far = state.sums[..., self.d_v], q @ centres.to(q.dtype).T
         weights, far_weights = join(near, far, number, self.function)
-        assert far_weights is not None
         y = weights.to(v.dtype).unsqueeze(1) @ state.v
         y = y + far_weights.to(v.dtype).unsqueeze(1) @ state.sums[..., : self.d_v]
         return y.squeeze(1), state

@@ -24,8 +24,7 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.ops.chunked import full_precision, hide
-from lrtasks.models.ops.layers import Recurrent
+from lrtasks.models.ops.layers import Recurrent, full_precision, hide
 from lrtasks.models.ops.scans import diagonal_scan
 from lrtasks.models.portraits import Portrait
 from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros

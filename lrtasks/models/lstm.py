@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
-from lrtasks.models.ops.chunked import hide, skipping_padding
+from lrtasks.models.ops.chunked import skipping_padding
+from lrtasks.models.ops.layers import hide
 from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, RecurrentLayer
 
 

@@ -47,9 +47,8 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.ops import fla
-from lrtasks.models.ops.chunked import full_precision, hide
 from lrtasks.models.ops.decay import scalar_decay
-from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv
+from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, full_precision, hide
 from lrtasks.models.ops.scans import selective_scan
 from lrtasks.models.recurrent import (
     PAPER,

@@ -14,10 +14,12 @@ A feed-forward sub-layer follows each layer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,12 +28,61 @@ from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
 from lrtasks.models.ops.convolution import SSM, Kernel
-from lrtasks.models.ops.exponentials import EMAKernel
-from lrtasks.models.ops.layers import FeedForward, linear, silu_feedforward
+from lrtasks.models.ops.exponentials import exp_kernel
+from lrtasks.models.ops.layers import FeedForward, linear, normal_, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias, RotaryBias, Sinusoids
 from lrtasks.models.ops.scoped_attention import Scope, SharedAttention, warn_of_padding
 from lrtasks.models.s4d import S4D, S4DKernel, Start
 from lrtasks.spec import Spec
+
+
+class EMAKernel(Kernel):
+    """Multi-dimensional damped exponential moving average (MD-EMA), in one or two directions.
+
+        K[c, t] = sum_n gamma[c, n]/sqrt(N) p[c, n] beta[c, n] (1 - p[c, n] a[c, n])^t
+
+    with p = sigmoid(delta), the papers' α, and a = sigmoid(alpha), the papers' δ: the public code exchanges the names.
+    The factor 1/sqrt(N) is in the code only. Sources: "Mega: Moving Average Equipped Gated Attention", section 3.2, and
+    its public code, which SeqBoat and LongVQ reuse.
+
+    Initially, delta and alpha are normal with standard deviation 0.2, gamma is normal with standard deviation 1, and
+    beta is +1, -1, +1, ... over n plus normal draws with standard deviation 0.02.
+
+    Args:
+        d_model: channels d.
+        d_state: states N.
+        directions: 1, or 2 for look-back and look-ahead kernels.
+        truncated: truncate the normal draws at two standard deviations (SeqBoat) or not (MEGA).
+    """
+
+    def __init__(self, d_model: int, d_state: int, directions: int = 1, *, truncated: bool = True) -> None:
+        super().__init__()
+        self.directions = directions
+        shape = (directions, d_model, d_state)
+        self.delta = nn.Parameter(normal_(torch.empty(shape), 0.2, truncated=truncated))
+        self.alpha = nn.Parameter(normal_(torch.empty(shape), 0.2, truncated=truncated))
+        signs = 1.0 - 2.0 * (torch.arange(d_state) % 2)
+        self.beta = nn.Parameter(signs + normal_(torch.empty(shape), 0.02, truncated=truncated))
+        self.gamma = nn.Parameter(normal_(torch.empty(shape), 1.0, truncated=truncated))
+
+    def coefficients(self) -> tuple[Tensor, Tensor]:
+        """Return gamma/sqrt(N) p beta and log φ, φ = 1 - p a, each ``(directions, d, N)``, in float32 at least."""
+        dtype = torch.promote_types(self.delta.dtype, torch.float32)
+        p, a = torch.sigmoid(self.delta.to(dtype)), torch.sigmoid(self.alpha.to(dtype))
+        weight = self.gamma.to(dtype) * p * self.beta.to(dtype) / math.sqrt(self.gamma.shape[-1])
+        # log1p keeps the digits of a slow decay; the bound keeps log φ finite where both sigmoids round to 1
+        return weight, torch.log1p(-(p * a).clamp_max(1 - torch.finfo(dtype).eps))
+
+    def forward(self, length: int) -> Tensor:
+        weight, log_decay = self.coefficients()
+        kernel = exp_kernel(weight.flatten(0, 1).unsqueeze(1), log_decay.flatten(0, 1), None, length)
+        return kernel.view(*weight.shape[:2], length)
+
+    @torch.no_grad()
+    def recurrence(self) -> tuple[Tensor, Tensor]:
+        """Return the weight and log φ of the look-back kernel, real float64 ``(d, N)``."""
+        weight, log_decay = self.coefficients()
+        return weight[0].double(), log_decay[0].double()
 
 
 class MegaLayer(NormedBlock):

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
-from lrtasks.models.ops.chunked import full_precision, hide
+from lrtasks.models.ops.layers import full_precision, hide
 from lrtasks.models.ops.scans import diagonal_scan
 from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -182,22 +182,15 @@ def shrink_outputs(model: nn.Module) -> None:
             out.weight /= math.sqrt(len(blocks))
 
 
-def spare_vectors(model: nn.Module) -> None:
-    """Declare no weight decay for every parameter of at most one axis (bias, gain, decay)."""
-    for module in model.modules():
-        own: dict[str, dict[str, Any]] = {
-            name: {"weight_decay": 0.0} for name, value in module.named_parameters(recurse=False) if value.dim() < 2
-        }
-        if own:
-            declare: Any = getattr(module, "parameter_options", dict)
-            declared = declare()
-            options = {name: {**own.get(name, {}), **declared.get(name, {})} for name in {**own, **declared}}
-            module.parameter_options = functools.partial(dict, options)  # type: ignore[assignment]
+def spare_vectors(model: Backbone) -> None:
+    """Declare no weight decay for parameters of at most one axis (bias, gain, decay); inner modules have precedence."""
+    spared = {name: {"weight_decay": 0.0} for name, value in model.named_parameters() if value.dim() < 2}
+    model.parameter_options = functools.partial(dict, spared)  # type: ignore[assignment]
 
 
-def step_bias(count: int, low: float = 0.001, high: float = 0.1) -> Tensor:
-    """Draw initial biases b such that the steps softplus(b) are log-uniform between ``low`` and ``high``."""
-    step = torch.empty(count).uniform_(math.log(low), math.log(high)).exp().clamp_min(1e-4)
+def step_bias(count: int) -> Tensor:
+    """Draw initial biases b such that the steps softplus(b) are log-uniform between 0.001 and 0.1."""
+    step = torch.empty(count).uniform_(math.log(0.001), math.log(0.1)).exp()
     return step + torch.log(-torch.expm1(-step))
 
 

@@ -36,7 +36,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.dlr import LISTOPS, PATHFINDER, SMALL, TABLE_1, TABLE_2, TREND, LongConvConfig
-from lrtasks.models.ops.exponentials import ChannelKernel, Frequencies
+from lrtasks.models.ops.convolution import Kernel
+from lrtasks.models.ops.exponentials import Frequencies, exp_kernel
 
 Start = Literal["lin", "legs"]
 
@@ -68,10 +69,40 @@ def legs_matrix(states: int) -> np.ndarray:
     return matrix
 
 
+class ChannelKernel(Kernel):
+    """A sum of exponentials in which each channel has its own exponents (DSS, S4D).
+
+    K[d, h, l] = Re sum_n weight[d, h, n] exp(exponent[h, n] l), in the parameters' precision, float32 at least.
+    At start log Δ is uniform in [log dt_min, log dt_max].
+    """
+
+    def __init__(self, config: DSS | S4D, directions: int) -> None:
+        super().__init__()
+        self.directions = directions
+        low, high = math.log(config.dt_min), math.log(config.dt_max)
+        self.log_dt = nn.Parameter(torch.empty(config.d_model).uniform_(low, high))
+        self.rate = {} if config.kernel_lr is None else {"lr": config.kernel_lr}
+
+    def exponents(self) -> tuple[Tensor, Tensor]:
+        """Return weights ``(directions, H, N)`` and exponents ``(H, N)``, complex128."""
+        raise NotImplementedError
+
+    def forward(self, length: int) -> Tensor:
+        weight, exponent = self.exponents()
+        dtype = torch.promote_types(next(self.parameters()).dtype, torch.float32).to_complex()
+        weight = weight.to(dtype).transpose(0, 1).contiguous()
+        return exp_kernel(weight, exponent.real, exponent.imag, length).transpose(0, 1)
+
+    @torch.no_grad()
+    def recurrence(self) -> tuple[Tensor, Tensor]:
+        weight, exponent = self.exponents()
+        return weight[0], exponent
+
+
 class DSSKernel(ChannelKernel):
     """K[h, l] = Re sum_n W'[h, n] exp(Δ_h Λ_n l), with W' = W (exp(Δ_h Λ_n) - 1) / Λ_n, or W' = W without scale.
 
-    At start Λ_n = -1/2 + iπn, log Δ is uniform in [log dt_min, log dt_max] and the parts of W are standard normal.
+    At start Λ_n = -1/2 + iπn and the parts of W are standard normal.
     1/Λ is computed as conj(Λ) / max(|Λ|², 1e-7).
 
     Args:
@@ -80,18 +111,15 @@ class DSSKernel(ChannelKernel):
     """
 
     def __init__(self, config: DSS, directions: int = 1) -> None:
-        super().__init__()
-        d_model, d_state = config.d_model, config.d_state
-        self.scale, self.directions = config.scale, directions
-        options = {} if config.kernel_lr is None else {"lr": config.kernel_lr}
-        self.log_dt = nn.Parameter(torch.empty(d_model).uniform_(math.log(config.dt_min), math.log(config.dt_max)))
+        super().__init__(config, directions)
+        d_state, self.scale = config.d_state, config.scale
         self.a = nn.Parameter(torch.full((d_state,), math.log(0.5)))
-        self.b = Frequencies(math.pi * torch.arange(d_state, dtype=torch.float64), **options)
-        self.W = nn.Parameter(torch.randn(directions, d_model, d_state, 2))
-        self._options = {"weight_decay": 0.0} | options
+        self.b = Frequencies(math.pi * torch.arange(d_state, dtype=torch.float64), **self.rate)
+        self.W = nn.Parameter(torch.randn(directions, config.d_model, d_state, 2))
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"log_dt": self._options, "a": self._options, "W": {"weight_decay": 0.0}}
+        options = {"weight_decay": 0.0, **self.rate}
+        return {"log_dt": options, "a": options, "W": {"weight_decay": 0.0}}
 
     def exponents(self) -> tuple[Tensor, Tensor]:
         """Return the weights W' ``(directions, H, N)`` and exponents Δ_h Λ_n ``(H, N)``, complex128."""
@@ -140,8 +168,7 @@ class DSS(LongConvConfig):
 class S4DKernel(ChannelKernel):
     """K[h, l] = 2 Re sum_n C[h, n] (exp(Δ_h λ[h, n]) - 1)/λ[h, n] exp(Δ_h λ[h, n] l) over N/2 conjugate pairs.
 
-    At start Re λ = -1/2, Im λ is given by :func:`starting_frequencies`, log Δ is uniform in [log dt_min, log dt_max],
-    and C is complex normal with variance 1.
+    At start Re λ = -1/2, Im λ is given by :func:`starting_frequencies`, and C is complex normal with variance 1.
 
     Args:
         config: the hyper-parameters.
@@ -149,19 +176,16 @@ class S4DKernel(ChannelKernel):
     """
 
     def __init__(self, config: S4D, directions: int = 1) -> None:
-        super().__init__()
-        d_model, d_state, self.directions = config.d_model, config.d_state, directions
-        options = {} if config.kernel_lr is None else {"lr": config.kernel_lr}
-        pairs = d_state // 2
-        self.log_dt = nn.Parameter(torch.empty(d_model).uniform_(math.log(config.dt_min), math.log(config.dt_max)))
+        super().__init__(config, directions)
+        d_model, pairs = config.d_model, config.d_state // 2
         self.r = nn.Parameter(torch.full((d_model, pairs), math.log(0.5)))
-        grid = torch.as_tensor(starting_frequencies(config.start, d_state), dtype=torch.float64)
-        self.omega = Frequencies(grid.expand(d_model, pairs), **options)
+        grid = torch.as_tensor(starting_frequencies(config.start, config.d_state), dtype=torch.float64)
+        self.omega = Frequencies(grid.expand(d_model, pairs), **self.rate)
         self.C = nn.Parameter(torch.randn(directions, d_model, pairs, 2) / math.sqrt(2))
-        self._options = {"weight_decay": 0.0} | options
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"log_dt": self._options, "r": self._options}
+        options = {"weight_decay": 0.0, **self.rate}
+        return {"log_dt": options, "r": options}
 
     def exponents(self) -> tuple[Tensor, Tensor]:
         """Return the weights 2 C (exp(Δλ) - 1)/λ ``(directions, H, N/2)`` and exponents Δλ ``(H, N/2)``, complex128."""

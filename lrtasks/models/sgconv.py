@@ -40,7 +40,7 @@ def scales(taps: int, length: int) -> int:
 class SGConvKernel(Kernel):
     """Stretched short kernels in sequence, scale i multiplied by α^i, divided by a norm that is fixed at start.
 
-    At start w ~ N(0, 1)/N and α is uniform in [alpha_min, alpha_max] per channel.
+    At start w ~ N(0, 1)/N, α is uniform in [alpha_min, alpha_max] per channel, and the norm is the kernel's own.
 
     Args:
         config: the hyper-parameters.
@@ -56,16 +56,10 @@ class SGConvKernel(Kernel):
         self.directions = directions
         self.w = nn.Parameter(torch.randn(scales(taps, length), directions, d_model, taps) / taps)
         self.alpha = nn.Parameter(torch.empty(directions, d_model).uniform_(config.alpha_min, config.alpha_max))
-        self.register_buffer("norm", torch.ones(directions, d_model, 1))
-        self.fix_norm()
+        self.register_buffer("norm", self._unnormalised().detach().norm(dim=-1, keepdim=True))
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
         return {"w": {"weight_decay": 0.0}, "alpha": {"weight_decay": 0.0}}
-
-    @torch.no_grad()
-    def fix_norm(self) -> None:
-        """Set Z to the norm of the current unnormalised kernel, so that the kernel starts with norm 1."""
-        self.norm.copy_(self._unnormalised().norm(dim=-1, keepdim=True))
 
     def _unnormalised(self) -> Tensor:
         pieces = []

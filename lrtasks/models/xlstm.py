@@ -30,10 +30,9 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
-from lrtasks.models.ops.chunked import full_precision, hide, over_positions
-from lrtasks.models.ops.layers import ShortConv
-from lrtasks.models.ops.xlstm import SLSTMState, mlstm, mlstm_start, slstm, slstm_start, slstm_step
-from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer
+from lrtasks.models.ops.layers import ShortConv, full_precision, hide
+from lrtasks.models.ops.xlstm import mlstm, mlstm_start, slstm, slstm_start, slstm_step
+from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
 
 BLOCK = 4
 """Width of the blocks in the maps to q, k and v."""
@@ -102,8 +101,7 @@ class MLSTMLayer(RecurrentLayer):
         nn.init.normal_(self.proj_down.weight, std=2 / (config.layers * math.sqrt(d_model)))
 
     def initial_state(self, batch: int) -> Any:
-        dtype = torch.promote_types(self.proj_down.weight.dtype, torch.float32)
-        like = self.proj_down.weight.new_empty(batch, self.heads, self.inner // self.heads, dtype=dtype)
+        like = state_zeros(self.proj_down.weight, batch, self.heads, self.inner // self.heads)
         return mlstm_start(like, like), self.conv1d.initial_state(batch)
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
@@ -147,8 +145,7 @@ class SLSTMLayer(RecurrentLayer):
         return {"bias": {"weight_decay": 0.0}}
 
     def initial_state(self, batch: int) -> Any:
-        dtype = torch.promote_types(self.R.dtype, torch.float32)
-        start = slstm_start(self.bias.new_empty(batch, *self.bias.shape, dtype=dtype))
+        start = slstm_start(state_zeros(self.bias, batch, *self.bias.shape))
         return start, None if self.conv1d is None else self.conv1d.initial_state(batch)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -156,20 +153,10 @@ class SLSTMLayer(RecurrentLayer):
         h: Tensor = self.group_norm(slstm(self._slots(hide(x, mask), before)[0], self.R, mask))
         return h
 
-    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         memory, before = state
-        slots, before = self._slots(hide(x, mask), before)
-
-        def step(x_t: Tensor, last: SLSTMState) -> tuple[Tensor, SLSTMState]:
-            return slstm_step(x_t, self.R, last)
-
-        def step_if(x_t: Tensor, valid: Tensor, last: SLSTMState) -> tuple[Tensor, SLSTMState]:
-            h, new = step(x_t, last)
-            valid = valid[:, None, None]
-            return h * valid, SLSTMState(*(torch.where(valid, a, b) for a, b in zip(new, last, strict=True)))
-
-        inputs = (slots,) if mask is None else (slots, mask)
-        h, memory = over_positions(step if mask is None else step_if, inputs, memory)
+        slots, before = self._slots(x.unsqueeze(1), before)
+        h, memory = slstm_step(slots.squeeze(1), self.R, memory)
         return self.group_norm(h), (memory, before)
 
     def _slots(self, x: Tensor, before: Any) -> tuple[Tensor, Any]:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lrtasks.models.mega import EMAKernel
 from lrtasks.models.ops.convolution import SSM
-from lrtasks.models.ops.exponentials import EMAKernel
 from lrtasks.models.ops.scoped_attention import SharedAttention
 
 Arrays = Mapping[str, Any]

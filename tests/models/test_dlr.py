@@ -40,7 +40,7 @@ def fill_kernel(kernel: DLRKernel, arrays: dict[str, Any], prefix: str) -> dict[
         kernel.p.data.copy_(torch.from_numpy(arrays[f"{prefix}Lambda_log_neg_re"]))
         leaves["Lambda_log_neg_re"] = kernel.p
     if kernel.q is not None:
-        kernel.q.assign(torch.from_numpy(arrays[f"{prefix}Lambda_im"]))
+        kernel.q = exponentials.Frequencies(torch.from_numpy(arrays[f"{prefix}Lambda_im"])).to(kernel.W.dtype)
         leaves["Lambda_im"] = kernel.q.offset
     return leaves
 
@@ -206,7 +206,7 @@ def test_kernel_parameters_are_not_decayed() -> None:
 def test_saved_model_gives_the_same_kernel() -> None:
     spec = Spec("real", 8, 1)
     model, other = (build("dlr", spec, spec, d_model=4, d_state=7) for _ in range(2))
-    model.blocks[0].mixer.kernel.q.assign(torch.rand(7, dtype=torch.float64))
+    model.blocks[0].mixer.kernel.q = exponentials.Frequencies(torch.rand(7, dtype=torch.float64))
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
     file.seek(0)

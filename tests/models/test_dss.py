@@ -25,7 +25,7 @@ def fill_kernel(kernel: DSSKernel, arrays: dict[str, Any], prefix: str) -> dict[
     leaves = {"W": kernel.W, "Lambda_log_neg_re": kernel.a, "log_dt": kernel.log_dt}
     for name, leaf in leaves.items():
         leaf.data.copy_(torch.from_numpy(arrays[prefix + name]))
-    kernel.b.assign(torch.from_numpy(arrays[f"{prefix}Lambda_im"]))
+    kernel.b = exponentials.Frequencies(torch.from_numpy(arrays[f"{prefix}Lambda_im"])).to(kernel.W.dtype)
     return leaves | {"Lambda_im": kernel.b.offset}
 
 

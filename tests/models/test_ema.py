@@ -10,8 +10,8 @@ from hybrid_parity import GRADIENT, OUTPUT, check_close, check_gradients, fill, 
 from torch import Tensor
 
 from lrtasks.errors import UsageError
+from lrtasks.models.mega import EMAKernel
 from lrtasks.models.ops.convolution import SSM
-from lrtasks.models.ops.exponentials import EMAKernel
 
 
 def reference(data: Path, file: str, double: bool, truncated: bool = False) -> tuple[SSM, dict[str, Tensor]]:

@@ -174,9 +174,8 @@ class TestFrequencies:
         frequencies.load_state_dict(source.state_dict())
         assert torch.equal(frequencies(), self.grid + 0.25)
 
-    def test_assigned_values_are_exact_and_learned(self) -> None:
-        frequencies = Frequencies(self.grid)
-        frequencies.assign(self.grid + 1e-12)
+    def test_values_are_exact_and_learned(self) -> None:
+        frequencies = Frequencies(self.grid + 1e-12)
         values = frequencies()
         assert torch.equal(values, self.grid + 1e-12)
         values[7].backward()

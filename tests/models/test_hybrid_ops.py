@@ -10,7 +10,7 @@ from hybrid_parity import check_close, load
 
 from lrtasks.errors import UsageError
 from lrtasks.models import build
-from lrtasks.models.ops.layers import make_norm
+from lrtasks.models.ops.layers import NORMS
 from lrtasks.models.ops.positions import RelativeBias, RotaryBias, Sinusoids, rotate
 from lrtasks.models.ops.scoped_attention import Scope, attend, attention_span, by_distance, laplace, relu2
 from lrtasks.models.seqboat import Selection
@@ -36,7 +36,7 @@ def test_functions(data: Path, double: bool) -> None:
         "batch": ("batchnorm_train", ["param_bn_w", "param_bn_b"]),
     }
     for kind, (name, weights) in parameters.items():
-        norm = make_norm(kind, 6).to(dtype)
+        norm = NORMS[kind](6).to(dtype)
         with torch.no_grad():
             for parameter, weight in zip(norm.parameters(), weights, strict=True):
                 parameter.copy_(given(weight))
@@ -162,7 +162,7 @@ def test_attention_is_its_plain_definition(name: str, causal: bool, function: st
 
 
 def test_batch_norm_of_one_position() -> None:
-    norm = make_norm("batch", 3)
+    norm = NORMS["batch"](3)
     with pytest.raises(UsageError, match="more than one row or position"):
         norm(torch.randn(1, 1, 3))
     assert norm.eval()(torch.randn(1, 1, 3)).shape == (1, 1, 3)

@@ -15,9 +15,9 @@ from lrtasks.models.base import Backbone
 from lrtasks.models.dlr import DLR, DLRKernel
 from lrtasks.models.focus import Focus
 from lrtasks.models.hyena import Hyena, HyenaOperator
+from lrtasks.models.mega import EMAKernel
 from lrtasks.models.ops.attention import MultiHeadAttention, attend
 from lrtasks.models.ops.convolution import SSM, LongConvLayer
-from lrtasks.models.ops.exponentials import EMAKernel
 from lrtasks.models.ops.quantised_attention import attend_quantised
 from lrtasks.models.ops.scoped_attention import AttentionFunction, Scope
 from lrtasks.models.ops.scoped_attention import attend as attend_in_scope

@@ -109,9 +109,9 @@ def test_one_block_gives_every_key_its_straight_through_gradient(data: Path, fil
     scale: Any = 4**-0.5
     if function != "softmax":
         scale = 1 / (torch.arange(1.0, 25.0)[:, None] if causal else valid.sum(1).view(2, 1, 1)).double()
-    quantised = codebook_of(arrays).eval()(k.requires_grad_(), valid)
+    _, quantised, _ = codebook_of(arrays).eval()(k.requires_grad_(), valid)
     y = attend_quantised(
-        q * scale, quantised.keys, v, block=24, causal=causal, function=function, bias=bias, valid=valid  # type: ignore[arg-type]
+        q * scale, quantised, v, block=24, causal=causal, function=function, bias=bias, valid=valid  # type: ignore[arg-type]
     )  # fmt: skip
     check_close(y, arrays["out_y"], OUTPUT[True])
     (y * torch.from_numpy(arrays["in_G"])).sum().backward()
@@ -123,14 +123,14 @@ def test_code_mean_parity(data: Path) -> None:
     arrays = load(data, "vq_codemean_gradient")
     q, k, v = (torch.from_numpy(arrays[f"in_{name}"]) for name in "qkv")
     k.requires_grad_()
-    quantised = codebook_of(arrays).eval()(k)
+    codes, quantised, centres = codebook_of(arrays).eval()(k)
     nothing = torch.zeros(2, 48, 4, dtype=torch.float64)
     y = attend_quantised(
         torch.cat([q * 0.5, nothing], 1),
-        torch.cat([nothing, quantised.keys], 1),
+        torch.cat([nothing, quantised], 1),
         torch.cat([torch.zeros(2, 48, 6, dtype=torch.float64), v], 1),
-        torch.cat([torch.zeros(2, 48, dtype=torch.int64), quantised.codes], 1),
-        quantised.centres,
+        torch.cat([torch.zeros(2, 48, dtype=torch.int64), codes], 1),
+        centres,
         block=24,
         causal=False,
         function="softmax",

@@ -187,7 +187,6 @@ class MultiHeadAttention(nn.Module):
         conv: Literal["none", "silu", "canon"] = "none",
     ) -> None:
         super().__init__()
-        check_heads(d_model, heads, positions)
         self.heads, self.causal, self.chunk, self.window, self.positions = heads, causal, chunk, window, positions
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)

@@ -1,4 +1,4 @@
-"""Shared parts of chunked linear recurrences: precision, chunks, the loop over positions and the carried state.
+"""Shared parts of chunked linear recurrences: chunks, the loop over positions and the carried state.
 
 Each head has a state S, ``(K, V)``, with one row per key channel. Its recurrence is computed chunk by chunk: inside a
 chunk of c positions everything is a matrix product; only the states at the chunk borders need a loop.
@@ -11,38 +11,17 @@ chunk of c positions everything is a matrix product; only the states at the chun
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from lrtasks.models.ops.layers import hide
+
 ROWS = 256
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def full_precision(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate ``function`` to run without autocast, with half-precision tensor arguments converted to float32."""
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> T:
-        device = next(value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-        with torch.autocast(device.type, enabled=False):
-            promoted = [_promoted(value) for value in args]
-            return function(*promoted, **{name: _promoted(value) for name, value in kwargs.items()})
-
-    return run
-
-
-def _promoted(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
-        return value.float()
-    return value
 
 
 def over_positions(step: Callable[..., tuple[Tensor, Any]], inputs: Sequence[Tensor], state: Any) -> tuple[Tensor, Any]:
@@ -70,13 +49,6 @@ def rows(*tensors: Tensor, backwards: bool = False) -> Iterator[tuple[Tensor, ..
     for start in reversed(starts) if backwards else starts:
         part = list(zip(*(x[start : start + ROWS].unbind() for x in tensors), strict=True))
         yield from reversed(part) if backwards else part
-
-
-def hide(x: Tensor, mask: Tensor | None, value: float = 0.0) -> Tensor:
-    """Set ``x``, ``(batch, length, ...)``, to ``value`` at padding, where ``mask``, ``(batch, length)``, is False."""
-    if mask is None:
-        return x
-    return x.masked_fill(~mask.view(*mask.shape, *(1,) * (x.dim() - 2)), value)
 
 
 def skipping_padding(recurrence: Callable[[Tensor], Tensor], x: Tensor, mask: Tensor) -> Tensor:

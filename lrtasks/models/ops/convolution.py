@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.chunked import hide
-from lrtasks.models.ops.layers import normal_, require_causal
+from lrtasks.models.ops.layers import hide, normal_, require_causal
 from lrtasks.models.portraits import Portrait
 
 CHUNK = {"cpu": 1 << 19}

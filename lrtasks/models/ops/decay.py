@@ -34,13 +34,12 @@ from lrtasks.models.ops.chunked import (
     decay_matrix,
     even_chunk,
     from_chunks,
-    full_precision,
-    hide,
     over_positions,
     start_state,
     to_chunks,
     to_end,
 )
+from lrtasks.models.ops.layers import full_precision, hide
 
 CHUNK = 64
 CHUNKS = (64, 32, 16)

@@ -28,14 +28,13 @@ from lrtasks.models.ops.chunked import (
     delta_carry,
     even_chunk,
     from_chunks,
-    full_precision,
-    hide,
     over_positions,
     start_state,
     to_chunks,
     to_end,
 )
 from lrtasks.models.ops.decay import CHUNKS, chunk_for, decayed_products, log_decay
+from lrtasks.models.ops.layers import full_precision, hide
 
 CHUNK = 32
 WIDE_CHUNK = 64

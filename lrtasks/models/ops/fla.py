@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.chunked import hide
 from lrtasks.models.ops.decay import channel_decay, scalar_decay
 from lrtasks.models.ops.delta_rule import delta_rule, low_rank_rule
+from lrtasks.models.ops.layers import hide
 
 OpBackend = Literal["auto", "torch", "fla"]
 Op = Callable[..., tuple[Tensor, Tensor]]
+Kernel = tuple[str, dict[str, Tensor], dict[str, Tensor]]
+"""The module of ``fla.ops`` with the kernel of an op, and the kernel's arguments by name: inputs, and gates."""
 
 DEVICES = ("cuda",)
 WIDTHS = (16, 32, 64, 128, 256)
@@ -48,22 +50,14 @@ def on(backend: OpBackend, op: Op) -> Op:
         return op
 
     def run(*inputs: Tensor, state: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        q, v = inputs[0], inputs[3 if op is low_rank_rule else 2]
-        if q.device.type in DEVICES and q.shape[1] > 1 and _usable(_module(op, inputs), q, v):
-            return _KERNELS[op](*inputs, state=state, mask=mask)
+        q = inputs[0]
+        if q.device.type in DEVICES and q.shape[1] > 1:
+            module, given, gates = _KERNELS[op](*inputs, mask)
+            if _usable(module, q, given["v"]):
+                return _call(module, given, gates, state)
         return op(*inputs, state=state, mask=mask)
 
     return run
-
-
-def _module(op: Op, inputs: Sequence[Tensor]) -> str:
-    """Return the name of the module of ``fla.ops`` that contains the kernel of an op."""
-    if op is not delta_rule:
-        return {scalar_decay: "simple_gla", channel_decay: "gla", low_rank_rule: "rwkv7"}[op]
-    q, k, _, _, g = inputs
-    if k.shape[1] > q.shape[1]:
-        return "gated_delta_product"
-    return "kda" if g is not None and g.dim() == q.dim() else "gated_delta_rule"
 
 
 def _usable(module: str, q: Tensor, v: Tensor) -> bool:
@@ -84,58 +78,43 @@ def _usable(module: str, q: Tensor, v: Tensor) -> bool:
 
 
 def _call(
-    module: str, inputs: dict[str, Tensor], gates: dict[str, Tensor], state: Tensor | None, **options: Any
+    module: str, inputs: dict[str, Tensor], gates: dict[str, Tensor], state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Run the kernel of ``module``; return y and S in float32. Autocast applies to inputs, not to gates and state."""
     kernel = getattr(importlib.import_module(f"fla.ops.{module}"), f"chunk_{module}")
     if torch.is_autocast_enabled("cuda"):
         inputs = {name: x.to(torch.get_autocast_dtype("cuda")) for name, x in inputs.items()}
-    given = {**inputs, **{name: x.float() for name, x in gates.items()}, **options}
+    given: dict[str, Any] = {**inputs, **{name: x.float() for name, x in gates.items()}}
+    if module == "gated_delta_product":
+        given["num_householder"] = inputs["k"].shape[1] // inputs["q"].shape[1]
     start = None if state is None else state.float()
     y, S = kernel(**given, scale=1.0, initial_state=start, output_final_state=True)
     return y.float(), S.float()
 
 
-def _scalar_decay(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, state: Tensor | None, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _scalar_decay(q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor | None) -> Kernel:
     q, k = (x.repeat_interleave(v.shape[2] // x.shape[2], 2) for x in (q, hide(k, mask)))
-    return _call("simple_gla", {"q": q, "k": k, "v": v}, {"g": hide(g, mask)}, state)
+    return "simple_gla", {"q": q, "k": k, "v": v}, {"g": hide(g, mask)}
 
 
-def _channel_decay(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, state: Tensor | None, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    return _call("gla", {"q": q, "k": hide(k, mask), "v": v}, {"g": hide(g, mask)}, state)
+def _channel_decay(q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor | None) -> Kernel:
+    return "gla", {"q": q, "k": hide(k, mask), "v": v}, {"g": hide(g, mask)}
 
 
-def _delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None, *, state: Tensor | None, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None, mask: Tensor | None) -> Kernel:
     n_h = k.shape[1] // q.shape[1]
     steps = mask if mask is None or n_h == 1 else mask.repeat_interleave(n_h, 1)
     g = beta.new_zeros(q.shape[:3]) if g is None else hide(g, mask)
-    inputs, gates = {"q": q, "k": hide(k, steps), "v": v}, {"beta": beta, "g": g}
-    options = {"num_householder": n_h} if n_h > 1 else {}
-    return _call(_module(delta_rule, (q, k, v, beta, g)), inputs, gates, state, **options)
+    module = "gated_delta_product" if n_h > 1 else "kda" if g.dim() == q.dim() else "gated_delta_rule"
+    return module, {"q": q, "k": hide(k, steps), "v": v}, {"beta": beta, "g": g}
 
 
-def _low_rank_rule(
-    r: Tensor,
-    w: Tensor,
-    k: Tensor,
-    v: Tensor,
-    a: Tensor,
-    b: Tensor,
-    *,
-    state: Tensor | None,
-    mask: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def _low_rank_rule(r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, mask: Tensor | None) -> Kernel:
     w, k, a, b = (hide(x, mask) for x in (w, k, a, b))
-    return _call("rwkv7", {"r": r, "k": k, "v": v, "a": a, "b": b}, {"w": w}, state)
+    return "rwkv7", {"r": r, "k": k, "v": v, "a": a, "b": b}, {"w": w}
 
 
-_KERNELS: dict[Op, Op] = {
+_KERNELS: dict[Op, Callable[..., Kernel]] = {
     scalar_decay: _scalar_decay,
     channel_decay: _channel_decay,
     delta_rule: _delta_rule,

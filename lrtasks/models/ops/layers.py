@@ -1,4 +1,4 @@
-"""Parts that many models share: layers with a state, normalisations, short convolutions, linear and feed-forward maps.
+"""Parts that many models share: precision, padding, layers with a state, norms, short convolutions, feed-forward maps.
 
 Short convolutions are causal, one per channel: ``y_t = sum_j w[c, j] x_(t-W+1+j)``; the last tap multiplies the current
 input. Mamba, the GLA family, xLSTM and Griffin use them before their mixers (W = 4). A canon layer (Allen-Zhu,
@@ -9,17 +9,46 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lrtasks.errors import UsageError, unknown
-from lrtasks.models.ops.chunked import full_precision, hide
+from lrtasks.errors import UsageError
 
 WEIGHT_STD = 0.02
-"""Initial standard deviation of linear maps and distance biases in MEGA and the models that build on it."""
+"""Initial standard deviation of linear maps in MEGA, the models that build on it, and the Transformer."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def full_precision(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate ``function`` to run without autocast, with half-precision tensor arguments converted to float32."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> T:
+        device = next(value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        with torch.autocast(device.type, enabled=False):
+            promoted = [_promoted(value) for value in args]
+            return function(*promoted, **{name: _promoted(value) for name, value in kwargs.items()})
+
+    return run
+
+
+def _promoted(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+        return value.float()
+    return value
+
+
+def hide(x: Tensor, mask: Tensor | None, value: float = 0.0) -> Tensor:
+    """Set ``x``, ``(batch, length, ...)``, to ``value`` at padding, where ``mask``, ``(batch, length)``, is False."""
+    if mask is None:
+        return x
+    return x.masked_fill(~mask.view(*mask.shape, *(1,) * (x.dim() - 2)), value)
 
 
 def require_causal(causal: bool) -> None:
@@ -101,28 +130,13 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": lambda d_model: BatchNorm(d_model, eps=1e-5, momentum=0.1),
     "none": lambda _: nn.Identity(),
 }
-
-
-def make_norm(kind: str, d_model: int) -> nn.Module:
-    """Build the normalisation over features called ``kind``, one of :data:`NORMS`.
-
-    Raises:
-        UsageError: if :data:`NORMS` has no such name.
-    """
-    if kind not in NORMS:
-        raise unknown("norm", kind, NORMS)
-    return NORMS[kind](d_model)
+"""Builders of normalisations over features, by name; each takes the number of features."""
 
 
 @full_precision
 def l2_normalised(x: Tensor) -> Tensor:
     """Return ``x / sqrt(sum(x²) + 1e-6)`` over the last axis, in float32 at least (eps of flash-linear-attention)."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
-
-
-@full_precision
-def _rms_normalised(x: Tensor, weight: Tensor) -> Tensor:
-    return weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
 
 
 class GatedRMSNorm(nn.Module):
@@ -142,23 +156,21 @@ class GatedRMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
         self.gate, self.gate_first, self.groups = gate, gate_first, groups
 
-    def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"weight": {"weight_decay": 0.0}}
-
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
         """Normalise ``x``, ``(..., width)``, with an optional ``gate`` of the same shape.
 
         The result has the type of ``gate``, or the type of the weight if there is no gate.
         """
-        dtype = self.weight.dtype if gate is None else gate.dtype
-        opened = None
-        if gate is not None:
-            opened = F.silu(gate) if self.gate == "silu" else torch.sigmoid(gate)
-        if opened is not None and self.gate_first:
-            x = x * opened
-        parts, weight = (torch.unflatten(value, -1, (self.groups, -1)) for value in (x, self.weight))
-        y = _rms_normalised(parts, weight).flatten(-2)
-        return (y * opened if opened is not None and not self.gate_first else y).to(dtype)
+        if gate is None:
+            return self._normalised(x).to(self.weight.dtype)
+        opened = F.silu(gate) if self.gate == "silu" else torch.sigmoid(gate)
+        y = self._normalised(x * opened) if self.gate_first else self._normalised(x) * opened
+        return y.to(gate.dtype)
+
+    @full_precision
+    def _normalised(self, x: Tensor) -> Tensor:
+        x, weight = (torch.unflatten(value, -1, (self.groups, -1)) for value in (x, self.weight))
+        return (weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)).flatten(-2)
 
 
 def normal_(tensor: Tensor, std: float, *, truncated: bool) -> Tensor:

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from lrtasks.models.ops.chunked import hide
+from lrtasks.models.ops.layers import hide
 from lrtasks.models.ops.scoped_attention import AttentionFunction, Bias, Scope, Tiles, attention_weights, by_distance
 
 KeyGradients = Literal["near", "code-mean"]
@@ -114,7 +114,7 @@ def attend_quantised(
         near = near if added is None else near + added
         near = near.masked_fill(near_content[..., d_v].unsqueeze(2) == 0, -torch.inf)
         if codes is None or centres is None or before is None:
-            weights, _ = join(near, None, None, function, padded=padded)
+            weights = attention_weights(near.to(dtype), function, padded=padded)
             return (weights.to(q.dtype) @ values).flatten(1, 2)
         sums = _far_sums(content, codes, len(centres), block, before, None if causal else after)
         number = sums[..., d_v].detach().unsqueeze(2)
@@ -123,7 +123,6 @@ def attend_quantised(
             mean = sums[..., d_v + 1 :] / number.transpose(2, 3).clamp_min(1)
             c = c + (mean - mean.detach()).to(q.dtype)
         weights, far_weights = join(near, queries @ c.transpose(-1, -2), number, function, padded=padded)
-        assert far_weights is not None
         far = (far_weights.to(sums.dtype) @ sums[..., :d_v]).to(q.dtype)
         return (weights.to(q.dtype) @ values + far).flatten(1, 2)
 
@@ -149,22 +148,19 @@ def attend_quantised(
 
 
 def join(
-    near: Tensor, far: Tensor | None, number: Tensor | None, function: AttentionFunction, *, padded: bool = False
-) -> tuple[Tensor, Tensor | None]:
+    near: Tensor, far: Tensor, number: Tensor, function: AttentionFunction, *, padded: bool = False
+) -> tuple[Tensor, Tensor]:
     """Compute the weights of near keys, and of a far key of each code, with a common maximum and normaliser.
 
     Args:
         near: scores ``(..., keys)``, -inf at keys that the query does not see.
-        far: scores of the codes ``(..., S)``, or None.
+        far: scores of the codes ``(..., S)``.
         number: n, far keys per code, broadcast against ``far``.
         function: maps scores to weights.
         padded: allow queries that see no key; their weights are 0.
     """
     working = torch.promote_types(near.dtype, torch.float32)
-    near = near.to(working)
-    if far is None or number is None:
-        return attention_weights(near, function, padded=padded), None
-    far, number = far.to(working), number.to(working)
+    near, far, number = near.to(working), far.to(working), number.to(working)
     if function != "softmax":
         return attention_weights(near, function), attention_weights(far, function)
     # add log n because a code represents n keys; -inf if it has no far key

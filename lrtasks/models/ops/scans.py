@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lrtasks.models.ops.chunked import full_precision, hide, over_positions, rows, start_state
+from lrtasks.models.ops.chunked import over_positions, rows, start_state
+from lrtasks.models.ops.layers import full_precision, hide
 
 Form = Literal["plain", "sequential", "blocks"]
 

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.chunked import hide
-from lrtasks.models.ops.layers import WEIGHT_STD, normal_, require_causal
+from lrtasks.models.ops.layers import WEIGHT_STD, hide, normal_, require_causal
 from lrtasks.models.ops.positions import rotate
 
 AttentionFunction = Literal["softmax", "relu2", "laplace"]
@@ -313,18 +312,6 @@ class Memory:
     position: Tensor | None
     count: Tensor
 
-    @classmethod
-    def empty(
-        cls, batch: int, slots: int, widths: tuple[int, int], like: Tensor, *, positions: bool, by_row: bool
-    ) -> Memory:
-        """Return a memory for ``slots`` keys and values of the two ``widths``, with the type and device of ``like``.
-
-        ``positions``: store original positions. ``by_row``: rows may store different numbers of keys.
-        """
-        k, v = (like.new_zeros(batch, slots, width) for width in widths)
-        integers = torch.zeros(batch, slots, dtype=torch.int64, device=like.device)
-        return cls(k, v, integers if positions else None, integers.new_zeros(batch if by_row else 1))
-
     def push(self, k: Tensor, v: Tensor, position: int, active: Tensor | None) -> Memory:
         """Store one key and value in each row, or in each ``active`` row, and drop the oldest entry of that row."""
 
@@ -380,8 +367,11 @@ class ScopedAttention(nn.Module):
             UsageError: if the attention is not causal.
         """
         require_causal(self.scope.causal)
-        positions, slots = self.bias is not None and not self.by_rank, self.scope.slots(self.length)
-        return Memory.empty(batch, slots, self.widths, like, positions=positions, by_row=self.by_row)
+        slots = self.scope.slots(self.length)
+        k, v = (like.new_zeros(batch, slots, width) for width in self.widths)
+        integers = torch.zeros(batch, slots, dtype=torch.int64, device=like.device)
+        position = integers if self.bias is not None and not self.by_rank else None
+        return Memory(k, v, position, integers.new_zeros(batch if self.by_row else 1))
 
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, memory: Memory, position: int, active: Tensor | None = None

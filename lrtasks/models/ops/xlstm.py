@@ -36,14 +36,13 @@ from lrtasks.models.ops.chunked import (
     decay_matrix,
     even_chunk,
     from_chunks,
-    full_precision,
-    hide,
     over_positions,
     rows,
     skipping_padding,
     to_chunks,
     to_end,
 )
+from lrtasks.models.ops.layers import full_precision, hide
 
 CHUNK = 64
 EPS = 1e-6
