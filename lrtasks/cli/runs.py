@@ -188,13 +188,13 @@ def run_wanted(
     wanted: Suite, out: Path, selected: Sequence[str], **how: Any
 ) -> tuple[Sequence[RunConfig], Sequence[RunRecord], Mapping[str, RunRecord]]:
     """Run a suite with a display. Return the same values as :func:`run_selected`, for all runs if none are selected."""
-    from lrtasks.cli.display import Display
+    from lrtasks.cli.display import display
     from lrtasks.suite.run import run_suite
     from lrtasks.suite.select import run_selected
 
     def run_all(runs: Sequence[RunConfig]) -> list[RunRecord]:
-        with Display() as display:
-            return run_suite(runs, out, on_change=display, **how)
+        with display() as show:
+            return run_suite(runs, out, on_change=show, **how)
 
     if selected:
         return run_selected(wanted, selected, run_all, out)
