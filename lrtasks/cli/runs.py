@@ -165,8 +165,7 @@ def carry_out(
     if as_json:
         print_records(records)
     else:
-        # at this point the user has allowed unequal budgets; otherwise the suite was refused before any run
-        print_runs(records, unequal_budgets=True, by_length=solved is not None)
+        print_runs(records, by_length=solved is not None)
         if solved is not None:
             for name in (name for name in wanted.varied if name not in selected):
                 print_solved(name, runs, records, solved)
@@ -246,14 +245,12 @@ def print_records(records: Sequence[RunRecord]) -> None:
     print_json([json.loads(record.to_json()) for record in records])
 
 
-def print_runs(
-    records: Sequence[RunRecord], *, costs: bool = True, unequal_budgets: bool = False, by_length: bool = False
-) -> None:
-    """Print the table of some runs."""
+def print_runs(records: Sequence[RunRecord], *, costs: bool = True, by_length: bool = False) -> None:
+    """Print the table of runs; their budgets may differ only if the user allowed it before the first run."""
     from lrtasks.results.frame import make_frame
     from lrtasks.results.table import make_table
 
-    made = make_table(make_frame([(None, record) for record in records]), unequal_budgets=unequal_budgets)
+    made = make_table(make_frame([(None, record) for record in records]), unequal_budgets=True)
     tables = made.tables(by_length=by_length)
     print_tables("text", lambda: (tables if costs else tables[:1], made.notes()), made.rows)
 
