@@ -11,7 +11,8 @@ from regions import table
 
 from lrtasks.results import RunRecord, frame, read_records
 from lrtasks.results.formats import markdown_text, number
-from lrtasks.results.report import heat_map_svg, read_report
+from lrtasks.results.frame import read_runs
+from lrtasks.results.report import heat_map_svg, make_report
 from lrtasks.results.table import Row, make_table, paper_beside, paper_notes, shown
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -90,7 +91,7 @@ def of_models(words: Sequence[str]) -> str:
 
 def heat_map() -> str:
     """Return the heat map of tasks × models under the fair protocol, as SVG."""
-    return heat_map_svg(read_report([FAIR]))
+    return heat_map_svg(make_report(*read_runs([FAIR])))
 
 
 KINDS: dict[str, Callable[[Sequence[str]], str]] = {"task": of_task, "models": of_models}

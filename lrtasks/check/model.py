@@ -16,15 +16,7 @@ from torch import Tensor, nn
 
 from lrtasks.check import collect
 from lrtasks.errors import UsageError, in_one_line, unknown
-from lrtasks.models.base import (
-    ModelLike,
-    diagnostics,
-    extra_losses,
-    output_misfit,
-    parameter_options,
-    takes_mask,
-    uninitialised,
-)
+from lrtasks.models.base import ModelLike, diagnostics, extra_losses, output_misfit, parameter_options, takes_mask
 from lrtasks.models.factory import model_factory
 from lrtasks.spec import Spec
 
@@ -113,9 +105,6 @@ def model_problems(
     with _seeded(seed), torch.enable_grad():
         factory = _factory(model, input, target, causal, hyper)
         built = factory()
-        lazy = uninitialised(built)
-        if lazy:
-            return [f"{', '.join(lazy)}: no shape yet; call the model once on an input before you check it"]
         names = [name for name, _ in built.named_parameters()]
         for name in unused:
             if name not in names:
@@ -137,19 +126,16 @@ def _factory(
     model: ModelLike, input: Spec, target: Spec, causal: bool, hyper: dict[str, Any]
 ) -> Callable[[], nn.Module]:
     """Return a function that builds the model anew at each call, or returns a copy of a module already built."""
-    if not isinstance(model, nn.Module):
-        factory = model_factory(model, hyper)
-        return lambda: factory.build(input, target, causal)
-    if hyper:
-        raise UsageError(f"check_model: a module that is built already takes no hyper-parameters, found {hyper}")
-    try:
-        copied = copy.deepcopy(model)
-    except Exception as error:
-        raise UsageError(
-            f"model {type(model).__name__} cannot be copied: {error} (a module that has run forward may hold such"
-            " tensors; pass a new one, or its factory)"
-        ) from error
-    return lambda: copied
+    if isinstance(model, nn.Module):
+        try:
+            model = copy.deepcopy(model)
+        except Exception as error:
+            raise UsageError(
+                f"model {type(model).__name__} cannot be copied: {error} (a module that has run forward may hold such"
+                " tensors; pass a new one, or its factory)"
+            ) from error
+    factory = model_factory(model, hyper)
+    return lambda: factory.build(input, target, causal)
 
 
 def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -132,11 +132,12 @@ def main() -> None:
     except BrokenPipeError:  # the reader of the output has ended, as `| head` does
         _forget_output()
         sys.exit(1)
-    except OSError as error:
+    except OSError as error:  # a full disk, a missing folder, a closed output
         if error.errno == errno.ENAMETOOLONG:
             _fail(f"a name is too long for the file system: {str(error.filename)[:100]}…", 2, debug)
         _forget_output()
-        _fail(_system_error(error), 1, debug)
+        file = f": {error.filename}" if error.filename else ""
+        _fail(f"{error.strerror or in_one_line(error)}{file}; what was finished before is kept", 1, debug)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}, line {place.lineno}, in {place.name}"
@@ -148,12 +149,6 @@ def _forget_output() -> None:
     """Discard the rest of standard output, which Python would try to write when it exits."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _system_error(error: OSError) -> str:
-    """Describe a system error (a full disk, a missing folder, a closed output): the reason and the file."""
-    file = f": {error.filename}" if error.filename else ""
-    return f"{error.strerror or in_one_line(error)}{file}; what was finished before is kept"
 
 
 def _formatted(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lrtasks.errors import UsageError
 from lrtasks.progress import clock
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from lrtasks.run_config import RunConfig
-    from lrtasks.suite.run import SuiteProgress
+    from lrtasks.suite.run import OnChange, SuiteProgress
 
 SYMBOLS = {"waiting": ".", "running": ">", "failed": "x", "diverged": "!", "refused": "-"}
 STYLES = {"running": "cyan", "failed": "red", "diverged": "red", "refused": "dim", "waiting": "dim"}
@@ -27,50 +27,40 @@ MAX_RUNS_SHOWN = 4
 CHARACTERS_PER_COLUMN = 7
 
 
-class Display:
-    """Shows a suite on standard error; called after every change (``on_change`` of ``run_suite``)."""
+@contextmanager
+def display() -> Iterator[OnChange]:
+    """Yield a function that shows a suite on standard error after every change."""
+    if not sys.stderr.isatty():
+        yield lambda progress, number: print(change_line(progress, number), file=sys.stderr, flush=True)
+        return
+    from rich.console import Console
+    from rich.live import Live
 
-    def __init__(self) -> None:
-        self._live: Any = None
-        self._progress: SuiteProgress | None = None
+    console = Console(stderr=True)
+    current: SuiteProgress | None = None
 
-    def __enter__(self) -> Display:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
+    def draw() -> Group | str:
+        return screen(current, *console.size) if current else ""
 
-            self._console = Console(stderr=True)
-            self._live = Live(get_renderable=self._draw, console=self._console, refresh_per_second=1)
-            self._live.start()
-        return self
+    def show(progress: SuiteProgress, _: int | None) -> None:
+        nonlocal current
+        current = progress
+        live.refresh()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+    with Live(get_renderable=draw, console=console, refresh_per_second=1) as live:
+        yield show
 
-    def __call__(self, progress: SuiteProgress, number: int | None) -> None:
-        """Show that run ``number`` has changed; ``None`` shows the state at the start."""
-        self._progress = progress
-        if self._live is None:
-            sys.stderr.write(change_line(progress, number) + "\n")
-            sys.stderr.flush()
-        else:
-            self._live.refresh()
 
-    def _draw(self) -> Group:
-        from rich.console import Group
-        from rich.text import Text
+def screen(progress: SuiteProgress, width: int, height: int) -> Group:
+    """Return the :func:`grid` with a line for each of some running runs and the :func:`summary` below it."""
+    from rich.console import Group
+    from rich.text import Text
 
-        if self._progress is None:
-            return Group()
-        width, height = self._console.size
-        lines = [*running_lines(self._progress), summary(self._progress)]
-        if len(lines) > MAX_RUNS_SHOWN + 1:
-            lines[MAX_RUNS_SHOWN:-1] = [f"and {len(lines) - 1 - MAX_RUNS_SHOWN} more runs"]
-        below = [Text(line[:width]) for line in lines]
-        return Group(grid(self._progress, width, height - len(below) - 4), *below)
+    lines = [*running_lines(progress), summary(progress)]
+    if len(lines) > MAX_RUNS_SHOWN + 1:
+        lines[MAX_RUNS_SHOWN:-1] = [f"and {len(lines) - 1 - MAX_RUNS_SHOWN} more runs"]
+    below = [Text(line[:width]) for line in lines]
+    return Group(grid(progress, width, height - len(below) - 4), *below)
 
 
 def grid(progress: SuiteProgress, width: int, height: int) -> Table:

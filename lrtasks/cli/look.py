@@ -48,7 +48,6 @@ def list_names(
         raise unknown("kind", kind, registries)
     if kind == "models" and group is not None:
         raise UsageError("--group chooses among tasks; models have no groups")
-    of_group = generators.names(group)
     chosen = ["tasks"] if group is not None else [kind] if kind else list(registries)
     usable = {}
     for title in chosen:
@@ -56,9 +55,9 @@ def list_names(
         usable[title] = [name for name in registries[title].names() if name not in problems]
         for problem in problems.values():
             sys.stderr.write(f"lrtasks: {problem}\n")
-    groups = {name: generators.registry.get(name).group for name in usable.get("tasks", ())}
     if group is not None:
-        usable["tasks"] = [name for name in usable["tasks"] if name in of_group]
+        usable["tasks"] = generators.names(group)
+    groups = {name: generators.registry.get(name).group for name in usable.get("tasks", ())}
     if as_json:
         print_json(usable)
         return

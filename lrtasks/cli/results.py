@@ -220,14 +220,16 @@ def report(
         raise UsageError(f"--out and --heat-map are both {out}")
     if out.suffix.lower() not in (".html", ".htm") and (out.is_file() or not out.exists()):
         raise UsageError(f"--out writes HTML; its name must end in .html, found {out}")
-    from lrtasks.results.report import heat_map_svg, read_report, render_page
+    from lrtasks.results.frame import read_runs
+    from lrtasks.results.report import heat_map_svg, make_report, render_page
 
     for path in targets:
         inside = any(path.parent.resolve().is_relative_to(folder.resolve()) for folder in folders or RUNS)
         if path.is_symlink() and inside:
             raise UsageError(f"cannot write {path}: it is a link in a results folder")
-    made = read_report(folders or RUNS, unequal_budgets=unequal_budgets)
-    _left_out(made.left_out)
+    runs, problems = read_runs(folders or RUNS)
+    _left_out(problems)
+    made = make_report(runs, problems, unequal_budgets=unequal_budgets)
     contents = [render_page(made), *([heat_map_svg(made)] if heat_map is not None else [])]
     for path, content in zip(targets, contents, strict=True):
         write_file(path, content.encode(errors="replace"))

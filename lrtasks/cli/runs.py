@@ -165,8 +165,7 @@ def carry_out(
     if as_json:
         print_records(records)
     else:
-        # at this point the user has allowed unequal budgets; otherwise the suite was refused before any run
-        print_runs(records, unequal_budgets=True, by_length=solved is not None)
+        print_runs(records, by_length=solved is not None)
         if solved is not None:
             for name in (name for name in wanted.varied if name not in selected):
                 print_solved(name, runs, records, solved)
@@ -188,13 +187,13 @@ def run_wanted(
     wanted: Suite, out: Path, selected: Sequence[str], **how: Any
 ) -> tuple[Sequence[RunConfig], Sequence[RunRecord], Mapping[str, RunRecord]]:
     """Run a suite with a display. Return the same values as :func:`run_selected`, for all runs if none are selected."""
-    from lrtasks.cli.display import Display
+    from lrtasks.cli.display import display
     from lrtasks.suite.run import run_suite
     from lrtasks.suite.select import run_selected
 
     def run_all(runs: Sequence[RunConfig]) -> list[RunRecord]:
-        with Display() as display:
-            return run_suite(runs, out, on_change=display, **how)
+        with display() as show:
+            return run_suite(runs, out, on_change=show, **how)
 
     if selected:
         return run_selected(wanted, selected, run_all, out)
@@ -246,14 +245,12 @@ def print_records(records: Sequence[RunRecord]) -> None:
     print_json([json.loads(record.to_json()) for record in records])
 
 
-def print_runs(
-    records: Sequence[RunRecord], *, costs: bool = True, unequal_budgets: bool = False, by_length: bool = False
-) -> None:
-    """Print the table of some runs."""
+def print_runs(records: Sequence[RunRecord], *, costs: bool = True, by_length: bool = False) -> None:
+    """Print the table of runs; their budgets may differ only if the user allowed it before the first run."""
     from lrtasks.results.frame import make_frame
     from lrtasks.results.table import make_table
 
-    made = make_table(make_frame([(None, record) for record in records]), unequal_budgets=unequal_budgets)
+    made = make_table(make_frame([(None, record) for record in records]), unequal_budgets=True)
     tables = made.tables(by_length=by_length)
     print_tables("text", lambda: (tables if costs else tables[:1], made.notes()), made.rows)
 

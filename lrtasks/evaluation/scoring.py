@@ -11,7 +11,7 @@ import numpy as np
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import Slices, Task
 from lrtasks.generators.baselines import Baseline
-from lrtasks.metrics import make_metric
+from lrtasks.metrics import METRICS
 from lrtasks.spec import Batch
 
 BASELINE_BATCHES = 64
@@ -25,7 +25,7 @@ class Scorer:
 
     def __init__(self, task: Task, *, slices: bool = True) -> None:
         self._task = task
-        self._metric = make_metric(task.metric, task.target.width)
+        self._metric = METRICS[task.metric](task.target.width)
         self._total: Any = 0
         self._batches: list[dict[str, float]] = []
         self._samples: dict[str, list[np.ndarray]] = {}

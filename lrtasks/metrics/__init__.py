@@ -13,13 +13,12 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from lrtasks.errors import unknown
 from lrtasks.metrics.accuracy import Accuracy
 from lrtasks.metrics.macro_f1 import MacroF1
 from lrtasks.metrics.r2 import R2
 from lrtasks.spec import Batch
 
-__all__ = ["METRICS", "TEST_SOLVED", "VAL_SOLVED", "Metric", "make_metric", "scaled_score"]
+__all__ = ["METRICS", "TEST_SOLVED", "VAL_SOLVED", "Metric", "scaled_score"]
 
 
 class Metric(Protocol):
@@ -62,14 +61,3 @@ def scaled_score(score: float, floor: float) -> float:
 
 
 METRICS: dict[str, type[Metric]] = {"r2": R2, "accuracy": Accuracy, "macro_f1": MacroF1}
-
-
-def make_metric(name: str, classes: int) -> Metric:
-    """Return the metric called ``name`` in :data:`METRICS`.
-
-    Raises:
-        UsageError: if there is no metric of this name.
-    """
-    if name not in METRICS:
-        raise unknown("metric", name, METRICS)
-    return METRICS[name](classes)

@@ -225,17 +225,16 @@ def _draw_pictures(states: Mapping[str, Portrait], pictures: np.ndarray) -> Figu
     lowest, highest = min(map(np.min, found.values())), max(map(np.max, found.values()))
     wide = 1 + len(found)
     figure, panels = style.panels(wide * len(pictures), wide, *PANEL)
-    for place, panel in enumerate(panels):
-        row, column = divmod(place, wide)
+    grid = np.array(panels, dtype=object).reshape(len(pictures), wide)
+    for row, (first, *others) in enumerate(grid):
+        first.imshow(pictures[row], cmap="gray")
+        first.set_title(f"sample {row}", fontsize=8)
+        for panel, (title, values) in zip(others, found.items(), strict=True):
+            drawn = panel.imshow(values[row], vmin=lowest, vmax=highest, interpolation="nearest")
+            panel.set_title(title, fontsize=8)
+    for panel in panels:
         panel.set_axis_off()
-        if not column:
-            panel.imshow(pictures[row], cmap="gray")
-            panel.set_title(f"sample {row}", fontsize=8)
-            continue
-        title, values = list(found.items())[column - 1]
-        drawn = panel.imshow(values[row], vmin=lowest, vmax=highest, interpolation="nearest")
-        panel.set_title(title, fontsize=8)
-    figure.colorbar(drawn, ax=[panel for place, panel in enumerate(panels) if place % wide])
+    figure.colorbar(drawn, ax=list(grid[:, 1:].flat))
     return figure
 
 

@@ -251,8 +251,8 @@ def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[
     differences = [round(one - other, DIGITS) for one, other in zip(a, b, strict=True)]
     # errors of two models on one test stream are correlated, so this sum is too large rather than too small
     each = [[run["score_error"] for run in pair] for pair in pairs]
-    known = None if None in itertools.chain(*each) else [math.hypot(*pair) for pair in each]
-    low, high = bootstrap(differences, known, centre=np.mean) or (None, None)
+    errors = [math.hypot(*pair) for pair in each if None not in pair]
+    low, high = bootstrap(differences, errors, centre=np.mean) or (None, None)
     return {
         "label": label,
         "task": setup["name"],

@@ -16,6 +16,7 @@ import pandas as pd
 import lrtasks
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.files import write_output
+from lrtasks.generators.base import SPLITS
 from lrtasks.metrics import TEST_SOLVED, scaled_score
 from lrtasks.record import RunRecord, read_records, split_selected
 from lrtasks.results.reported import reported_figure
@@ -64,7 +65,6 @@ COLUMNS = {
 }
 """The columns of :func:`frame`. Missing values are NaN or ``None``."""
 
-SPLITS = ("train", "val", "test")
 PACKAGE = Path(lrtasks.__file__).parent
 OUTCOME = ["setup", "variant", "seed", "status", "score", "val_score", "steps", "seconds", "seconds_per_step"]
 """Records with equal values in these columns are copies of one run."""
@@ -178,7 +178,7 @@ def _read_written(file: Path) -> pd.DataFrame:
     for field, values in zip(table.schema, table.columns, strict=True):
         found = values.to_pylist()
         if b"json" in (field.metadata or {}):
-            found = [None if value is None else _hashable(json.loads(value)) for value in found]
+            found = [None if value is None else json.loads(value) for value in found]
         elif str(field.type) == "double":
             found = [math.nan if value is None else value for value in found]
         columns[field.name] = _column(found)
@@ -208,13 +208,13 @@ def make_frame(runs: Sequence[tuple[Path | None, RunRecord]]) -> pd.DataFrame:
 
 
 def _column(values: list[Any]) -> pd.Series:
-    """Return a numeric or boolean column, or one of type ``object``: pandas' text type does not accept damaged text."""
+    """Return a numeric or boolean column, or one of type ``object``: pandas' text type does not accept damaged text.
+
+    A list becomes a tuple, which can be hashed.
+    """
+    values = [tuple(value) if isinstance(value, list) else value for value in values]
     kinds = set(map(type, values))
     return pd.Series(values, dtype=None if kinds <= {int, float} or kinds == {bool} else object)
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
@@ -267,5 +267,5 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "setup": key(setup_of(record)),
         "variant": key(variant_of(record)),
         **{name: math.nan if value is None else float(value) for name, value in numbers.items()},
-        **{f"{owner}.{name}": _hashable(value) for owner, found in owned.items() for name, value in found.items()},
+        **{f"{owner}.{name}": value for owner, found in owned.items() for name, value in found.items()},
     }

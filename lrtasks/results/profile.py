@@ -22,7 +22,7 @@ from lrtasks.generators.fingerprint import INSTANCES, SCORED_ON
 from lrtasks.metrics import TEST_SOLVED
 from lrtasks.results.compare import by_column
 from lrtasks.results.formats import TextTable, number
-from lrtasks.results.settings import key, owned, without_none
+from lrtasks.results.settings import Settings, key, owned, without_none
 from lrtasks.results.style import COLOURS, panels, styled, title
 from lrtasks.results.table import Row, plain_rows
 
@@ -49,9 +49,9 @@ class Cell(NamedTuple):
         length: length at which the model was trained.
         generalisation_length: median over seeds, where a seed without one counts as 0; ``None`` without further tests
             at other lengths.
-        selected: JSON of the selected settings and their values; empty without a selection.
+        selected: the selected settings and their values; empty without a selection.
         seconds: mean seconds of one training.
-        budget: JSON of the shared budget.
+        budget: the shared budget.
     """
 
     instance: str
@@ -60,9 +60,9 @@ class Cell(NamedTuple):
     seeds: int
     length: int
     generalisation_length: float | None
-    selected: str
+    selected: Settings
     seconds: float | None
-    budget: str
+    budget: Settings
 
     @property
     def limited(self) -> float:
@@ -145,14 +145,7 @@ class Profile:
                 **{name: getattr(group, name) for name in names},
                 "instances": len(group.cells),
                 "of": group.of,
-                "cells": [
-                    {
-                        **cell._asdict(),
-                        "selected": json.loads(cell.selected or "{}"),
-                        "budget": json.loads(cell.budget),
-                    }
-                    for cell in group.cells
-                ],
+                "cells": [cell._asdict() for cell in group.cells],
             }
             for group in self.groups
         }
@@ -160,7 +153,7 @@ class Profile:
 
 
 def make_profile(
-    runs: pd.DataFrame, tasks: Mapping[str, Task], label: str, budgets: Mapping[str, str] | None = None
+    runs: pd.DataFrame, tasks: Mapping[str, Task], label: str, budgets: Mapping[str, Settings] | None = None
 ) -> Profile:
     """Return the profile of one model.
 
@@ -181,9 +174,9 @@ def make_profile(
         for row in rows:
             if row["task"] == task.name and (budget := _budget_on(row, task)) is not None:
                 by_budget.setdefault(budget, []).append(row)
-        most = max(by_budget, key=lambda one: len(by_budget[one]), default="")
-        wanted = (budgets or {}).get(name, most)
-        chosen = wanted if wanted in by_budget else most
+        chosen = key(budgets[name]) if budgets and name in budgets else ""
+        if chosen not in by_budget:
+            chosen = max(by_budget, key=lambda one: len(by_budget[one]), default="")
         if cell := _cell(name, task, by_budget.get(chosen, ()), chosen):
             found.setdefault(group, []).append(cell)
     groups = tuple(Group(name, tuple(found.get(name, ())), len(counts[name])) for name in GROUPS if name in counts)
@@ -247,7 +240,7 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
         shared, away = len(own.shared(near)), own.distance(near)
         said.append(f"nearest published model: {near.label}, distance {number(away, 2)} over {shared} instances")
     pairs = [pair for other in others for pair in own.shared(other)]
-    budgets = [[{**json.loads(cell.budget), **MAY_DIFFER} for cell in pair] for pair in pairs]
+    budgets = [[{**cell.budget, **MAY_DIFFER} for cell in pair] for pair in pairs]
     unequal = sum(one != two for one, two in budgets)
     selected = sum(bool(one.selected) != bool(two.selected) for one, two in pairs)
     if unequal:
@@ -308,9 +301,9 @@ def _cell(name: str, task: Task, rows: Sequence[Row], budget: str) -> Cell | Non
         len(values),
         task.input.length,
         _lower_median(reached) if by_length and any(map(_was_tested_further, runs)) else None,
-        runs[0]["selected"],
+        json.loads(runs[0]["selected"] or "{}"),
         float(np.mean(timed)) if timed else None,
-        budget,
+        json.loads(budget),
     )
 
 

@@ -14,8 +14,8 @@ from lrtasks.record import RunRecord, split_selected
 Settings = Mapping[str, Any]
 
 _NO_SETTINGS = ("parameters", "address", "count", "state_bytes")
-_DIGESTS = ("source",)
-"""Digests of a user's own model or task; a label shows a digest only if no other setting distinguishes the runs."""
+_DIGEST = "source"
+"""Digest of a user's own model or task; a label shows it only if no other setting distinguishes the runs."""
 _OTHERWISE = re.compile(r"none|null|true|false|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
 """Texts that the command line would parse as a value of another type."""
 
@@ -46,12 +46,7 @@ def variant_of(record: RunRecord) -> Settings:
     identity = {name: value for name, value in record.model.items() if name not in _NO_SETTINGS}
     settings = without_none({**identity, **parameters, **tuning})
     # the defaults of a user's own model are unknown, so keep ``None``: it differs from "not given"
-    return {**settings, **parameters} if _is_own(settings) else settings
-
-
-def _is_own(settings: Settings) -> bool:
-    """Return whether these are the settings of a user's own model or task."""
-    return any(name in settings for name in _DIGESTS)
+    return {**settings, **parameters} if _DIGEST in settings else settings
 
 
 def without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,11 +60,11 @@ def key(settings: Settings) -> str:
 
 
 def distinguishing(settings: Sequence[Settings]) -> list[str]:
-    """Return the sorted names of the settings that differ; digests only if the other names do not suffice."""
+    """Return the sorted names of the settings that differ; a digest only if the other names do not suffice."""
     names = sorted({name for entry in settings for name in entry})
     texts = {name: [json.dumps(entry[name]) if name in entry else "" for entry in settings] for name in names}
     found = [name for name in names if len(set(texts[name])) > 1]
-    words = [name for name in found if name not in _DIGESTS]
+    words = [name for name in found if name != _DIGEST]
     counts = [len(set(zip(*(texts[name] for name in chosen), strict=True))) for chosen in (words, found)]
     return words if counts[0] == counts[1] else found
 
@@ -87,7 +82,7 @@ def label(entry: Settings, names: Iterable[str]) -> str:
 
 def _missing(entry: Settings, name: str) -> str:
     """Return the label's text for a setting that the record lacks: the default of a setting that was added later."""
-    if _is_own(entry):
+    if _DIGEST in entry:  # a user's own model or task
         return "default"
     from lrtasks import generators, models
 

@@ -30,7 +30,7 @@ def half_width(deviation: Any, count: Any) -> Any:
 
 
 def bootstrap(
-    values: Sequence[float], errors: Sequence[float] | None = None, *, centre: Callable[..., np.ndarray] = np.median
+    values: Sequence[float], errors: Sequence[float] = (), *, centre: Callable[..., np.ndarray] = np.median
 ) -> tuple[float, float] | None:
     """Return the 95 % bootstrap interval of a statistic over seeds and test samples; ``None`` if nothing can vary.
 
@@ -41,18 +41,19 @@ def bootstrap(
 
     Args:
         values: one value per seed.
-        errors: standard error of each value over test samples, if known.
+        errors: standard errors of the values over test samples; they count only if every value has one.
         centre: the statistic, a NumPy function that takes ``axis``.
 
     >>> bootstrap([0.2, 0.5, 0.9]), bootstrap([0.5])
     ((0.2, 0.9), None)
     """
-    if not values or (len(values) == 1 and not errors):
+    known = len(errors) == len(values)
+    if not values or (len(values) == 1 and not known):
         return None
     rng = np.random.default_rng(0)
     drawn = rng.integers(len(values), size=(RESAMPLES, len(values)))
     moved = np.asarray(values)[drawn]
-    if errors:
+    if known:
         moved = moved + rng.standard_normal((RESAMPLES, 1)) * np.asarray(errors)[drawn]
     low, high = np.quantile(centre(moved, axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)

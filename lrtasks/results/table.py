@@ -137,8 +137,10 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     cells["score_std"], cells["scored"] = seeds["score"].std(), seeds["score"].count()
     width = half_width(cells["score_std"], cells["scored"])
     cells["score_low"], cells["score_high"] = cells["score"] - width, cells["score"] + width
-    intervals = [bootstrap(*_scores_and_errors(found)) or (math.nan, math.nan) for _, found in seeds]
-    cells[["median_low", "median_high"]] = intervals
+    cells[["median_low", "median_high"]] = [
+        bootstrap(*(list(found[name].dropna()) for name in ("score", "score_error"))) or (math.nan, math.nan)
+        for _, found in seeds
+    ]
     cells["solved"] = by_seed["solved"].eq(1).groupby(CELL, observed=True).sum().where(cells["solved"].notna())
     cells["different_seeds"] = seeds.size()
     means = cells["solved"].isna() | (cells["different_seeds"] == 1) | mean
@@ -152,12 +154,6 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     cells["devices"] = [sorted(set(found.dropna())) for _, found in own["device"]]
     cells[COSTS] = own[COSTS].mean().where(cells["devices"].str.len() < 2)
     return cells.reset_index()
-
-
-def _scores_and_errors(seeds: pd.DataFrame) -> tuple[list[float], list[float] | None]:
-    """Return the scores of a cell's seeds, and their standard errors if all are known, else ``None``."""
-    scores, errors = (list(seeds[name].dropna()) for name in ("score", "score_error"))
-    return scores, errors if len(errors) == len(scores) else None
 
 
 def shown(cell: Row) -> str:

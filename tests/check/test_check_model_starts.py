@@ -8,6 +8,7 @@ from broken_models import SIGNAL, TARGET, Conv, IgnoresMask
 from torch import Tensor, nn
 
 from lrtasks.check.model import model_problems
+from lrtasks.errors import UsageError
 from lrtasks.models.base import takes_mask
 from lrtasks.spec import Spec
 
@@ -101,8 +102,8 @@ def test_a_compiled_model_takes_the_mask_that_it_took() -> None:
 
 def test_lazy_modules_must_have_met_an_input() -> None:
     model = nn.Sequential(nn.LazyLinear(2))
-    (problem,) = model_problems(model, input=SIGNAL, target=TARGET)
-    assert problem == "0.weight, 0.bias: no shape yet; call the model once on an input before you check it"
+    with pytest.raises(UsageError, match=r"0\.weight, 0\.bias of the model has no shape yet; call the model once"):
+        model_problems(model, input=SIGNAL, target=TARGET)
     model(torch.zeros(SIGNAL.shape(1)))
     assert model_problems(model, input=SIGNAL, target=TARGET) == []
 

@@ -13,6 +13,7 @@ import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.metrics.r2 import R2
+from lrtasks.run_config import RunConfig
 from lrtasks.spec import Batch
 
 RNG = np.random.default_rng(3)
@@ -245,8 +246,8 @@ def test_unknown_metric_is_named() -> None:
     class Odd(Labels):
         metric = "accurracy"
 
-    with pytest.raises(UsageError, match="unknown metric 'accurracy'; did you mean 'accuracy'"):
-        Scorer(Odd())
+    with pytest.raises(UsageError, match="metric of a token target must be 'accuracy' or 'macro_f1', found 'accurr"):
+        RunConfig.make(Odd(), "dlr")
 
 
 def test_a_class_that_is_neither_there_nor_predicted_has_no_score() -> None:

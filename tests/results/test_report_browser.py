@@ -17,7 +17,8 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from report_pages import HOSTILE, renamed, trained, write_runs
 
 from lrtasks.results import RunRecord
-from lrtasks.results.report import read_report, render_page
+from lrtasks.results.frame import read_runs
+from lrtasks.results.report import make_report, render_page
 
 pytestmark = pytest.mark.e2e
 
@@ -45,7 +46,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of made-up runs."""
     folder = write_runs(tmp_path_factory.mktemp("runs"), *records())
     path = folder / "report.html"
-    path.write_text(render_page(read_report([folder])))
+    path.write_text(render_page(make_report(*read_runs([folder]))))
     return path
 
 

@@ -19,7 +19,8 @@ from report_pages import HOSTILE, Element, opened, parse, renamed, report_of, tr
 
 from lrtasks.errors import UsageError
 from lrtasks.results import RunRecord
-from lrtasks.results.report import Report, heat_map_svg, make_report, read_report, render_page
+from lrtasks.results.frame import read_runs
+from lrtasks.results.report import Report, heat_map_svg, make_report, render_page
 from lrtasks.results.report.charts import vega
 
 pytestmark = pytest.mark.usefixtures("samples_drawn_once")
@@ -169,9 +170,9 @@ def test_the_policy_lets_in_nothing_but_what_is_there() -> None:
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     records = [trained(), trained(model="dss"), made(task="mips"), made(seed=1, status="failed", score=None)]
-    first = render_page(read_report([write_runs(tmp_path / "first", *records)]))
+    first = render_page(make_report(*read_runs([write_runs(tmp_path / "first", *records)])))
     random.Random(0).shuffle(records)
-    assert render_page(read_report([write_runs(tmp_path / "second", *records)])) == first
+    assert render_page(make_report(*read_runs([write_runs(tmp_path / "second", *records)]))) == first
 
 
 def test_details_repeat_command_settings_and_notes() -> None:
@@ -211,7 +212,7 @@ def test_predictions_of_a_run_are_in_its_details(tmp_path: Path) -> None:
     write_runs(tmp_path, made(task="pathlike"))
     (folder,) = (path.parent for path in tmp_path.rglob("record.json"))
     Image.new("RGB", (30, 10), "red").save(folder / "predictions.png")
-    image = opened(parse(render_page(read_report([tmp_path]))))["pathlike--dlr"].one("img")
+    image = opened(parse(render_page(make_report(*read_runs([tmp_path])))))["pathlike--dlr"].one("img")
     assert image.attributes["src"].startswith("data:image/png;base64,") and image.attributes["alt"]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lrtasks.metrics import scaled_score
 from lrtasks.record import STATUSES, RunRecord
 from lrtasks.results.formats import number
-from lrtasks.results.frame import make_frame, read_runs
+from lrtasks.results.frame import make_frame
 from lrtasks.results.table import CELL, Row, aggregate, arrange, paper_beside, plain_rows, unscored
 
 if TYPE_CHECKING:
@@ -186,23 +186,13 @@ class Report:
         return found
 
 
-def read_report(folders: Sequence[Path], *, unequal_budgets: bool = False) -> Report:
-    """Return the report of all runs below ``folders``.
-
-    Raises:
-        UsageError: as :func:`make_report`, and if a folder is missing or there is no record.
-    """
-    runs, left_out = read_runs(folders)
-    return make_report(runs, left_out, unequal_budgets=unequal_budgets)
-
-
 def make_report(
     runs: Sequence[tuple[Path, RunRecord]], left_out: Sequence[str] = (), *, unequal_budgets: bool = False
 ) -> Report:
     """Arrange runs as tasks × models, best first in both directions (:func:`lrtasks.results.table.make_table`).
 
     Args:
-        runs: folders and records.
+        runs: folders and records (:func:`lrtasks.results.frame.read_runs`).
         left_out: one line for each file that could not be read.
         unequal_budgets: allow runs with unequal budgets on one task, in separate rows.
 

@@ -22,6 +22,7 @@ from typing import Any
 import jinja2
 import numpy as np
 from markupsafe import Markup, escape
+from matplotlib.colors import to_rgb
 from PIL import Image
 
 from lrtasks import __version__
@@ -162,7 +163,7 @@ def step(value: float) -> int:
 def ramp(stops: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return the colours of a ramp through ``stops``, each with a legible text colour (``#000000`` or ``#ffffff``)."""
     places = np.linspace(0, len(stops) - 1, STEPS)
-    parts = [np.interp(places, range(len(stops)), channel) for channel in zip(*map(_parse, stops), strict=True)]
+    parts = [np.interp(places, range(len(stops)), channel) for channel in zip(*map(to_rgb, stops), strict=True)]
     colours = ["#" + "".join(f"{round(255 * part):02x}" for part in mixed) for mixed in zip(*parts, strict=True)]
     return [(colour, max(("#000000", "#ffffff"), key=functools.partial(contrast, colour))) for colour in colours]
 
@@ -175,7 +176,7 @@ def contrast(one: str, other: str) -> float:
 
 def luminance(colour: str) -> float:
     """Return the relative luminance of a colour ``#rrggbb``, 0 to 1, as WCAG 2 defines it."""
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in _parse(colour))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -189,11 +190,6 @@ def heat_map_svg(report: Report) -> str:
         .get_template("heatmap.svg")
         .render(report=report, left=round(left), top=round(top), edge=EDGE, light=ramp(LIGHT), dark=ramp(DARK), **sizes)
     )
-
-
-def _parse(colour: str) -> tuple[float, float, float]:
-    red, green, blue = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
-    return red, green, blue
 
 
 def _lines(text: str) -> Markup:
