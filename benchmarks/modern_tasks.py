@@ -86,7 +86,7 @@ def draws_of(task: Task) -> list[list[tuple[str, tuple[Any, ...], dict[str, Any]
     made: list[list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = []
 
     def recording() -> Iterator[Any]:
-        for rng in random.generators(task.key(0, "train"), range(BATCH)):
+        for rng in random.Generators(task.key(0, "train"), range(BATCH)):
             made.append([])
             yield Recorder(rng, made[-1])
 
@@ -110,7 +110,7 @@ def measured(task: Task, repeats: int) -> tuple[float, float]:
     recorded = draws_of(task)
 
     def draw(_: int) -> None:
-        for rng, calls in zip(random.generators(task.key(0, "train"), range(BATCH)), recorded, strict=True):
+        for rng, calls in zip(random.Generators(task.key(0, "train"), range(BATCH)), recorded, strict=True):
             for name, args, keywords in calls:
                 getattr(rng, name)(*args, **keywords)
 
