@@ -124,4 +124,4 @@ def unknown(what: str, word: str, known: Iterable[str]) -> UsageError:
         hint = f"; write {name!r} alone, and --preset {preset} where it is an option."
     else:
         hint = suggestion(word, names)
-    return UsageError(f"unknown {what} {word!r}{hint or ';'} Allowed: {', '.join(names) or '(none)'}")
+    return UsageError(f"unknown {what} {word!r}{hint or '.'} Allowed: {', '.join(names) or '(none)'}")

@@ -201,8 +201,8 @@ def test_suggestions_ignore_case_and_need_some_likeness() -> None:
 
 
 def test_unknown_lists_what_is_allowed() -> None:
-    assert str(unknown("task", "zzz", ["b", "a"])) == "unknown task 'zzz'; Allowed: a, b"
-    assert str(unknown("task", "zzz", [])) == "unknown task 'zzz'; Allowed: (none)"
+    assert str(unknown("task", "zzz", ["b", "a"])) == "unknown task 'zzz'. Allowed: a, b"
+    assert str(unknown("task", "zzz", [])) == "unknown task 'zzz'. Allowed: (none)"
 
 
 def test_spec_shapes() -> None:

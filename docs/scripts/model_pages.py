@@ -13,7 +13,7 @@ from task_pages import sentence
 
 from lrtasks import models
 from lrtasks.budget import Budget
-from lrtasks.models.base import ModelConfig, state_bytes
+from lrtasks.models.base import ModelConfig, parameter_count, state_bytes
 from lrtasks.run_config import RunConfig
 
 FOLDER = Path(__file__).parents[1] / "models"
@@ -82,7 +82,7 @@ def _pages(name: str) -> list[Path]:
 def size(name: str) -> tuple[int, int | None]:
     """Return a model's number of parameters and bytes of streaming state at the preset ``small`` on shift."""
     built = RunConfig.make("shift", name).build()
-    return sum(value.numel() for value in built.parameters()), state_bytes(built)
+    return parameter_count(built), state_bytes(built)
 
 
 def _entries(cls: type[ModelConfig]) -> dict[str, dict[str, Any]]:

@@ -22,7 +22,7 @@ from lrtasks.budget import Budget
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError, in_one_line, is_shortage
 from lrtasks.evaluation.optimiser import make_optimiser
-from lrtasks.models.base import Backbone, diagnostics, extra_losses, state_bytes
+from lrtasks.models.base import Backbone, diagnostics, extra_losses, parameter_count, state_bytes
 from lrtasks.models.factory import ModelFactory, is_registered, model_factory, model_label, model_parameter_names
 from lrtasks.processes import end_with_parent
 from lrtasks.spec import Spec
@@ -107,7 +107,7 @@ def sizes(case: Case) -> dict[str, Any]:
     """Return the number of ``parameters``, and ``state_bytes`` of one sequence (None without a streaming form)."""
     model = case.build()
     state = state_bytes(model) if isinstance(model, Backbone) else None
-    return {"parameters": sum(value.numel() for value in model.parameters()), "state_bytes": state}
+    return {"parameters": parameter_count(model), "state_bytes": state}
 
 
 def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:

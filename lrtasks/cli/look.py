@@ -198,7 +198,7 @@ def _describe(kind: str, name: str, cls: Any) -> dict[str, Any]:
 def _size_at_small(name: str) -> dict[str, Any]:
     """Return parameter count and streaming state of a model at preset ``small`` on shift, or why it cannot be built."""
     from lrtasks.generators.tasks.shift import Shift
-    from lrtasks.models.base import Backbone, state_bytes
+    from lrtasks.models.base import Backbone, parameter_count, state_bytes
     from lrtasks.models.factory import model_factory, model_presets
 
     cls = model_presets(name)
@@ -206,11 +206,10 @@ def _size_at_small(name: str) -> dict[str, Any]:
     task = Shift.make(**Shift.preset_values("small")[0])
     try:
         built = model_factory(name, hyper).build(task.input, task.target, True)
-        count = sum(value.numel() for value in built.parameters())
         state = state_bytes(built) if isinstance(built, Backbone) else None
     except Exception as error:  # a model of another package may accept tokens only
         return {"task": task.identity(), "problem": f"{type(error).__name__}: {error}"}
-    return {"task": task.identity(), "parameters": count, "state_bytes": state}
+    return {"task": task.identity(), "parameters": parameter_count(built), "state_bytes": state}
 
 
 def _print_description(described: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ from lrtasks.generators.base import Task, registry
 from lrtasks.generators.baselines import Baseline
 from lrtasks.generators.splits import overlap
 from lrtasks.models import names as model_names
-from lrtasks.models.base import Backbone, ModelLike, diagnostics, state_bytes
+from lrtasks.models.base import Backbone, ModelLike, diagnostics, parameter_count, state_bytes
 from lrtasks.models.factory import model_factory
 from lrtasks.record import FILE, LOCK, PANEL, RunRecord, finished_record, read_record
 from lrtasks.registry import split_preset
@@ -217,9 +217,7 @@ class _Run:
         with _noting(self.record):
             torch.manual_seed(self.config.seed)
             self.model = self.config.build()
-            trained = [value for value in self.model.parameters() if value.requires_grad]
-            # a complex number counts as two
-            self.record.model["count"] = sum(value.numel() * (1 + value.is_complex()) for value in trained)
+            self.record.model["count"] = parameter_count(self.model)
             self.record.model["state_bytes"] = state_bytes(self.model) if isinstance(self.model, Backbone) else None
             self.trackers = Trackers(self.tracked if self.writes else (), self.folder, self.record)
             reset_peak_memory(self.fabric.device)

@@ -347,7 +347,11 @@ class Task(Config):
         Raises:
             UsageError: for another shape or type, values that are not finite, or tokens that are not in the vocabulary.
         """
-        spec, array = self.input, np.asarray(x)
+        spec = self.input
+        try:
+            array = np.asarray(x)
+        except ValueError:
+            raise UsageError(f"an input of {self.name} is one array of numbers, found a ragged list") from None
         if array.shape != spec.shape(1)[1:] or array.dtype.kind not in "iuf":
             raise UsageError(
                 f"an input of {self.name} has numbers of shape {spec.shape(1)[1:]},"

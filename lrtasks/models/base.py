@@ -442,6 +442,11 @@ PROBED = 4096
 """Positions after which an undeclared growth of the state is assumed to continue at the same rate."""
 
 
+def parameter_count(model: nn.Module) -> int:
+    """Return the number of values that training changes; a complex number counts as two."""
+    return sum(value.numel() * (1 + value.is_complex()) for value in model.parameters() if value.requires_grad)
+
+
 @torch.no_grad()
 def state_bytes(model: Backbone) -> int | None:
     """Return the bytes that the streaming form keeps per sequence at the end of the input; None without such a form.

@@ -37,6 +37,12 @@ def test_listing_imports_no_torch() -> None:
     assert not found & (HEAVY - {"numpy"})
 
 
+@pytest.mark.parametrize("model", ["dlrr", "nofile.py:Layer"])
+def test_a_wrong_model_is_named_before_torch_is_loaded(model: str) -> None:
+    words = ["eval", "--model", model, "--task", "shift"]
+    assert "torch" not in imported(f"sys.argv[1:] = {words}; from lrtasks.cli import main; main()")
+
+
 def test_a_command_imports_no_other_command() -> None:
     found = imported("sys.argv[1:] = ['eval', '--help']; from lrtasks.cli import main; main()")
     assert "lrtasks.cli.runs" in found

@@ -77,6 +77,7 @@ def changed(x: np.ndarray, position: Any, value: Any) -> np.ndarray:
     ("name", "parameters", "change", "message"),
     [
         ("cumsum", {"length": 8}, lambda x: x[:5], r"has numbers of shape \(8, 3\), found shape \(5, 3\)"),
+        ("cumsum", {"length": 8}, lambda x: [*x.tolist(), [1]], "one array of numbers, found a ragged list"),
         ("cumsum", {"length": 8}, lambda x: x.astype(str), "has numbers of shape"),
         ("cumsum", {"length": 8}, lambda x: changed(x, (2, 0), np.nan), "finite numbers, found nan"),
         ("context-shift", {"length": 8}, lambda x: changed(x, (0, 0), 5), "a whole number s in 0..5"),

@@ -62,7 +62,7 @@ def test_parameters_and_class_are_described(name: str) -> None:
 def test_unknown_task_is_named_with_the_close_ones() -> None:
     with pytest.raises(UsageError, match="unknown task 'context_shift'; did you mean 'context-shift'"):
         make("context_shift")
-    with pytest.raises(UsageError, match=r"unknown task 'no such thing'; Allowed: .*cumsum"):
+    with pytest.raises(UsageError, match=r"unknown task 'no such thing'\. Allowed: .*cumsum"):
         make("no such thing")
 
 

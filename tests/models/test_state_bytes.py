@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lrtasks.models import base, build, names
-from lrtasks.models.base import Backbone, offered, state_bytes
+from lrtasks.models.base import Backbone, offered, parameter_count, state_bytes
 from lrtasks.spec import Spec
 
 LENGTH = 40
@@ -89,3 +89,10 @@ def test_growth_that_nothing_declares_is_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(base, "PROBED", 20)
     assert state_bytes(remembering(100, 40)) == 40 * 12
     assert state_bytes(remembering(10, 40)) == 10 * 12
+
+
+def test_parameter_count_leaves_out_frozen_values_and_counts_complex_ones_twice() -> None:
+    module = nn.Linear(3, 2)  # 6 weights and 2 biases
+    module.bias.requires_grad_(False)
+    module.poles = nn.Parameter(torch.zeros(5, dtype=torch.complex64))
+    assert parameter_count(module) == 16

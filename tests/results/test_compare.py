@@ -347,7 +347,7 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
     ("words", "message"),
     [
         (("runs", "dss"), "compare takes two models or two folders, found the folder runs and the name 'dss'"),
-        (("dlr", "d" * 300), f"unknown model '{'d' * 300}'; Allowed: dlr, dss"),
+        (("dlr", "d" * 300), f"unknown model '{'d' * 300}'. Allowed: dlr, dss"),
         (
             ("dlr", "runs/dss-0"),
             "compare takes two models or two folders, found the folder runs/dss-0 and the name 'dlr'",
@@ -356,7 +356,7 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
         (("runs", "nowhere/at-all"), "no results folder at nowhere/at-all"),
         (("dlr", "dss", "--folder", "nowhere"), "no results folder at nowhere"),
         (("runs", "runs"), "runs and runs are the same runs"),
-        (("dlr", "dss", "--format", "csv"), "unknown format 'csv'; Allowed: html, json, latex, markdown, text"),
+        (("dlr", "dss", "--format", "csv"), "unknown format 'csv'. Allowed: html, json, latex, markdown, text"),
     ],
 )
 def test_mistakes(folders: Callable[..., Any], words: tuple[str, ...], message: str) -> None:

@@ -404,7 +404,7 @@ def test_records_are_chosen_by_model_and_task(results: Callable[..., Any]) -> No
     assert (said.code, said.out) == (2, "")
     assert said.err.splitlines()[-1] == "lrtasks: unknown model 'dsss'; did you mean 'dss'? Allowed: dlr, dss"
     said = results("--models", "dss", "--tasks", "shift")
-    assert said.err.splitlines()[-1] == "lrtasks: unknown task 'shift'; Allowed: mips"
+    assert said.err.splitlines()[-1] == "lrtasks: unknown task 'shift'. Allowed: mips"
 
 
 def test_the_command_refuses_unequal_budgets_unless_asked(results: Callable[..., Any]) -> None:
