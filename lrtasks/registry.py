@@ -100,7 +100,7 @@ class Registry(Generic[T]):
         The name of a list is replaced by the list's entries.
 
         Raises:
-            UsageError: for an unknown name, an address in a file that does not exist, or an empty list.
+            UsageError: for an unknown name, or an empty list.
         """
         known = self.names()
         if chosen == "all":
@@ -108,11 +108,8 @@ class Registry(Generic[T]):
         words = [word.strip() for word in chosen.split(",")] if isinstance(chosen, str) else list(chosen)
         names = [name for word in words for name in self._lists.get(word, [word])]
         for name in names:
-            place, colon, _ = name.rpartition(":")
-            if not colon and split_preset(name)[0] not in known:
+            if ":" not in name and split_preset(name)[0] not in known:
                 raise unknown(self.kind, name, [*self._lists, *known])
-            if place.endswith(".py") and not Path(place).exists():
-                raise UsageError(f"{self.kind} {name!r}: there is no file {Path(place).absolute()}")
         if not names:
             raise UsageError(f"no {self.kind} is chosen; allowed: all, or some of {', '.join(known)}")
         return names

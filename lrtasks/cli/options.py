@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 import os
 import re
@@ -224,12 +225,17 @@ def require_names(models: str, tasks: str) -> tuple[list[str], list[str]]:
     """Check names of models and tasks (with commas, or ``all``) without loading torch; return them as two lists.
 
     Raises:
-        UsageError: for an unknown name; the message suggests close names.
+        UsageError: for an unknown name, with close names, or for an address in a file that does not exist.
     """
     from lrtasks import generators
     from lrtasks import models as registered
 
-    return registered.registry.select(models), generators.registry.select(tasks)
+    chosen = registered.registry.select(models), generators.registry.select(tasks)
+    for name in itertools.chain(*chosen):
+        place = Path(name.rpartition(":")[0])
+        if place.suffix == ".py" and not place.exists():
+            raise UsageError(f"{name!r}: there is no file {place.absolute()}")
+    return chosen
 
 
 def require_alone(context: typer.Context, name: str, why: str, allowed: Sequence[str]) -> None:
