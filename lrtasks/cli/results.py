@@ -28,8 +28,10 @@ from lrtasks.cli.options import (
     write_file,
 )
 from lrtasks.errors import UsageError, unknown
+from lrtasks.registry import split_preset
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 RUNS = [Path("runs")]
@@ -261,15 +263,38 @@ def _left_out(problems: Sequence[str]) -> None:
 
 
 def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
-    """Return the runs of the chosen models and tasks: names (or addresses of models) with commas, or ``all``."""
-    for column, chosen in (("model", models), ("task", tasks)):
-        if chosen == "all":
-            continue
-        names = set(runs[column])
-        addresses = set(runs["address"].dropna()) if column == "model" else set[str]()
-        wanted = chosen.split(",")
+    """Return the runs of the chosen models and tasks, with commas, or ``all``.
+
+    A model is a name or an address. A task is a name, or a name with a preset (``word-problem@a5``): the runs with the
+    parameters of this preset.
+    """
+    if models != "all":
+        addresses, wanted = set(runs["address"].dropna()), models.split(",")
         for name in wanted:
-            if name not in names | addresses:
-                raise unknown(column, name, names)
-        runs = runs[runs[column].isin(wanted) | runs["address"].isin(addresses & set(wanted))]
-    return runs
+            if name not in addresses.union(runs["model"]):
+                raise unknown("model", name, set(runs["model"]))
+        runs = runs[runs["model"].isin(wanted) | runs["address"].isin(addresses & set(wanted))]
+    if tasks == "all":
+        return runs
+    kept = runs["task"].isin(())
+    for word in tasks.split(","):
+        name, preset = split_preset(word)
+        if name not in set(runs["task"]):
+            raise unknown("task", name, set(runs["task"]))
+        kept |= _at_preset(runs, name, preset) if preset else runs["task"] == name
+    return runs[kept]
+
+
+def _at_preset(runs: pd.DataFrame, name: str, preset: str) -> np.ndarray:
+    """Return for each run whether it is on this task with the parameters of this preset, and on no stored dataset."""
+    import numpy as np
+
+    from lrtasks.generators.base import make
+    from lrtasks.results.profile import budget_on
+    from lrtasks.results.table import plain_rows
+
+    task = make(name, preset=preset)
+    found = np.array([row["task"] == name and budget_on(row, task) is not None for row in plain_rows(runs)])
+    if not found.any():
+        raise UsageError(f"no run is on {name}@{preset}: all runs on {name} have other parameters")
+    return found

@@ -172,7 +172,7 @@ def make_profile(
         counts.setdefault(group, set()).add(name)
         by_budget: dict[str, list[Row]] = {}
         for row in rows:
-            if row["task"] == task.name and (budget := _budget_on(row, task)) is not None:
+            if row["task"] == task.name and (budget := budget_on(row, task)) is not None:
                 by_budget.setdefault(budget, []).append(row)
         chosen = key(budgets[name]) if budgets and name in budgets else ""
         if chosen not in by_budget:
@@ -317,7 +317,7 @@ def _lower_median(values: Sequence[float]) -> float:
     return float(np.quantile(values, 0.5, method="lower"))
 
 
-def _budget_on(row: Row, task: Task) -> str | None:
+def budget_on(row: Row, task: Task) -> str | None:
     """Return a run's shared budget as JSON; ``None`` if the run is not on ``task`` or used a stored dataset."""
     setup = json.loads(row["setup"])
     budget = {name: setup.pop(name) for name in SHARED_BUDGET if name in setup}

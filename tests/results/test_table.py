@@ -407,6 +407,20 @@ def test_records_are_chosen_by_model_and_task(results: Callable[..., Any]) -> No
     assert said.err.splitlines()[-1] == "lrtasks: unknown task 'shift'. Allowed: mips"
 
 
+def test_a_preset_chooses_the_runs_with_its_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    quick = ("--model", "dlr", "--steps", "2", "--test-batches", "1", "--val-batches", "1", "--d-state", "4")
+    for task in ("word-problem@a5", "word-problem@z2", "shift"):
+        assert command("eval", "--task", task, *quick).code == 0
+    chosen = json.loads(command("table", "--tasks", "word-problem@a5,shift", "--json").out)
+    assert [row["task"] for row in chosen] == ["shift", "word-problem"]
+    assert [row["task_parameters"].get("group") for row in chosen] == [None, "A5"]
+    said = command("table", "--tasks", "word-problem@s3")
+    assert (said.code, "no run is on word-problem@s3" in said.err) == (2, True)
+
+
 def test_the_command_refuses_unequal_budgets_unless_asked(results: Callable[..., Any]) -> None:
     Path("runs/3").mkdir()
     made(seed=2, budget={"steps": 7}).write(Path("runs/3"))
