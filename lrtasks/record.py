@@ -137,10 +137,8 @@ class RunRecord:
 
     def best_baseline(self, test: str = "test") -> tuple[str, float] | None:
         """Return name and headline score of the best trivial baseline; this score is the floor."""
-        metric, baselines = (
-            self.task["metric"],
-            self.baselines if test == "test" else self.further_baselines.get(test, {}),
-        )
+        metric = self.task["metric"]
+        baselines = self.baselines if test == "test" else self.further_baselines.get(test, {})
         scored = [(name, scores[metric]) for name, scores in baselines.items() if scores.get(metric) is not None]
         return max(scored, key=lambda item: item[1], default=None)
 

@@ -296,5 +296,5 @@ def _at_preset(runs: pd.DataFrame, name: str, preset: str) -> np.ndarray:
     task = make(name, preset=preset)
     found = np.array([row["task"] == name and budget_on(row, task) is not None for row in plain_rows(runs)])
     if not found.any():
-        raise UsageError(f"no run is on {name}@{preset}: all runs on {name} have other parameters")
+        raise UsageError(f"no run on {name} has the parameters of preset {preset}")
     return found

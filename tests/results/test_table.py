@@ -418,7 +418,7 @@ def test_a_preset_chooses_the_runs_with_its_parameters(
     assert [row["task"] for row in chosen] == ["shift", "word-problem"]
     assert [row["task_parameters"].get("group") for row in chosen] == [None, "A5"]
     said = command("table", "--tasks", "word-problem@s3")
-    assert (said.code, "no run is on word-problem@s3" in said.err) == (2, True)
+    assert (said.code, "no run on word-problem has the parameters of preset s3" in said.err) == (2, True)
 
 
 def test_the_command_refuses_unequal_budgets_unless_asked(results: Callable[..., Any]) -> None:

@@ -66,9 +66,9 @@ def check(tokens: np.ndarray) -> None:
     """Raise :class:`UsageError` unless ``tokens``, ``(length,)`` without padding, are one expression."""
     depth = np.cumsum(_is_open(tokens).astype(np.int64) - (tokens == CLOSE))
     if not tokens.size or depth[-1] != 0 or (depth[:-1] < 1).any():
-        raise UsageError(f"not one ListOps expression with paired brackets: {render(tokens)[:60]!r}")
+        raise UsageError(f"not one ListOps expression with paired brackets; it begins with {render(tokens)[:60]!r}")
     if (_is_open(tokens[:-1]) & (tokens[1:] == CLOSE)).any():
-        raise UsageError(f"an operator without arguments in the ListOps expression {render(tokens)[:60]!r}")
+        raise UsageError(f"an operator without arguments in an expression that begins with {render(tokens)[:60]!r}")
 
 
 def render(tokens: np.ndarray) -> str:
