@@ -25,13 +25,13 @@ import numpy as np
 from lrtasks.data.columns import encode_labels, encode_png
 from lrtasks.generators import make
 from lrtasks.generators.pathfinder import image
-from lrtasks.generators.pathfinder.settings import RESOLUTIONS, Variant
+from lrtasks.generators.pathfinder.settings import RESOLUTIONS
 from lrtasks.generators.pathfinder.tables import kit
 
 PARTS = ("placement", "drawing", "PNG")
 
 
-def seconds(res: int, variant: Variant, images: int) -> tuple[float, np.ndarray]:
+def seconds(res: int, variant: str, images: int) -> tuple[float, np.ndarray]:
     """Return the CPU seconds of the preparation, and of each part of each image, ``(images, 3)``."""
     settings = make("pathfinder", res=res, variant=variant).settings
     image.lay_out(settings, np.random.default_rng(1))  # compiles the code, or loads compiled code

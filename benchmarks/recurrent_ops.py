@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.models.ops import decay as decays
-from lrtasks.models.ops import delta_rule, scans, xlstm
+from lrtasks.models.ops import delta_rule, gru, scans, xlstm
 
 LENGTHS = (4096, 16384)
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -98,6 +98,7 @@ def both(op: Callable[..., tuple[Tensor, object]]) -> tuple[Callable[..., Tensor
 
 
 SCALAR, CHANNEL = both(decays.scalar_decay), both(decays.channel_decay)
+RNN = nn.GRU(64, 64, batch_first=True)
 DELTA, LOW_RANK = both(delta_rule.delta_rule), both(delta_rule.low_rank_rule)
 
 OPS = {
@@ -129,6 +130,13 @@ OPS = {
         xlstm.slstm,
         partial(xlstm.slstm, plain=True),
         2,
+    ),
+    # compared with torch's GRU
+    "gru": Op(
+        lambda b, n: (normal(b, n, 64),),
+        lambda x: gru.gru(RNN, x, x.new_zeros(1, len(x), 64))[0],
+        lambda x: RNN(x)[0],
+        None,
     ),
 }
 

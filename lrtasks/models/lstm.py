@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.ops.chunked import skipping_padding
+from lrtasks.models.ops.gru import gru
 from lrtasks.models.ops.layers import hide
 from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, RecurrentLayer
 
@@ -31,7 +32,7 @@ class RNNLayer(RecurrentLayer):
     def __init__(self, config: GRU) -> None:
         super().__init__()
         hidden, gates = config.hidden or config.d_model, 3
-        self.rnn: nn.RNNBase
+        self.rnn: nn.LSTM | nn.GRU
         if isinstance(config, LSTM):
             self.rnn, gates = nn.LSTM(config.d_model, hidden, batch_first=True), 4
         else:
@@ -62,7 +63,7 @@ class RNNLayer(RecurrentLayer):
             x = x.to(self.o_proj.weight.dtype)
             if isinstance(self.rnn, nn.LSTM):
                 return self.rnn(x, state)  # type: ignore[no-any-return]
-            h, last = self.rnn(x, state[0])
+            h, last = gru(self.rnn, x, state[0])
             return h, (last,)
 
 

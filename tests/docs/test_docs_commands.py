@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,11 @@ def test_every_benchmark_is_listed() -> None:
     text = (ROOT / "benchmarks" / "README.md").read_text()
     listed = [command.split()[1] for command in commands(text, "python benchmarks/")]
     assert sorted(listed) == sorted(f"benchmarks/{path.name}" for path in (ROOT / "benchmarks").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda script: script.stem)
+def test_every_benchmark_finds_what_it_imports(script: Path) -> None:
+    runpy.run_path(str(script), run_name="imported")
 
 
 @pytest.mark.parametrize(

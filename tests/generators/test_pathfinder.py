@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import lrtasks
-from lrtasks.generators import compiling, make
+from lrtasks import compiling
+from lrtasks.generators import make
 from lrtasks.generators.pixels import from_bytes
 
 TASKS = ("pathfinder", "pathfinder-classification")

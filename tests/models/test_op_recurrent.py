@@ -14,7 +14,7 @@ from parity import gap
 from torch import Tensor
 from torch.nn import functional as F
 
-from lrtasks.models.ops import decay, scans, xlstm
+from lrtasks.models.ops import decay, gru, loops, scans, xlstm
 from lrtasks.models.ops import delta_rule as delta
 from lrtasks.models.ops.layers import ShortConv
 
@@ -263,9 +263,11 @@ def test_diagonal_scan_by_constants_and_without_a_start() -> None:
     assert torch.allclose(h, wanted, atol=1e-12) and gap(of_a, wanted_of_a) < 1e-12
 
 
+@pytest.mark.parametrize("largest_state", [loops.LARGEST_STATE, 0], ids=["compiled", "torch"])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("length", [1, 2, 40])
-def test_slstm_equals_the_loop(length: int, masked: bool) -> None:
+def test_slstm_equals_the_loop(length: int, masked: bool, largest_state: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "LARGEST_STATE", largest_state)
     torch.manual_seed(length)
     x, R = torch.randn(B, length, 4, H, K).double() * 5, torch.randn(H, 4, K, K).double()
     mask = torch.rand(B, length) < 0.7 if masked else None
@@ -277,6 +279,25 @@ def test_slstm_equals_the_loop(length: int, masked: bool) -> None:
         (y * cotangent).sum().backward()
         results.append([y.detach(), *(value.grad for value in leaves)])
     assert largest_gap(*results) < 1e-9
+
+
+@pytest.mark.parametrize("scale", [1, 300])
+@pytest.mark.parametrize("length", [2, 40])
+def test_gru_equals_torch(length: int, scale: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gradients of the input, of the initial state and of the weights; gates that saturate stay finite."""
+    torch.manual_seed(length)
+    rnn = torch.nn.GRU(K, V, batch_first=True).double()
+    x, state = torch.randn(B, length, K).double() * scale, torch.randn(1, B, V).double()
+    cotangent, of_last = torch.randn(B, length, V).double(), torch.randn(1, B, V).double()
+    results = []
+    for largest_state in (loops.LARGEST_STATE, 0):
+        monkeypatch.setattr(loops, "LARGEST_STATE", largest_state)
+        leaves = x.clone().requires_grad_(), state.clone().requires_grad_()
+        y, last = gru.gru(rnn, *leaves)
+        gradients = torch.autograd.grad((y * cotangent).sum() + (last * of_last).sum(), (*leaves, *rnn.parameters()))
+        results.append([y.detach(), last.detach(), *gradients])
+    assert all(value.isfinite().all() for value in results[0])
+    assert largest_gap(*results) < 1e-12
 
 
 def test_negative_transitions_of_the_selective_scan() -> None:

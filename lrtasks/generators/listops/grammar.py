@@ -91,13 +91,13 @@ def operators(tokens: np.ndarray) -> Operators:
     Args:
         tokens: ``(batch, length)`` ids, padded on the right with :data:`PAD`.
     """
-    from lrtasks.generators.compiling import announced
+    from lrtasks.compiling import announced
     from lrtasks.generators.listops import kernels  # imports numba
 
     tokens = np.require(tokens, np.int64, ("C", "W"))
     found = np.empty((6, int((tokens == CLOSE).sum())), dtype=np.int64)
     room = tokens.shape[1]
-    with announced("listops"):
+    with announced("listops generator"):
         kernels.evaluate(tokens, np.empty((room, 10), np.int64), np.empty((room, 3), np.int64), found)
     return Operators(*found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lrtasks.generators.compiling import compiled
+from lrtasks.compiling import compiled
 from lrtasks.generators.listops.grammar import CLOSE, FIRST_OPERATOR, PAD
 
 

@@ -105,7 +105,7 @@ def draw(rngs: Iterable[np.random.Generator], limits: Limits) -> Iterator[np.nda
 
     Random words are taken in blocks, so the state of a generator afterwards does not show how many a sample used.
     """
-    from lrtasks.generators.compiling import announced
+    from lrtasks.compiling import announced
     from lrtasks.generators.listops import kernels  # imports numba
 
     least, most, depth, arguments = limits
@@ -122,7 +122,7 @@ def draw(rngs: Iterable[np.random.Generator], limits: Limits) -> Iterator[np.nda
             octets = words.astype("<u4", copy=False).view(np.uint8)
             if len(drawn) < 2 * len(octets) + _MAX_ATTEMPTS:
                 drawn = np.empty(2 * len(octets) + _MAX_ATTEMPTS, np.uint8)
-            with announced("listops"):
+            with announced("listops generator"):
                 room = trees, slots, drawn, open_
                 size = kernels.draw(words, octets, _ATTEMPTS, growth, (least, most, arguments), *room, tokens)
             if size < 0:

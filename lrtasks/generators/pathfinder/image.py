@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from lrtasks.compiling import announced, compiled
 from lrtasks.errors import UsageError
-from lrtasks.generators.compiling import announced, compiled
 from lrtasks.generators.pathfinder import placement
 from lrtasks.generators.pathfinder.placement import Scene
 from lrtasks.generators.pathfinder.settings import Settings
@@ -101,7 +101,7 @@ def lay_out(settings: Settings, rng: np.random.Generator) -> Layout:
     Raises:
         UsageError: if none of ``MAX_ATTEMPTS`` attempts places two main paths.
     """
-    with announced("pathfinder"):
+    with announced("pathfinder generator"):
         state = placement.seeded(rng.integers(0, 2**32, size=4, dtype=np.uint32))
         label = int(placement.below(state, 2))
         margin = settings.gap_margins[placement.below(state, len(settings.gap_margins))]

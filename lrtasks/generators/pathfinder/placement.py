@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lrtasks.generators.compiling import compiled
+from lrtasks.compiling import compiled
 
 DEGREES = 360
 MAX_ATTEMPTS = 100_000

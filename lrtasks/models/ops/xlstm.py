@@ -196,34 +196,25 @@ class _SLSTM(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, R: Tensor) -> Tensor:
+        from lrtasks.models.ops import loops  # imports numba
+
         length, heads, batch, width = x.shape
         width //= 4
-        x, R = x.contiguous(), R.contiguous()
-        slots = torch.empty_like(x)
+        slots, R = x.clone(memory_format=torch.contiguous_format), R.contiguous()
         gates = x.new_empty(length, 2, heads, batch, width)  # i' and f'
         pairs = x.new_zeros(length + 1, 2, heads, batch, width)  # c and n, from before the first position
         h = x.new_zeros(length + 1, heads, batch, width)
         m = x.new_full((heads, batch, width), START)
-        written = x.new_ones(2, heads, batch, width)  # tanh(z) and 1
-        for x_t, slots_t, gates_t, before_h, before, h_t, pair in rows(
-            x, slots, gates, h[:-1], pairs[:-1], h[1:], pairs[1:]
-        ):
-            i, f, z, o = torch.baddbmm(x_t, before_h, R, out=slots_t).chunk(4, -1)
-            write, keep = gates_t.unbind()
-            write.copy_(i)
-            torch.add(F.logsigmoid(f), m, out=keep)
-            m = torch.maximum(write, keep)
-            gates_t.sub_(m).exp_()
-            torch.tanh(z, out=written[0])
-            torch.addcmul(keep * before, write, written, out=pair)
-            c, n = pair.unbind()
-            torch.div(o.sigmoid() * c, n, out=h_t)
+        loop = loops.on_tensors(loops.slstm_forward) if loops.usable(m) else _slstm_forward
+        loop(slots, R, gates, pairs, h, m)
         ctx.save_for_backward(slots, gates, pairs, h, R)
         return h[1:]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
+        from lrtasks.models.ops import loops
+
         slots, gates, pairs, h, R = ctx.saved_tensors
         _, f, z, o = slots.chunk(4, -1)
         z, o = z.tanh(), o.sigmoid()
@@ -240,18 +231,48 @@ class _SLSTM(torch.autograd.Function):
             torch.stack((write, before_n * forget, zero, zero), -2),
             torch.stack((zero, zero, zero, c / n * o * (1 - o)), -2),
         )
-        slot_gradient = torch.empty_like(slots)
-        d_slots = torch.unflatten(slot_gradient, -1, (4, -1))
-        d_pair, d_h = torch.zeros_like(pairs[0]), torch.zeros_like(h[0])
-        RT = R.mT.contiguous()
-        inputs = (given, by_h, *by_slots, keep, d_slots, slot_gradient)
-        for given_t, by_h_t, by_c, by_n, by_own, keep_t, d_slots_t, flat_t in rows(*inputs, backwards=True):
-            d_h = d_h + given_t
-            d_pair = torch.addcmul(d_pair, by_h_t, d_h)
-            d_c, d_n = d_pair.unsqueeze(-2).unbind()
-            torch.mul(by_c, d_c, out=d_slots_t)
-            d_slots_t.addcmul_(by_n, d_n).addcmul_(by_own, d_h.unsqueeze(-2))
-            d_h = torch.bmm(flat_t, RT)
-            d_pair.mul_(keep_t)
-        of_R = h[:-1].transpose(0, 1).flatten(1, 2).mT @ slot_gradient.transpose(0, 1).flatten(1, 2)
-        return slot_gradient, of_R
+        d_slots = torch.empty_like(slots)
+        d_h, d_pair = torch.cat((torch.zeros_like(h[:1]), given)), torch.zeros_like(pairs[0])
+        loop = loops.on_tensors(loops.slstm_backward) if loops.usable(d_h[0]) else _slstm_backward
+        loop(by_h, *by_slots, keep.contiguous(), R.mT.contiguous(), d_h, d_pair, d_slots)
+        of_R = h[:-1].transpose(0, 1).flatten(1, 2).mT @ d_slots.transpose(0, 1).flatten(1, 2)
+        return d_slots, of_R
+
+
+def _slstm_forward(slots: Tensor, R: Tensor, gates: Tensor, pairs: Tensor, h: Tensor, m: Tensor) -> None:
+    """Do what :func:`~lrtasks.models.ops.loops.slstm_forward` does, by operations of torch."""
+    written = torch.ones_like(pairs[0])  # tanh(z) and 1
+    for slots_t, gates_t, before_h, before, h_t, pair in rows(slots, gates, h[:-1], pairs[:-1], h[1:], pairs[1:]):
+        i, f, z, o = slots_t.baddbmm_(before_h, R).chunk(4, -1)
+        write, keep = gates_t.unbind()
+        write.copy_(i)
+        torch.add(F.logsigmoid(f), m, out=keep)
+        m = torch.maximum(write, keep)
+        gates_t.sub_(m).exp_()
+        torch.tanh(z, out=written[0])
+        torch.addcmul(keep * before, write, written, out=pair)
+        c, n = pair.unbind()
+        torch.div(o.sigmoid() * c, n, out=h_t)
+
+
+def _slstm_backward(
+    by_h: Tensor,
+    by_c: Tensor,
+    by_n: Tensor,
+    by_own: Tensor,
+    keep: Tensor,
+    RT: Tensor,
+    d_h: Tensor,
+    d_pair: Tensor,
+    d_slots: Tensor,
+) -> None:
+    """Do what :func:`~lrtasks.models.ops.loops.slstm_backward` does, by operations of torch."""
+    unflat = torch.unflatten(d_slots, -1, (4, -1))
+    inputs = (d_h[1:], d_h[:-1], by_h, by_c, by_n, by_own, keep, unflat, d_slots)
+    for given, before, by_h_t, by_c_t, by_n_t, by_own_t, keep_t, unflat_t, d_slots_t in rows(*inputs, backwards=True):
+        d_pair.addcmul_(by_h_t, given)
+        d_c, d_n = d_pair.unsqueeze(-2).unbind()
+        torch.mul(by_c_t, d_c, out=unflat_t)
+        unflat_t.addcmul_(by_n_t, d_n).addcmul_(by_own_t, given.unsqueeze(-2))
+        before.baddbmm_(d_slots_t, RT)
+        d_pair.mul_(keep_t)

@@ -1,4 +1,4 @@
-"""Compilation of generators by numba: machine code is cached on disk, and a message announces a compilation."""
+"""Compilation of loops by numba: machine code is cached on disk, and a message announces a compilation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ def compiled(function: F) -> F:
     """Compile ``function``, which must not create arrays, at its first call.
 
     Machine code is cached on disk if a folder is writable. Fast-math is off, so floating-point results equal those of
-    plain Python. Reference counts of arrays are off, because they took half the time of Pathfinder's search.
+    plain Python; a division by zero gives infinity, as in NumPy. Reference counts of arrays are off, because they took
+    half the time of Pathfinder's search.
     """
-    options: dict[str, Any] = {"nogil": True, "_nrt": False}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
     try:
         kept: F = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no cache: neither the source folder nor the user's cache folder is writable
@@ -36,7 +37,7 @@ class _Announcement(event.Listener):
 
     def on_start(self, _: Any) -> None:
         if self._what not in _SAID:
-            print(f"compiling the {self._what} generator, once", file=sys.stderr)
+            print(f"compiling the {self._what}, once", file=sys.stderr)
             _SAID.add(self._what)
 
     def on_end(self, _: Any) -> None:
@@ -45,6 +46,6 @@ class _Announcement(event.Listener):
 
 @contextlib.contextmanager
 def announced(what: str) -> Iterator[None]:
-    """Print a line on standard error, once per process, if code of generator ``what`` is compiled in this context."""
+    """Print a line on standard error, once per process, if ``what`` is compiled in this context."""
     with event.install_listener("numba:compile", _Announcement(what)):
         yield

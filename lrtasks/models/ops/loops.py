@@ -1,0 +1,182 @@
+"""Compiled loops over positions for :mod:`lrtasks.models.ops.gru` and the scalar memory of xLSTM, on a CPU.
+
+One position of such a model is little work, and starting an operation of torch costs more. All compiled functions that
+call each other are in this file, because numba does not notice a change of a called function in another file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lrtasks.compiling import announced, compiled
+
+LARGEST_STATE = 2048
+"""Numbers of state in a batch up to which these loops are used. For larger states, torch is faster
+(``python benchmarks/recurrent_ops.py --ops gru --batch 32`` has 2,048 numbers)."""
+
+
+def usable(h: Tensor) -> bool:
+    """Whether the loops of this file suit a state h of this size, type and device."""
+    wide = h.dtype in (torch.float32, torch.float64)
+    return wide and h.device.type == "cpu" and h.numel() <= LARGEST_STATE
+
+
+def on_tensors(loop: Callable[..., None]) -> Callable[..., None]:
+    """Make a compiled loop of this file take contiguous tensors, some of which receive its results."""
+
+    def run(*tensors: Tensor) -> None:
+        with announced("loops of recurrent models"):
+            loop(*(x.detach().numpy() for x in tensors))
+
+    return run
+
+
+@compiled
+def _add_product(h: np.ndarray, R: np.ndarray, out: np.ndarray) -> None:
+    """Add ``h R`` to ``out``."""
+    for b in range(h.shape[0]):
+        for k in range(R.shape[0]):
+            factor = h[b, k]
+            for j in range(R.shape[1]):
+                out[b, j] += factor * R[k, j]
+
+
+@compiled
+def gru_forward(
+    x: np.ndarray, R: np.ndarray, bias: np.ndarray, h: np.ndarray, gates: np.ndarray, own: np.ndarray
+) -> None:
+    """Compute h at all positions of a GRU.
+
+    Args:
+        x: ``(L, B, 3 H)``, contribution of the input to r, z and n, with its bias.
+        R: ``(H in, 3 H out)``, recurrent map.
+        bias: ``(3 H,)``, bias of the recurrent map.
+        h: ``(L + 1, B, H)``; the first row is the initial state, and the others receive h.
+        gates: ``(L, B, 4 H)``, receives r, z, n, and the recurrent contribution to n.
+        own: ``(B, 3 H)``, work space.
+    """
+    H, one = h.shape[2], h.dtype.type(1)  # in float32, 1 + x would have float64
+    for t in range(x.shape[0]):
+        for b in range(len(own)):
+            for j in range(len(bias)):
+                own[b, j] = bias[j]
+        _add_product(h[t], R, own)
+        for b in range(x.shape[1]):
+            for j in range(H):
+                r = one / (one + math.exp(-(x[t, b, j] + own[b, j])))
+                z = one / (one + math.exp(-(x[t, b, H + j] + own[b, H + j])))
+                n = math.tanh(x[t, b, 2 * H + j] + r * own[b, 2 * H + j])
+                gates[t, b, j], gates[t, b, H + j], gates[t, b, 2 * H + j] = r, z, n
+                gates[t, b, 3 * H + j] = own[b, 2 * H + j]
+                h[t + 1, b, j] = n + z * (h[t, b, j] - n)
+
+
+@compiled
+def gru_backward(
+    h: np.ndarray, gates: np.ndarray, RT: np.ndarray, d_h: np.ndarray, d_x: np.ndarray, d_own: np.ndarray
+) -> None:
+    """Compute the gradients of a GRU from the last position to the first.
+
+    Args:
+        h: as in :func:`gru_forward`.
+        gates: as in :func:`gru_forward`.
+        RT: ``(3 H, H)``, the transpose of R.
+        d_h: ``(L + 1, B, H)``, gradients of h from outside; each row receives its total gradient.
+        d_x: ``(L, B, 3 H)``, receives the gradient of x.
+        d_own: ``(L, B, 3 H)``, receives the gradient of the recurrent contribution.
+    """
+    H, one = h.shape[2], h.dtype.type(1)
+    for t in range(len(d_x) - 1, -1, -1):
+        for b in range(h.shape[1]):
+            for j in range(H):
+                r, z, n, own = gates[t, b, j], gates[t, b, H + j], gates[t, b, 2 * H + j], gates[t, b, 3 * H + j]
+                given = d_h[t + 1, b, j]
+                d_n = given * (one - z) * (one - n * n)
+                d_z = given * (h[t, b, j] - n) * z * (one - z)
+                d_r = d_n * own * r * (one - r)
+                d_x[t, b, j], d_x[t, b, H + j], d_x[t, b, 2 * H + j] = d_r, d_z, d_n
+                d_own[t, b, j], d_own[t, b, H + j], d_own[t, b, 2 * H + j] = d_r, d_z, d_n * r
+                d_h[t, b, j] += given * z
+        _add_product(d_own[t], RT, d_h[t])
+
+
+@compiled
+def slstm_forward(
+    slots: np.ndarray, R: np.ndarray, gates: np.ndarray, pairs: np.ndarray, h: np.ndarray, m: np.ndarray
+) -> None:
+    """Compute h at all positions of the scalar memory.
+
+    Args:
+        slots: ``(L, H, B, 4 D)``, contribution of the input to i, f, z and o; receives the slots.
+        R: ``(H, D in, 4 D out)``, recurrent map of each head.
+        gates: ``(L, 2, H, B, D)``, receives i' and f'.
+        pairs: ``(L + 1, 2, H, B, D)``; the first row is the initial c and n, and the others receive c and n.
+        h: ``(L + 1, H, B, D)``; the first row is the initial state, and the others receive h.
+        m: ``(H, B, D)``, the initial m; receives the last one.
+    """
+    D, zero, one = h.shape[3], h.dtype.type(0), h.dtype.type(1)
+    for t in range(len(slots)):
+        for head in range(len(R)):
+            _add_product(h[t, head], R[head], slots[t, head])
+            for b in range(h.shape[2]):
+                for j in range(D):
+                    i, f = slots[t, head, b, j], slots[t, head, b, D + j]
+                    z, o = slots[t, head, b, 2 * D + j], slots[t, head, b, 3 * D + j]
+                    kept = min(f, zero) - math.log1p(math.exp(-abs(f))) + m[head, b, j]
+                    top = max(kept, i)
+                    write, keep = math.exp(i - top), math.exp(kept - top)
+                    c = keep * pairs[t, 0, head, b, j] + write * math.tanh(z)
+                    n = keep * pairs[t, 1, head, b, j] + write
+                    gates[t, 0, head, b, j], gates[t, 1, head, b, j] = write, keep
+                    pairs[t + 1, 0, head, b, j], pairs[t + 1, 1, head, b, j] = c, n
+                    h[t + 1, head, b, j] = c / n / (one + math.exp(-o))
+                    m[head, b, j] = top
+
+
+@compiled
+def slstm_backward(
+    by_h: np.ndarray,
+    by_c: np.ndarray,
+    by_n: np.ndarray,
+    by_own: np.ndarray,
+    keep: np.ndarray,
+    RT: np.ndarray,
+    d_h: np.ndarray,
+    d_pair: np.ndarray,
+    d_slots: np.ndarray,
+) -> None:
+    """Compute the gradients of the scalar memory from the last position to the first.
+
+    Args:
+        by_h: ``(L, 2, H, B, D)``, factors from the gradient of h to those of c and n.
+        by_c: ``(L, H, B, 4, D)``, factors from the gradient of c to those of the slots.
+        by_n: the same from the gradient of n.
+        by_own: the same from the gradient of h.
+        keep: ``(L, H, B, D)``, the gate f'.
+        RT: ``(H, 4 D, D)``, the transpose of R.
+        d_h: ``(L + 1, H, B, D)``, gradients of h from outside; each row receives its total gradient.
+        d_pair: ``(2, H, B, D)``, zeros; work space for the gradients of c and n.
+        d_slots: ``(L, H, B, 4 D)``, receives the gradient of the slots.
+    """
+    D = d_h.shape[3]
+    for t in range(len(d_slots) - 1, -1, -1):
+        for head in range(len(RT)):
+            for b in range(d_h.shape[2]):
+                for j in range(D):
+                    given = d_h[t + 1, head, b, j]
+                    d_c = d_pair[0, head, b, j] + by_h[t, 0, head, b, j] * given
+                    d_n = d_pair[1, head, b, j] + by_h[t, 1, head, b, j] * given
+                    for slot in range(4):
+                        d_slots[t, head, b, slot * D + j] = (
+                            by_c[t, head, b, slot, j] * d_c
+                            + by_n[t, head, b, slot, j] * d_n
+                            + by_own[t, head, b, slot, j] * given
+                        )
+                    d_pair[0, head, b, j] = d_c * keep[t, head, b, j]
+                    d_pair[1, head, b, j] = d_n * keep[t, head, b, j]
+            _add_product(d_slots[t, head], RT[head], d_h[t, head])
