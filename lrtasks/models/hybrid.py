@@ -174,8 +174,8 @@ class Hybrid(GatedStack):
             if prefix not in labels:
                 raise unknown(f"mixer in {text!r}; layers={self.layers} has no", prefix, labels)
         parts = [self._part(name, len(names)) for name in labels.values()]
-        if "B" in self.canon and not any(isinstance(part, Transformer) for part in parts):
-            raise UsageError(f"{self.name}: canon site B needs a layer of attention, found layers={self.layers}")
+        if "B" in self.canon and not any("B" in getattr(part, "canon", "") for part in parts):
+            raise UsageError(f"{self.name}: no layer has canon site B, found layers={self.layers}")
 
     def sequence(self) -> list[str]:
         """Return the names of the mixers, one for each layer.
@@ -243,7 +243,8 @@ class Hybrid(GatedStack):
             shared |= {key: own.pop(key) for key in STACK if key in own}
             return stack_of(cls, own)(**shared)
         if issubclass(cls, RecurrentConfig):
-            shared |= {"mlp": self.mlp, "mlp_width": self.mlp_width, "canon": self.canon.replace("B", "")}
+            sites = "".join(site for site in self.canon if site in cls.sites)
+            shared |= {"mlp": self.mlp, "mlp_width": self.mlp_width, "canon": sites}
         elif issubclass(cls, Transformer):
             shared["canon"] = "B" if "B" in self.canon else ""
         blockwise = cls.mixer is ModelConfig.mixer and not issubclass(cls, RecurrentConfig)

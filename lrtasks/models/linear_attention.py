@@ -23,6 +23,7 @@ initial weights are those of the layers in flash-linear-attention.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -31,10 +32,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
+from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.decay import channel_decay, scalar_decay
-from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, full_precision, hide
+from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, canon_layer, full_precision, hide
 from lrtasks.models.ops.positions import rotate_halves
 from lrtasks.models.recurrent import (
     PAPER,
@@ -98,35 +100,71 @@ def linear_attention(
     return y[..., :-1] / (y[..., -1:] + eps), state
 
 
-class LinearAttentionLayer(RecurrentLayer):
-    """The mixer of :class:`LinearAttention`. State: S and z, ``(batch, heads, features, V + 1)``."""
+class QKVLayer(RecurrentLayer):
+    """A mixer with queries, keys and values, which may pass through short convolutions or canon layers."""
+
+    def __init__(self, d_model: int, keys: int, values: int) -> None:
+        super().__init__()
+        self.convs = False
+        self.q_proj = nn.Linear(d_model, keys, bias=False)
+        self.k_proj = nn.Linear(d_model, keys, bias=False)
+        self.v_proj = nn.Linear(d_model, values, bias=False)
+
+    def convolve(self, layer: Callable[[int], ShortConv]) -> None:
+        """Add a convolution, which ``layer`` builds from a number of channels, to each of q, k and v."""
+        self.convs = True
+        sizes = (proj.out_features for proj in (self.q_proj, self.k_proj, self.v_proj))
+        self.q_conv1d, self.k_conv1d, self.v_conv1d = map(layer, sizes)
+
+    def start_of_convolutions(self, batch: int) -> list[Tensor]:
+        """Return the state of the convolutions before the first position."""
+        return [conv.initial_state(batch) for conv in self._convolutions()]
+
+    def qkv(self, x: Tensor, before: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return q, k and v of ``x``, and the state of the convolutions after the last position."""
+        mixed, after = [proj(x) for proj in (self.q_proj, self.k_proj, self.v_proj)], []
+        for i, (conv, last) in enumerate(zip(self._convolutions(), before, strict=True)):
+            mixed[i], last = conv.run(mixed[i], last)
+            after.append(last)
+        return mixed, after
+
+    def _convolutions(self) -> list[ShortConv]:
+        return [self.q_conv1d, self.k_conv1d, self.v_conv1d] if self.convs else []
+
+
+class LinearAttentionLayer(QKVLayer):
+    """The mixer of :class:`LinearAttention`.
+
+    State: S and z as one, ``(batch, heads, features, V + 1)``, and the last inputs of the canon layers.
+    """
 
     out_name = "o_proj"
 
     def __init__(self, config: LinearAttention) -> None:
-        super().__init__()
-        d_model, self.heads = config.d_model, config.heads
+        d_model, heads = config.d_model, config.heads
+        d_key = config.feature_dim or d_model // heads
+        super().__init__(d_model, heads * d_key, d_model)
+        self.heads, self.d_key, self.d_value = heads, d_key, d_model // heads
         self.feature_map: FeatureMap = config.feature_map
-        self.d_value = d_model // self.heads
-        self.d_key = config.feature_dim or self.d_value
-        self.q_proj = nn.Linear(d_model, self.heads * self.d_key, bias=False)
-        self.k_proj = nn.Linear(d_model, self.heads * self.d_key, bias=False)
-        self.v_proj = nn.Linear(d_model, d_model, bias=False)
+        if "B" in config.canon:
+            self.convolve(canon_layer)
         self.norm = GatedRMSNorm(self.d_value) if config.head_norm else None
         self.o_proj = nn.Linear(d_model, d_model, bias=False)
 
-    def initial_state(self, batch: int) -> Tensor:
+    def initial_state(self, batch: int) -> tuple[Tensor, list[Tensor]]:
         features = self.d_key if self.feature_map == "elu" else 1 + self.d_key + self.d_key * (self.d_key + 1) // 2
-        return state_zeros(self.o_proj.weight, batch, self.heads, features, self.d_value + 1)
+        S = state_zeros(self.o_proj.weight, batch, self.heads, features, self.d_value + 1)
+        return S, self.start_of_convolutions(batch)
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        x = hide(x, mask)
-        q, k, v = (torch.unflatten(proj(x), -1, (self.heads, -1)) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        S, before = state
+        mixed, after = self.qkv(hide(x, mask), before)
+        q, k, v = (torch.unflatten(value, -1, (self.heads, -1)) for value in mixed)
         if self.feature_map == "taylor":
             q, k = q * self.d_key**-0.25, k * self.d_key**-0.25
-        y, state = linear_attention(q, k, v, self.feature_map, eps=EPS[self.feature_map], state=state, mask=mask)
+        y, S = linear_attention(q, k, v, self.feature_map, eps=EPS[self.feature_map], state=S, mask=mask)
         y = y.to(self.o_proj.weight.dtype) if self.norm is None else self.norm(y)
-        return self.o_proj(y.flatten(-2)), state
+        return self.o_proj(y.flatten(-2)), (S, after)
 
 
 @registry.register("linear-attention")
@@ -147,10 +185,13 @@ class LinearAttention(RecurrentConfig):
         "paper/mqar": {**PAPER_MQAR, "heads": 1, "feature_map": "taylor", "feature_dim": 16},
     }
 
+    sites: ClassVar[str] = "ABCD"
+
     heads: int = parameter(4, "heads", at_least=1, at_most=1024)
     feature_map: Literal["elu", "taylor"] = parameter("elu", "feature map: elu + 1, or the exponential to second order")
     feature_dim: int | None = parameter(None, "width of a query and key; none for d_model / heads", at_least=1)
     head_norm: bool = parameter(False, "normalise the result of each head")
+    canon: str = parameter("", "sites of canon layers, some of the letters ABCD")
 
     def check(self) -> None:
         self.divided(self.d_model, self.heads, "heads")
@@ -159,7 +200,7 @@ class LinearAttention(RecurrentConfig):
         return LinearAttentionLayer(self)
 
 
-class GLALayer(RecurrentLayer):
+class GLALayer(QKVLayer):
     """The mixer of :class:`GLA` and :class:`RetNet`.
 
     State: S ``(batch, heads, K, V)``, the last inputs of the convolutions, and the position of the next input.
@@ -169,18 +210,15 @@ class GLALayer(RecurrentLayer):
     fixed: Tensor
 
     def __init__(self, config: GLA) -> None:
-        super().__init__()
         d_model, heads, decay = config.d_model, config.heads, config.decay
-        self.heads, self.decay, (self.d_key, self.d_value) = heads, decay, config.widths()
+        d_key, d_value = config.widths()
+        keys, values = heads * d_key, heads * d_value
+        super().__init__(d_model, keys, values)
+        self.heads, self.decay, self.d_key, self.d_value = heads, decay, d_key, d_value
         self.op = fla.on(config.op_backend, channel_decay if decay == "channel" else scalar_decay)
-        keys, values = heads * self.d_key, heads * self.d_value
-        self.q_proj = nn.Linear(d_model, keys, bias=False)
-        self.k_proj = nn.Linear(d_model, keys, bias=False)
-        self.v_proj = nn.Linear(d_model, values, bias=False)
         self.g_proj = nn.Linear(d_model, values, bias=False) if config.gate else None
-        self.convs = config.conv
-        if config.conv:
-            self.q_conv1d, self.k_conv1d, self.v_conv1d = (ShortConv(size) for size in (keys, keys, values))
+        if config.conv or "B" in config.canon:
+            self.convolve(ShortConv if config.conv else canon_layer)
         if decay == "fixed":
             rates = torch.log1p(-(2.0 ** (-5 - torch.arange(heads, dtype=torch.float64))))
             self.register_buffer("fixed", rates, persistent=False)
@@ -192,14 +230,11 @@ class GLALayer(RecurrentLayer):
 
     def initial_state(self, batch: int) -> tuple[Tensor, list[Tensor], int]:
         S = state_zeros(self.o_proj.weight, batch, self.heads, self.d_key, self.d_value)
-        return S, [conv.initial_state(batch) for conv in self._convolutions()], 0
+        return S, self.start_of_convolutions(batch), 0
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         x, (S, before, first) = hide(x, mask), state
-        mixed, after = [proj(x) for proj in (self.q_proj, self.k_proj, self.v_proj)], []
-        for i, (conv, last) in enumerate(zip(self._convolutions(), before, strict=True)):
-            mixed[i], last = conv.run(mixed[i], last)
-            after.append(last)
+        mixed, after = self.qkv(x, before)
         q, k, v = (torch.unflatten(value, -1, (self.heads, -1)) for value in mixed)
         if self.decay == "fixed":
             positions = torch.arange(first, first + x.shape[1], device=x.device)
@@ -212,9 +247,6 @@ class GLALayer(RecurrentLayer):
         y, S = self.op(q * self.d_key**-0.5, k, v, g, state=S, mask=mask)
         gate = None if self.g_proj is None else torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
         return self.o_proj(self.g_norm_swish_gate(y, gate).flatten(-2)), (S, after, first + x.shape[1])
-
-    def _convolutions(self) -> list[ShortConv]:
-        return [self.q_conv1d, self.k_conv1d, self.v_conv1d] if self.convs else []
 
 
 @full_precision
@@ -239,6 +271,8 @@ class GLA(KernelConfig):
         "paper/mqar": {**PAPER_MQAR, "heads": 2, "gate": False},
     }
 
+    sites: ClassVar[str] = "ABCD"
+
     heads: int = parameter(4, "heads", at_least=1, at_most=1024)
     expand_k: float = parameter(0.5, "width of all keys together, in multiples of d_model", above=0, at_most=64)
     expand_v: float = parameter(1.0, "width of all values together, in multiples of d_model", above=0, at_most=64)
@@ -247,9 +281,12 @@ class GLA(KernelConfig):
     )
     rank: int = parameter(16, "rank of the map that computes the decay", at_least=1, at_most=65536)
     conv: bool = parameter(False, "apply short convolutions to queries, keys and values")
+    canon: str = parameter("", "sites of canon layers, some of the letters ABCD")
     gate: bool = parameter(True, "gate the result of each head", later=True)
 
     def check(self) -> None:
+        if self.conv and "B" in self.canon:
+            raise UsageError(f"{self.name}: conv and canon site B both convolve queries, keys and values; take one")
         d_key, _ = self.widths()
         if self.decay == "fixed":
             self.divided(d_key, 2, "the pairs of rotary positions, 2 wide,")

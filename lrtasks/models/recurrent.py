@@ -135,7 +135,13 @@ class GatedStack(ModelConfig):
 
 @dataclass(frozen=True)
 class RecurrentConfig(GatedStack):
-    """A stack of one kind of recurrent mixer, which subclasses choose."""
+    """A stack of one kind of recurrent mixer, which subclasses choose.
+
+    Class attributes:
+        sites: sites of canon layers that the model has.
+    """
+
+    sites: ClassVar[str] = "ACD"
 
     def layer(self, index: int) -> nn.Module:
         """Build the mixer of layer ``index`` (from 0), on ``(batch, length, d_model)``."""
@@ -143,7 +149,7 @@ class RecurrentConfig(GatedStack):
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         self.require_causal(causal)
-        check_canon(self.name, self.canon, "ACD")
+        check_canon(self.name, self.canon, self.sites)
         blocks = []
         for index in range(self.layers):
             feedforward = functools.partial(self.feedforward, index) if self.mlp else None

@@ -261,7 +261,7 @@ def test_mixers_of_the_users(own: Path) -> None:
         ({"layers": "gla:1", "gla.layers": 2}, "belongs to the whole stack"),
         ({"layers": "gla:1", "hyper": ("heads=2",)}, "NAME.PARAMETER=VALUE"),
         ({"layers": "gla:1", "canon": "X"}, "letters ABCD"),
-        ({"layers": "gla:1", "canon": "AB"}, "canon site B needs a layer of attention"),
+        ({"layers": "deltanet:1", "canon": "AB"}, "no layer has canon site B"),
     ],
 )
 def test_bad_input_is_told_in_one_line(hyper: dict[str, Any], message: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from modern import plain_short_conv
 from parity import gap
 from torch import nn
 
@@ -207,7 +208,9 @@ VARIANTS = [
     ("s5", {"d_state": 8, "blocks_of_start": 2, "discretisation": "bilinear"}),
     ("rglru", {"width": 12, "mlp": False}),
     ("rwkv7", {"channel_mixing": True, "allow_neg_eigval": True}),
-    ("gla", {"canon": "ACD"}),
+    ("gla", {"canon": "ABCD"}),
+    ("linear-attention", {"canon": "B"}),
+    ("retnet", {"canon": "B"}),
     ("rwkv7", {"canon": "ACD", "prenorm": False, "norm": "layer"}),
     ("rwkv7", {"v_residual": False, "ranks": (2, 3, 4, 5), "prenorm": False, "norm": "layer"}),
 ]
@@ -219,6 +222,22 @@ def test_variants_conform(name: str, hyper: dict[str, Any]) -> None:
     if "heads" in registry.get(name).parameter_names():
         hyper = {"heads": 2, **hyper}
     check_model(name, input=SIGNAL, target=SIGNAL, dtype=torch.float64, d_model=8, layers=2, **hyper)
+
+
+@pytest.mark.parametrize("name", ["gla", "retnet", "linear-attention"])
+def test_canon_layers_convolve_queries_keys_and_values(name: str) -> None:
+    """Site B equals maps followed by x + conv(x): a mixer without it, given these maps, gives the same."""
+    torch.manual_seed(0)
+    canon, plain = (model(name, layers=1, canon=sites).blocks[0].mixer.double() for sites in ("B", ""))
+    plain.load_state_dict(canon.state_dict(), strict=False)
+    for letter in "qkv":
+        conv = getattr(canon, f"{letter}_conv1d")
+        proj = getattr(plain, f"{letter}_proj")
+        del plain._modules[f"{letter}_proj"]
+        mapped = lambda x, proj=proj, conv=conv: proj(x) + plain_short_conv(proj(x), conv.weight)  # noqa: E731
+        setattr(plain, f"{letter}_proj", mapped)
+    x = torch.randn(2, 30, 8, dtype=torch.float64)
+    assert gap(canon(x), plain(x)) < 1e-12
 
 
 @pytest.mark.parametrize("v_residual", [True, False])
