@@ -266,7 +266,9 @@ _FORMS: dict[str, Any] = {
     **dict.fromkeys(("command", "preset", "digest", "status"), str),
     **dict.fromkeys(("seed", "schema"), int),
     **dict.fromkeys(("generalisation_length", "steps_to_solve"), int | None),
-    **dict.fromkeys(("environment", "selection", "diagnostics"), dict),
+    "environment": dict,
+    "selection": {"by": str, "values": {None: list}, "chosen": bool},
+    "diagnostics": {None: dict},
     "task": {"name": str, "version": int, "parameters": dict, "metric": str},
     "model": {"name": str, "parameters": dict, "count": int | None, "state_bytes": int | None},
     "budget": {"steps": _NUMBER},
@@ -340,11 +342,16 @@ def _problem(content: dict[str, Any]) -> str | None:
             return f"{name!r} does not belong there"
     required = [name for name, field in fields.items() if field.default is field.default_factory or name == "status"]
     form = {name: _FORMS[name] for name in [*required, *content]}
-    if not content.get("cost"):  # the run was not timed
-        form["cost"] = dict
-    problem = _misfit({"cost": {}, **content}, form)
+    content = {"cost": {}, "selection": {}, **content}
+    for name in ("cost", "selection"):  # empty if the run was not timed, or not chosen from several
+        if not content[name]:
+            form[name] = dict
+    problem = _misfit(content, form)
     if problem:
         return f"it{problem}" if problem[0] == " " else problem[1:]
+    version = content.get("environment", {}).get("lrtasks")
+    if not isinstance(version, str | None):
+        return f"environment.lrtasks must be str, found {version!r}"
     for breakdowns in (content.get("slices", {}), *content.get("further_slices", {}).values()):
         if any(row.keys() <= {"label", "elements"} for rows in breakdowns.values() for row in rows):
             return "slices has a row without a score"

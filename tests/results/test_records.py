@@ -102,6 +102,13 @@ def damage(**changes: Any) -> str:
         (damage(slices={"position": [{"label": 0}]}), "slices has a row without a score"),
         (damage(budget={"steps": "many"}), r"budget.steps must be int \| float \| None, found 'many'"),
         (damage(notes=[1]), "notes.0 must be str, found 1"),
+        (damage(environment={"lrtasks": 1}), "environment.lrtasks must be str, found 1"),
+        (damage(selection={"by": "val", "chosen": True}), "selection lacks 'values'"),
+        (
+            damage(selection={"by": "val", "values": None, "chosen": True}),
+            "selection.values must be dict, found None",
+        ),
+        (damage(diagnostics={"blocks.0": 1.5}), "diagnostics.blocks.0 must be dict, found 1.5"),
         ("[" * 200_000, "is damaged"),
         (damage(preset="half a pair: \ud800"), "is damaged"),
         ('{"schema": ' + "9" * 5_000 + "}", "is damaged"),
