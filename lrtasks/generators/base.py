@@ -315,9 +315,12 @@ class Task(Config):
         return dict(tests)
 
     def require_same_widths(self, other: Task, what: str) -> None:
-        """Raise :class:`UsageError` if ``other`` needs another model; only its lengths may differ."""
+        """Raise :class:`UsageError` if ``other`` needs another model; only lengths of unpooled specs may differ.
+
+        A model computes all values of a pooled target from one vector, so its decoder depends on their number.
+        """
         for mine, its in ((self.input, other.input), (self.target, other.target)):
-            if (mine.kind, mine.width, mine.pooled) != (its.kind, its.width, its.pooled):
+            if mine != (its if its.pooled else dataclasses.replace(its, length=mine.length)):
                 raise UsageError(f"{what} needs another model: {its} in place of {mine}")
 
     def tests(self) -> Mapping[str, Task]:
