@@ -106,8 +106,8 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return "; did you mean " + " or ".join(repr(spelt[name]) for name in close) + "?"
 
 
-def unknown(what: str, word: str, known: Iterable[str]) -> UsageError:
-    """Return the error for a name that is not in ``known``.
+def unknown(what: str, word: Any, known: Iterable[str]) -> UsageError:
+    """Return the error for a name that is not in ``known``, or is no text.
 
     >>> str(unknown("task", "shfit", ["shift", "sort"]))
     "unknown task 'shfit'; did you mean 'shift'? Allowed: shift, sort"
@@ -117,8 +117,10 @@ def unknown(what: str, word: str, known: Iterable[str]) -> UsageError:
     "unknown task 'shift@paper'; write 'shift' alone, and --preset paper where it is an option. Allowed: shift, sort"
     """
     names = sorted(known)
-    name, _, preset = word.partition("@")
-    if word.endswith(".py"):
+    name, _, preset = word.partition("@") if isinstance(word, str) else ("", "", "")
+    if not isinstance(word, str):
+        hint = ""
+    elif word.endswith(".py"):
         hint = f"; for a class in this file write {word}:NAME."
     elif preset and name in names:
         hint = f"; write {name!r} alone, and --preset {preset} where it is an option."

@@ -115,7 +115,7 @@ class RunConfig:
         fields = {key: value for budget in budgets for key, value in budget.items()}
         if "steps" in given["budget"] and "warmup_steps" not in given["budget"]:
             # if the user asks for fewer steps than the preset's warm-up, the whole run is warm-up
-            fields["warmup_steps"] = min(fields.get("warmup_steps", 0), fields["steps"])
+            fields["warmup_steps"] = min(fields.get("warmup_steps", 0), Budget.make(steps=fields["steps"]).steps)
         return cls(
             task=task,
             model=model_factory(model, {**of_model, **of_both, **given["model"]}, name=name),
@@ -244,5 +244,5 @@ def _of_this_model(settings: Mapping[str, Any], label: str) -> dict[str, Any]:
 def require_preset(preset: str, classes: Iterable[type[Any]]) -> None:
     """Raise :class:`UsageError` for a preset that neither :data:`DEFAULTS` nor one of these classes has."""
     known = {*DEFAULTS, *(name for cls in classes for name in cls.presets if "/" not in name)}
-    if preset not in known:
+    if not isinstance(preset, str) or preset not in known:
         raise unknown("preset", preset, known)

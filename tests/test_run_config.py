@@ -128,3 +128,18 @@ def test_a_loss_or_metric_that_the_target_cannot_have_is_refused_before_training
 def test_a_title_names_the_instance() -> None:
     titles = {RunConfig.make(task, "dlr").title() for task in ("word-problem@s3", "word-problem@a5")}
     assert titles == {"dlr on word-problem@s3 seed 0", "dlr on word-problem@a5 seed 0"}
+
+
+@pytest.mark.parametrize("preset", [7, ["small"], None])
+def test_a_preset_that_is_no_text_is_refused(preset: Any) -> None:
+    with pytest.raises(UsageError, match=r"^unknown preset .*Allowed: .*small"):
+        RunConfig.make("shift", "dlr", preset=preset)
+    if preset is not None:
+        with pytest.raises(UsageError, match=r"^unknown preset of shift .*Allowed: .*small"):
+            generators.make("shift", preset=preset)
+
+
+@pytest.mark.parametrize("steps", ["x", None, [5]])
+def test_steps_that_are_no_number_are_refused(steps: Any) -> None:
+    with pytest.raises(UsageError, match=r"^budget: steps must be a whole number, found"):
+        RunConfig.make("shift", "dlr", settings={"budget.steps": steps})

@@ -464,7 +464,7 @@ def make(name: str, *, preset: str | None = None, **parameters: Any) -> Task:
     cls = registry.get(name)
     if preset is None:
         return cls.make(**parameters)
-    if preset not in cls.presets:
+    if not isinstance(preset, str) or preset not in cls.presets:
         raise unknown(f"preset of {name}", preset, cls.presets)
     return cls.make(**{**cls.preset_values(preset)[0], **parameters})
 
