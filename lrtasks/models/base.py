@@ -433,7 +433,7 @@ def output_misfit(y: object, x: Tensor, input: Spec, target: Spec) -> str | None
 
 def streaming(module: nn.Module) -> Any:
     """Return the module; raise :class:`UsageError` if it has no streaming form."""
-    if not callable(getattr(module, "step", None)):
+    if not all(callable(getattr(module, name, None)) for name in ("initial_state", "step")):
         raise UsageError(f"{type(module).__name__} has no streaming form")
     return module
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from lrtasks.config import parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import ModelConfig, ModelLike, takes_mask, uninitialised
+from lrtasks.models.base import ModelConfig, ModelLike, streaming, takes_mask, uninitialised
 from lrtasks.registry import load_object, source_digest
 from lrtasks.spec import Spec
 
@@ -254,6 +254,12 @@ class _Unmasked(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         y: Tensor = self.mixer(x if mask is None else x.masked_fill(~mask[..., None], 0.0))
         return y
+
+    def initial_state(self, batch: int) -> Any:
+        return streaming(self.mixer).initial_state(batch)
+
+    def step(self, x: Tensor, state: Any) -> Any:
+        return streaming(self.mixer).step(x, state)
 
 
 def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: Any) -> nn.Module:

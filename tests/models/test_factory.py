@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.run import load_model
-from lrtasks.models.factory import model_factory
+from lrtasks.models.base import state_bytes, streaming
+from lrtasks.models.factory import model_factory, own_mixer
 from lrtasks.record import read_record, read_records
 from lrtasks.registry import load_object
 from lrtasks.spec import Spec
@@ -221,3 +222,33 @@ def test_overwrite_runs_again(tmp_path: Path) -> None:
     assert record.stat().st_mtime_ns == before
     run("attention", tmp_path, hyper={"d_model": 8}, overwrite=True)
     assert record.stat().st_mtime_ns > before
+
+
+class Unmasked(nn.Module):
+    """A mixer with a streaming form whose ``forward`` takes no mask."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x.cumsum(1))
+        return y
+
+    def initial_state(self, batch: int) -> Tensor:
+        return self.linear.weight.new_zeros(batch, self.linear.in_features)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return self.linear(state + x), state + x
+
+
+def test_a_mixer_without_mask_keeps_its_streaming_form() -> None:
+    model = lrtasks.build_model(Unmasked, lrtasks.make("cumsum", length=16), d_model=8, layers=2)
+    assert state_bytes(model) == 2 * 8 * 4  # two layers of float32
+    x, state, outputs = torch.randn(3, 16, 3), model.initial_state(3), []
+    for t in range(16):
+        y, state = model.step(x[:, t], state)
+        outputs.append(y)
+    torch.testing.assert_close(torch.stack(outputs, 1), model(x))
+    with pytest.raises(UsageError, match=r"^Mixer has no streaming form"):
+        streaming(own_mixer(Mixer, 8, True, {})).initial_state(1)
