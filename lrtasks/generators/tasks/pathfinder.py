@@ -142,6 +142,23 @@ class Pathfinder(PathfinderTask):
     loss: ClassVar[str] = "balanced-cross-entropy"
     metric: ClassVar[str] = "macro_f1"
 
+    presets: ClassVar[Presets] = {
+        # The largest size that a model here has solved: DLR with three layers.
+        "small": {
+            "res": 32,
+            "variant": "clean",
+            "dashes": 2,
+            "distractors": 0,
+            "seed_distance": 4,
+            "gap_margins": (1,),
+            "mark_radius": 1.5,
+            "dash_thickness": 1.0,
+            **budget(batch_size=16, steps=5000, schedule="linear", test_batches=100),
+        },
+        "small-hard": PathfinderTask.presets["small"],
+        "paper": PathfinderTask.presets["paper"],
+    }
+
     @property
     def target(self) -> Spec:
         return Spec("token", self.res**2, 3)
