@@ -209,7 +209,7 @@ def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
     """Return the settings to select. Before that, report skipped runs on standard error, grouped by reason.
 
     Raises:
-        UsageError: if nothing is left to run, or a setting cannot be selected.
+        UsageError: if a setting cannot be selected.
     """
     from lrtasks.suite.expand import of_one_model
     from lrtasks.suite.select import require_selectable
@@ -222,8 +222,6 @@ def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
         models.setdefault((reason, ", ".join(names)), []).append(model)
     for (reason, where), skipped in models.items():
         sys.stderr.write(f"skipped: {', '.join(skipped)} on {where}: {reason}\n")
-    if not wanted.runs:
-        raise UsageError("nothing is left to run: every run was skipped")
     selected = require_selectable(wanted, select) if select else ()
     chosen_models = {run.model.address or run.model.name for run in wanted.runs}
     for name in selected:
