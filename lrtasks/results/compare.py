@@ -8,7 +8,6 @@ settings selected on validation never matches a run without.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections import Counter
@@ -35,8 +34,6 @@ ENOUGH_TASKS = 6
 """Least number of tasks with unequal scores at which a test over tasks can give a p-value below 0.05."""
 AHEAD = 0.05
 """One side is called ahead if its corrected p-value is below this value."""
-NEAREST = 30
-"""Number of runs per side in which an error message looks for two runs that almost match."""
 
 Pair = tuple[Row, Row]
 Matches = dict[tuple[str, str, int, str], Row]
@@ -308,22 +305,17 @@ def _selected(run: Row) -> str:
 
 
 def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
-    """Return the error message for sides without a match; it names two runs of one task that almost match."""
+    """Return the error message for sides without a match; it names the differences of two runs of one task."""
     message = f"no run of {names[0]} has a partner in {names[1]} with the same task, parameters, budget and seed"
-    shared = set.intersection(*({run["task"] for run in side.values()} for side in sides))
+    first = [{run["task"]: run for run in reversed(side.values())} for side in sides]
+    shared = [task for task in first[0] if task in first[1]]
     if not shared:
         return f"{message}: they share no task"
-    some = [[run for run in side.values() if run["task"] in shared][:NEAREST] for side in sides]
-    candidates = []
-    for pair in itertools.product(*some):
-        if pair[0]["task"] == pair[1]["task"]:
-            settings = [
-                {**json.loads(run["setup"]), "seed": run["seed"], "selected": _selected(run) or None} for run in pair
-            ]
-            candidates.append((distinguishing(settings), settings, pair))
-    if not candidates:
-        return message
-    differ, settings, (one, other) = min(candidates, key=lambda candidate: len(candidate[0]))
+    one, other = (runs[shared[-1]] for runs in first)
+    settings = [
+        {**json.loads(run["setup"]), "seed": run["seed"], "selected": _selected(run) or None} for run in (one, other)
+    ]
+    differ = distinguishing(settings)
     if not differ:
         return f"{message}: they share no model"
     values = [f"{bare(name)} ({settings[0].get(name)} and {settings[1].get(name)})" for name in differ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,18 +101,6 @@ def scores_of(record: RunRecord) -> tuple[list[str], list[tuple[str, list[float 
     return list(columns), [(name, [scores.get(name) for scores in columns.values()]) for name in names]
 
 
-def diagnostics_of(record: RunRecord) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield each diagnostic: module, name, value as text, and for an array its numbers, one line per row."""
-    for module, values in record.diagnostics.items():
-        for name, value in values.items() if isinstance(values, dict) else [("", values)]:
-            if isinstance(value, list):
-                rows = list(_rows(value))
-                lines = "\n".join("  ".join(map(_diagnostic, row)) for row in rows)
-                yield module, name, f"{sum(map(len, rows))} values", lines
-            else:
-                yield module, name, _diagnostic(value), None
-
-
 def predictions_of(folder: Path) -> str | None:
     """Return a run's picture of predictions, made smaller, as a data URI; ``None`` if no picture can be read."""
     path = folder / PANEL
@@ -142,16 +130,3 @@ def pairs_of(settings: Mapping[str, Any]) -> Pairs:
 def as_text(value: Any) -> str:
     """Return a setting as JSON, but texts without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _diagnostic(value: Any) -> str:
-    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else as_text(value)
-
-
-def _rows(array: list[Any]) -> Iterator[list[Any]]:
-    """Yield the innermost lists of a nested list."""
-    nested = any(isinstance(item, list) for item in array)
-    for item in array if nested else ():
-        yield from _rows(item if isinstance(item, list) else [item])
-    if not nested:
-        yield array

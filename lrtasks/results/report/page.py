@@ -15,9 +15,8 @@ import inspect
 import io
 import json
 import shlex
-from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
@@ -28,6 +27,7 @@ from PIL import Image
 from lrtasks import __version__
 from lrtasks.errors import UsageError, printable
 from lrtasks.metrics import TEST_SOLVED
+from lrtasks.results.analysis import diagnostics_table
 from lrtasks.results.formats import number
 from lrtasks.results.report import details
 from lrtasks.results.report.charts import chart_data, further_scores, length_groups, vega
@@ -104,20 +104,13 @@ def environment() -> jinja2.Environment:
         "solved": TEST_SOLVED,
         "version": __version__,
         "breakdowns": details.breakdowns,
+        "diagnostics_table": diagnostics_table,
     }
     return made
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One sample of a task.
-
-    Attributes:
-        summary: first paragraph of the task's docstring.
-        command: the command that draws the sample.
-        text: the sample as text, for tasks with a text form; else ``None``.
-        picture: input and target as a picture in a data URI, for the other tasks.
-    """
+class Sample(NamedTuple):
+    """One sample of a task, with the command that draws it: as text if the task has a text form, else as a picture."""
 
     summary: str
     command: str
@@ -165,13 +158,8 @@ def ramp(stops: tuple[str, ...]) -> list[tuple[str, str]]:
     places = np.linspace(0, len(stops) - 1, STEPS)
     parts = [np.interp(places, range(len(stops)), channel) for channel in zip(*map(to_rgb, stops), strict=True)]
     colours = ["#" + "".join(f"{round(255 * part):02x}" for part in mixed) for mixed in zip(*parts, strict=True)]
-    return [(colour, max(("#000000", "#ffffff"), key=functools.partial(contrast, colour))) for colour in colours]
-
-
-def contrast(one: str, other: str) -> float:
-    """Return the contrast ratio of two colours, 1 to 21, as WCAG 2 defines it."""
-    darker, lighter = sorted((luminance(one), luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
+    # at the luminance 0.179, black and white have the same contrast as WCAG 2 defines it
+    return [(colour, "#000000" if luminance(colour) > 0.179 else "#ffffff") for colour in colours]
 
 
 def luminance(colour: str) -> float:
