@@ -17,9 +17,10 @@ from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED
 from lrtasks.record import PANEL
 from lrtasks.results import RunRecord
-from lrtasks.results.report import details, page
+from lrtasks.results.report import content as details
+from lrtasks.results.report import page
 from lrtasks.results.report.charts import chart_data, further_scores, length_groups
-from lrtasks.results.report.details import breakdowns
+from lrtasks.results.report.content import breakdowns
 from lrtasks.results.report.page import Sample, draw_sample
 
 

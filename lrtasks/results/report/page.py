@@ -29,7 +29,7 @@ from lrtasks.errors import UsageError, printable
 from lrtasks.metrics import TEST_SOLVED
 from lrtasks.results.analysis import diagnostics_table
 from lrtasks.results.formats import number
-from lrtasks.results.report import details
+from lrtasks.results.report import content
 from lrtasks.results.report.charts import chart_data, further_scores, length_groups, vega
 from lrtasks.results.report.content import COSTS, STATES, Report, two_digits
 
@@ -98,12 +98,12 @@ def environment() -> jinja2.Environment:
     )
     made.filters |= {"number": number, "scaled": two_digits, "step": step, "lines": _lines}
     made.globals |= {
-        "details": details,
+        "details": content,
         "costs": COSTS,
         "states": STATES,
         "solved": TEST_SOLVED,
         "version": __version__,
-        "breakdowns": details.breakdowns,
+        "breakdowns": content.breakdowns,
         "diagnostics_table": diagnostics_table,
     }
     return made
@@ -128,7 +128,7 @@ def draw_sample(name: str, parameters: dict[str, Any]) -> Sample | str:
         if task.input.length > MAX_POSITIONS and task.image_shape() is None:
             parameters = generators.registry.get(name).preset_values("small")[0]
             task = generators.make(name, **parameters)
-        settings = [f"{key}={details.as_text(value)}" for key, value in parameters.items() if value is not None]
+        settings = [f"{key}={content.as_text(value)}" for key, value in parameters.items() if value is not None]
         command = shlex.join(["lrtasks", "preview", name, *(word for entry in settings for word in ("--set", entry))])
         summary = inspect.cleandoc(type(task).__doc__ or "").split("\n\n")[0].replace("``", "")
         text = task.text(task.batch(range(1)), 0)
@@ -136,7 +136,7 @@ def draw_sample(name: str, parameters: dict[str, Any]) -> Sample | str:
             return Sample(summary, command, text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ...")
         buffer = io.BytesIO()
         preview(task, samples=1).savefig(buffer, format="png")
-        return Sample(summary, command, picture=details.data_uri(Image.open(buffer).convert("RGB")))
+        return Sample(summary, command, picture=content.data_uri(Image.open(buffer).convert("RGB")))
     except UsageError as error:
         return str(error)
     except Exception as error:  # a plug-in's code may raise anything; the report is made without this sample
