@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import itertools
 import json
-import os
 import re
 import shutil
 import sys
@@ -26,29 +26,19 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 
-def complete_models(incomplete: str) -> list[str]:
-    """Complete the name of a model in the shell, also after other names and a comma."""
-    from lrtasks.models import names
+def completion(*packages: str) -> Callable[[str], list[str]]:
+    """Return a function for the shell that completes names of tasks or models, also after other names and a comma."""
 
-    return _completed(incomplete, names())
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        names = [name for package in packages for name in importlib.import_module(f"lrtasks.{package}").names()]
+        return [before + comma + name for name in names if name.startswith(last)]
 
-
-def complete_tasks(incomplete: str) -> list[str]:
-    """Complete the name of a task in the shell, also after other names and a comma."""
-    from lrtasks.generators import names
-
-    return _completed(incomplete, names())
+    return complete
 
 
-def complete_names(incomplete: str) -> list[str]:
-    """Complete the name of a task or a model in the shell."""
-    return complete_tasks(incomplete) + complete_models(incomplete)
-
-
-def _completed(incomplete: str, names: Iterable[str]) -> list[str]:
-    before, comma, last = incomplete.rpartition(",")
-    return [before + comma + name for name in names if name.startswith(last)]
-
+complete_tasks, complete_models = completion("generators"), completion("models")
+complete_names = completion("generators", "models")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 JsonFormat = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
@@ -301,17 +291,3 @@ def write_file(path: Path, content: bytes) -> None:
 
     write_output(path, content)
     print(f"wrote {path}")
-
-
-def require_writable(path: Path) -> None:
-    """Raise :class:`UsageError` if a file cannot be written."""
-    folder = path.parent
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder")
-    if not folder.is_dir():
-        raise UsageError(f"cannot write {path}: there is no folder {folder}")
-    # a file is replaced (its folder must be writable); a pipe or a device is written to
-    replaced = path.is_file() or not path.exists()
-    places = [*([path.resolve().parent] if replaced else []), *([path] if path.exists() else [])]
-    if not all(os.access(place, os.W_OK) for place in places):
-        raise UsageError(f"cannot write {path}: it is not writable")

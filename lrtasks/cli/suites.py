@@ -21,7 +21,6 @@ from lrtasks.cli.options import (
     given_settings,
     print_json,
     require_names,
-    require_writable,
     shared_options,
     terminal_width,
 )
@@ -201,7 +200,8 @@ def profile(
     if out is not None:
         if out.suffix.lower() not in ENDINGS:
             raise UsageError(f"--out writes {', '.join(ENDINGS)}, found {out}")
-        require_writable(out)
+        if not out.parent.is_dir():
+            raise UsageError(f"cannot write {out}: there is no folder {out.parent}")
     from lrtasks.generators.fingerprint import instances
     from lrtasks.machine import cores
 
