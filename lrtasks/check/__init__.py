@@ -48,8 +48,7 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
 
     Args:
         name: a registered name or an address; if a task and a model have the same name, the task is checked.
-        preset: the preset that gives its parameters.
-        settings: parameters that override the preset's.
+        settings: parameters that override those of ``preset``.
 
     Returns:
         ``kind`` (``"task"`` or ``"model"``), ``name``, ``problems`` (one entry each) and ``refused``: the cases that

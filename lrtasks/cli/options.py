@@ -66,10 +66,8 @@ UnequalRows = Annotated[
 def config_options(argument: str, panel: str, *classes: type[Config]) -> Callable[[Command], Command]:
     """Add an option to a command for each parameter of ``classes``; the help shows them in a panel of their own.
 
-    Args:
-        argument: keyword argument of the command that receives the given values by name.
-        panel: title of the panel.
-        classes: the classes with the parameters; a parameter that several classes have becomes one option.
+    The command receives the given values by name as its keyword argument ``argument``. A parameter that several classes
+    have becomes one option.
     """
     entries = {entry["name"]: entry for cls in reversed(classes) for entry in cls.describe_parameters()}
     only = inspect.Parameter.KEYWORD_ONLY
@@ -148,10 +146,7 @@ def parse_settings(
 ) -> dict[str, Any]:
     """Read ``--name value`` and ``--name=value`` pairs, then ``NAME=VALUE`` assignments.
 
-    Args:
-        arguments: words that the command has no option for.
-        assignments: values of ``--set``.
-        options: names of the command's flags, for a hint if the user misspelt one.
+    ``options`` are the names of the command's flags, for a hint if the user misspelt one.
 
     Raises:
         UsageError: for a word that has neither form, a missing value, or a name that has two values.

@@ -60,9 +60,6 @@ class BatchStream(Dataset[Loaded]):
     """Batches 0, 1, 2, ... of one stream.
 
     Attributes:
-        source: task or stored dataset.
-        seed: seed of the stream.
-        split: ``"train"``, ``"val"`` or ``"test"``.
         batch_size: samples per batch over all processes.
         samples: size of a finite set, or ``None`` for fresh samples. A finite ``train`` set is repeated, in a new order
             in each epoch. Other splits are read once; their last batch has the remaining samples.
@@ -127,15 +124,7 @@ class Replay:
 
 @dataclass
 class Streams:
-    """Training, validation and test batches of a run.
-
-    Attributes:
-        train: the training stream.
-        val: the validation batches.
-        test: the test batches.
-        workers: number of background processes that make batches.
-        digest: digest of the stored dataset; ``None`` for fresh samples.
-    """
+    """Training, validation and test batches of a run; ``digest`` is that of the stored dataset."""
 
     train: BatchStream
     val: Replay
@@ -217,8 +206,6 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
     task take less time than the start of processes.
 
     Args:
-        stream: source of the batches.
-        numbers: numbers of the batches.
         workers: largest number of processes; with 0, this process makes the batches.
         pin: put batches into page-locked memory, from which the copy to a GPU is faster.
     """

@@ -44,14 +44,11 @@ class Comparison:
     """Differences of the scores of two sets of runs (the sides A and B) where they match.
 
     Attributes:
-        a: name of the first side.
-        b: name of the second side.
         differences: one flat entry per task, parameters and budget, and also per model where runs of the same model are
             matched. It has the scores ``a`` and ``b`` by seed, their mean ``difference`` with the 95 % interval
             ``difference_low`` to ``difference_high`` over seeds and test samples, the p-value ``p`` of the paired test
             (``None`` for fewer than two pairs, or equal differences), and ``p_holm``, corrected for several tests.
         left_out: reasons why runs are in no pair, one line each.
-        versions: a note if several versions of lrtasks made the runs.
     """
 
     a: str
@@ -177,8 +174,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     only runs of the same model match.
 
     Args:
-        a: rows of :func:`lrtasks.results.frame`.
-        b: rows to compare with ``a``.
+        a: rows of :func:`lrtasks.results.frame`, as ``b``.
         names: names of the two sides in the output.
 
     Raises:

@@ -75,7 +75,6 @@ class Group:
     """Results of one model on the instances of a group.
 
     Attributes:
-        name: name of the group.
         cells: results on the instances that have a score.
         of: number of instances in the group.
         scaled: mean of the scaled scores over the instances, each limited to 0..1; ``None`` if there are none.
@@ -108,13 +107,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Profile:
-    """Results of one model in each capability group.
-
-    Attributes:
-        label: label of the model in tables.
-        model: name of the model.
-        groups: the groups that have an instance, in order.
-    """
+    """Results of one model, under its label in tables, in each capability group that has an instance."""
 
     label: str
     model: str

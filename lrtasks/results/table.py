@@ -175,11 +175,8 @@ def unscored(cell: Row, without: str, between: str = " ") -> list[str]:
 class Table:
     """Runs as tasks × models; cells may be missing.
 
-    Cells of several seeds show the median and the number of solved seeds, or with ``mean`` the mean ± its interval.
-
-    Attributes:
-        runs: the runs (:func:`arrange`).
-        mean: whether means are shown.
+    The runs are those of :func:`arrange`. Cells of several seeds show the median and the number of solved seeds, or
+    with ``mean`` the mean ± its interval.
     """
 
     runs: pd.DataFrame

@@ -34,7 +34,6 @@ class Plan:
     """The number of runs of a suite, and an estimate of their time.
 
     Attributes:
-        runs: number of runs.
         finished: how many of them are finished already.
         seconds: estimated time of the other runs, one after another; ``None`` if nothing is known.
         guessed: number of pairs of a task and a model that are expected to take the mean of the others.

@@ -75,7 +75,6 @@ class Suite:
     """The runs of a suite, and how to carry them out.
 
     Attributes:
-        runs: the runs.
         skipped: model, task and reason of each combination that is impossible.
         time_limit: seconds after which a run is stopped, or ``None``.
         unequal_budgets: whether runs on one task may differ in the shared part of their budgets.
@@ -104,8 +103,6 @@ def expand(
     Args:
         chosen_models: names or addresses of models.
         chosen_tasks: names or addresses of tasks.
-        preset: preset of every run.
-        seeds: seeds of every combination.
         grid: settings that vary, one mapping per point (a sweep over lengths: ``{"length": 1024}``, ...).
         settings: settings of every run; ``LABEL.NAME`` applies only to the model with this label.
         options: other names that the user could have meant by an unknown setting, for a hint.

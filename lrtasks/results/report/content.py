@@ -64,12 +64,8 @@ class Result:
 
     Attributes:
         id: name of the result's details within the page, made of letters, digits and dashes.
-        row: number of the task.
-        column: number of the model.
         cell: aggregate of the runs (:func:`lrtasks.results.table.aggregate`), which differ in nothing but the seed.
         runs: rows of the frame, one per run.
-        records: records of the runs.
-        folders: folders of the runs.
         floor: name and headline score of the best trivial baseline.
         scaled: scaled score; ``None`` without a score or without a floor.
         state: ``scored``, or the reason for a missing score: one of :data:`STATES`.
@@ -203,8 +199,7 @@ def make_report(
     """Arrange runs as tasks × models, best first in both directions (:func:`lrtasks.results.table.make_table`).
 
     Args:
-        runs: folders and records (:func:`lrtasks.results.frame.read_runs`).
-        left_out: one line for each file that could not be read.
+        runs: folders and records, as :func:`lrtasks.results.frame.read_runs` returns them, with its lines ``left_out``.
         unequal_budgets: allow runs with unequal budgets on one task, in separate rows.
 
     Raises:
@@ -297,8 +292,6 @@ class Breakdown:
     """One breakdown of some results on one task.
 
     Attributes:
-        name: name of the breakdown.
-        score: name of the score.
         labels: labels of the groups, in order.
         elements: number of test elements in each group; ``None`` if the runs have different numbers.
         values: by a result's ``id``, the mean score over seeds in each group, ``None`` where there is no score.
