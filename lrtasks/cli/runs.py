@@ -202,11 +202,8 @@ def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
     tasks: dict[tuple[str, str], dict[str, None]] = {}
     for model, task, reason in wanted.skipped:
         tasks.setdefault((reason, model), {})[task] = None
-    models: dict[tuple[str, str], list[str]] = {}
     for (reason, model), names in tasks.items():
-        models.setdefault((reason, ", ".join(names)), []).append(model)
-    for (reason, where), skipped in models.items():
-        sys.stderr.write(f"skipped: {', '.join(skipped)} on {where}: {reason}\n")
+        sys.stderr.write(f"skipped: {model} on {', '.join(names)}: {reason}\n")
     selected = require_selectable(wanted, select) if select else ()
     chosen_models = {run.model.address or run.model.name for run in wanted.runs}
     for name in selected:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,12 +141,12 @@ def _task_of(run: Path, record: RunRecord) -> Task | None:
     from lrtasks import generators, models
     from lrtasks.evaluation.loop import WEIGHTS
 
-    # the packages that define the task and the model may be missing or broken on this machine
-    known = record.model["name"] in models.registry.usable() and record.task["name"] in generators.registry.usable()
-    own = record.model.get("source") is not None
-    if own or not (known and (run / WEIGHTS).exists()):
+    if record.model.get("source") is not None or not (run / WEIGHTS).exists():
         return None
-    return generators.make(record.task["name"], **record.task["parameters"])
+    with suppress(UsageError):  # the packages that define the task and the model may be missing or broken here
+        models.registry.get(record.model["name"])
+        return generators.make(record.task["name"], **record.task["parameters"])
+    return None
 
 
 @style.styled

@@ -242,7 +242,13 @@ class Table:
         The last column has the generalisation length. Without further tests the result is ``None``.
         """
         names = [name.removeprefix("test.") for name in self.runs if name.startswith("test.")]
-        said = [{name: _on_test(cell, name) for name in names} for cell in self.cells]
+        said = [
+            {
+                name: "not possible" if name in cell["not_possible"] else number(cell[f"test.{name}"], 3)
+                for name in names
+            }
+            for cell in self.cells
+        ]
         tests = sorted((name for name in names if any(words[name] for words in said)), key=test_order)
         lines = []
         for cell, words in zip(self.cells, said, strict=True):
@@ -287,11 +293,6 @@ def _entry(cell: Row) -> dict[str, Any]:
     }
     made = {**cell, **counts, **settings, "floor_name": cell["baseline"]}
     return {name: made[name] for name in ENTRY}
-
-
-def _on_test(cell: Row, name: str) -> str:
-    """Return the median score on a further test as text."""
-    return "not possible" if name in cell["not_possible"] else number(cell[f"test.{name}"], 3)
 
 
 def paper_beside(cell: Row) -> float | None:
