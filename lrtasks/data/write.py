@@ -338,8 +338,8 @@ def _check_folder(store: Store, plan: Manifest) -> None:
     names = store.names() if store.root is None or store.root.exists() else []
     for name in filter(store.is_link, names):
         raise UsageError(f"{name!r} in {store.address} is a symbolic link; choose another folder")
-    # before the plan is written, the folder contains only the lock, an empty file
-    own = {LOCK} if LOCK in names and not store.size(LOCK) else set()
+    # before the plan is written, the folder contains only the lock; in a local folder, the lock file is empty
+    own = {LOCK} if LOCK in names and (store.root is None or not store.size(LOCK)) else set()
     if MANIFEST in names or PLAN in names:
         try:
             found = read_manifest(store).request() if MANIFEST in names else dict(json.loads(store.read(PLAN)))
