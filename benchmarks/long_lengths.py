@@ -64,7 +64,7 @@ def print_exponents(rows: list[dict[str, Any]]) -> None:
     cells = []
     for name in COSTS:
         found = growth([(row["length"], row[name]) for row in rows])
-        cells.append(f"{found.slope:.2f}, {found.last:.2f}" if found else "")
+        cells.append(f"{found['slope']:.2f}, {found['last']:.2f}" if found else "")
     print(f"{'  power':<23}  {'  '.join(f'{cell:>12}' for cell in cells)}")
 
 

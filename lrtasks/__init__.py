@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lrtasks.check.model import check_model
     from lrtasks.check.task import check_task
     from lrtasks.errors import UsageError
-    from lrtasks.evaluation import evaluate, load_model
+    from lrtasks.evaluation.run import evaluate, load_model
     from lrtasks.generators import make
     from lrtasks.generators import names as list_tasks
     from lrtasks.models import names as list_models
@@ -46,11 +46,11 @@ __getattr__, __dir__ = lazy_names(
         "build_model": "lrtasks.run_config:build_model",
         "check_model": "lrtasks.check.model:check_model",
         "check_task": "lrtasks.check.task:check_task",
-        "evaluate": "lrtasks.evaluation:evaluate",
+        "evaluate": "lrtasks.evaluation.run:evaluate",
         "generators": "lrtasks.generators",
         "list_models": "lrtasks.models:names",
         "list_tasks": "lrtasks.generators:names",
-        "load_model": "lrtasks.evaluation:load_model",
+        "load_model": "lrtasks.evaluation.run:load_model",
         "make": "lrtasks.generators:make",
         "models": "lrtasks.models",
         "results": "lrtasks.results",

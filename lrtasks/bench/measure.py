@@ -65,8 +65,6 @@ class Case:
 
     Attributes:
         model: a registered name, the address of the user's own model or mixer, or :data:`UNFUSED`.
-        length: positions of the sequence.
-        settings: shared settings.
         device: ``"cpu"`` or ``"cuda"``.
         hyper: hyper-parameters that differ from a model's defaults, by the model's label.
     """
@@ -232,7 +230,6 @@ def run_in_process(function: Callable[..., Any], *arguments: Any, time_limit: fl
 
     Args:
         function: a module-level function; the function and its arguments are pickled.
-        arguments: its arguments.
         time_limit: seconds after which the process is stopped.
     """
     receiver, sender = _processes.Pipe(duplex=False)

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -112,32 +112,25 @@ def ratios(one: Row, other: Row) -> dict[str, float | None]:
     return found
 
 
-class Growth(NamedTuple):
-    """Exponents of the growth of a cost with the length.
+def growth(costs: Iterable[tuple[int, float | None]]) -> dict[str, float] | None:
+    """Return the exponents of the growth of a cost with the length; None for fewer than two costs above 0.
 
-    Attributes:
-        slope: least-squares slope of log cost against log length, over all points.
-        last: slope between the two longest lengths, where a fixed cost has the smallest effect.
-        points: number of lengths.
-    """
+    Args:
+        costs: pairs of length and cost.
 
-    slope: float
-    last: float
-    points: int
-
-
-def growth(costs: Iterable[tuple[int, float | None]]) -> Growth | None:
-    """Return the exponents from ``(length, cost)`` pairs with a cost above 0; None from fewer than two pairs.
+    Returns:
+        ``slope``: least-squares slope of log cost against log length; ``last``: slope between the two longest lengths,
+        where a fixed cost has the smallest effect; ``points``: number of lengths.
 
     >>> growth([(16, 5.0), (64, 20.0), (256, 320.0)])
-    Growth(slope=1.5, last=2.0, points=3)
+    {'slope': 1.5, 'last': 2.0, 'points': 3}
     """
     points = sorted((math.log(length), math.log(cost)) for length, cost in costs if cost and cost > 0)
     if len(points) < 2:
         return None
     x, y = np.array(points).T
-    slope = float(np.polyfit(x, y, 1)[0])
-    return Growth(round(slope, 6), round(float((y[-1] - y[-2]) / (x[-1] - x[-2])), 6), len(points))
+    slope, last = np.polyfit(x, y, 1)[0], (y[-1] - y[-2]) / (x[-1] - x[-2])
+    return {"slope": round(float(slope), 6), "last": round(float(last), 6), "points": len(points)}
 
 
 class Report:
@@ -163,7 +156,7 @@ class Report:
     def growths(self) -> list[dict[str, Any]]:
         """Return one flat entry per model and cost, with the exponents of the length."""
         return [
-            {"model": model, "cost": cost, **found._asdict()}
+            {"model": model, "cost": cost, **found}
             for model in self._models
             for cost in COSTS
             if (found := growth((row["length"], row[cost]) for row in self._rows.values() if row["model"] == model))

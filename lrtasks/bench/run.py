@@ -42,8 +42,6 @@ def make_cases(
 
     Args:
         names: models, as :func:`all_models` lists them, and addresses of the user's own models.
-        lengths: positions of the sequence.
-        settings: shared settings.
         device: ``"cpu"`` or ``"cuda"``.
         hyper: hyper-parameters that differ from a model's defaults, by the model's label; ``transformer-unfused`` has
             those of ``transformer``; ``model`` stands for the user's own model if there is exactly one.
@@ -84,8 +82,6 @@ def run_bench(cases: Sequence[Case], out: Path, *, time_limit: float = 600.0) ->
     A finished measurement of the same settings, code and device is not repeated, even if it failed.
 
     Args:
-        cases: from :func:`make_cases`.
-        out: results folder.
         time_limit: seconds after which a measurement is stopped.
 
     Yields:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from lrtasks.errors import UsageError, in_one_line, unknown
 from lrtasks.spec import Spec
-
-if TYPE_CHECKING:
-    from lrtasks.generators import Task
 
 S = TypeVar("S")
 
@@ -22,6 +19,8 @@ SPECS = {
     "tokens, whole sequence": (Spec("token", LENGTH, 7), Spec("token", 1, 5, pooled=True)),
 }
 """Inputs and targets on which models are checked."""
+ANY_TASK = "cumsum"
+"""Task with which presets of models are checked that are not for one task."""
 
 
 def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[str]:
@@ -49,8 +48,7 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
 
     Args:
         name: a registered name or an address; if a task and a model have the same name, the task is checked.
-        preset: the preset that gives its parameters.
-        settings: parameters that override the preset's.
+        settings: parameters that override those of ``preset``.
 
     Returns:
         ``kind`` (``"task"`` or ``"model"``), ``name``, ``problems`` (one entry each) and ``refused``: the cases that
@@ -67,28 +65,19 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
         raise unknown("task or model", name, [*generators.names(), *models.names()])
     from lrtasks.run_config import RunConfig, require_preset
 
-    class AnyTask(generators.Task):
-        """A task without presets, and for which no model has presets."""
-
-        name = "any task"
-
-        @property
-        def target(self) -> Spec:
-            return Spec("real", 1, 1)
-
     if is_task:
         from lrtasks.check.task import task_problems
 
         cls = generators.registry.get(name)
         require_preset(preset, [cls])
         problems = task_problems(cls.make(**{**cls.preset_values(preset)[0], **given}))
-        pairs: list[tuple[str | Task, str, str]] = [(name, "dlr", each) for each in cls.presets]
+        pairs = [(name, "dlr", each) for each in cls.presets]
     else:
         own = {f"model.{key}": value for key, value in given.items()}
-        hyper = RunConfig.make(AnyTask(), name, preset=preset, settings=own).model.parameters
+        hyper = RunConfig.make(ANY_TASK, name, preset=preset, settings=own).model.parameters
         problems = _check_model(name, hyper, refused)
         presets = () if ":" in name else models.registry.get(name).presets
-        pairs = [(task or AnyTask(), name, each) for each, _, task in (key.partition("/") for key in presets)]
+        pairs = [(task or ANY_TASK, name, each) for each, _, task in (key.partition("/") for key in presets)]
     for task, model, each in pairs:
         try:
             RunConfig.make(task, model, preset=each)

@@ -346,13 +346,6 @@ def _process(probe: _Probe) -> Iterator[str]:
 # Checks of baselines, slices, text, pictures and further tests.
 
 
-def _tests(probe: _Probe) -> Iterator[str]:
-    """Check that the further tests are tasks for the same models."""
-    probe.call("tests()", probe.task.tests)
-    probe.task.checked_tests()
-    yield from ()
-
-
 def _baselines(probe: _Probe) -> Iterator[str]:
     """Check that baselines can be fitted, and that they predict without looking at the targets."""
     baselines: object = probe.call("baselines()", probe.task.baselines)
@@ -392,24 +385,20 @@ def _slices(probe: _Probe) -> Iterator[str]:
         raise UsageError(f"slices() must return a dictionary of labels by name, found {type(slices).__name__}")
     for name, values in slices.items():
         labels, shape = np.asarray(values), batch.y.shape
-        if not _broadcasts(labels, shape):
+        try:
+            np.broadcast_to(labels, shape)
+        except ValueError:
             mend = "; one label per sample needs axes for the others: labels[:, None]" * (labels.shape == shape[:1])
             yield f"slice {name!r} must broadcast to y, {shape}, found {labels.shape}{mend}"
-        elif labels.dtype.kind not in "biufU" or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
+            continue
+        if labels.dtype.kind not in "biufU" or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
             yield (
                 f"slice {name!r} must be labelled by finite numbers or texts, found {labels.dtype} {labels.flat[0]!r}"
             )
 
 
-def _broadcasts(array: np.ndarray, shape: tuple[int, ...]) -> bool:
-    try:
-        return np.broadcast_to(array, shape).shape == shape
-    except ValueError:
-        return False
-
-
 def _views(probe: _Probe) -> Iterator[str]:
-    """Check that text, fingerprint and picture have the right form, or are None."""
+    """Check that text, fingerprint and picture have the right form, or are None; and further tests, the same widths."""
     task, batch = probe.task, probe.batch()
     for method, kind, wanted in (("text", str, "a text"), ("fingerprint", bytes, "bytes")):
         found: object = probe.call(f"{method}()", getattr(task, method), batch, probe.samples - 1)
@@ -418,13 +407,15 @@ def _views(probe: _Probe) -> Iterator[str]:
     image = task.image_shape()
     if image is not None and math.prod(image) != task.input.length:
         yield f"image_shape() must hold the {task.input.length} positions of the input, found {image}"
+    probe.call("tests()", task.tests)
+    task.checked_tests()
 
 
 _STAGES = (
     (_declaration,),
     (_samples,),
     (_batches,),
-    (_independence, _streams, _baselines, _slices, _views, _tests),
+    (_independence, _streams, _baselines, _slices, _views),
     (_process,),
 )
 """Checks in stages: a stage runs only if the ones before it found no problem."""

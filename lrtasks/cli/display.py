@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -64,34 +63,36 @@ def screen(progress: SuiteProgress, width: int, height: int) -> Group:
 
 
 def grid(progress: SuiteProgress, width: int, height: int) -> Table:
-    """Return a table of tasks × models, cut to the size of the terminal.
+    """Return a table of tasks × models, cut to the size of the terminal; the more numerous ones are the rows.
 
-    A cell shows the mean score of the finished seeds, a status symbol, or both. Models become the rows if the terminal
-    then has room for more cells.
+    A cell shows the mean score of the finished seeds, a status symbol, or both.
     """
     from rich.table import Table
 
     cells: dict[tuple[str, str], list[int]] = {}
     for number, (label, run) in enumerate(zip(task_labels(progress.runs), progress.runs, strict=True)):
         cells.setdefault((label, run.model.name), []).append(number)
-    tasks, models = (list(dict.fromkeys(place[side] for place in cells)) for side in (0, 1))
-    fitting = [_fitting(tasks, models, width, height), _fitting(models, tasks, width, height)]
-    turned = math.prod(fitting[1]) > math.prod(fitting[0])
-    high, wide = fitting[turned]
-    rows, columns = (models, tasks) if turned else (tasks, models)
-    numbers = [[cells.get((column, row) if turned else (row, column), []) for column in columns] for row in rows]
-    going = [any(progress.statuses[run] in ("waiting", "running") for cell in row for run in cell) for row in numbers]
+    names = {"tasks": dict.fromkeys(task for task, _ in cells), "models": dict.fromkeys(model for _, model in cells)}
+    (below, rows), (across, columns) = sorted(names.items(), key=lambda entry: -len(entry[1]))
+    heads = {column: column.replace("-", "- ").split() for column in columns}
+    widest = max(CHARACTERS_PER_COLUMN, *(len(piece) for pieces in heads.values() for piece in pieces))
+    shown = list(columns)[: max(1, (width - max(map(len, rows))) // (widest + 2))]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
-    for column in columns[:wide]:
-        table.add_column("\n".join(_pieces(column)), justify="right", overflow="fold")
-    for row in sorted(range(len(rows)), key=lambda row: not going[row])[:high]:
-        table.add_row(rows[row], *(_cell(progress, cell) for cell in numbers[row][:wide]))
-    left = [len(rows) - high, len(columns) - wide]
-    hidden = zip(reversed(left) if turned else left, ("tasks", "models"), strict=True)
-    said = [f"{count} {names}" for count, names in hidden if count > 0]
+    for column in shown:
+        table.add_column("\n".join(heads[column]), justify="right", overflow="fold")
+    lines: list[tuple[bool, str, list[list[int]]]] = []
+    for row in rows:
+        numbers = [cells.get((row, column) if below == "tasks" else (column, row), []) for column in columns]
+        done = all(progress.statuses[run] not in ("waiting", "running") for cell in numbers for run in cell)
+        lines.append((done, row, numbers))
+    lines = sorted(lines, key=lambda line: line[0])[: max(1, height - max(map(len, heads.values())) + 1)]
+    for _, row, numbers in lines:
+        table.add_row(row, *(_cell(progress, cell) for cell in numbers[: len(shown)]))
+    hidden = {below: len(rows) - len(lines), across: len(columns) - len(shown)}
+    said = " and ".join(f"{count} {what}" for what, count in hidden.items() if count)
     symbols = "  ".join(f"{symbol} {name}" for name, symbol in SYMBOLS.items())
-    table.caption = "; ".join([symbols, *(["no room for " + " and ".join(said)] if said else [])])
+    table.caption = symbols + (f"; no room for {said}" if said else "")
     table.caption_justify = "left"
     return table
 
@@ -105,24 +106,6 @@ def task_labels(runs: Sequence[RunConfig]) -> list[str]:
         " ".join([run.task.name, *(f"{name.split('.')[-1]}={settings[name]}" for name in varied if name in settings)])
         for run, settings in zip(runs, given, strict=True)
     ]
-
-
-def _pieces(name: str) -> list[str]:
-    """Split a column's name into lines, at spaces and after hyphens."""
-    return name.replace("-", "- ").split()
-
-
-def _fitting(rows: Sequence[str], columns: Sequence[str], width: int, height: int) -> tuple[int, int]:
-    """Return how many rows and columns of a grid fit, at least one of each."""
-    left, wide = width - max(map(len, rows)), 0
-    while wide < len(columns):
-        left -= 2 + max(CHARACTERS_PER_COLUMN, *map(len, _pieces(columns[wide])))
-        if left < 0:
-            break
-        wide += 1
-    wide = max(1, wide)
-    header = max(len(_pieces(column)) for column in columns[:wide])
-    return min(len(rows), max(1, height - header + 1)), wide
 
 
 def running_lines(progress: SuiteProgress) -> list[str]:

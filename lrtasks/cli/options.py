@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import itertools
 import json
-import os
 import re
 import shutil
 import sys
@@ -26,29 +26,19 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 
-def complete_models(incomplete: str) -> list[str]:
-    """Complete the name of a model in the shell, also after other names and a comma."""
-    from lrtasks.models import names
+def completion(*packages: str) -> Callable[[str], list[str]]:
+    """Return a function for the shell that completes names of tasks or models, also after other names and a comma."""
 
-    return _completed(incomplete, names())
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        names = [name for package in packages for name in importlib.import_module(f"lrtasks.{package}").names()]
+        return [before + comma + name for name in names if name.startswith(last)]
 
-
-def complete_tasks(incomplete: str) -> list[str]:
-    """Complete the name of a task in the shell, also after other names and a comma."""
-    from lrtasks.generators import names
-
-    return _completed(incomplete, names())
+    return complete
 
 
-def complete_names(incomplete: str) -> list[str]:
-    """Complete the name of a task or a model in the shell."""
-    return complete_tasks(incomplete) + complete_models(incomplete)
-
-
-def _completed(incomplete: str, names: Iterable[str]) -> list[str]:
-    before, comma, last = incomplete.rpartition(",")
-    return [before + comma + name for name in names if name.startswith(last)]
-
+complete_tasks, complete_models = completion("generators"), completion("models")
+complete_names = completion("generators", "models")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 JsonFormat = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
@@ -76,10 +66,8 @@ UnequalRows = Annotated[
 def config_options(argument: str, panel: str, *classes: type[Config]) -> Callable[[Command], Command]:
     """Add an option to a command for each parameter of ``classes``; the help shows them in a panel of their own.
 
-    Args:
-        argument: keyword argument of the command that receives the given values by name.
-        panel: title of the panel.
-        classes: the classes with the parameters; a parameter that several classes have becomes one option.
+    The command receives the given values by name as its keyword argument ``argument``. A parameter that several classes
+    have becomes one option.
     """
     entries = {entry["name"]: entry for cls in reversed(classes) for entry in cls.describe_parameters()}
     only = inspect.Parameter.KEYWORD_ONLY
@@ -158,10 +146,7 @@ def parse_settings(
 ) -> dict[str, Any]:
     """Read ``--name value`` and ``--name=value`` pairs, then ``NAME=VALUE`` assignments.
 
-    Args:
-        arguments: words that the command has no option for.
-        assignments: values of ``--set``.
-        options: names of the command's flags, for a hint if the user misspelt one.
+    ``options`` are the names of the command's flags, for a hint if the user misspelt one.
 
     Raises:
         UsageError: for a word that has neither form, a missing value, or a name that has two values.
@@ -301,17 +286,3 @@ def write_file(path: Path, content: bytes) -> None:
 
     write_output(path, content)
     print(f"wrote {path}")
-
-
-def require_writable(path: Path) -> None:
-    """Raise :class:`UsageError` if a file cannot be written."""
-    folder = path.parent
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder")
-    if not folder.is_dir():
-        raise UsageError(f"cannot write {path}: there is no folder {folder}")
-    # a file is replaced (its folder must be writable); a pipe or a device is written to
-    replaced = path.is_file() or not path.exists()
-    places = [*([path.resolve().parent] if replaced else []), *([path] if path.exists() else [])]
-    if not all(os.access(place, os.W_OK) for place in places):
-        raise UsageError(f"cannot write {path}: it is not writable")

@@ -24,7 +24,6 @@ from lrtasks.cli.options import (
     print_json,
     print_tables,
     require_alone,
-    require_writable,
     write_file,
 )
 from lrtasks.errors import UsageError, unknown
@@ -164,7 +163,6 @@ def plot(
     if against not in plots.COSTS:
         raise unknown("cost", cost or "", [name.replace("_", "-") for name in plots.COSTS])
     path = out or Path(f"{kind}.pdf")
-    require_writable(path)
     runs, problems = read_runs(folders or RUNS)
     _left_out(problems)
     made = arrange(_chosen(make_frame(runs), models, tasks), unequal_budgets=unequal_budgets)
@@ -213,18 +211,14 @@ def report(
 
     Example: lrtasks report runs -o report.html
     """
-    targets = [path for path in (out, heat_map) if path is not None]
-    for path in targets:
-        require_writable(path)
     if heat_map is not None and heat_map.suffix.lower() != ".svg":
         raise UsageError(f"--heat-map writes SVG; its name must end in .svg, found {heat_map}")
-    if heat_map is not None and heat_map.resolve() == out.resolve():
-        raise UsageError(f"--out and --heat-map are both {out}")
     if out.suffix.lower() not in (".html", ".htm") and (out.is_file() or not out.exists()):
         raise UsageError(f"--out writes HTML; its name must end in .html, found {out}")
     from lrtasks.results.frame import read_runs
     from lrtasks.results.report import heat_map_svg, make_report, render_page
 
+    targets = [path for path in (out, heat_map) if path is not None]
     for path in targets:
         inside = any(path.parent.resolve().is_relative_to(folder.resolve()) for folder in folders or RUNS)
         if path.is_symlink() and inside:

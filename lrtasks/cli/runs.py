@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -148,56 +148,41 @@ def carry_out(
     as_json: bool,
     dry_run: bool,
     unequal_budgets: bool = False,
-    solved: float | None = None,
+    show: Callable[[Sequence[str], Sequence[RunConfig], Sequence[RunRecord]], None] | None = None,
     **how: Any,
 ) -> int:
-    """Run a suite with a display, print its records, and return the exit code.
+    """Run a suite with a display, print its records, and return the exit code; with ``dry_run``, print its plan.
 
-    With ``solved``, as in a sweep, it also prints the scores by length, and for each model the largest value of each
-    varied option at which the scaled score is at least ``solved``.
+    ``show`` prints in another way: from the names of the selected settings, the runs and their records.
     """
+    from lrtasks.cli.display import display
+    from lrtasks.suite.estimate import planned
+    from lrtasks.suite.expand import require_comparable
+    from lrtasks.suite.run import run_suite
+    from lrtasks.suite.select import run_selected
+
     selected = selected_settings(wanted, select)
     varied = [name.removeprefix("budget.") for name in wanted.varied]
     may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
     if dry_run:
-        return print_wanted(wanted, selected, out, may_differ, device=how["device"], as_json=as_json)
-    runs, records, failed = run_wanted(wanted, out, selected, may_differ=may_differ, **how)
-    if as_json:
-        print_records(records)
-    else:
-        print_runs(records, by_length=solved is not None)
-        if solved is not None:
-            for name in (name for name in wanted.varied if name not in selected):
-                print_solved(name, runs, records, solved)
-    return say_unfinished([*(run.title() for run in runs), *failed], [*records, *failed.values()])
-
-
-def print_wanted(
-    wanted: Suite, selected: Sequence[str], out: Path, may_differ: Sequence[str] = (), *, device: str, as_json: bool
-) -> int:
-    """Print the plan of a suite."""
-    from lrtasks.suite.estimate import planned
-    from lrtasks.suite.expand import require_comparable
-
-    require_comparable(wanted.runs, may_differ)
-    return print_plan(planned(wanted, selected=bool(selected)), out, device=device, as_json=as_json)
-
-
-def run_wanted(
-    wanted: Suite, out: Path, selected: Sequence[str], **how: Any
-) -> tuple[Sequence[RunConfig], Sequence[RunRecord], Mapping[str, RunRecord]]:
-    """Run a suite with a display. Return the same values as :func:`run_selected`, for all runs if none are selected."""
-    from lrtasks.cli.display import display
-    from lrtasks.suite.run import run_suite
-    from lrtasks.suite.select import run_selected
+        require_comparable(wanted.runs, may_differ)
+        return print_plan(planned(wanted, selected=bool(selected)), out, device=how["device"], as_json=as_json)
 
     def run_all(runs: Sequence[RunConfig]) -> list[RunRecord]:
-        with display() as show:
-            return run_suite(runs, out, on_change=show, **how)
+        with display() as on_change:
+            return run_suite(runs, out, may_differ=may_differ, on_change=on_change, **how)
 
     if selected:
-        return run_selected(wanted, selected, run_all, out)
-    return wanted.runs, _unselected(run_all(wanted.runs)), {}
+        runs, records, failed = run_selected(wanted, selected, run_all, out)
+    else:
+        runs, records, failed = wanted.runs, _unselected(run_all(wanted.runs)), {}
+    if show is not None:
+        show(selected, runs, records)
+    elif as_json:
+        print_records(records)
+    else:
+        print_runs(records)
+    return say_unfinished([*(run.title() for run in runs), *failed], [*records, *failed.values()])
 
 
 def _unselected(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -209,7 +194,7 @@ def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
     """Return the settings to select. Before that, report skipped runs on standard error, grouped by reason.
 
     Raises:
-        UsageError: if nothing is left to run, or a setting cannot be selected.
+        UsageError: if a setting cannot be selected.
     """
     from lrtasks.suite.expand import of_one_model
     from lrtasks.suite.select import require_selectable
@@ -217,13 +202,8 @@ def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
     tasks: dict[tuple[str, str], dict[str, None]] = {}
     for model, task, reason in wanted.skipped:
         tasks.setdefault((reason, model), {})[task] = None
-    models: dict[tuple[str, str], list[str]] = {}
     for (reason, model), names in tasks.items():
-        models.setdefault((reason, ", ".join(names)), []).append(model)
-    for (reason, where), skipped in models.items():
-        sys.stderr.write(f"skipped: {', '.join(skipped)} on {where}: {reason}\n")
-    if not wanted.runs:
-        raise UsageError("nothing is left to run: every run was skipped")
+        sys.stderr.write(f"skipped: {model} on {', '.join(names)}: {reason}\n")
     selected = require_selectable(wanted, select) if select else ()
     chosen_models = {run.model.address or run.model.name for run in wanted.runs}
     for name in selected:

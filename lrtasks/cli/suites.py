@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +21,6 @@ from lrtasks.cli.options import (
     given_settings,
     print_json,
     require_names,
-    require_writable,
     shared_options,
     terminal_width,
 )
@@ -31,14 +31,16 @@ from lrtasks.cli.runs import (
     Trackers,
     budget_options,
     carry_out,
-    print_wanted,
-    run_wanted,
-    say_unfinished,
-    selected_settings,
+    print_runs,
+    print_solved,
     suite_from_options,
 )
 from lrtasks.errors import UsageError
 from lrtasks.suite import backends
+
+if TYPE_CHECKING:
+    from lrtasks.record import RunRecord
+    from lrtasks.run_config import RunConfig
 
 BackendName = Annotated[
     str, typer.Option("--backend", help=f"{', '.join(backends.BACKENDS)}.", rich_help_panel="Where the runs go")
@@ -153,7 +155,14 @@ def sweep(
     chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
     if not 0 < solved <= 1:
         raise UsageError(f"--solved must be above 0 and at most 1, found {solved:g}")
-    return carry_out(suite_from_options(context, chosen, how.pop("given")), solved=solved, **how)
+    wanted = suite_from_options(context, chosen, how.pop("given"))
+
+    def show(selected: Sequence[str], runs: Sequence[RunConfig], records: Sequence[RunRecord]) -> None:
+        print_runs(records, by_length=True)
+        for name in (name for name in wanted.varied if name not in selected):
+            print_solved(name, runs, records, solved)
+
+    return carry_out(wanted, show=None if how["as_json"] else show, **how)
 
 
 @budget_options
@@ -191,7 +200,8 @@ def profile(
     if out is not None:
         if out.suffix.lower() not in ENDINGS:
             raise UsageError(f"--out writes {', '.join(ENDINGS)}, found {out}")
-        require_writable(out)
+        if not out.parent.is_dir():
+            raise UsageError(f"cannot write {out}: there is no folder {out.parent}")
     from lrtasks.generators.fingerprint import instances
     from lrtasks.machine import cores
 
@@ -211,10 +221,6 @@ def profile(
 
     for name in (name for name in wanted.varied if of_task(name, wanted)):
         raise UsageError(f"a profile takes one value of {name}, found several")
-    selected = selected_settings(wanted, "val" if wanted.varied else None)
-    if dry_run:
-        return print_wanted(wanted, selected, folder, device=device, as_json=as_json)
-    runs, records, failed = run_wanted(wanted, folder, selected, backend=place, time_limit=time_limit, device=device)
     from lrtasks.files import write_output
     from lrtasks.results import profile as made
     from lrtasks.results import style
@@ -222,26 +228,28 @@ def profile(
     from lrtasks.results.formats import render
     from lrtasks.results.frame import make_frame
 
-    on = {run.task_address or run.task.name: run.task for run in runs}
-    contents, pages, drawn = [], [], list[made.Profile]()
-    for label, rows in by_column(make_frame([(None, record) for record in records])).items():
-        own = made.make_profile(rows, on, label)
-        beside = made.published_profiles(own, others, on)
-        pages.append((made.tables(own, beside), made.notes(own, beside)))
-        near = made.nearest(own, beside)
-        contents.append(
-            {
-                **own.content(),
-                "nearest": near.label if near else None,
-                "published": [{**other.content(), "distance": own.distance(other)} for other in beside],
-            }
-        )
-        drawn += [own, *[other for other in beside if other.model != own.model][:DRAWN]]
-    if as_json:
-        print_json(contents)
-    else:
-        print("\n\n".join(render("text", *page, width=terminal_width()) for page in pages))
-    if out is not None:
+    def show(_: Sequence[str], runs: Sequence[RunConfig], records: Sequence[RunRecord]) -> None:
+        on = {run.task_address or run.task.name: run.task for run in runs}
+        contents, pages, drawn = [], [], list[made.Profile]()
+        for label, rows in by_column(make_frame([(None, record) for record in records])).items():
+            own = made.make_profile(rows, on, label)
+            beside = made.published_profiles(own, others, on)
+            pages.append((made.tables(own, beside), made.notes(own, beside)))
+            near = made.nearest(own, beside)
+            contents.append(
+                {
+                    **own.content(),
+                    "nearest": near.label if near else None,
+                    "published": [{**other.content(), "distance": own.distance(other)} for other in beside],
+                }
+            )
+            drawn += [own, *[other for other in beside if other.model != own.model][:DRAWN]]
+        if as_json:
+            print_json(contents)
+        else:
+            print("\n\n".join(render("text", *page, width=terminal_width()) for page in pages))
+        if out is None:
+            return
         figure = made.draw_profile(drawn)
         if out.suffix.lower() == ".html":  # the drawing, with the tables below it
             picture = style.encode(figure, ".svg").decode()
@@ -252,4 +260,7 @@ def profile(
         else:
             style.save(figure, out)
         sys.stderr.write(f"wrote {out}\n")
-    return say_unfinished([*(run.title() for run in runs), *failed], [*records, *failed.values()])
+
+    how: dict[str, Any] = {"out": folder, "as_json": as_json, "dry_run": dry_run, "device": device}
+    select = "val" if wanted.varied else None
+    return carry_out(wanted, select=select, backend=place, time_limit=time_limit, show=show, **how)

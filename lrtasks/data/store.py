@@ -26,8 +26,6 @@ HIDDEN = ".lrtasks"
 LOCK = f"{HIDDEN}/lock"
 PARTIAL = f"{HIDDEN}/partial"
 """Folder of the files that are being written."""
-LARGEST_TEXT = 2**28
-"""Largest manifest or index that is read, in bytes."""
 
 
 class GenerationError(RuntimeError):
@@ -106,11 +104,7 @@ class Store:
         return path.open("rb")
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file of at most :data:`LARGEST_TEXT` bytes."""
         with self.open(name) as file:
-            if self.size(name) > LARGEST_TEXT:
-                found = f"{name} in {self.address} has {self.size(name):,} bytes"
-                raise UsageError(f"{found}; at most {LARGEST_TEXT:,} are read")
             return file.read()
 
     def sha256(self, name: str) -> str:

@@ -147,7 +147,6 @@ class Record:
         files: SHA-256 of each file by name.
         attempts: for each index that was drawn again, the number of the attempt.
         digests: digest of each sample's fingerprint at attempt 0, in hexadecimal; ``None`` if there is no fingerprint.
-        versions: versions of the packages that wrote the shard.
     """
 
     files: dict[str, str]

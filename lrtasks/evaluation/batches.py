@@ -9,9 +9,9 @@ import functools
 import hashlib
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from lrtasks.registry import is_own
 from lrtasks.run_config import RunConfig
 from lrtasks.spec import Batch, misfit
 
+if TYPE_CHECKING:
+    from lrtasks.data import StoredDataset
+
 HELD_OUT_SEED = 0
 """Seed of the validation and test streams; these streams are the same for every run, whatever the run's seed."""
 SECONDS_TO_CALM = 0.1
@@ -36,13 +39,6 @@ SECONDS_TO_START = 0.5
 
 
 _order = functools.lru_cache(2)(epoch_order)  # most batches ask for the order of the same epoch again
-
-
-class Source(Protocol):
-    """Source of the samples of a stream: a task, or a stored dataset."""
-
-    def batch(self, indices: Sequence[int] | range, seed: int = 0, split: Split = "train") -> Batch:
-        """Return the samples ``indices`` of ``split``."""
 
 
 class Loaded(NamedTuple):
@@ -64,9 +60,6 @@ class BatchStream(Dataset[Loaded]):
     """Batches 0, 1, 2, ... of one stream.
 
     Attributes:
-        source: task or stored dataset.
-        seed: seed of the stream.
-        split: ``"train"``, ``"val"`` or ``"test"``.
         batch_size: samples per batch over all processes.
         samples: size of a finite set, or ``None`` for fresh samples. A finite ``train`` set is repeated, in a new order
             in each epoch. Other splits are read once; their last batch has the remaining samples.
@@ -74,7 +67,7 @@ class BatchStream(Dataset[Loaded]):
         world: number of processes; each process takes an equal part of every batch.
     """
 
-    source: Source
+    source: Task | StoredDataset
     seed: int
     split: Split
     batch_size: int
@@ -88,10 +81,6 @@ class BatchStream(Dataset[Loaded]):
             raise UsageError(f"batch_size must be a multiple of the number of processes ({world}), found {size}")
         if self.split == "train" and samples is not None and samples < size:
             raise UsageError(f"the training set must have at least batch_size ({size}) samples, found {samples}")
-
-    def whole(self) -> BatchStream:
-        """Return the same stream for a single process, with whole batches."""
-        return replace(self, rank=0, world=1)
 
     def indices(self, number: int) -> np.ndarray:
         """Return the sample indices of batch ``number``, over all processes."""
@@ -135,15 +124,7 @@ class Replay:
 
 @dataclass
 class Streams:
-    """Training, validation and test batches of a run.
-
-    Attributes:
-        train: the training stream.
-        val: the validation batches.
-        test: the test batches.
-        workers: number of background processes that make batches.
-        digest: digest of the stored dataset; ``None`` for fresh samples.
-    """
+    """Training, validation and test batches of a run; ``digest`` is that of the stored dataset."""
 
     train: BatchStream
     val: Replay
@@ -158,7 +139,7 @@ class Streams:
 
     def training(self, count: int) -> Replay:
         """Return the first ``count`` training batches as whole batches for a single process."""
-        return Replay(self.train.whole(), count, self.workers)
+        return Replay(replace(self.train, rank=0, world=1), count, self.workers)
 
 
 def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Streams:
@@ -171,7 +152,7 @@ def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Strea
             ``train_samples``, number of workers).
     """
     task, budget, count = config.task, config.budget, worker_count(workers)
-    source: Source = task
+    source: Task | StoredDataset = task
     samples: dict[str, int] = {} if budget.train_samples is None else {"train": budget.train_samples}
     digest = None
     if config.data is not None:
@@ -193,7 +174,9 @@ def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Strea
     return Streams(train, val, test, count, digest)
 
 
-def held_out(source: Source, split: Split, size: int, samples: int | None, batches: int, workers: int) -> Replay:
+def held_out(
+    source: Task | StoredDataset, split: Split, size: int, samples: int | None, batches: int, workers: int
+) -> Replay:
     """Return validation or test batches of ``size`` samples: all of a finite set, else the first ``batches``."""
     count = batches if samples is None else -(-samples // size)
     return Replay(BatchStream(source, HELD_OUT_SEED, split, size, samples), count, workers)
@@ -223,8 +206,6 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
     task take less time than the start of processes.
 
     Args:
-        stream: source of the batches.
-        numbers: numbers of the batches.
         workers: largest number of processes; with 0, this process makes the batches.
         pin: put batches into page-locked memory, from which the copy to a GPU is faster.
     """

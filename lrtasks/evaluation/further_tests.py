@@ -31,12 +31,7 @@ GENERALISES = 0.9
 
 
 class FurtherTest(NamedTuple):
-    """A test that a model takes after ``test``.
-
-    Attributes:
-        task: the task.
-        data: stored samples of the task; ``None`` for fresh samples.
-    """
+    """A test that a model takes after ``test``: on a task, with its stored samples or with fresh ones."""
 
     task: Task
     data: StoredDataset | None = None

@@ -79,14 +79,10 @@ def train(
     """Train ``model`` in place and return the final state. Continue from the checkpoint in ``folder`` if there is one.
 
     Args:
-        fabric: device, precision and processes.
         model: module on ``(batch, length[, channels])``; afterwards it holds the weights to be tested.
-        config: task, budget and seed.
-        streams: the source of the batches.
         folder: folder of the checkpoints.
         digest: digest of the run, stored in its checkpoints.
         floor: the best baseline's validation score if the run stops when the task is solved, else ``None``.
-        quiet: show no progress.
         report: called at the start and after each evaluation.
 
     Raises:

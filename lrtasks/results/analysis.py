@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,7 @@ def module_states(run: Path, batch: Batch) -> dict[str, dict[str, Portrait]]:
     """
     import torch
 
-    from lrtasks.evaluation import load_model
+    from lrtasks.evaluation.run import load_model
     from lrtasks.models.base import offered
 
     found: dict[str, dict[str, Portrait]] = {}
@@ -140,12 +141,12 @@ def _task_of(run: Path, record: RunRecord) -> Task | None:
     from lrtasks import generators, models
     from lrtasks.evaluation.loop import WEIGHTS
 
-    # the packages that define the task and the model may be missing or broken on this machine
-    known = record.model["name"] in models.registry.usable() and record.task["name"] in generators.registry.usable()
-    own = record.model.get("source") is not None
-    if own or not (known and (run / WEIGHTS).exists()):
+    if record.model.get("source") is not None or not (run / WEIGHTS).exists():
         return None
-    return generators.make(record.task["name"], **record.task["parameters"])
+    with suppress(UsageError):  # the packages that define the task and the model may be missing or broken here
+        models.registry.get(record.model["name"])
+        return generators.make(record.task["name"], **record.task["parameters"])
+    return None
 
 
 @style.styled
@@ -190,9 +191,8 @@ def draw_diagnostics(numbers: Mapping[str, Mapping[str, tuple[float, float | Non
     for panel, (name, modules) in zip(panels, numbers.items(), strict=True):
         for bar, (value, spread) in enumerate(modules.values()):
             panel.bar(bar, value, yerr=spread, capsize=4)
-        pattern, labels = _pattern(list(modules))
-        _name_bars(panel, labels)
-        panel.set(xlabel=pattern, ylabel=name.replace("_", " "))
+        _name_bars(panel, list(modules))
+        panel.set(xlabel="module", ylabel=name.replace("_", " "))
         if panel.get_ylim()[0] < 0 <= min(value for value, _ in modules.values()):
             panel.set_ylim(bottom=0)
     return figure
@@ -283,17 +283,3 @@ def _bars(panel: Axes, shown: Portrait) -> None:
 def _name_bars(panel: Axes, labels: Sequence[str]) -> None:
     """Write names below the bars; rotate them if one has more than four letters, since long names would overlap."""
     panel.set_xticks(range(len(labels)), labels, rotation=60 if max(map(len, labels)) > 4 else 0, fontsize=7)
-
-
-def _pattern(names: Sequence[str]) -> tuple[str, list[str]]:
-    """Return a pattern that replaces the differing parts of dotted names by stars, and these parts of each name.
-
-    >>> _pattern(["blocks.0.attention", "blocks.2.attention"])
-    ('blocks.*.attention', ['0', '2'])
-    """
-    parts = [name.split(".") for name in names]
-    if len({len(part) for part in parts}) > 1 or len(names) == 1:
-        return "module", list(names)
-    same = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
-    pattern = ".".join(part if equal else "*" for part, equal in zip(parts[0], same, strict=True))
-    return pattern, [".".join(part for part, equal in zip(name, same, strict=True) if not equal) for name in parts]

@@ -8,7 +8,6 @@ settings selected on validation never matches a run without.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections import Counter
@@ -35,8 +34,6 @@ ENOUGH_TASKS = 6
 """Least number of tasks with unequal scores at which a test over tasks can give a p-value below 0.05."""
 AHEAD = 0.05
 """One side is called ahead if its corrected p-value is below this value."""
-NEAREST = 30
-"""Number of runs per side in which an error message looks for two runs that almost match."""
 
 Pair = tuple[Row, Row]
 Matches = dict[tuple[str, str, int, str], Row]
@@ -47,14 +44,11 @@ class Comparison:
     """Differences of the scores of two sets of runs (the sides A and B) where they match.
 
     Attributes:
-        a: name of the first side.
-        b: name of the second side.
         differences: one flat entry per task, parameters and budget, and also per model where runs of the same model are
             matched. It has the scores ``a`` and ``b`` by seed, their mean ``difference`` with the 95 % interval
             ``difference_low`` to ``difference_high`` over seeds and test samples, the p-value ``p`` of the paired test
             (``None`` for fewer than two pairs, or equal differences), and ``p_holm``, corrected for several tests.
         left_out: reasons why runs are in no pair, one line each.
-        versions: a note if several versions of lrtasks made the runs.
     """
 
     a: str
@@ -180,8 +174,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     only runs of the same model match.
 
     Args:
-        a: rows of :func:`lrtasks.results.frame`.
-        b: rows to compare with ``a``.
+        a: rows of :func:`lrtasks.results.frame`, as ``b``.
         names: names of the two sides in the output.
 
     Raises:
@@ -308,22 +301,17 @@ def _selected(run: Row) -> str:
 
 
 def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
-    """Return the error message for sides without a match; it names two runs of one task that almost match."""
+    """Return the error message for sides without a match; it names the differences of two runs of one task."""
     message = f"no run of {names[0]} has a partner in {names[1]} with the same task, parameters, budget and seed"
-    shared = set.intersection(*({run["task"] for run in side.values()} for side in sides))
+    first = [{run["task"]: run for run in reversed(side.values())} for side in sides]
+    shared = [task for task in first[0] if task in first[1]]
     if not shared:
         return f"{message}: they share no task"
-    some = [[run for run in side.values() if run["task"] in shared][:NEAREST] for side in sides]
-    candidates = []
-    for pair in itertools.product(*some):
-        if pair[0]["task"] == pair[1]["task"]:
-            settings = [
-                {**json.loads(run["setup"]), "seed": run["seed"], "selected": _selected(run) or None} for run in pair
-            ]
-            candidates.append((distinguishing(settings), settings, pair))
-    if not candidates:
-        return message
-    differ, settings, (one, other) = min(candidates, key=lambda candidate: len(candidate[0]))
+    one, other = (runs[shared[-1]] for runs in first)
+    settings = [
+        {**json.loads(run["setup"]), "seed": run["seed"], "selected": _selected(run) or None} for run in (one, other)
+    ]
+    differ = distinguishing(settings)
     if not differ:
         return f"{message}: they share no model"
     values = [f"{bare(name)} ({settings[0].get(name)} and {settings[1].get(name)})" for name in differ]

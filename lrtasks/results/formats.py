@@ -91,8 +91,6 @@ def render(
 
     Args:
         form: ``text``, ``markdown``, ``csv``, ``json``, ``latex`` or ``html``.
-        tables: tables for text, Markdown, LaTeX or HTML.
-        notes: lines below the tables.
         content: plain data for JSON; for CSV a list of flat mappings with equal keys.
         width: width of the terminal in characters (text); wider tables are folded, each part with the first column.
     """

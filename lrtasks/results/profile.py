@@ -75,7 +75,6 @@ class Group:
     """Results of one model on the instances of a group.
 
     Attributes:
-        name: name of the group.
         cells: results on the instances that have a score.
         of: number of instances in the group.
         scaled: mean of the scaled scores over the instances, each limited to 0..1; ``None`` if there are none.
@@ -108,13 +107,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Profile:
-    """Results of one model in each capability group.
-
-    Attributes:
-        label: label of the model in tables.
-        model: name of the model.
-        groups: the groups that have an instance, in order.
-    """
+    """Results of one model, under its label in tables, in each capability group that has an instance."""
 
     label: str
     model: str
@@ -291,7 +284,10 @@ def _cell(name: str, task: Task, rows: Sequence[Row], budget: str) -> Cell | Non
     if not scored:
         return None
     values, runs = zip(*scored.values(), strict=True)
+    tests = [name for name in runs[0] if name.startswith("scaled.")]
     by_length = any(test.input.length != task.input.length for test in task.tests().values())
+    # records of old versions have no further tests
+    further = any(row["status"] == "diverged" or any(row[name] is not None for name in tests) for row in runs)
     reached = [row["generalisation_length"] or 0.0 for row in runs]
     timed = [row["seconds"] for row in runs if row["seconds"] is not None]
     return Cell(
@@ -300,16 +296,11 @@ def _cell(name: str, task: Task, rows: Sequence[Row], budget: str) -> Cell | Non
         sum(value >= TEST_SOLVED for value in values),
         len(values),
         task.input.length,
-        _lower_median(reached) if by_length and any(map(_was_tested_further, runs)) else None,
+        _lower_median(reached) if by_length and further else None,
         json.loads(runs[0]["selected"] or "{}"),
         float(np.mean(timed)) if timed else None,
         json.loads(budget),
     )
-
-
-def _was_tested_further(run: Row) -> bool:
-    """Return whether a run has scores on further tests or diverged; records of old versions have no further tests."""
-    return run["status"] == "diverged" or any(name.startswith("scaled.") and run[name] is not None for name in run)
 
 
 def _lower_median(values: Sequence[float]) -> float:

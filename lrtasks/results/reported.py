@@ -7,33 +7,19 @@ import math
 import tomllib
 from collections.abc import Collection, Mapping
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 from lrtasks.errors import UsageError
 from lrtasks.generators import registry
 from lrtasks.record import RunRecord
 
 
-class Figure(NamedTuple):
-    """One reported score of a paper, for one run.
+def reported_figure(record: RunRecord) -> dict[str, Any]:
+    """Return the paper's score for the record's task and model at the nearest reported length.
 
-    Attributes:
-        value: the reported score.
-        metric: name of the score.
-        source: paper and table.
-        where: setup of the paper as readable text ("length 4096, d_model 128, 691,200 training samples").
-        differs: settings in which the run differs ("length, d_model"); empty if the two scores are comparable.
+    The keys are ``paper``, ``paper_source``, ``paper_where`` and ``paper_differs``, as in
+    :data:`lrtasks.results.frame.COLUMNS`; there are none without a reported score.
     """
-
-    value: float
-    metric: str
-    source: str
-    where: str
-    differs: str
-
-
-def reported_figure(record: RunRecord) -> Figure | None:
-    """Return the paper's score for the record's task and model at the nearest reported length; else ``None``."""
     task, model = record.task["parameters"], record.model["parameters"]
     matching = [
         entry
@@ -41,7 +27,7 @@ def reported_figure(record: RunRecord) -> Figure | None:
         if _agree(entry["hyper"], model) and _agree(entry.get("parameters", {}), task)
     ]
     if not matching:
-        return None
+        return {}
     entry = min(matching, key=lambda entry: _octaves(entry.get("length"), task.get("length")))
     steps, batch = (record.budget.get(name) for name in ("steps", "batch_size"))
     samples = steps * batch if isinstance(steps, int) and isinstance(batch, int) else None
@@ -61,8 +47,8 @@ def reported_figure(record: RunRecord) -> Figure | None:
     where = [f"{name} {value}" for name, value in {**settings, "d_model": entry["d_model"]}.items()]
     where.append(f"{entry['samples']:,} training samples")
     where += ["averaged over batches"] if entry["metric"].endswith("_batch_mean") else []
-    value = entry["scores"][record.task["name"]]
-    return Figure(value, entry["metric"], entry["source"], ", ".join(where), ", ".join(differs))
+    figure = {"paper": entry["scores"][record.task["name"]], "paper_source": entry["source"]}
+    return {**figure, "paper_where": ", ".join(where), "paper_differs": ", ".join(differs)}
 
 
 def _other_parameters(record: RunRecord, known: Collection[str]) -> list[str]:

@@ -94,15 +94,23 @@ def _missing(entry: Settings, name: str) -> str:
     return as_given(defaults.get(bare(name)))
 
 
-def labels(settings: Sequence[Settings]) -> list[tuple[str, Any]]:
+def labels(settings: Sequence[Settings], groups: Iterable[Sequence[Settings]] | None = None) -> list[tuple[str, Any]]:
     """Return label and sort key of each model or task; the label has the settings that differ under the same name.
 
     Sort keys compare numbers by value: a learning rate of 0.003 comes before 0.01, a length of 256 before 1024.
+
+    Args:
+        settings: settings of the models or tasks.
+        groups: settings are compared only within each of these groups; by default all are compared.
     """
-    alike: dict[str, list[Settings]] = {}
-    for entry in settings:
-        alike.setdefault(entry["name"], []).append(entry)
-    names = {name: distinguishing(entries) for name, entries in alike.items()}
+    alike: dict[tuple[int, str], list[Settings]] = {}
+    for number, group in enumerate([settings] if groups is None else groups):
+        for entry in group:
+            alike.setdefault((number, entry["name"]), []).append(entry)
+    differing: dict[str, set[str]] = {}
+    for (_, name), entries in alike.items():
+        differing.setdefault(name, set()).update(distinguishing(entries))
+    names = {name: sorted(found) for name, found in differing.items()}
     return [(label(entry, names[entry["name"]]), place(entry, names[entry["name"]])) for entry in settings]
 
 

@@ -19,7 +19,7 @@ from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED
 from lrtasks.results.formats import TextTable, number
-from lrtasks.results.settings import Settings, as_given, distinguishing, key, label, labels, owned, place
+from lrtasks.results.settings import Settings, as_given, key, labels, owned
 from lrtasks.results.statistics import bootstrap, half_width
 
 if TYPE_CHECKING:
@@ -81,17 +81,11 @@ def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFram
 def _columns(runs: pd.DataFrame) -> dict[str, tuple[str, Any]]:
     """Return label and sort key of each variant; variants that share no row (preset values per task) may share both."""
     settings: dict[str, Settings] = {variant: json.loads(variant) for variant in dict.fromkeys(runs["variant"])}
-    together: dict[tuple[str, str], list[Settings]] = {}
-    for setup, variant in dict.fromkeys(zip(runs["setup"], runs["variant"], strict=True)):
-        together.setdefault((settings[variant]["name"], setup), []).append(settings[variant])
-    differing: dict[str, set[str]] = {}
-    for (name, _), entries in together.items():
-        differing.setdefault(name, set()).update(distinguishing(entries))
-    shown = {name: sorted(found) for name, found in differing.items()}
-    return {
-        variant: (label(entry, shown[entry["name"]]), place(entry, shown[entry["name"]]))
-        for variant, entry in settings.items()
-    }
+    rows: dict[str, dict[str, Settings]] = {}
+    for setup, variant in zip(runs["setup"], runs["variant"], strict=True):
+        rows.setdefault(setup, {})[variant] = settings[variant]
+    found = labels(list(settings.values()), [list(row.values()) for row in rows.values()])
+    return dict(zip(settings, found, strict=True))
 
 
 def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
@@ -181,11 +175,8 @@ def unscored(cell: Row, without: str, between: str = " ") -> list[str]:
 class Table:
     """Runs as tasks × models; cells may be missing.
 
-    Cells of several seeds show the median and the number of solved seeds, or with ``mean`` the mean ± its interval.
-
-    Attributes:
-        runs: the runs (:func:`arrange`).
-        mean: whether means are shown.
+    The runs are those of :func:`arrange`. Cells of several seeds show the median and the number of solved seeds, or
+    with ``mean`` the mean ± its interval.
     """
 
     runs: pd.DataFrame
@@ -251,7 +242,13 @@ class Table:
         The last column has the generalisation length. Without further tests the result is ``None``.
         """
         names = [name.removeprefix("test.") for name in self.runs if name.startswith("test.")]
-        said = [{name: _on_test(cell, name) for name in names} for cell in self.cells]
+        said = [
+            {
+                name: "not possible" if name in cell["not_possible"] else number(cell[f"test.{name}"], 3)
+                for name in names
+            }
+            for cell in self.cells
+        ]
         tests = sorted((name for name in names if any(words[name] for words in said)), key=test_order)
         lines = []
         for cell, words in zip(self.cells, said, strict=True):
@@ -296,11 +293,6 @@ def _entry(cell: Row) -> dict[str, Any]:
     }
     made = {**cell, **counts, **settings, "floor_name": cell["baseline"]}
     return {name: made[name] for name in ENTRY}
-
-
-def _on_test(cell: Row, name: str) -> str:
-    """Return the median score on a further test as text."""
-    return "not possible" if name in cell["not_possible"] else number(cell[f"test.{name}"], 3)
 
 
 def paper_beside(cell: Row) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 import time
 from collections.abc import Sequence
@@ -33,12 +34,9 @@ class Plan:
     """The number of runs of a suite, and an estimate of their time.
 
     Attributes:
-        runs: number of runs.
         finished: how many of them are finished already.
         seconds: estimated time of the other runs, one after another; ``None`` if nothing is known.
-        recorded: number of pairs of a task and a model whose step was timed by an earlier run in the results folder.
-        timed: number of pairs that were timed now.
-        guessed: number of pairs that are expected to take the mean of the others.
+        guessed: number of pairs of a task and a model that are expected to take the mean of the others.
         start: seconds of processor time that this process took to start; each run is expected to take the same.
         device: device on which the runs are expected to run.
     """
@@ -46,8 +44,6 @@ class Plan:
     runs: int
     finished: int
     seconds: float | None
-    recorded: int
-    timed: int
     guessed: int
     start: float
     device: str
@@ -57,17 +53,10 @@ class Plan:
         said = [f"{self.runs} run{'s' * (self.runs != 1)}, {self.finished} finished earlier; nothing was run"]
         if self.seconds is None:
             return [*said, "no estimate of the time: no step could be timed"] if self.finished < self.runs else said
-        sources = {
-            f"timed over {TIMED} steps": self.timed,
-            "from earlier runs here": self.recorded,
-            "guessed as the mean of the others": self.guessed,
-        }
-        known = ", ".join(f"{count} {how}" for how, count in sources.items() if count)
-        return [
-            *said,
-            f"about {clock(self.seconds)} one after another on {self.device}; pairs of task and model: {known}",
-            f"an evaluated batch counts as a training step, the start of a run as {self.start:.0f} s",
-        ]
+        said.append(f"about {clock(self.seconds)} one after another on {self.device}")
+        said.append(f"an evaluated batch counts as a training step, the start of a run as {self.start:.0f} s")
+        guess = f"pairs of task and model without a timed step, which count as the mean of the others: {self.guessed}"
+        return [*said, guess] if self.guessed else said
 
 
 def planned(suite: Suite, *, selected: bool) -> list[RunConfig]:
@@ -93,31 +82,20 @@ def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", pat
     name = device_name(make_fabric(device, "32").device)
     left = [run for run in runs if look(run, run.folder(out))[1] is None]
     keys = [_key(run.record()) for run in left]
-    recorded: dict[str, list[float]] = {}
+    earlier: dict[str, list[float]] = {}
     for _, record in read_records(out)[0] if out.exists() else ():
-        seconds = record.cost.get("seconds_per_step")
-        if seconds is not None and record.cost.get("device") == name:
-            recorded.setdefault(_key(record), []).append(seconds)
-    steps = {key: mean(recorded[key]) for key in keys if key in recorded}
-    known = len(steps)
+        if (seconds := record.cost.get("seconds_per_step")) is not None and record.cost.get("device") == name:
+            earlier.setdefault(_key(record), []).append(seconds)
+    steps: dict[str, float] = {}
     for key, run in dict(zip(keys, left, strict=True)).items():
-        if key not in recorded and time.monotonic() - began < patience:
-            found = seconds_per_step(run, device)
-            steps |= {} if found is None else {key: found}
-    total = None
-    if steps:
-        usual = mean(steps.values())
-        total = sum(start + _steps(run) * steps.get(key, usual) for key, run in zip(keys, left, strict=True))
-    return Plan(
-        runs=len(runs),
-        finished=len(runs) - len(left),
-        seconds=total,
-        recorded=known,
-        timed=len(steps) - known,
-        guessed=len({*keys} - steps.keys()),
-        start=start,
-        device=name,
-    )
+        if key in earlier:
+            steps[key] = mean(earlier[key])
+        elif time.monotonic() - began < patience and (found := seconds_per_step(run, device)) is not None:
+            steps[key] = found
+    usual = mean(steps.values()) if steps else math.nan
+    total = sum(start + _steps(run) * steps.get(key, usual) for key, run in zip(keys, left, strict=True))
+    guessed = len({*keys} - steps.keys())
+    return Plan(len(runs), len(runs) - len(left), total if steps else None, guessed, start, name)
 
 
 def seconds_per_step(run: RunConfig, device: str) -> float | None:

@@ -34,10 +34,9 @@ import torch
 from lrtasks import generators, models
 from lrtasks.budget import MOST_SEEDS, SHARED_BUDGET, Budget
 from lrtasks.config import Config, flat, override, parameter, parse_assignment, split_setting
-from lrtasks.errors import UsageError, suggestion, unknown
-from lrtasks.models.factory import model_label, model_parameter_names, model_presets
-from lrtasks.registry import split_preset
-from lrtasks.run_config import RunConfig, require_preset
+from lrtasks.errors import UsageError, unknown
+from lrtasks.models.factory import model_label
+from lrtasks.run_config import RunConfig
 
 LISTS = tuple(entry["name"] for entry in Budget.describe_parameters() if entry["type"].startswith("tuple"))
 """Budget fields that are lists: a comma in their value does not make a grid."""
@@ -76,7 +75,6 @@ class Suite:
     """The runs of a suite, and how to carry them out.
 
     Attributes:
-        runs: the runs.
         skipped: model, task and reason of each combination that is impossible.
         time_limit: seconds after which a run is stopped, or ``None``.
         unequal_budgets: whether runs on one task may differ in the shared part of their budgets.
@@ -98,33 +96,46 @@ def expand(
     seeds: Iterable[int] = (0,),
     grid: Iterable[Mapping[str, Any]] = ({},),
     settings: Mapping[str, Any] | None = None,
+    options: Iterable[str] = (),
 ) -> Suite:
     """Make a run for each combination of models, tasks, grid points and seeds.
 
     Args:
         chosen_models: names or addresses of models.
         chosen_tasks: names or addresses of tasks.
-        preset: preset of every run.
-        seeds: seeds of every combination.
         grid: settings that vary, one mapping per point (a sweep over lengths: ``{"length": 1024}``, ...).
         settings: settings of every run; ``LABEL.NAME`` applies only to the model with this label.
+        options: other names that the user could have meant by an unknown setting, for a hint.
+
+    Raises:
+        UsageError: if at a point of the grid no run is possible, or none of a model with a setting of its own. The
+            reason is often a misspelt setting.
     """
-    suite, seeds, chosen_models = Suite(), list(seeds), list(chosen_models)
+    suite, seeds, chosen_models, points = Suite(), list(seeds), list(chosen_models), list(grid)
     seen: set[str] = set()
-    for task, point, model in itertools.product(list(chosen_tasks), list(grid), chosen_models):
+    refused: dict[tuple[int, str | None], str] = {}
+    possible: set[tuple[int, str | None]] = set()
+    for task, (place, point), model in itertools.product(list(chosen_tasks), enumerate(points), chosen_models):
         given = {**(settings or {}), **point}
-        own = {name: value for name, value in given.items() if of_one_model(name, chosen_models) in (None, model)}
+        belongs = {name: of_one_model(name, chosen_models) for name in given}
+        own = {name: value for name, value in given.items() if belongs[name] in (None, model)}
         this = repr((task, model, sorted(own.items())))
         if this in seen and own != given:  # the grid varies a setting of another model
             continue
         seen.add(this)
+        key = place, model if model in belongs.values() else None
         try:
-            made = [RunConfig.make(task, model, preset=preset, seed=seed, settings=own) for seed in seeds]
+            how: dict[str, Any] = {"preset": preset, "settings": own, "options": options}
+            made = [RunConfig.make(task, model, seed=seed, **how) for seed in seeds]
             _require_possible(made[0])
         except UsageError as error:
             suite.skipped.append((model, task, str(error)))
+            refused.setdefault(key, f"{model} on {task}: {error}")
         else:
             suite.runs.extend(made)
+            possible.add(key)
+    for key in (key for key in refused if key not in possible):
+        raise UsageError(f"no run is possible with {points[key[0]] or 'these settings'}: {refused[key]}")
     return suite
 
 
@@ -171,7 +182,8 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
         options: other names that the user could have meant by an unknown setting, for a hint.
 
     Raises:
-        UsageError: for a value of a wrong type, an unknown model, task, preset or setting, or an impossible single run.
+        UsageError: for a value of a wrong type, an unknown model or task, an impossible single run, and as in
+            :func:`expand`.
     """
     content, keys = dict(content), [*Combinations.parameter_names(), "settings", "runs"]
     for key in content:
@@ -187,16 +199,13 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
     suite, grid = Suite(), dict[str, list[Any]]()
     if combined:
         chosen_models, tasks = models.registry.select(whole.models), generators.registry.select(whole.tasks)
-        both = override(shared, settings)
-        _require_known(both, whole.preset, chosen_models, tasks, options, own_names=bool(singles))
-        grid, fixed = split_grid(both)
+        grid, fixed = split_grid(override(shared, settings))
         points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
         count = len(points) * len(chosen_models) * len(tasks) * whole.seeds
         if count > MAX_RUNS:
             raise UsageError(f"the suite has {count:,} runs; at most {MAX_RUNS:,} are allowed")
-        seeds = range(whole.seeds)
-        suite = expand(chosen_models, tasks, preset=whole.preset, seeds=seeds, grid=points, settings=fixed)
-        _require_used(suite, grid)
+        how: dict[str, Any] = {"preset": whole.preset, "seeds": range(whole.seeds), "grid": points, "settings": fixed}
+        suite = expand(chosen_models, tasks, **how, options=options)
     for number, single in enumerate(singles, 1):
         try:
             suite.runs.append(_single(dict(single), whole.preset, shared, settings))
@@ -222,16 +231,6 @@ def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[
         if isinstance(value, str) and "," in value and ":" not in value and split_setting(name)[1] not in LISTS
     }
     return grid, {name: value for name, value in settings.items() if name not in grid}
-
-
-def _require_used(suite: Suite, grid: Mapping[str, Sequence[Any]]) -> None:
-    """Raise :class:`UsageError` if every run refused a text in the grid, with the reason of a skipped run."""
-    taken = [{split_setting(name)[1]: value for name, value in run.settings.items()} for run in suite.runs]
-    for name, values in grid.items():
-        for value in (value for value in values if isinstance(value, str)):
-            if not any(run.get(split_setting(name)[1]) == value for run in taken):
-                for reason in (reason for _, _, reason in suite.skipped if f"found {value!r}" in reason):
-                    raise UsageError(reason)
 
 
 def require_comparable(runs: Sequence[RunConfig], may_differ: Collection[str] = ()) -> None:
@@ -283,42 +282,6 @@ def _require_possible(run: RunConfig) -> None:
         raise
     except Exception:  # the run itself reports all other errors
         return
-
-
-def _require_known(
-    settings: Iterable[str],
-    preset: str,
-    chosen_models: Sequence[str],
-    chosen_tasks: Sequence[str],
-    options: Iterable[str],
-    *,
-    own_names: bool,
-) -> None:
-    """Check that each setting belongs to a chosen task or model or to the budget. Else every run would be skipped."""
-    broken = {**generators.registry.problems(), **models.registry.problems()}
-    tasks = [generators.registry.get(split_preset(name)[0]) for name in chosen_tasks if name not in broken]
-    of_models = {name: model_parameter_names(name) for name in chosen_models if name not in broken}
-    if not tasks or not of_models:
-        return  # every run is skipped for a reason of its own
-    require_preset(preset, [*tasks, *filter(None, map(model_presets, of_models))])
-    if own_names:
-        return  # a setting may belong to one of the single runs
-    listed = [*(task.parameter_names() for task in tasks), *(names or () for names in of_models.values())]
-    known = set(Budget.parameter_names()).union(*listed)
-    for setting in settings:
-        owner, bare = split_setting(setting)
-        single = of_one_model(setting, chosen_models)
-        if single is not None:
-            names, rest = of_models.get(single), setting.partition(".")[2]
-            if names is not None and "." not in rest and rest not in names:
-                raise unknown(f"parameter of {model_label(single)}:", rest, names)
-        elif "." in bare and "hyper" not in known:
-            raise unknown(f"model in {setting!r}:", bare.partition(".")[0], map(model_label, chosen_models))
-        elif bare not in known and not (owner == "model" and (None in of_models.values() or "." in bare)):
-            close = suggestion(bare, sorted({*known, *options}))
-            raise UsageError(
-                f"neither a chosen task nor a chosen model nor the budget has a parameter {setting!r}{close}"
-            )
 
 
 def _take_settings(content: dict[str, Any]) -> dict[str, Any]:

@@ -36,8 +36,6 @@ class SuiteProgress:
     """The state of a running suite, for a display.
 
     Attributes:
-        runs: the runs.
-        folders: their folders.
         statuses: ``waiting``, ``running``, ``done``, ``diverged``, ``failed`` or ``refused``.
         records: records of the runs that have ended.
         began: start time of each running run, on the clock of :func:`time.monotonic`; ``None`` for the other runs.
@@ -117,11 +115,9 @@ def run_suite(
     ``failed`` and the reason. This record is returned, but not written.
 
     Args:
-        runs: the runs; each model needs a name or an address, since each run is a command.
-        out: results folder.
+        runs: each model needs a name or an address, since each run is a command.
         backend: where the runs are carried out; by default on this machine, one at a time.
         time_limit: seconds after which a run is stopped and recorded as failed; its checkpoint stays.
-        device: device of every run.
         may_differ: fields of :data:`lrtasks.budget.SHARED_BUDGET` that runs on one task need not share.
         trackers: trackers that every run writes; for finished runs without them, they are written from the records.
         on_change: called after every change of status.

@@ -61,10 +61,7 @@ def run_selected(
     """Carry out a suite with selection.
 
     Args:
-        suite: runs of all values and all seeds.
         names: the settings that are selected (:func:`require_selectable`).
-        runner: carries out runs.
-        out: results folder.
 
     Returns:
         The chosen runs of all seeds; their records; and, by title, the records of runs that failed at other values. If
@@ -144,7 +141,6 @@ def _unchoose_others(
     Args:
         best: runs of the first seed that are chosen now.
         records: records by digest.
-        out: results folder.
         chosen: digests of all runs that are chosen now.
     """
     now = {_cell(records[run.digest]) for run in best}

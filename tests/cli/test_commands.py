@@ -290,7 +290,7 @@ def test_a_suite_from_a_file_names_its_unknown_keys(command: Command, tmp_path: 
     (tmp_path / "suite.toml").write_text('models = ["dlr"]\ntasks = ["shift"]\nsettings = { length = 0 }\n')
     said = command("suite", "--file", "suite.toml")
     assert said.code == 2
-    assert "skipped: dlr on shift: shift: length must be at least" in said.err
+    assert "dlr on shift: shift: length must be at least" in said.err
 
 
 def test_a_suite_takes_settings_as_options(command: Command) -> None:

@@ -44,15 +44,15 @@ def drawn(progress: SuiteProgress, width: int = 80, height: int = 24) -> list[st
 def test_a_table_fills_up(tmp_path: Path) -> None:
     runs = configs(["shift", "reverse"], MODELS)
     progress = SuiteProgress(runs, tmp_path)
-    assert [line.split() for line in drawn(progress)[1:3]] == [["shift", *"..."], ["reverse", *"..."]]
+    assert [line.split() for line in drawn(progress)[1:4]] == [[model, *".."] for model in MODELS]
     progress.begin(0)
     progress.end(1, "done", record_of(runs[1], 0.9876))
     progress.end(2, "failed", record_of(runs[2], None, status="failed"))
     progress.end(3, "diverged", record_of(runs[3], None, status="diverged"))
     progress.end(4, "refused", record_of(runs[4], None, status="failed"))
     progress.end(5, "done", record_of(runs[5], None))
-    rows = {line.split()[0]: line.split()[1:] for line in drawn(progress)[1:3]}
-    assert rows == {"shift": [">", "0.988", "x"], "reverse": ["!", "-", "?"]}
+    rows = {line.split()[0]: line.split()[1:] for line in drawn(progress)[1:4]}
+    assert rows == {"attention": [">", "!"], "dlr": ["0.988", "-"], "dss": ["x", "?"]}
 
 
 def test_several_seeds_share_a_cell(tmp_path: Path) -> None:

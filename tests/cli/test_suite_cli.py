@@ -145,7 +145,7 @@ def test_a_sweep_over_words_lists_those_that_are_solved(command: Command, preten
         (("--models", "dlrr"), "unknown model 'dlrr'; did you mean 'dlr'"),
         (("--tasks", "shfit"), "unknown task 'shfit'; did you mean 'shift'"),
         (("--preset", "papre"), "unknown preset 'papre'"),
-        (("--set", "model.kernl=prod"), "has a parameter 'model.kernl'; did you mean 'kernel'"),
+        (("--set", "model.kernl=prod"), "has no parameter 'kernl'; did you mean 'kernel'"),
         (("--seeds", 0), "seeds must be at least 1"),
         (("--jobs", 0), "jobs must be at least 1"),
         (("--time-limit", -1), "time_limit must be above 0 seconds and finite, found -1"),
@@ -188,7 +188,10 @@ def test_a_results_folder_that_cannot_be_made_is_a_mistake(command: Command, pre
         (("--task", "shift", "--models", "dlr", "--lenght", "1,2"), "'lenght'; did you mean 'length'"),
         (("--task", "shift", "--models", "dlr", "--seeds", 0), "seeds must be at least 1"),
         (("--task", "shift", "--models", "dlr", "--length", "16,16"), "length=16 seed 0 twice"),
-        (("--task", "shift", "--models", "dlr", "--length", "0,1"), "nothing is left to run"),
+        (
+            ("--task", "shift", "--models", "dlr", "--length", "0,1"),
+            "no run is possible with {'length': 0}: dlr on shift",
+        ),
     ],
 )
 def test_mistakes_in_a_sweep(command: Command, tmp_path: Path, words: Sequence[object], message: str) -> None:

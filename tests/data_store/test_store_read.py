@@ -166,13 +166,6 @@ def rewrite(folder: Path, **changes: Any) -> None:
     (folder / "manifest.json").write_bytes(manifest.to_json())
 
 
-def test_a_manifest_for_other_data_is_named(tmp_path: Path) -> None:
-    generate(Shift(16), str(tmp_path), samples=20, workers=1)
-    rewrite(tmp_path, seed=1)
-    problems = verify(str(tmp_path))
-    assert len(problems) == 3 and "holds other data than the manifest" in problems[0]
-
-
 @pytest.mark.parametrize("name", ["../secret.parquet", "/etc/passwd", "a/../../b", "..\\b", "c:b", ""])
 def test_names_outside_the_folder_are_refused(tmp_path: Path, name: str) -> None:
     generate(Shift(16), str(tmp_path / "set"), samples=20, workers=1)
@@ -180,20 +173,6 @@ def test_names_outside_the_folder_are_refused(tmp_path: Path, name: str) -> None
     rewrite(tmp_path / "set", shards=(dataclasses.replace(first, files={name: "0" * 64}), *others))
     with pytest.raises(lrtasks.UsageError, match="outside the dataset"):
         open_dataset(str(tmp_path / "set"))
-
-
-def test_shards_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
-    generate(Shift(16), str(tmp_path), samples=50, shard_size=10, workers=1)
-    shards = read_manifest(Store(str(tmp_path))).shards
-    rewrite(tmp_path, shards=shards[1:])
-    with pytest.raises(lrtasks.UsageError, match="gap or an overlap at sample 0"):
-        open_dataset(str(tmp_path))
-    rewrite_counts = {"train": 48, "val": 1, "test": 1}
-    (tmp_path / "manifest.json").unlink()
-    generate(Shift(16), str(tmp_path), samples=50, shard_size=10, workers=1)
-    rewrite(tmp_path, counts={**rewrite_counts, "val": 7})
-    with pytest.raises(lrtasks.UsageError, match="val has 7 samples, but its shards hold 1"):
-        open_dataset(str(tmp_path))
 
 
 def test_what_is_no_dataset(tmp_path: Path) -> None:
@@ -263,7 +242,7 @@ def test_an_index_that_names_files_outside_is_refused(tmp_path: Path) -> None:
     digest = hashlib.sha256(index.read_bytes()).hexdigest()
     changed = [dataclasses.replace(s, files={"val/index.csv": digest}) if s.split == "val" else s for s in shards]
     rewrite(tmp_path, shards=tuple(changed))
-    assert verify(str(tmp_path))[0] == "an index names a file outside the dataset: '../secret.png'"
+    assert verify(str(tmp_path))[0] == "'../secret.png' is a file outside the dataset"
 
 
 def test_info_is_json_ready(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import shutil
 import subprocess
@@ -13,8 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from fake_tasks import Blot, Few
 from test_store_generate import FEW, contents
@@ -24,7 +21,7 @@ from lrtasks import UsageError
 from lrtasks.config import parameter
 from lrtasks.data import StoredDataset, epoch_order, generate, open_dataset, read_tsv, verify
 from lrtasks.data.manifest import Shard, read_manifest
-from lrtasks.data.store import LARGEST_TEXT, GenerationError, Store
+from lrtasks.data.store import GenerationError, Store
 from lrtasks.data.write import MAX_SAMPLES
 from lrtasks.generators.tasks.shift import Shift
 from lrtasks.spec import Sample
@@ -130,33 +127,6 @@ def test_samples_that_do_not_fit_the_specs_are_refused(
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def resign(folder: Path, table: pa.Table) -> None:
-    """Put another table in the place of the first shard, with a manifest that names its digest."""
-    name = "train-00000-of-00001.parquet"
-    pq.write_table(table, folder / name)
-    digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    first, *others = read_manifest(Store(folder)).shards
-    rewrite(folder, shards=(dataclasses.replace(first, files={name: digest}), *others))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda table: pa.concat_tables([table] * 100), "has 1800 samples, the manifest says 18"),
-        (lambda table: table.drop_columns(["y"]), "has other columns than the manifest"),
-        (lambda table: table.set_column(2, "y", table["y"].cast(pa.list_(pa.list_(pa.float64())))), "other columns"),
-        (lambda table: table.set_column(2, "y", pa.chunked_array([[[[0.0]]] * 18], table["y"].type)), "other sizes"),
-        (lambda table: table.replace_schema_metadata({}), "other data than the manifest"),
-    ],
-)
-def test_a_shard_of_other_rows_or_columns_is_refused_on_opening(tmp_path: Path, change: Any, message: str) -> None:
-    generate(Shift(16), tmp_path, samples=20, workers=1)
-    resign(tmp_path, change(pq.read_table(tmp_path / "train-00000-of-00001.parquet")))
-    with pytest.raises(UsageError, match=message):
-        open_dataset(tmp_path)
-    assert any(message in problem for problem in verify(tmp_path))
-
-
 def test_columns_that_do_not_fit_the_task_are_refused(tmp_path: Path) -> None:
     generate(Shift(16), tmp_path, samples=20, workers=1)
     x, *others = open_dataset(tmp_path).manifest.columns
@@ -202,7 +172,7 @@ def test_a_name_with_a_null_character_is_refused(tmp_path: Path) -> None:
     generate(Shift(16), tmp_path, samples=20, workers=1)
     first, *others = read_manifest(Store(tmp_path)).shards
     rewrite(tmp_path, shards=(Shard("train", 0, first.samples, {"a\x00b": "0" * 64}), *others))
-    with pytest.raises(UsageError, match="names a file outside the dataset"):
+    with pytest.raises(UsageError, match="is a file outside the dataset"):
         open_dataset(tmp_path)
 
 
@@ -220,11 +190,6 @@ def test_manifests_that_cannot_be_read(tmp_path: Path) -> None:
     manifest.unlink()
     manifest.symlink_to("/dev/zero")
     with pytest.raises(UsageError, match=r"manifest.json is not a regular file"):
-        open_dataset(tmp_path)
-    manifest.unlink()
-    with manifest.open("wb") as file:
-        file.truncate(LARGEST_TEXT + 1)
-    with pytest.raises(UsageError, match=r"at most 268,435,456 are read"):
         open_dataset(tmp_path)
 
 

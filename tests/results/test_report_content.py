@@ -17,9 +17,10 @@ from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED
 from lrtasks.record import PANEL
 from lrtasks.results import RunRecord
-from lrtasks.results.report import details, page
+from lrtasks.results.report import content as details
+from lrtasks.results.report import page
 from lrtasks.results.report.charts import chart_data, further_scores, length_groups
-from lrtasks.results.report.details import breakdowns
+from lrtasks.results.report.content import breakdowns
 from lrtasks.results.report.page import Sample, draw_sample
 
 
@@ -174,10 +175,6 @@ def test_details_hold_settings_scores_and_diagnostics() -> None:
     assert columns == ["test", "baseline: constant", "baseline: copy"]
     assert dict(rows)["r2"] == [0.6, 0.0, 0.2]
     assert dict(details.costs_of(record))["time per step"] == "10 ms"
-    assert list(details.diagnostics_of(record)) == [
-        ("blocks.0", "activation_rate", "0.25", None),
-        ("blocks.0", "frequency_response", "4 values", "1  0.5\n0.25  –"),
-    ]
 
 
 def test_memory_of_a_processor_is_named_the_process_and_stands_in_no_comparison() -> None:
@@ -209,14 +206,11 @@ def test_a_panel_that_is_no_picture_is_left_out(tmp_path: Path, content: bytes |
 def test_colours_are_legible_and_steady(stops: tuple[str, ...], direction: int) -> None:
     ramp = page.ramp(stops)
     assert len(ramp) == page.STEPS
-    assert min(page.contrast(ink, colour) for colour, ink in ramp) >= 4.5
+    for pair in ramp:
+        darker, lighter = sorted(map(page.luminance, pair))
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5  # WCAG 2
     assert (direction * np.diff([page.luminance(colour) for colour, _ in ramp]) > 0).all()
     assert (ramp[0][0], ramp[-1][0]) == (stops[0], stops[-1])
-
-
-def test_contrast_is_that_of_the_standard() -> None:
-    assert page.contrast("#ffffff", "#000000") == pytest.approx(21)
-    assert page.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
 
 
 def sample(name: str, **parameters: object) -> Sample:

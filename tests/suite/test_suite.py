@@ -72,13 +72,14 @@ def at(folder: Path) -> Job:
 
 
 def test_expand_makes_every_combination_and_says_what_cannot_be() -> None:
-    suite = expand(["attention", "dlr"], ["cumsum", "shift"], seeds=(0, 1), grid=[{"length": 16}, {"length": 0}])
-    assert len(suite.runs) == 2 * 2 * 2
-    assert {(run.model.name, run.task.name, run.seed) for run in suite.runs} == {
-        (model, task, seed) for model in ("attention", "dlr") for task in ("cumsum", "shift") for seed in (0, 1)
-    }
-    assert len(suite.skipped) == 4
-    assert all("length must be at least" in reason for *_, reason in suite.skipped)
+    suite = expand(["attention", "dlr"], ["cumsum", "shift"], seeds=(0, 1), grid=[{"length": 16}, {"d_state": 4}])
+    assert [(run.model.name, run.task.name, run.seed) for run in suite.runs] == [
+        (model, task, seed) for task in ("cumsum", "shift") for model in ("attention", "dlr", "dlr") for seed in (0, 1)
+    ]
+    assert [(model, task) for model, task, _ in suite.skipped] == [("attention", "cumsum"), ("attention", "shift")]
+    assert all("is called 'd_state'" in reason for *_, reason in suite.skipped)
+    with pytest.raises(UsageError, match=r"no run is possible with \{'length': 0\}: .* length must be at least 2"):
+        expand(["attention", "dlr"], ["cumsum", "shift"], grid=[{"length": 16}, {"length": 0}])
 
 
 def test_a_model_that_refuses_a_task_when_it_is_built_is_skipped() -> None:

@@ -122,7 +122,7 @@ settings = { kernel = "prod", steps = 6 }
         ("time_limit = 0", "suite: time_limit must be above 0, found 0"),
         ("unequal_budgets = 1", "suite: unequal_budgets must be true or false, found 1"),
         ("settings = 3", "settings must be a table such as"),
-        ('models = ["dlr"]\nsettings = { stpes = 3 }', "has a parameter 'stpes'; did you mean 'steps'"),
+        ('models = ["dlr"]\nsettings = { stpes = 3 }', "is called 'stpes'; did you mean 'steps'"),
         ("runs = 3", r"runs must be tables, each under a heading \[\[runs\]\], found 3"),
         ("runs = [3]", r"runs must be tables, each under a heading \[\[runs\]\], found \[3\]"),
         ('seeds = 3\n[[runs]]\nmodel = "dlr"\ntask = "shift"', "seeds belong to models and tasks"),

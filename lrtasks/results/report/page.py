@@ -15,9 +15,8 @@ import inspect
 import io
 import json
 import shlex
-from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
@@ -28,8 +27,9 @@ from PIL import Image
 from lrtasks import __version__
 from lrtasks.errors import UsageError, printable
 from lrtasks.metrics import TEST_SOLVED
+from lrtasks.results.analysis import diagnostics_table
 from lrtasks.results.formats import number
-from lrtasks.results.report import details
+from lrtasks.results.report import content
 from lrtasks.results.report.charts import chart_data, further_scores, length_groups, vega
 from lrtasks.results.report.content import COSTS, STATES, Report, two_digits
 
@@ -98,26 +98,19 @@ def environment() -> jinja2.Environment:
     )
     made.filters |= {"number": number, "scaled": two_digits, "step": step, "lines": _lines}
     made.globals |= {
-        "details": details,
+        "details": content,
         "costs": COSTS,
         "states": STATES,
         "solved": TEST_SOLVED,
         "version": __version__,
-        "breakdowns": details.breakdowns,
+        "breakdowns": content.breakdowns,
+        "diagnostics_table": diagnostics_table,
     }
     return made
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One sample of a task.
-
-    Attributes:
-        summary: first paragraph of the task's docstring.
-        command: the command that draws the sample.
-        text: the sample as text, for tasks with a text form; else ``None``.
-        picture: input and target as a picture in a data URI, for the other tasks.
-    """
+class Sample(NamedTuple):
+    """One sample of a task, with the command that draws it: as text if the task has a text form, else as a picture."""
 
     summary: str
     command: str
@@ -135,7 +128,7 @@ def draw_sample(name: str, parameters: dict[str, Any]) -> Sample | str:
         if task.input.length > MAX_POSITIONS and task.image_shape() is None:
             parameters = generators.registry.get(name).preset_values("small")[0]
             task = generators.make(name, **parameters)
-        settings = [f"{key}={details.as_text(value)}" for key, value in parameters.items() if value is not None]
+        settings = [f"{key}={content.as_text(value)}" for key, value in parameters.items() if value is not None]
         command = shlex.join(["lrtasks", "preview", name, *(word for entry in settings for word in ("--set", entry))])
         summary = inspect.cleandoc(type(task).__doc__ or "").split("\n\n")[0].replace("``", "")
         text = task.text(task.batch(range(1)), 0)
@@ -143,7 +136,7 @@ def draw_sample(name: str, parameters: dict[str, Any]) -> Sample | str:
             return Sample(summary, command, text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ...")
         buffer = io.BytesIO()
         preview(task, samples=1).savefig(buffer, format="png")
-        return Sample(summary, command, picture=details.data_uri(Image.open(buffer).convert("RGB")))
+        return Sample(summary, command, picture=content.data_uri(Image.open(buffer).convert("RGB")))
     except UsageError as error:
         return str(error)
     except Exception as error:  # a plug-in's code may raise anything; the report is made without this sample
@@ -165,13 +158,8 @@ def ramp(stops: tuple[str, ...]) -> list[tuple[str, str]]:
     places = np.linspace(0, len(stops) - 1, STEPS)
     parts = [np.interp(places, range(len(stops)), channel) for channel in zip(*map(to_rgb, stops), strict=True)]
     colours = ["#" + "".join(f"{round(255 * part):02x}" for part in mixed) for mixed in zip(*parts, strict=True)]
-    return [(colour, max(("#000000", "#ffffff"), key=functools.partial(contrast, colour))) for colour in colours]
-
-
-def contrast(one: str, other: str) -> float:
-    """Return the contrast ratio of two colours, 1 to 21, as WCAG 2 defines it."""
-    darker, lighter = sorted((luminance(one), luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
+    # at the luminance 0.179, black and white have the same contrast as WCAG 2 defines it
+    return [(colour, "#000000" if luminance(colour) > 0.179 else "#ffffff") for colour in colours]
 
 
 def luminance(colour: str) -> float:
