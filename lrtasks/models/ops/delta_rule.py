@@ -36,9 +36,10 @@ from lrtasks.models.ops.chunked import (
 from lrtasks.models.ops.decay import CHUNKS, chunk_for, decayed_products, log_decay
 from lrtasks.models.ops.layers import full_precision, hide
 
-CHUNK = 32
-WIDE_CHUNK = 64
-"""Chunk size for heads with more than :data:`WIDE` key channels: fewer and larger products."""
+CHUNK = 16
+"""Largest number of steps in a chunk."""
+WIDE_CHUNK = 32
+"""The same for heads with more than :data:`WIDE` key channels: fewer and larger products."""
 WIDE = 32
 LOW_RANK_CHUNKS = (16,)
 
@@ -100,7 +101,7 @@ def delta_rule(
     if plain or length == 1:
         return over_positions(_delta_step, (q, k, v, beta, g), start)
     k, v, beta = (x.flatten(1, 2) for x in (k, v, beta))
-    c = WIDE_CHUNK if d_key > WIDE else CHUNK
+    c = max(1, (WIDE_CHUNK if d_key > WIDE else CHUNK) // n_h)  # in positions, of n_h steps each
     if per_channel:
         single = chunk_for(g, [size for size in CHUNKS if size <= c])
         c = single or c
