@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from modern import arrays, check_outputs, plain_short_conv
@@ -298,6 +300,32 @@ def test_gru_equals_torch(length: int, scale: int, monkeypatch: pytest.MonkeyPat
         results.append([y.detach(), last.detach(), *gradients])
     assert all(value.isfinite().all() for value in results[0])
     assert largest_gap(*results) < 1e-12
+
+
+@pytest.mark.parametrize("negative", [False, True])
+@pytest.mark.parametrize("length", [2, 15, 16, 17, 40])
+def test_the_compiled_selective_scan_equals_the_loop(length: int, negative: bool) -> None:
+    """In float32, with gradients of both states, for steps from 0 to such that exponentials underflow."""
+    inputs = draw("selective scan", "random", length, torch.float32) | {"state": torch.randn(B, V, K)}
+    inputs["dt"] *= torch.tensor([0, 1, 1, 5, 100])
+    cotangent, of_state = torch.randn(B, length, V), torch.randn(B, V, K)
+    results = []
+    for dtype, plain in ((torch.float32, False), (torch.float64, True)):
+        given = {name: value.to(dtype, copy=True).requires_grad_() for name, value in inputs.items()}
+        y, state = scans.selective_scan(**given, negative=negative, plain=plain)
+        gradients = torch.autograd.grad((y * cotangent).sum() + (state * of_state).sum(), list(given.values()))
+        results.append([y.detach(), state.detach(), *gradients])
+    assert largest_gap(*results) < 2e-5
+
+
+def test_compiled_exponentials() -> None:
+    """To the last bit but one; infinite where they overflow, almost 0 where they underflow, and no NaN is lost."""
+    for x in torch.linspace(-87.3, 88.3, 2001).numpy():
+        true = math.exp(x)
+        assert abs(loops._exp(x) - true) <= 2 * np.spacing(np.float32(true))
+    found = [loops._exp(np.float32(x)) for x in (0, -1e9, -math.inf, 1e9, math.inf, math.nan)]
+    assert found[0] == 1 and 0 <= found[1] == found[2] < 1e-37 and found[3] == found[4] == math.inf
+    assert math.isnan(found[5])
 
 
 def test_negative_transitions_of_the_selective_scan() -> None:

@@ -1,13 +1,17 @@
-"""Compiled loops over positions for :mod:`lrtasks.models.ops.gru` and the scalar memory of xLSTM, on a CPU.
+"""Compiled loops over positions for :mod:`lrtasks.models.ops.gru`, the scalar memory of xLSTM and the selective scan
+of Mamba, on a CPU.
 
-One position of such a model is little work, and starting an operation of torch costs more. All compiled functions that
-call each other are in this file, because numba does not notice a change of a called function in another file.
+One position of a GRU or of xLSTM is little work, and starting an operation of torch costs more. The selective scan has
+many states, which here stay in the cache. All compiled functions that call each other are in this file, because numba
+does not notice a change of a called function in another file.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +31,11 @@ def usable(h: Tensor) -> bool:
 
 
 def on_tensors(loop: Callable[..., None]) -> Callable[..., None]:
-    """Make a compiled loop of this file take contiguous tensors, some of which receive its results."""
+    """Make a compiled loop of this file take contiguous tensors, some of which receive its results, and numbers."""
 
-    def run(*tensors: Tensor) -> None:
+    def run(*inputs: Any) -> None:
         with announced("loops of recurrent models"):
-            loop(*(x.detach().numpy() for x in tensors))
+            loop(*(x.detach().numpy() if isinstance(x, Tensor) else x for x in inputs))
 
     return run
 
@@ -180,3 +184,136 @@ def slstm_backward(
                     d_pair[0, head, b, j] = d_c * keep[t, head, b, j]
                     d_pair[1, head, b, j] = d_n * keep[t, head, b, j]
             _add_product(d_slots[t, head], RT[head], d_h[t, head])
+
+
+@compiled
+def _exp(x: np.float32) -> np.float32:
+    """Return exp(x) with an error below two units in the last place; below -87.3, return the smallest normal number.
+
+    ``exp(x) = 2^n exp(r)``: n is the integer nearest to x / log 2, and a polynomial (Cephes' ``expf``) gives exp(r).
+    Compilers turn loops with this function, but not with ``math.exp``, into vector instructions.
+    """
+    x = np.float32(-87.3) if x < np.float32(-87.3) else x
+    x = np.float32(89.0) if x > np.float32(89.0) else x  # n = 128 below, which gives infinity
+    rounding = np.float32(1.5 * 2**23)  # a sum with it has n in its last bits
+    shifted = np.float32(x * np.float32(1 / math.log(2)) + rounding)
+    n = shifted - rounding
+    r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)  # x - n log 2, in two steps
+    y = np.float32(1.9875691500e-4) * r + np.float32(1.3981999507e-3)
+    y = y * r + np.float32(8.3334519073e-3)
+    y = y * r + np.float32(4.1665795894e-2)
+    y = y * r + np.float32(1.6666665459e-1)
+    y = y * r + np.float32(5.0000001201e-1)
+    y = y * r * r + r + np.float32(1)
+    exponent = np.int32((shifted.view(np.int32) << 23) + (127 << 23))
+    return y * exponent.view(np.float32)
+
+
+@functools.partial(compiled, regroup=True)
+def selective_forward(
+    entering: np.ndarray,
+    dt: np.ndarray,
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    negative: bool,
+    every: int,
+    h: np.ndarray,
+    borders: np.ndarray,
+    y: np.ndarray,
+) -> None:
+    """Compute y at all positions of the selective scan, in float32.
+
+    Args:
+        entering: ``(batch, L, D)``, dt u.
+        dt: ``(batch, L, D)``.
+        A: ``(N, D)``.
+        B: ``(batch, L, N)``.
+        C: ``(batch, L, N)``.
+        negative: whether transitions are ``2 exp(dt A) - 1`` instead of ``exp(dt A)``.
+        every: number of positions between two stored states.
+        h: ``(batch, N, D)``, the initial state; receives the last one.
+        borders: ``(batch, L / every rounded up, N, D)``, receives the states before the positions 0, every, ...
+        y: ``(batch, L, D)``, zeros; receives y.
+    """
+    one = np.float32(1)
+    scale = one + one if negative else one
+    for b in range(len(y)):
+        for t in range(y.shape[1]):
+            for n in range(len(A)):
+                B_n, C_n = B[b, t, n], C[b, t, n]
+                if t % every == 0:
+                    for d in range(A.shape[1]):
+                        borders[b, t // every, n, d] = h[b, n, d]
+                for d in range(A.shape[1]):
+                    a = scale * _exp(dt[b, t, d] * A[n, d]) + (one - scale)
+                    h[b, n, d] = a * h[b, n, d] + entering[b, t, d] * B_n
+                    y[b, t, d] += C_n * h[b, n, d]
+
+
+@functools.partial(compiled, regroup=True)
+def selective_backward(
+    entering: np.ndarray,
+    dt: np.ndarray,
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    negative: bool,
+    borders: np.ndarray,
+    d_y: np.ndarray,
+    a: np.ndarray,
+    h: np.ndarray,
+    d_h: np.ndarray,
+    d_entering: np.ndarray,
+    d_dt: np.ndarray,
+    d_A: np.ndarray,
+    d_B: np.ndarray,
+    d_C: np.ndarray,
+) -> None:
+    """Compute the gradients of :func:`selective_forward` from the last position to the first.
+
+    The states between two stored ones are computed again. Each inner loop uses few arrays: with many, numba would not
+    know in time that they do not overlap, and would not use vector instructions.
+
+    Args:
+        entering: as in :func:`selective_forward`; also dt, A, B, C, negative and borders.
+        d_y: ``(batch, L, D)``, gradient of y.
+        a: ``(every, N, D)``, work space for transitions and for the gradients of ``dt A``.
+        h: ``(every + 1, N, D)``, work space for states.
+        d_h: ``(batch, N, D)``, gradient of the last state; receives that of the initial state.
+        d_entering: ``(batch, L, D)``, zeros; receives the gradient of ``entering``. The next four are like it.
+    """
+    one, N, D, every = np.float32(1), A.shape[0], A.shape[1], len(a)
+    scale = one + one if negative else one
+    for b in range(len(d_y)):
+        for block in range(borders.shape[1] - 1, -1, -1):
+            first, last = block * every, min((block + 1) * every, d_y.shape[1])
+            for n in range(N):
+                for d in range(D):
+                    h[0, n, d] = borders[b, block, n, d]
+            for t in range(first, last):
+                i = t - first
+                for n in range(N):
+                    for d in range(D):
+                        a[i, n, d] = scale * _exp(dt[b, t, d] * A[n, d]) + (one - scale)
+                    B_n = B[b, t, n]
+                    for d in range(D):
+                        h[i + 1, n, d] = a[i, n, d] * h[i, n, d] + entering[b, t, d] * B_n
+            for t in range(last - 1, first - 1, -1):
+                i = t - first
+                for n in range(N):
+                    B_n, C_n, of_B, of_C = B[b, t, n], C[b, t, n], one - one, one - one
+                    for d in range(D):
+                        total = d_h[b, n, d] + d_y[b, t, d] * C_n
+                        d_h[b, n, d] = total
+                        of_C += d_y[b, t, d] * h[i + 1, n, d]
+                        of_B += entering[b, t, d] * total
+                    d_B[b, t, n], d_C[b, t, n] = of_B, of_C
+                    for d in range(D):
+                        total, kept = d_h[b, n, d], a[i, n, d]
+                        d_entering[b, t, d] += B_n * total
+                        d_h[b, n, d] = kept * total
+                        a[i, n, d] = (kept - (one - scale)) * total * h[i, n, d]
+                    for d in range(D):
+                        d_dt[b, t, d] += a[i, n, d] * A[n, d]
+                        d_A[n, d] += a[i, n, d] * dt[b, t, d]
