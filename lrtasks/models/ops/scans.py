@@ -32,8 +32,6 @@ NARROW = 2000
 """Numbers per position below which, on a CPU, ``blocks`` is faster than one step per position."""
 BLOCK = 64
 """Positions in a block of the selective scan by operations of torch."""
-SHORT_BLOCK = 16
-"""The same in compiled loops, where the states of a block should stay in the cache."""
 
 
 def _diagonal_step(a: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,9 +183,9 @@ class _CompiledScan(torch.autograd.Function):
         inputs = [x.contiguous() for x in (entering, dt, A.mT, B, C)]
         h = start.mT.clone(memory_format=torch.contiguous_format)
         batch, N, D = h.shape
-        borders = h.new_empty(batch, -(-dt.shape[1] // SHORT_BLOCK), N, D)
+        borders = h.new_empty(batch, -(-dt.shape[1] // loops.BLOCK), N, D)
         y = torch.zeros_like(inputs[0])
-        loops.on_tensors(loops.selective_forward)(*inputs, negative, SHORT_BLOCK, h, borders, y)
+        loops.on_tensors(loops.selective_forward)(*inputs, negative, h, borders, y)
         ctx.save_for_backward(*inputs, borders)
         ctx.negative = negative
         return y, h.mT
@@ -198,7 +196,7 @@ class _CompiledScan(torch.autograd.Function):
         from lrtasks.models.ops import loops
 
         *inputs, borders = ctx.saved_tensors
-        a, h = (borders.new_empty(SHORT_BLOCK + i, *borders.shape[2:]) for i in (0, 1))
+        a, h = (borders.new_empty(loops.BLOCK + i, *borders.shape[2:]) for i in (0, 1))
         dh = dh.mT.clone(memory_format=torch.contiguous_format)
         of_entering, of_dt, of_A, of_B, of_C = (torch.zeros_like(x) for x in inputs)
         gradients = (of_entering, of_dt, of_A, of_B, of_C)
