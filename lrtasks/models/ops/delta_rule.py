@@ -87,7 +87,7 @@ class _LowRankLoop(torch.autograd.Function):
         S = start.clone(memory_format=torch.contiguous_format)
         batch, heads, K, V = S.shape
         borders = S.new_empty(batch, heads, -(-v.shape[1] // loops.BLOCK), K, V)
-        y = torch.zeros_like(inputs[3])
+        y = torch.empty_like(inputs[3])
         loops.on_tensors(loops.low_rank_forward)(*inputs, S, S.new_empty(V), borders, y)
         ctx.save_for_backward(*inputs, borders)
         return y, S
@@ -101,7 +101,7 @@ class _LowRankLoop(torch.autograd.Function):
         K, V = borders.shape[-2:]
         work = [borders.new_empty(shape) for shape in ((loops.BLOCK + 1, K, V), (loops.BLOCK, V), (V,))]
         dS = dS.clone(memory_format=torch.contiguous_format)
-        gradients = [torch.zeros_like(x) for x in inputs]
+        gradients = [torch.empty_like(x) for x in inputs]
         loops.on_tensors(loops.low_rank_backward)(*inputs, borders, dy.contiguous(), *work, dS, *gradients)
         return *gradients, dS
 

@@ -352,7 +352,7 @@ def low_rank_forward(
         S: ``(batch, H, K, V)``, the initial state; receives the last one.
         z: ``(V,)``, work space.
         borders: ``(batch, H, L / BLOCK rounded up, K, V)``, receives the states before the positions 0, BLOCK, ...
-        y: ``(batch, L, H, V)``, zeros; receives y.
+        y: ``(batch, L, H, V)``, receives y.
     """
     K, V, zero = S.shape[2], S.shape[3], z.dtype.type(0)
     for n in range(S.shape[0]):
@@ -363,7 +363,7 @@ def low_rank_forward(
                         for j in range(V):
                             borders[n, head, t // BLOCK, i, j] = S[n, head, i, j]
                 for j in range(V):
-                    z[j] = zero
+                    z[j], y[n, t, head, j] = zero, zero
                 for i in range(K):
                     a_i = a[n, t, head, i]
                     for j in range(V):
@@ -406,7 +406,7 @@ def low_rank_backward(
         z: ``(BLOCK, V)``, work space for ``a_t^T S_(t-1)``.
         d_z: ``(V,)``, work space.
         d_S: ``(batch, H, K, V)``, gradient of the last state; receives that of the initial state.
-        d_r: ``(batch, L, H, K)``, zeros; receives the gradient of r. The next five are like it.
+        d_r: ``(batch, L, H, K)``, receives the gradient of r. The next five are like it.
     """
     K, V, zero = S.shape[1], S.shape[2], d_z.dtype.type(0)
     for n in range(d_S.shape[0]):
@@ -431,7 +431,7 @@ def low_rank_backward(
                 for t in range(last - 1, first - 1, -1):
                     x = t - first
                     for j in range(V):
-                        d_z[j] = zero
+                        d_z[j], d_v[n, t, head, j] = zero, zero
                     for i in range(K):
                         r_i, k_i, b_i = r[n, t, head, i], k[n, t, head, i], b[n, t, head, i]
                         for j in range(V):
