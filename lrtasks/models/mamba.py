@@ -290,8 +290,8 @@ def trapezoid(q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tenso
     seen_later = own + F.pad(((1 - lam) * dt)[:, 1:], (0, 0, 0, 1))
     # the R inputs of a position become R successive steps; only the first step decays the state
     steps = F.pad(g.unsqueeze(2), (0, 0, 0, rank - 1)).flatten(1, 2)
-    weighted = k * seen_later[:, :, None, :, None]
-    y, S = scalar_decay(q.flatten(1, 2), weighted.flatten(1, 2), v.flatten(1, 2), steps)
+    weighted = v * seen_later[:, :, None, :, None]
+    y, S = scalar_decay(q.flatten(1, 2), k.flatten(1, 2), weighted.flatten(1, 2), steps)
     y = torch.unflatten(y, 1, (-1, rank))
     # y already contains the inputs at the query's own position (up to its own step), but with the weight for later
     # queries; correct their weights
