@@ -36,7 +36,7 @@ from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, Recurre
 
 BLOCK = 4
 """Width of the blocks in the maps to q, k and v."""
-WIDE = 32
+WIDE = 16
 """Largest width of joined blocks."""
 
 

@@ -23,8 +23,8 @@ LARGEST_STATE = 2048
 """Numbers of state in a batch up to which these loops are used. For larger states, torch is faster
 (``python benchmarks/recurrent_ops.py --ops gru --batch 32`` has 2,048 numbers)."""
 MOST_THREADS = 2
-"""Threads of torch up to which the loop of the delta rules is used: it has one thread and takes a half to a third of
-the time that products of chunks take on one (``python benchmarks/recurrent_ops.py``)."""
+"""Threads of torch up to which the loop of the delta rules is used. It has one thread; products of chunks use them all
+and are faster with many."""
 BLOCK = 16
 """Positions between two states that a forward pass keeps. A backward pass computes the states between them again, which
 should stay in the cache."""
@@ -284,8 +284,8 @@ def selective_backward(
 ) -> None:
     """Compute the gradients of :func:`selective_forward` from the last position to the first.
 
-    The states between two stored ones are computed again. Each inner loop uses few arrays: with many, numba would not
-    know in time that they do not overlap, and would not use vector instructions.
+    The states between two stored ones are computed again. Each inner loop uses few arrays: with many, the compiler does
+    not check whether they overlap, and does not use vector instructions.
 
     Args:
         entering: as in :func:`selective_forward`; also dt, A, B, C, negative and borders.
