@@ -242,13 +242,17 @@ class Mamba3State(NamedTuple):
     v: Tensor
 
 
-def rotated(x: Tensor, theta: Tensor) -> Tensor:
-    """Rotate the first pairs of neighbouring features of ``(..., N)`` by ``(..., angles)``; keep the other features."""
-    angles = theta.shape[-1]
-    pairs, rest = torch.unflatten(x[..., : 2 * angles], -1, (angles, 2)), x[..., 2 * angles :]
-    cos, sin = theta.cos().to(x.dtype), theta.sin().to(x.dtype)
-    a, b = pairs.unbind(-1)
-    return torch.cat((torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2), rest), -1)
+@full_precision
+def rotated(theta: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+    """Rotate the first pairs of neighbouring features of each ``(..., N)`` by theta, ``(..., angles)``."""
+    dtype, angles = given[0].dtype, theta.shape[-1]
+    theta = torch.remainder(theta, 2 * math.pi).to(dtype)  # accurate in float32
+    turn = torch.complex(theta.cos(), theta.sin())
+    results = []
+    for x in given:
+        pairs = torch.view_as_complex(torch.unflatten(x[..., : 2 * angles], -1, (angles, 2)).contiguous())
+        results.append(torch.cat((torch.view_as_real(pairs * turn).flatten(-2), x[..., 2 * angles :]), -1))
+    return tuple(results)
 
 
 @full_precision
@@ -286,13 +290,15 @@ def trapezoid(q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tenso
     seen_later = own + F.pad(((1 - lam) * dt)[:, 1:], (0, 0, 0, 1))
     # the R inputs of a position become R successive steps; only the first step decays the state
     steps = F.pad(g.unsqueeze(2), (0, 0, 0, rank - 1)).flatten(1, 2)
-    weighted = k * seen_later[:, :, None, :, None]
-    y, S = scalar_decay(q.flatten(1, 2), weighted.flatten(1, 2), v.flatten(1, 2), steps)
+    weighted = v * seen_later[:, :, None, :, None]
+    y, S = scalar_decay(q.flatten(1, 2), k.flatten(1, 2), weighted.flatten(1, 2), steps)
     y = torch.unflatten(y, 1, (-1, rank))
     # y already contains the inputs at the query's own position (up to its own step), but with the weight for later
     # queries; correct their weights
     seen = torch.ones(rank, rank, dtype=q.dtype, device=q.device).tril()
     share = own[..., None, None] - seen * seen_later[..., None, None]
+    if rank == 1:  # faster than the products below
+        return y + (q * k).sum(-1, keepdim=True) * share.squeeze(-1).unsqueeze(2) * v, S
     scores = torch.einsum("blrhn,blshn->blhrs", q, k) * share
     return y + torch.einsum("blhrs,blshp->blrhp", scores, v), S
 
@@ -337,7 +343,8 @@ class Mamba3Layer(RecurrentLayer):
             self.show(log_decay=g, present_share=lam, half_turns=_half_turns(angle.unsqueeze(2), dt))
         theta = angle_sums(angle.unsqueeze(2), dt).unsqueeze(2)
         v = self._ranked(v, "mimo_x")
-        y, _ = trapezoid(rotated(q, theta), rotated(k, theta), v, g, dt, lam)
+        q, k = rotated(theta, q, k)
+        y, _ = trapezoid(q, k, v, g, dt, lam)
         return self._finish(y, v, z)
 
     def step(self, x: Tensor, state: Mamba3State) -> tuple[Tensor, Mamba3State]:
@@ -392,7 +399,7 @@ def trapezoid_step(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute one position of :func:`trapezoid` from unrotated q and k; return S^T q, angles, S and the rotated k."""
     theta = torch.remainder(theta + math.pi * _half_turns(angle.unsqueeze(1), dt), 2 * math.pi)
-    q, k = (rotated(value, theta.unsqueeze(1)) for value in (q, k))
+    q, k = rotated(theta.unsqueeze(1), q, k)
     alpha, dt, lam = (value[..., None, None] for value in (g.exp(), dt, lam))
     S = alpha * (S + (1 - lam) * dt * _outer(k_before, v_before)) + lam * dt * _outer(k, v)
     return torch.einsum("brhn,bhnp->brhp", q, S), theta, S, k

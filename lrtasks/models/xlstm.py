@@ -36,6 +36,8 @@ from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, Recurre
 
 BLOCK = 4
 """Width of the blocks in the maps to q, k and v."""
+WIDE = 16
+"""Largest width of joined blocks."""
 
 
 class BlockLinear(nn.Module):
@@ -52,8 +54,14 @@ class BlockLinear(nn.Module):
         self.weight = nn.Parameter(torch.randn(blocks, width, width) * std)
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = torch.unflatten(x, -1, self.weight.shape[:2])
-        return torch.einsum("...ni,noi->...no", parts, self.weight).flatten(-2)
+        blocks, width, _ = self.weight.shape
+        # products of narrow blocks are slow: put several blocks on the diagonal of a larger one
+        count = math.gcd(blocks, max(1, WIDE // width))
+        eye = torch.eye(count, dtype=self.weight.dtype, device=self.weight.device)
+        wide = (
+            torch.einsum("ngoi,gh->ngohi", torch.unflatten(self.weight, 0, (-1, count)), eye).flatten(3).flatten(1, 2)
+        )
+        return torch.einsum("...ni,noi->...no", torch.unflatten(x, -1, wide.shape[:2]), wide).flatten(-2)
 
 
 class HeadNorm(nn.Module):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from modern import arrays, check_outputs, plain_short_conv
@@ -110,14 +112,29 @@ class Op:
         return self.fast(**inputs, plain=True)
 
 
+def in_chunks(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A delta rule by products of chunks, as on a GPU or with many threads, in place of the compiled loop."""
+
+    def run(**inputs: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loops, "MOST_THREADS", 0)
+            return rule(**inputs)
+
+    return run
+
+
 OPS = {
     "scalar decay": Op(scalar_inputs, decay.scalar_decay, decay.CHUNK),
     "scalar decay, shared keys": Op(shared_inputs, decay.scalar_decay, decay.CHUNK),
     "channel decay": Op(channel_inputs, decay.channel_decay, decay.CHUNKS[0]),
-    "gated delta": Op(delta_inputs, delta.delta_rule, delta.CHUNK),
-    "delta product": Op(product_inputs, delta.delta_rule, delta.CHUNK),
-    "kda": Op(kda_inputs, delta.delta_rule, delta.CHUNK),
-    "low rank": Op(low_rank_inputs, delta.low_rank_rule, delta.LOW_RANK_CHUNKS[0]),
+    "gated delta": Op(delta_inputs, delta.delta_rule, loops.BLOCK),
+    "gated delta in chunks": Op(delta_inputs, in_chunks(delta.delta_rule), delta.CHUNK),
+    "delta product": Op(product_inputs, delta.delta_rule, loops.BLOCK),
+    "delta product in chunks": Op(product_inputs, in_chunks(delta.delta_rule), delta.CHUNK),
+    "kda": Op(kda_inputs, delta.delta_rule, loops.BLOCK),
+    "kda in chunks": Op(kda_inputs, in_chunks(delta.delta_rule), delta.CHUNK),
+    "low rank": Op(low_rank_inputs, delta.low_rank_rule, loops.BLOCK),
+    "low rank in chunks": Op(low_rank_inputs, in_chunks(delta.low_rank_rule), delta.LOW_RANK_CHUNKS[0]),
     "mlstm": Op(mlstm_inputs, xlstm.mlstm, xlstm.CHUNK),
     "selective scan": Op(selective_inputs, scans.selective_scan, scans.BLOCK),
 }
@@ -300,6 +317,57 @@ def test_gru_equals_torch(length: int, scale: int, monkeypatch: pytest.MonkeyPat
     assert largest_gap(*results) < 1e-12
 
 
+@pytest.mark.parametrize("rule", [delta.low_rank_rule, in_chunks(delta.low_rank_rule)], ids=["loop", "chunks"])
+def test_gradients_of_a_delta_rule_with_a_state(rule: Callable[..., Any]) -> None:
+    """Of outputs and last state, with respect to all inputs and the first state."""
+    torch.manual_seed(0)
+    r, w, k, a, b = (torch.randn(1, 18, 1, 2).double().requires_grad_() for _ in range(5))
+    v, S = torch.randn(1, 18, 1, 3).double().requires_grad_(), torch.randn(1, 1, 2, 3).double().requires_grad_()
+    names = ("r", "w", "k", "v", "a", "b", "state")
+    inputs = (r, w, k, v, a, b, S)
+
+    def run(r: Tensor, w: Tensor, *rest: Tensor) -> Any:
+        return rule(**dict(zip(names, (r, F.logsigmoid(w), *(x / 2 for x in rest)), strict=True)))
+
+    assert torch.autograd.gradcheck(run, inputs)
+
+
+def test_delta_rules_use_the_loop_with_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = draw("gated delta", "random", 20, torch.float32)
+    used = []
+    monkeypatch.setattr(loops, "low_rank_forward", lambda *arrays: used.append(len(arrays)))
+    for threads in (1, loops.MOST_THREADS, loops.MOST_THREADS + 1):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        delta.delta_rule(**inputs)
+    assert len(used) == 2
+
+
+@pytest.mark.parametrize("negative", [False, True])
+@pytest.mark.parametrize("length", [2, 15, 16, 17, 40])
+def test_the_compiled_selective_scan_equals_the_loop(length: int, negative: bool) -> None:
+    """In float32, with gradients of both states, for steps from 0 to such that exponentials underflow."""
+    inputs = draw("selective scan", "random", length, torch.float32) | {"state": torch.randn(B, V, K)}
+    inputs["dt"] *= torch.tensor([0, 1, 1, 5, 100])
+    cotangent, of_state = torch.randn(B, length, V), torch.randn(B, V, K)
+    results = []
+    for dtype, plain in ((torch.float32, False), (torch.float64, True)):
+        given = {name: value.to(dtype, copy=True).requires_grad_() for name, value in inputs.items()}
+        y, state = scans.selective_scan(**given, negative=negative, plain=plain)
+        gradients = torch.autograd.grad((y * cotangent).sum() + (state * of_state).sum(), list(given.values()))
+        results.append([y.detach(), state.detach(), *gradients])
+    assert largest_gap(*results) < 2e-5
+
+
+def test_compiled_exponentials() -> None:
+    """To the last bit but one; infinite where they overflow, almost 0 where they underflow, and no NaN is lost."""
+    for x in torch.linspace(-87.3, 88.3, 2001).numpy():
+        true = math.exp(x)
+        assert abs(loops._exp(x) - true) <= 2 * np.spacing(np.float32(true))
+    found = [loops._exp(np.float32(x)) for x in (0, -1e9, -math.inf, 1e9, math.inf, math.nan)]
+    assert found[0] == 1 and 0 <= found[1] == found[2] < 1e-37 and found[3] == found[4] == math.inf
+    assert math.isnan(found[5])
+
+
 def test_negative_transitions_of_the_selective_scan() -> None:
     inputs = draw("selective scan", "random", 130, torch.float64) | {"negative": True}
     cotangent = torch.randn(B, 130, V).double()
@@ -397,7 +465,9 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_reference_arrays(name: str) -> None:
+@pytest.mark.parametrize("most_threads", [loops.MOST_THREADS, 0])
+def test_reference_arrays(name: str, most_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "MOST_THREADS", most_threads)
     found = arrays(name)
     call, fast = ARRAYS[name]
     for op, dtype in ((partial(fast, plain=True), torch.float64), (fast, torch.float64), (fast, torch.float32)):

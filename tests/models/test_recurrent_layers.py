@@ -381,7 +381,7 @@ def test_mamba3_core(name: str, dtype: torch.dtype) -> None:
         q_bias, k_bias = (x[n] if several else x[n].unsqueeze(1) for n in ("Q_bias", "K_bias"))
         q, k = (value.repeat_interleave(heads // value.shape[3], 3) for value in (q, k))
         q, k = q + q_bias.transpose(0, 1), k + k_bias.transpose(0, 1)
-        q, k = rotated(q, theta.unsqueeze(2)), rotated(k, theta.unsqueeze(2))
+        q, k = rotated(theta.unsqueeze(2), q, k)
         v, z = x["V"].unsqueeze(2), x["Z"].unsqueeze(2)
         if several:
             v, z = v * x["MIMO_V"].transpose(0, 1), z * x["MIMO_Z"].transpose(0, 1)
@@ -391,6 +391,20 @@ def test_mamba3_core(name: str, dtype: torch.dtype) -> None:
         return y, S.mT, theta[:, -1] % (2 * math.pi), k[:, -1, 0], x["V"][:, -1]
 
     check_outputs(found, forward, dtype, ("y", "state", *(() if several else ("angle_state", "k_state", "v_state"))))
+
+
+def test_mamba3_rotates_pairs_and_keeps_the_rest() -> None:
+    """Values and gradients, for an odd number of features and angles beyond a turn."""
+    torch.manual_seed(0)
+    theta = (torch.randn(2, 5, 1, 3, 2) * 20).double().requires_grad_()
+    x, other = (torch.randn(2, 5, 4, 3, 7).double().requires_grad_() for _ in range(2))
+    a, b, rest = x[..., 0:4:2], x[..., 1:4:2], x[..., 4:]
+    turned = torch.stack((a * theta.cos() - b * theta.sin(), a * theta.sin() + b * theta.cos()), -1)
+    wanted, found = torch.cat((turned.flatten(-2), rest), -1), rotated(theta, other, x)[1]
+    weights = torch.randn(x.shape)
+    gradients = [torch.autograd.grad((y * weights).sum(), (theta, x)) for y in (found, wanted)]
+    pairs = [(found.detach(), wanted.detach()), *zip(*gradients, strict=True)]
+    assert max(gap(*pair) for pair in pairs) < 1e-12
 
 
 def test_mamba3_angles_stay_exact_over_long_sequences() -> None:

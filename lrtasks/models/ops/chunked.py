@@ -98,9 +98,8 @@ class _DecayMatrix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, G: Tensor, row: Tensor, column: Tensor, dtype: torch.dtype) -> Tensor:
         exponent = ((G + row).unsqueeze(-1) + (column - G).unsqueeze(-2)).to(dtype)
-        later = torch.ones(exponent.shape[-2:], dtype=torch.bool, device=G.device).triu_(1)
-        # mask before the exponential, because afterwards entries above the diagonal may be infinite
-        D = exponent.masked_fill_(later, -torch.inf).exp_()
+        # tril_, not a product with a mask, because entries above the diagonal may be infinite
+        D = exponent.exp_().tril_()
         ctx.save_for_backward(D)
         return D
 

@@ -41,8 +41,8 @@ from lrtasks.models.ops.chunked import (
 )
 from lrtasks.models.ops.layers import full_precision, hide
 
-CHUNK = 64
-CHUNKS = (64, 32, 16)
+CHUNK = 32
+CHUNKS = (32, 16)
 """Chunk sizes to try for the single matrix product with a decay per key channel, largest first."""
 LIMIT = 60.0
 """Largest exponent in the single product; exp(88) is the largest number in float32."""

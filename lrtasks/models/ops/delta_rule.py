@@ -16,12 +16,19 @@ The chunked form is the WY form. With D_ij = exp(G_i - G_j) for j <= i, else 0,
     Y = (exp(G) Q) S_in + ((Q K^T) * D) u
 
 The triangular system is solved directly: inverting it by a series would lose all digits on equal keys.
+
+On a CPU with few threads, a compiled loop over positions computes all of these rules as the one of RWKV-7: it is faster
+than products of chunks.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from lrtasks.models.ops.chunked import (
     decay_matrix,
@@ -36,9 +43,10 @@ from lrtasks.models.ops.chunked import (
 from lrtasks.models.ops.decay import CHUNKS, chunk_for, decayed_products, log_decay
 from lrtasks.models.ops.layers import full_precision, hide
 
-CHUNK = 32
-WIDE_CHUNK = 64
-"""Chunk size for heads with more than :data:`WIDE` key channels: fewer and larger products."""
+CHUNK = 16
+"""Largest number of steps in a chunk."""
+WIDE_CHUNK = 32
+"""The same for heads with more than :data:`WIDE` key channels: fewer and larger products."""
 WIDE = 32
 LOW_RANK_CHUNKS = (16,)
 
@@ -58,6 +66,44 @@ def _low_rank_step(
     read = (a.unsqueeze(-2) @ S).squeeze(-2)
     S = w.exp().unsqueeze(-1) * S + b.unsqueeze(-1) * read.unsqueeze(-2) + k.unsqueeze(-1) * v.unsqueeze(-2)
     return (r.unsqueeze(-2) @ S).squeeze(-2), S
+
+
+def _loop_suits(x: Tensor) -> bool:
+    from lrtasks.models.ops import loops  # imports numba
+
+    return loops.delta_usable(x)
+
+
+class _LowRankLoop(torch.autograd.Function):
+    """The loop of :func:`low_rank_rule`, with the decay e = exp(w) in place of w."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, r: Tensor, e: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, start: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        from lrtasks.models.ops import loops
+
+        inputs = [x.contiguous() for x in (r, e, k, v, a, b)]
+        S = start.clone(memory_format=torch.contiguous_format)
+        batch, heads, K, V = S.shape
+        borders = S.new_empty(batch, heads, -(-v.shape[1] // loops.BLOCK), K, V)
+        y = torch.empty_like(inputs[3])
+        loops.on_tensors(loops.low_rank_forward)(*inputs, S, S.new_empty(V), borders, y)
+        ctx.save_for_backward(*inputs, borders)
+        return y, S
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, dS: Tensor) -> tuple[Tensor, ...]:
+        from lrtasks.models.ops import loops
+
+        *inputs, borders = ctx.saved_tensors
+        K, V = borders.shape[-2:]
+        work = [borders.new_empty(shape) for shape in ((loops.BLOCK + 1, K, V), (loops.BLOCK, V), (V,))]
+        dS = dS.clone(memory_format=torch.contiguous_format)
+        gradients = [torch.empty_like(x) for x in inputs]
+        loops.on_tensors(loops.low_rank_backward)(*inputs, borders, dy.contiguous(), *work, dS, *gradients)
+        return *gradients, dS
 
 
 @full_precision
@@ -100,7 +146,14 @@ def delta_rule(
     if plain or length == 1:
         return over_positions(_delta_step, (q, k, v, beta, g), start)
     k, v, beta = (x.flatten(1, 2) for x in (k, v, beta))
-    c = WIDE_CHUNK if d_key > WIDE else CHUNK
+    if _loop_suits(v):
+        # S <- e S - beta k (e k)^T S + k (beta v)^T, with the decay in the first and the read in the last of n_h steps
+        e = F.pad(g.exp().unsqueeze(2), (0, 0, 0, 0, 0, n_h - 1), value=1.0).flatten(1, 2)
+        r = F.pad(q.unsqueeze(2), (0, 0, 0, 0, n_h - 1, 0)).flatten(1, 2)
+        beta = beta.unsqueeze(-1)
+        y, end = _LowRankLoop.apply(r, e.expand_as(k), k, beta * v, e * k, -beta * k, start)  # type: ignore[no-untyped-call]
+        return y[:, n_h - 1 :: n_h], end
+    c = max(1, (WIDE_CHUNK if d_key > WIDE else CHUNK) // n_h)  # in positions, of n_h steps each
     if per_channel:
         single = chunk_for(g, [size for size in CHUNKS if size <= c])
         c = single or c
@@ -165,6 +218,9 @@ def low_rank_rule(
     start = start_state(state, v, batch, heads, d_key, v.shape[-1])
     if plain or length == 1:
         return over_positions(_low_rank_step, (r, w, k, v, a, b), start)
+    if _loop_suits(v):
+        y, end = _LowRankLoop.apply(r, w.exp(), k, v, a, b, start)  # type: ignore[no-untyped-call]
+        return y, end
     chunk = chunk_for(w, LOW_RANK_CHUNKS)
     c = chunk or LOW_RANK_CHUNKS[-1]
     r, k, v, a, b = (to_chunks(x, c) for x in (r, k, v, a, b))

@@ -8,11 +8,13 @@ arXiv:2512.17351) is a short convolution with a residual connection.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from lrtasks.errors import UsageError
@@ -81,6 +83,27 @@ class Recurrent(nn.Module):
         return y.squeeze(1), state
 
 
+class _RMSNormalised(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        scale = (x.square().mean(-1, keepdim=True) + eps).rsqrt_()
+        y = x * scale
+        ctx.save_for_backward(y, scale)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        y, scale = ctx.saved_tensors
+        return torch.addcmul(dy, y, (dy * y).mean(-1, keepdim=True), value=-1).mul_(scale), None
+
+
+def rms_normalised(x: Tensor, eps: float) -> Tensor:
+    """Return ``x / sqrt(mean(x²) + eps)`` over the last axis, with a shorter gradient than that of its operations."""
+    y: Tensor = _RMSNormalised.apply(x, eps)  # type: ignore[no-untyped-call]
+    return y
+
+
 class ScalarNorm(nn.Module):
     """``(s / std) (x - mean + m)`` per position with two learned scalars, population std and no epsilon (DLR code)."""
 
@@ -106,7 +129,7 @@ class ScaleNorm(nn.Module):
         self.gain = nn.Parameter(torch.ones(gains))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.gain * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+        return self.gain * rms_normalised(x, 1e-5)
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -136,7 +159,8 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 @full_precision
 def l2_normalised(x: Tensor) -> Tensor:
     """Return ``x / sqrt(sum(x²) + 1e-6)`` over the last axis, in float32 at least (eps of flash-linear-attention)."""
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+    width = x.shape[-1]
+    return rms_normalised(x, 1e-6 / width) / math.sqrt(width)
 
 
 class GatedRMSNorm(nn.Module):
@@ -170,7 +194,7 @@ class GatedRMSNorm(nn.Module):
     @full_precision
     def _normalised(self, x: Tensor) -> Tensor:
         x, weight = (torch.unflatten(value, -1, (self.groups, -1)) for value in (x, self.weight))
-        return (weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)).flatten(-2)
+        return (weight * rms_normalised(x, 1e-5)).flatten(-2)
 
 
 def normal_(tensor: Tensor, std: float, *, truncated: bool) -> Tensor:

@@ -1,13 +1,17 @@
-"""Compiled loops over positions for :mod:`lrtasks.models.ops.gru` and the scalar memory of xLSTM, on a CPU.
+"""Compiled loops over positions for :mod:`lrtasks.models.ops.gru`, the scalar memory of xLSTM, the selective scan of
+Mamba and :mod:`lrtasks.models.ops.delta_rule`, on a CPU.
 
-One position of such a model is little work, and starting an operation of torch costs more. All compiled functions that
-call each other are in this file, because numba does not notice a change of a called function in another file.
+One position of a GRU or of xLSTM is little work, and starting an operation of torch costs more. The selective scan and
+the delta rules have large states, which here stay in the cache. All compiled functions that call each other are in this
+file, because numba does not notice a change of a called function in another file.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,20 +22,34 @@ from lrtasks.compiling import announced, compiled
 LARGEST_STATE = 2048
 """Numbers of state in a batch up to which these loops are used. For larger states, torch is faster
 (``python benchmarks/recurrent_ops.py --ops gru --batch 32`` has 2,048 numbers)."""
+MOST_THREADS = 2
+"""Threads of torch up to which the loop of the delta rules is used. It has one thread; products of chunks use them all
+and are faster with many."""
+BLOCK = 16
+"""Positions between two states that a forward pass keeps. A backward pass computes the states between them again, which
+should stay in the cache."""
 
 
 def usable(h: Tensor) -> bool:
-    """Whether the loops of this file suit a state h of this size, type and device."""
-    wide = h.dtype in (torch.float32, torch.float64)
-    return wide and h.device.type == "cpu" and h.numel() <= LARGEST_STATE
+    """Whether the loops of the GRU and of the scalar memory suit a state h of this size, type and device."""
+    return _computable(h) and h.numel() <= LARGEST_STATE
+
+
+def delta_usable(x: Tensor) -> bool:
+    """Whether the loop of the delta rules suits inputs of this type and device, and the number of threads."""
+    return _computable(x) and torch.get_num_threads() <= MOST_THREADS
+
+
+def _computable(x: Tensor) -> bool:
+    return x.dtype in (torch.float32, torch.float64) and x.device.type == "cpu"
 
 
 def on_tensors(loop: Callable[..., None]) -> Callable[..., None]:
-    """Make a compiled loop of this file take contiguous tensors, some of which receive its results."""
+    """Make a compiled loop of this file take contiguous tensors, some of which receive its results, and numbers."""
 
-    def run(*tensors: Tensor) -> None:
+    def run(*inputs: Any) -> None:
         with announced("loops of recurrent models"):
-            loop(*(x.detach().numpy() for x in tensors))
+            loop(*(x.detach().numpy() if isinstance(x, Tensor) else x for x in inputs))
 
     return run
 
@@ -180,3 +198,257 @@ def slstm_backward(
                     d_pair[0, head, b, j] = d_c * keep[t, head, b, j]
                     d_pair[1, head, b, j] = d_n * keep[t, head, b, j]
             _add_product(d_slots[t, head], RT[head], d_h[t, head])
+
+
+@compiled
+def _exp(x: np.float32) -> np.float32:
+    """Return exp(x) with an error below two units in the last place; below -87.3, return the smallest normal number.
+
+    ``exp(x) = 2^n exp(r)``: n is the integer nearest to x / log 2, and a polynomial (Cephes' ``expf``) gives exp(r).
+    Compilers turn loops with this function, but not with ``math.exp``, into vector instructions.
+    """
+    x = np.float32(-87.3) if x < np.float32(-87.3) else x
+    x = np.float32(89.0) if x > np.float32(89.0) else x  # n = 128 below, which gives infinity
+    rounding = np.float32(1.5 * 2**23)  # a sum with it has n in its last bits
+    shifted = np.float32(x * np.float32(1 / math.log(2)) + rounding)
+    n = shifted - rounding
+    r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)  # x - n log 2, in two steps
+    y = np.float32(1.9875691500e-4) * r + np.float32(1.3981999507e-3)
+    y = y * r + np.float32(8.3334519073e-3)
+    y = y * r + np.float32(4.1665795894e-2)
+    y = y * r + np.float32(1.6666665459e-1)
+    y = y * r + np.float32(5.0000001201e-1)
+    y = y * r * r + r + np.float32(1)
+    exponent = np.int32((shifted.view(np.int32) << 23) + (127 << 23))
+    return y * exponent.view(np.float32)
+
+
+@functools.partial(compiled, regroup=True)
+def selective_forward(
+    entering: np.ndarray,
+    dt: np.ndarray,
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    negative: bool,
+    h: np.ndarray,
+    borders: np.ndarray,
+    y: np.ndarray,
+) -> None:
+    """Compute y at all positions of the selective scan, in float32.
+
+    Args:
+        entering: ``(batch, L, D)``, dt u.
+        dt: ``(batch, L, D)``.
+        A: ``(N, D)``.
+        B: ``(batch, L, N)``.
+        C: ``(batch, L, N)``.
+        negative: whether transitions are ``2 exp(dt A) - 1`` instead of ``exp(dt A)``.
+        h: ``(batch, N, D)``, the initial state; receives the last one.
+        borders: ``(batch, L / BLOCK rounded up, N, D)``, receives the states before the positions 0, BLOCK, ...
+        y: ``(batch, L, D)``, zeros; receives y.
+    """
+    one = np.float32(1)
+    scale = one + one if negative else one
+    for b in range(len(y)):
+        for t in range(y.shape[1]):
+            for n in range(len(A)):
+                B_n, C_n = B[b, t, n], C[b, t, n]
+                if t % BLOCK == 0:
+                    for d in range(A.shape[1]):
+                        borders[b, t // BLOCK, n, d] = h[b, n, d]
+                for d in range(A.shape[1]):
+                    a = scale * _exp(dt[b, t, d] * A[n, d]) + (one - scale)
+                    h[b, n, d] = a * h[b, n, d] + entering[b, t, d] * B_n
+                    y[b, t, d] += C_n * h[b, n, d]
+
+
+@functools.partial(compiled, regroup=True)
+def selective_backward(
+    entering: np.ndarray,
+    dt: np.ndarray,
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    negative: bool,
+    borders: np.ndarray,
+    d_y: np.ndarray,
+    a: np.ndarray,
+    h: np.ndarray,
+    d_h: np.ndarray,
+    d_entering: np.ndarray,
+    d_dt: np.ndarray,
+    d_A: np.ndarray,
+    d_B: np.ndarray,
+    d_C: np.ndarray,
+) -> None:
+    """Compute the gradients of :func:`selective_forward` from the last position to the first.
+
+    The states between two stored ones are computed again. Each inner loop uses few arrays: with many, the compiler does
+    not check whether they overlap, and does not use vector instructions.
+
+    Args:
+        entering: as in :func:`selective_forward`; also dt, A, B, C, negative and borders.
+        d_y: ``(batch, L, D)``, gradient of y.
+        a: ``(BLOCK, N, D)``, work space for transitions and for the gradients of ``dt A``.
+        h: ``(BLOCK + 1, N, D)``, work space for states.
+        d_h: ``(batch, N, D)``, gradient of the last state; receives that of the initial state.
+        d_entering: ``(batch, L, D)``, zeros; receives the gradient of ``entering``. The next four are like it.
+    """
+    one, N, D = np.float32(1), A.shape[0], A.shape[1]
+    scale = one + one if negative else one
+    for b in range(len(d_y)):
+        for block in range(borders.shape[1] - 1, -1, -1):
+            first, last = block * BLOCK, min((block + 1) * BLOCK, d_y.shape[1])
+            for n in range(N):
+                for d in range(D):
+                    h[0, n, d] = borders[b, block, n, d]
+            for t in range(first, last):
+                i = t - first
+                for n in range(N):
+                    for d in range(D):
+                        a[i, n, d] = scale * _exp(dt[b, t, d] * A[n, d]) + (one - scale)
+                    B_n = B[b, t, n]
+                    for d in range(D):
+                        h[i + 1, n, d] = a[i, n, d] * h[i, n, d] + entering[b, t, d] * B_n
+            for t in range(last - 1, first - 1, -1):
+                i = t - first
+                for n in range(N):
+                    B_n, C_n, of_B, of_C = B[b, t, n], C[b, t, n], one - one, one - one
+                    for d in range(D):
+                        total = d_h[b, n, d] + d_y[b, t, d] * C_n
+                        d_h[b, n, d] = total
+                        of_C += d_y[b, t, d] * h[i + 1, n, d]
+                        of_B += entering[b, t, d] * total
+                    d_B[b, t, n], d_C[b, t, n] = of_B, of_C
+                    for d in range(D):
+                        total, kept = d_h[b, n, d], a[i, n, d]
+                        d_entering[b, t, d] += B_n * total
+                        d_h[b, n, d] = kept * total
+                        a[i, n, d] = (kept - (one - scale)) * total * h[i, n, d]
+                    for d in range(D):
+                        d_dt[b, t, d] += a[i, n, d] * A[n, d]
+                        d_A[n, d] += a[i, n, d] * dt[b, t, d]
+
+
+@functools.partial(compiled, regroup=True)
+def low_rank_forward(
+    r: np.ndarray,
+    e: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    S: np.ndarray,
+    z: np.ndarray,
+    borders: np.ndarray,
+    y: np.ndarray,
+) -> None:
+    """Compute ``S_t = diag(e_t) S_(t-1) + b_t (a_t^T S_(t-1)) + k_t v_t^T`` and ``y_t = S_t^T r_t`` at all positions.
+
+    Args:
+        r: ``(batch, L, H, K)``; also e, k, a and b.
+        v: ``(batch, L, H, V)``.
+        S: ``(batch, H, K, V)``, the initial state; receives the last one.
+        z: ``(V,)``, work space.
+        borders: ``(batch, H, L / BLOCK rounded up, K, V)``, receives the states before the positions 0, BLOCK, ...
+        y: ``(batch, L, H, V)``, receives y.
+    """
+    K, V, zero = S.shape[2], S.shape[3], z.dtype.type(0)
+    for n in range(S.shape[0]):
+        for head in range(S.shape[1]):
+            for t in range(y.shape[1]):
+                if t % BLOCK == 0:
+                    for i in range(K):
+                        for j in range(V):
+                            borders[n, head, t // BLOCK, i, j] = S[n, head, i, j]
+                for j in range(V):
+                    z[j], y[n, t, head, j] = zero, zero
+                for i in range(K):
+                    a_i = a[n, t, head, i]
+                    for j in range(V):
+                        z[j] += a_i * S[n, head, i, j]
+                for i in range(K):
+                    r_i, e_i = r[n, t, head, i], e[n, t, head, i]
+                    k_i, b_i = k[n, t, head, i], b[n, t, head, i]
+                    for j in range(V):
+                        S[n, head, i, j] = e_i * S[n, head, i, j] + b_i * z[j] + k_i * v[n, t, head, j]
+                        y[n, t, head, j] += r_i * S[n, head, i, j]
+
+
+@functools.partial(compiled, regroup=True)
+def low_rank_backward(
+    r: np.ndarray,
+    e: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    borders: np.ndarray,
+    d_y: np.ndarray,
+    S: np.ndarray,
+    z: np.ndarray,
+    d_z: np.ndarray,
+    d_S: np.ndarray,
+    d_r: np.ndarray,
+    d_e: np.ndarray,
+    d_k: np.ndarray,
+    d_v: np.ndarray,
+    d_a: np.ndarray,
+    d_b: np.ndarray,
+) -> None:
+    """Compute the gradients of :func:`low_rank_forward` from the last position to the first.
+
+    Args:
+        r: as in :func:`low_rank_forward`; also e, k, v, a, b and borders.
+        d_y: ``(batch, L, H, V)``, gradient of y.
+        S: ``(BLOCK + 1, K, V)``, work space for states.
+        z: ``(BLOCK, V)``, work space for ``a_t^T S_(t-1)``.
+        d_z: ``(V,)``, work space.
+        d_S: ``(batch, H, K, V)``, gradient of the last state; receives that of the initial state.
+        d_r: ``(batch, L, H, K)``, receives the gradient of r. The next five are like it.
+    """
+    K, V, zero = S.shape[1], S.shape[2], d_z.dtype.type(0)
+    for n in range(d_S.shape[0]):
+        for head in range(d_S.shape[1]):
+            for block in range(borders.shape[2] - 1, -1, -1):
+                first, last = block * BLOCK, min((block + 1) * BLOCK, d_y.shape[1])
+                for i in range(K):
+                    for j in range(V):
+                        S[0, i, j] = borders[n, head, block, i, j]
+                for t in range(first, last):
+                    x = t - first
+                    for j in range(V):
+                        z[x, j] = zero
+                    for i in range(K):
+                        a_i = a[n, t, head, i]
+                        for j in range(V):
+                            z[x, j] += a_i * S[x, i, j]
+                    for i in range(K):
+                        e_i, k_i, b_i = e[n, t, head, i], k[n, t, head, i], b[n, t, head, i]
+                        for j in range(V):
+                            S[x + 1, i, j] = e_i * S[x, i, j] + b_i * z[x, j] + k_i * v[n, t, head, j]
+                for t in range(last - 1, first - 1, -1):
+                    x = t - first
+                    for j in range(V):
+                        d_z[j], d_v[n, t, head, j] = zero, zero
+                    for i in range(K):
+                        r_i, k_i, b_i = r[n, t, head, i], k[n, t, head, i], b[n, t, head, i]
+                        for j in range(V):
+                            total = d_S[n, head, i, j] + r_i * d_y[n, t, head, j]
+                            d_S[n, head, i, j] = total
+                            d_z[j] += b_i * total
+                            d_v[n, t, head, j] += k_i * total
+                    for i in range(K):
+                        e_i, a_i = e[n, t, head, i], a[n, t, head, i]
+                        of_r, of_e, of_k, of_a, of_b = zero, zero, zero, zero, zero
+                        for j in range(V):
+                            total = d_S[n, head, i, j]
+                            of_r += S[x + 1, i, j] * d_y[n, t, head, j]
+                            of_e += total * S[x, i, j]
+                            of_k += total * v[n, t, head, j]
+                            of_a += S[x, i, j] * d_z[j]
+                            of_b += total * z[x, j]
+                            d_S[n, head, i, j] = e_i * total + a_i * d_z[j]
+                        d_r[n, t, head, i], d_e[n, t, head, i], d_k[n, t, head, i] = of_r, of_e, of_k
+                        d_a[n, t, head, i], d_b[n, t, head, i] = of_a, of_b

@@ -31,7 +31,7 @@ Form = Literal["plain", "sequential", "blocks"]
 NARROW = 2000
 """Numbers per position below which, on a CPU, ``blocks`` is faster than one step per position."""
 BLOCK = 64
-"""Positions in a block of the selective scan."""
+"""Positions in a block of the selective scan by operations of torch."""
 
 
 def _diagonal_step(a: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,36 +166,73 @@ def selective_scan(
     start, dt = start_state(state, u, len(u), *A.shape), hide(dt, mask)
     if plain or u.shape[1] == 1:
         return over_positions(lambda u, dt, B, C, h: _selective_step(u, dt, B, C, A, h, negative), (u, dt, B, C), start)
-    y, end = _SelectiveScan.apply(u, dt, A, B, C, start, negative)  # type: ignore[no-untyped-call]
+    scan = _CompiledScan if u.device.type == "cpu" and u.dtype == torch.float32 else _SelectiveScan
+    y, end = scan.apply(dt * u, dt, A, B, C, start, negative)  # type: ignore[no-untyped-call]
     return y, end
 
 
-class _SelectiveScan(torch.autograd.Function):
+class _CompiledScan(torch.autograd.Function):
+    """The selective scan with ``entering`` = dt u in place of u, by compiled loops."""
+
     @staticmethod
     def forward(
-        ctx: Any, u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, start: Tensor, negative: bool
+        ctx: Any, entering: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, start: Tensor, negative: bool
     ) -> tuple[Tensor, Tensor]:
-        u, dt, B, C = (x.transpose(0, 1).contiguous() for x in (u, dt, B, C))
-        y, h, borders = torch.empty_like(u), start, []
-        for first in range(0, len(u), BLOCK):
+        from lrtasks.models.ops import loops  # imports numba
+
+        inputs = [x.contiguous() for x in (entering, dt, A.mT, B, C)]
+        h = start.mT.clone(memory_format=torch.contiguous_format)
+        batch, N, D = h.shape
+        borders = h.new_empty(batch, -(-dt.shape[1] // loops.BLOCK), N, D)
+        y = torch.zeros_like(inputs[0])
+        loops.on_tensors(loops.selective_forward)(*inputs, negative, h, borders, y)
+        ctx.save_for_backward(*inputs, borders)
+        ctx.negative = negative
+        return y, h.mT
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, dh: Tensor) -> tuple[Tensor | None, ...]:
+        from lrtasks.models.ops import loops
+
+        *inputs, borders = ctx.saved_tensors
+        a, h = (borders.new_empty(loops.BLOCK + i, *borders.shape[2:]) for i in (0, 1))
+        dh = dh.mT.clone(memory_format=torch.contiguous_format)
+        of_entering, of_dt, of_A, of_B, of_C = (torch.zeros_like(x) for x in inputs)
+        gradients = (of_entering, of_dt, of_A, of_B, of_C)
+        loop = loops.on_tensors(loops.selective_backward)
+        loop(*inputs, ctx.negative, borders, dy.contiguous(), a, h, dh, *gradients)
+        return of_entering, of_dt, of_A.mT, of_B, of_C, dh.mT, None
+
+
+class _SelectiveScan(torch.autograd.Function):
+    """The same by operations of torch."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, entering: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, start: Tensor, negative: bool
+    ) -> tuple[Tensor, Tensor]:
+        entering, dt, B, C = (x.transpose(0, 1).contiguous() for x in (entering, dt, B, C))
+        y, h, borders = torch.empty_like(dt), start, []
+        for first in range(0, len(dt), BLOCK):
             at = slice(first, first + BLOCK)
             borders.append(h)
-            _, H = _selective_block(u[at], dt[at], A, B[at], h, negative)
+            _, H = _selective_block(entering[at], dt[at], A, B[at], h, negative)
             torch.matmul(H, C[at].unsqueeze(-1), out=y[at].unsqueeze(-1))
             h = H[-1].clone()
-        ctx.save_for_backward(u, dt, A, B, C, *borders)
+        ctx.save_for_backward(entering, dt, A, B, C, *borders)
         ctx.negative = negative
         return y.transpose(0, 1), h
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, dh: Tensor) -> tuple[Tensor | None, ...]:
-        u, dt, A, B, C, *borders = ctx.saved_tensors
+        entering, dt, A, B, C, *borders = ctx.saved_tensors
         dy = dy.transpose(0, 1).contiguous()
-        du, ddt, dA, dB, dC = (torch.zeros_like(x) for x in (u, dt, A, B, C))
+        of_entering, ddt, dA, dB, dC = (torch.zeros_like(x) for x in (entering, dt, A, B, C))
         for i in range(len(borders) - 1, -1, -1):
             at = slice(i * BLOCK, (i + 1) * BLOCK)
-            a, H = _selective_block(u[at], dt[at], A, B[at], borders[i], ctx.negative)
+            a, H = _selective_block(entering[at], dt[at], A, B[at], borders[i], ctx.negative)
             dC[at] = (dy[at].unsqueeze(-2) @ H).squeeze(-2)
             # the same scan run backwards, from the gradient that the next block passes on
             dH = dy[at].unsqueeze(-1) * C[at].unsqueeze(-2)
@@ -204,26 +241,26 @@ class _SelectiveScan(torch.autograd.Function):
             for t in range(len(rows) - 1, 0, -1):
                 rows[t - 1].addcmul_(a_rows[t], rows[t])
             dh = a_rows[0] * rows[0]
-            entering = dt[at] * u[at]
-            dB[at] = (entering.unsqueeze(-2) @ dH).squeeze(-2)
-            of_entering = (dH @ B[at].unsqueeze(-1)).squeeze(-1)
-            du[at] = of_entering * dt[at]
+            dB[at] = (entering[at].unsqueeze(-2) @ dH).squeeze(-2)
+            of_entering[at] = (dH @ B[at].unsqueeze(-1)).squeeze(-1)
             # derivative of the transition a by dt A: a, or a + 1 for a = 2 exp(dt A) - 1
             exponent = a.add_(1).mul_(dH) if ctx.negative else a.mul_(dH)
             exponent[1:].mul_(H[:-1])
             exponent[0].mul_(borders[i])
             dA += torch.einsum("tbdn,tbd->dn", exponent, dt[at])
-            ddt[at] = exponent.mul_(A).sum(-1) + of_entering * u[at]
-        of_u, of_dt, of_B, of_C = (x.transpose(0, 1) for x in (du, ddt, dB, dC))
-        return of_u, of_dt, dA, of_B, of_C, dh, None
+            ddt[at] = exponent.mul_(A).sum(-1)
+        of_entering, of_dt, of_B, of_C = (x.transpose(0, 1) for x in (of_entering, ddt, dB, dC))
+        return of_entering, of_dt, dA, of_B, of_C, dh, None
 
 
-def _selective_block(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, h: Tensor, negative: bool) -> tuple[Tensor, Tensor]:
+def _selective_block(
+    entering: Tensor, dt: Tensor, A: Tensor, B: Tensor, h: Tensor, negative: bool
+) -> tuple[Tensor, Tensor]:
     """Return a block's transitions and states, both ``(positions, batch, D, N)``, from ``(positions, batch, ...)``."""
     a = (dt.unsqueeze(-1) * A).exp_()
     if negative:
         a.mul_(2).sub_(1)
-    H = (dt * u).unsqueeze(-1) * B.unsqueeze(-2)
+    H = entering.unsqueeze(-1) * B.unsqueeze(-2)
     for a_t, H_t in zip(a.unbind(), H.unbind(), strict=True):
         h = H_t.addcmul_(a_t, h)
     return a, H

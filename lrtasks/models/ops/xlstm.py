@@ -44,7 +44,7 @@ from lrtasks.models.ops.chunked import (
 )
 from lrtasks.models.ops.layers import full_precision, hide
 
-CHUNK = 64
+CHUNK = 32
 EPS = 1e-6
 NOTHING = -1e9
 """Log input gate of positions that write nothing; finite, so that differences are finite."""
