@@ -111,6 +111,8 @@ class Task(Config):
         loss: ``"mse"``, ``"cross-entropy"`` or ``"balanced-cross-entropy"`` (weighted by inverse class counts).
         metric: the main score, ``"r2"``, ``"accuracy"`` or ``"macro_f1"``.
         group: the capability that the task tests, one of :data:`GROUPS`.
+        grows: parameters that the further tests multiply by 2, 4 and 8; without any, there are no such tests.
+        any_length: whether :meth:`answer` takes inputs of any length.
     """
 
     name: ClassVar[str]
@@ -119,6 +121,8 @@ class Task(Config):
     loss: ClassVar[str] = "mse"
     metric: ClassVar[str] = "r2"
     group: ClassVar[str] = "other"
+    grows: ClassVar[tuple[str, ...]] = ()
+    any_length: ClassVar[bool] = False
 
     @property
     def input(self) -> Spec:
@@ -326,9 +330,9 @@ class Task(Config):
     def tests(self) -> Mapping[str, Task]:
         """Return further tests of a trained model by name: same widths, but another length or distribution.
 
-        The default is no further test. Most subclasses return :meth:`longer`, :meth:`scaled` or :meth:`further`.
+        Subclasses name parameters in ``grows``, or return :meth:`longer`, :meth:`scaled` or :meth:`further`.
         """
-        return {}
+        return self.scaled(*self.grows) if self.grows else {}
 
     def answer(self, x: np.ndarray) -> np.ndarray:
         """Return the target ``y`` of an input ``x`` of your own, for tasks whose target is a function of the input.
@@ -350,26 +354,22 @@ class Task(Config):
         Raises:
             UsageError: for another shape or type, values that are not finite, or tokens that are not in the vocabulary.
         """
-        spec = self.input
+        real, width, shape = self.input.kind == "real", self.input.width, self.input.shape(1)[1:]
         try:
             array = np.asarray(x)
         except ValueError:
-            raise UsageError(f"an input of {self.name} is one array of numbers, found a ragged list") from None
-        if array.shape != spec.shape(1)[1:] or array.dtype.kind not in "iuf":
-            raise UsageError(
-                f"an input of {self.name} has numbers of shape {spec.shape(1)[1:]},"
-                f" found shape {array.shape} of {array.dtype}"
-            )
-        if spec.kind == "real":
-            if not np.isfinite(array).all():
-                raise UsageError(f"an input of {self.name} holds finite numbers, found {array[~np.isfinite(array)][0]}")
-            return array.astype(np.float32)
-        wrong = (array != np.rint(array)) | (array < 0) | (array >= spec.width)
+            self.refuse("an input is one array of numbers, found a ragged list")
+        alike = array.ndim == len(shape) and array.shape[1:] == shape[1:] and array.size > 0
+        fits = alike and (self.any_length or len(array) == shape[0])
+        if not fits or array.dtype.kind not in ("iuf" if real else "iu"):
+            wanted = str(("length" if self.any_length else shape[0], *shape[1:])).replace("'", "")
+            numbers, found = "numbers" if real else "whole numbers", f"shape {array.shape} of {array.dtype}"
+            self.refuse(f"an input has {numbers} of shape {wanted}, found {found}")
+        wrong = ~np.isfinite(array) if real else (array < 0) | (array >= width)
         if wrong.any():
-            raise UsageError(
-                f"an input of {self.name} holds whole numbers in 0..{spec.width - 1}, found {array[wrong][0]}"
-            )
-        return array.astype(np.int64)
+            what, at = "numbers must be finite" if real else f"tokens must be in 0..{width - 1}", np.argwhere(wrong)[0]
+            self.refuse(f"{what}, found {array[tuple(at)]} at position {at[0]}")
+        return array.astype(np.float32 if real else np.int64)
 
     def refuse(self, what: str) -> NoReturn:
         """Raise a :class:`UsageError` about the user's input or parameter; the message begins with the task's name."""
@@ -424,12 +424,11 @@ def misdeclared(task: Task) -> Iterator[str]:
 
 def stack(samples: Sequence[Sample]) -> Batch:
     """Stack samples into a batch; meta entries of equal shape become arrays, all others lists."""
-    mask = None if samples[0].mask is None else np.stack([sample.mask for sample in samples if sample.mask is not None])
-    meta: dict[str, Any] | None = None
-    if samples[0].meta is not None:
-        columns = {name: [sample.meta[name] for sample in samples if sample.meta] for name in samples[0].meta}
-        meta = {name: column(values) for name, values in columns.items()}
-    return Batch(np.stack([s.x for s in samples]), np.stack([s.y for s in samples]), mask, meta)
+    masks = [sample.mask for sample in samples if sample.mask is not None]
+    metas = [sample.meta for sample in samples if sample.meta is not None]
+    meta = {name: column([meta[name] for meta in metas]) for name in metas[0]} if metas else None
+    x, y = np.stack([sample.x for sample in samples]), np.stack([sample.y for sample in samples])
+    return Batch(x, y, np.stack(masks) if masks else None, meta)
 
 
 def column(values: Sequence[Any]) -> Any:

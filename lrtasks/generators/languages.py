@@ -41,8 +41,7 @@ class Language:
     classes: ClassVar[int] = 2
 
     def __init__(self, modulus: int, times: bool = True) -> None:
-        self.modulus = modulus
-        self.times = times
+        self.modulus, self.times = modulus, times
 
     @property
     def tokens(self) -> list[str]:
@@ -139,27 +138,20 @@ class ModularArithmetic(Language):
         operators = string[1::2]
         if len(string) % 2 == 0 or (string[::2] >= m).any() or ((operators < m) | (operators > m + 2)).any():
             raise self.impossible("digits and operators must alternate, a digit first and last")
-        return np.array(self._values(string)[-1:])
+        return self.partial(string)[-1:]
 
     def partial(self, string: np.ndarray) -> np.ndarray:
-        labels = np.full(len(string), IGNORED)
-        labels[::2] = self._values(string)
-        return labels
-
-    def _values(self, string: np.ndarray) -> list[int]:
-        """Return the value of the prefix that ends at each digit."""
-        m = self.modulus
-        digits, operators = string[::2].tolist(), string[1::2].tolist()
-        done, product = 0, digits[0]  # the value is done + product
-        values = [product]
-        for operator, digit in zip(operators, digits[1:], strict=True):
+        m, (first, *digits) = self.modulus, string[::2].tolist()
+        done, product = 0, first  # the value so far is done + product
+        labels = [product]
+        for operator, digit in zip(string[1::2].tolist(), digits, strict=True):
             if operator == m + 2:
                 product = product * digit % m
             else:
                 done += product
                 product = digit if operator == m else -digit
-            values.append((done + product) % m)
-        return values
+            labels += [IGNORED, (done + product) % m]
+        return np.array(labels)
 
 
 class _Brackets(Language):
@@ -172,9 +164,7 @@ class _Brackets(Language):
     modular = True
     classes = 0
     operators: ClassVar[int]
-    """Number of operators, 2 (+ -) or 3 (+ - *); their tokens begin at ``modulus``."""
-    opening: ClassVar[int]
-    """The opening bracket is token ``modulus + opening``; the closing bracket is the next token."""
+    """Number of operators, 2 (+ -) or 3 (+ - *): tokens from ``modulus`` on. The next two tokens are the brackets."""
 
     def _expression(self, rng: np.random.Generator, n: int, operators: int) -> tuple[list[int], int, list[int]]:
         """Draw an expression of ``n`` tokens; return tokens, value, and at each closing bracket the value inside.
@@ -182,7 +172,7 @@ class _Brackets(Language):
         One random number per position decides which part of the expression begins there.
         """
         m = self.modulus
-        begin, end = m + self.opening, m + self.opening + 1
+        begin, end = m + self.operators, m + self.operators + 1
         chance = rng.random(n).tolist()
         string: list[int] = []
         labels = [IGNORED] * n
@@ -220,7 +210,7 @@ class _Brackets(Language):
     def _value(self, string: list[int]) -> int:
         """Return the value of an expression; raise :class:`UsageError` if ``string`` is not an expression."""
         m = self.modulus
-        begin = m + self.opening
+        begin = m + self.operators
         outer: list[tuple[int | None, int]] = []
         left: int | None = None  # value before the operator of this bracket
         value: int | None = None  # value of the operand that ends here
@@ -250,7 +240,6 @@ class ModularArithmeticBrackets(_Brackets):
     name = "modular-arithmetic-brackets"
     symbols = ("+", "-", "*", "(", ")", "_")
     operators = 3
-    opening = 3
 
     def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
         string, value, labels = self._expression(rng, n, 3 if self.times else 2)
@@ -266,7 +255,6 @@ class SolveEquation(_Brackets):
     name = "solve-equation"
     symbols = ("+", "-", "(", ")", "x", "=")
     operators = 2
-    opening = 2
 
     def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
         if n < 3:
@@ -343,15 +331,12 @@ class MissingDuplicate(Language):
                 raise self.impossible("a string of one token is 1")
             return string.copy()
         first, second = string[:half], string[half : 2 * half]
-        blank = (first == 2) | (second == 2)
+        blank = (first == 2) != (second == 2)
         if blank.sum() != 1 or not np.array_equal(first[~blank], second[~blank]) or string[: 2 * half].max() > 2:
             raise self.impossible("it must be bits twice, with one of them replaced by a blank (2)")
         if len(string) % 2 and string[-1] != 3:
             raise self.impossible("one of odd length ends with 3")
-        found = np.asarray(np.minimum(first[blank], second[blank]))
-        if found[0] > 1:
-            raise self.impossible("one bit alone may be a blank (2)")
-        return found
+        return np.asarray(np.minimum(first[blank], second[blank]))
 
 
 class _Binary(Language):
@@ -393,10 +378,8 @@ class BinaryMultiplication(_Binary):
         return size
 
     def answer(self, string: np.ndarray) -> np.ndarray:
-        numbers = self._numbers(string)
-        if len(numbers) == 1:
-            return np.array([0] * (len(string) - 1) + [END])
-        return np.append(_bits(numbers[0] * numbers[1]), END)
+        first, *second = self._numbers(string)
+        return np.append(_bits(first * second[0]) if second else np.zeros(len(string) - 1, dtype=np.int64), END)
 
 
 LANGUAGES: dict[str, type[Language]] = {

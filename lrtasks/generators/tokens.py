@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -33,14 +33,13 @@ class TokenTask(Task):
     """Base of token tasks that can also answer a user's input; a subclass writes :meth:`label` or :meth:`label_all`.
 
     Class attributes:
-        grows: parameters that the further tests multiply by 2, 4 and 8; without any, there are no such tests.
         testing: True while validation or test samples are drawn; some tasks then use another distribution or other
             labels.
     """
 
     loss: ClassVar[str] = "cross-entropy"
     metric: ClassVar[str] = "accuracy"
-    grows: ClassVar[tuple[str, ...]] = ()
+    any_length: ClassVar[bool] = True
     testing: ClassVar[bool] = False
 
     @property
@@ -65,7 +64,7 @@ class TokenTask(Task):
         Raises:
             UsageError: for another shape, a token outside the vocabulary, or tokens that are not an input of the task.
         """
-        tokens = self.sequence(x)
+        tokens = self.checked_input(x)
         self.verify(tokens)
         return self.label(tokens)
 
@@ -89,9 +88,6 @@ class TokenTask(Task):
         """Return a baseline that predicts the most frequent answer; it ignores all other labels used in training."""
         return MajorityClass(self.target.width, self.label_all)
 
-    def tests(self) -> Mapping[str, Task]:
-        return self.scaled(*self.grows) if self.grows else {}
-
     def span(self, name: str) -> tuple[int, int]:
         """Return the least and greatest value of a parameter that is one number or a pair; refuse a descending pair."""
         given = getattr(self, name)
@@ -99,19 +95,6 @@ class TokenTask(Task):
         if low > high:
             self.refuse(f"{name} must be a minimum and a maximum in this order, found [{low}, {high}]")
         return low, high
-
-    def sequence(self, x: Any) -> np.ndarray:
-        """Return ``x`` as one sequence ``(length,)`` of int64 tokens; raise :class:`UsageError` for anything else."""
-        try:
-            found = np.asarray(x)
-        except ValueError:
-            self.refuse("an input is one sequence of tokens, found a ragged list")
-        if found.ndim != 1 or found.size == 0:
-            self.refuse(f"an input is one sequence of tokens, of shape (length,), found shape {found.shape}")
-        if found.dtype.kind not in "iu":
-            self.refuse(f"tokens must be whole numbers, found {found.dtype}")
-        self.allow(found, 0, self.input.width, "tokens")
-        return found.astype(np.int64)
 
     def divide(self, tokens: np.ndarray, size: int) -> None:
         """Raise :class:`UsageError` unless ``tokens`` can be divided into groups of ``size`` tokens."""
@@ -220,6 +203,25 @@ def spread(values: np.ndarray, shape: tuple[int, ...], positions: slice) -> np.n
     labels = np.zeros(shape, dtype=np.int64)
     labels[:, positions] = values
     return labels
+
+
+Words = Iterable[tuple[int, Sequence[int] | np.ndarray]]
+"""Runs of tokens of one row, each with the position of its first token."""
+
+
+def placed(shape: tuple[int, ...], rows: Iterable[Words], fill: int = 0) -> np.ndarray:
+    """Return an int64 array of ``shape``: in each row the given words from their positions on, ``fill`` elsewhere.
+
+    A word that is too long for the row is cut.
+
+    >>> placed((1, 6), [[(1, (7, 8)), (5, (9, 9))]]).tolist()
+    [[0, 7, 8, 0, 0, 9]]
+    """
+    found = np.full(shape, fill)
+    for row, words in zip(found, rows, strict=True):
+        for at, word in words:
+            row[at : at + len(word)] = word[: len(row) - at]
+    return found
 
 
 def without_padding(tokens: np.ndarray, pad: int) -> np.ndarray:

@@ -21,6 +21,7 @@ Transformer-VQ, section 3.4; both from van den Oord et al., "Neural Discrete Rep
 
 from __future__ import annotations
 
+import functools
 import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -77,7 +78,7 @@ class Codebook(nn.Module):
     updates: Tensor
     usage: Usage | None = None
 
-    def __init__(self, size: int, width: int, *, commitment: float = 1e-4, decay: float = 0.99, std: float) -> None:
+    def __init__(self, size: int, width: int, commitment: float = 1e-4, decay: float = 0.99, *, std: float) -> None:
         super().__init__()
         self.size, self.commitment, self.decay = size, commitment, decay
         self.register_buffer("count", torch.ones(size))
@@ -93,13 +94,10 @@ class Codebook(nn.Module):
     def assign(self, keys: Tensor, centres: Tensor) -> Tensor:
         """Return the codes of keys ``(..., d_k)``, ``(...)`` int64; among equally near codes, the lowest."""
         with torch.autocast(keys.device.type, enabled=False):
-            flat = keys.detach().to(centres.dtype).flatten(0, -2)
+            parts = torch.split(keys.detach().to(centres.dtype).flatten(0, -2), max(1, WORKING // self.size))
             norms = centres.square().sum(1)
-            parts = [
-                torch.addmm(norms, part, centres.T, alpha=-2).argmin(1)
-                for part in torch.split(flat, max(1, WORKING // self.size))
-            ]
-        return torch.cat(parts).view(keys.shape[:-1])
+            codes = torch.cat([torch.addmm(norms, part, centres.T, alpha=-2).argmin(1) for part in parts])
+        return codes.view(keys.shape[:-1])
 
     def forward(self, keys: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Quantise the keys; in training also update the averages.
@@ -169,11 +167,8 @@ class Codebook(nn.Module):
     def _start(self, keys: Tensor) -> None:
         """Set the centres to random keys ``(n, d_k)`` of the first process; if n < S, the rest stay normal draws."""
         if len(keys) < self.size:
-            warnings.warn(
-                f"a codebook of {self.size} codes is larger than the {len(keys)} keys of a batch:"
-                " codes will stay empty",
-                stacklevel=3,
-            )
+            found = f"a codebook of {self.size} codes is larger than the {len(keys)} keys of a batch"
+            warnings.warn(f"{found}: codes will stay empty", stacklevel=3)
         drawn = torch.randperm(len(keys), device=keys.device)[: self.size]
         self.total[: len(drawn)] = keys[drawn]
         self.updates += 1
@@ -200,12 +195,9 @@ def _several_processes() -> bool:
 class State:
     """Streaming state of :class:`QuantisedAttention`.
 
-    Attributes:
-        k: (quantised) keys of the previous and the current block, ``(batch, slots, d_k)``.
-        v: values, ``(batch, slots, d_v)``.
-        codes: ``(batch, slots)``, or None without a codebook.
-        sums: per code, the sum of the values and the count of the far keys, ``(batch, S, d_v + 1)``, or None.
-        position: position of the next input.
+    It holds the (quantised) keys of the previous and the current block, ``(batch, slots, d_k)``, their values, their
+    codes ``(batch, slots)``, and, per code, the sum of the values and the count of the far keys, ``(batch, S, d_v +
+    1)``. Without a codebook, there are no codes and sums. The next input has ``position``.
     """
 
     k: Tensor
@@ -235,22 +227,19 @@ class QuantisedAttention(nn.Module):
     def __init__(self, config: LongVQ, length: int, causal: bool) -> None:
         super().__init__()
         if config.window is not None and config.window > length:
-            raise UsageError(
-                f"{config.name}: window must be at most the sequence length ({length}), found {config.window};"
-                " window=none takes one that fits"
-            )
+            limit = f"the sequence length ({length})"
+            raise UsageError(f"{config.name}: window must be none or at most {limit}, found {config.window}")
         window = config.window or min(DEFAULT_WINDOW, length)
         self.length, self.causal, self.qk_norm = length, causal, config.qk_norm
         self.d_k, self.d_v = config.d_k or max(1, config.d_model // 2), config.d_v or 2 * config.d_model
+        self.softmax_scale = 1.0 if self.qk_norm else self.d_k**-0.5
         self.function: AttentionFunction = config.attention
         self.key_gradients: KeyGradients = config.key_gradients
         self.codebook: Codebook | None = None
-        self.block = length
+        self.block = window if config.quantise else length
         if config.quantise:
-            self.block = window
-            std = self.d_k**-0.25 if self.qk_norm else WEIGHT_STD
-            options = {"commitment": config.commitment, "decay": config.decay}
-            self.codebook = Codebook(config.codebook, self.d_k, std=std, **options)
+            std, options = self.d_k**-0.25 if self.qk_norm else WEIGHT_STD, (config.commitment, config.decay)
+            self.codebook = Codebook(config.codebook, self.d_k, *options, std=std)
         self.bias = LocalBias(window, causal) if config.local_bias else None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -260,23 +249,13 @@ class QuantisedAttention(nn.Module):
         if self.codebook is not None:
             codes, k, centres = self.codebook(k, mask)
             block = self.block
-        scale: float | Tensor = self._softmax_scale()
+        scale: float | Tensor = self.softmax_scale
         if self.function != "softmax":
             divisor = Scope(self.causal).divisor(q.shape[1], mask, q.device)
             scale = 1 / torch.as_tensor(divisor).to(q.dtype)
-        return attend_quantised(
-            (q * scale).to(v.dtype),
-            k.to(v.dtype),
-            v,
-            codes,
-            centres,
-            block=block,
-            causal=self.causal,
-            function=self.function,
-            bias=self.bias,
-            valid=mask,
-            key_gradients=self.key_gradients,
-        )
+        q, k = (q * scale).to(v.dtype), k.to(v.dtype)
+        attend = functools.partial(attend_quantised, function=self.function, key_gradients=self.key_gradients)
+        return attend(q, k, v, codes, centres, block=block, causal=self.causal, bias=self.bias, valid=mask)
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """Return a state with two blocks of keys and sums per code, in the type and on the device of ``like``.
@@ -285,9 +264,8 @@ class QuantisedAttention(nn.Module):
         causal.
         """
         require_causal(self.causal)
-        if self.codebook is None:
-            slots, codes, sums = self.length, None, None
-        else:
+        slots, codes, sums = self.length, None, None
+        if self.codebook is not None:
             slots = 2 * self.block
             codes = torch.zeros(batch, slots, dtype=torch.int64, device=like.device)
             sums = like.new_zeros(batch, self.codebook.size, self.d_v + 1)
@@ -313,10 +291,9 @@ class QuantisedAttention(nn.Module):
         # position of the first slot: the current block uses the last slots
         base = (position // self.block + 1) * self.block - slots
         place = base + torch.arange(slots, device=q.device)
-        q = q * (self._softmax_scale() if self.function == "softmax" else 1 / state.position)
+        q = q * (self.softmax_scale if self.function == "softmax" else 1 / state.position)
         near = (state.k @ q.unsqueeze(2)).squeeze(2)
-        if self.bias is not None:
-            near = near + self.bias(place - position)
+        near = near if self.bias is None else near + self.bias(place - position)
         near = near.masked_fill((place < 0) | (place > position), -torch.inf)
         if centres is None or state.sums is None:
             weights = attention_weights(near.to(torch.promote_types(near.dtype, torch.float32)), self.function)
@@ -338,10 +315,8 @@ class QuantisedAttention(nn.Module):
                 sums = sums + sum_by_code(content, codes[:, :block], sums.shape[1])
             keys, values, codes = (x.roll(-block, 1) for x in (keys, values, codes))
         slot = slots - block + place
-        keys, values = _stored(keys, k, slot), _stored(values, v, slot)
-        if codes is not None and code is not None:
-            codes = _stored(codes, code, slot)
-        return State(keys, values, codes, sums, state.position + 1)
+        codes = None if codes is None or code is None else _stored(codes, code, slot)
+        return State(_stored(keys, k, slot), _stored(values, v, slot), codes, sums, state.position + 1)
 
     def _normalised(self, x: Tensor) -> Tensor:
         if not self.qk_norm:
@@ -349,9 +324,6 @@ class QuantisedAttention(nn.Module):
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         scale: float = self.d_k**-0.25
         return x * (torch.rsqrt(x.square().mean(-1, keepdim=True) + NORM_EPSILON) * scale)
-
-    def _softmax_scale(self) -> float:
-        return 1.0 if self.qk_norm else self.d_k**-0.5
 
 
 def _stored(memory: Tensor, entry: Tensor, slot: int) -> Tensor:
@@ -361,27 +333,23 @@ def _stored(memory: Tensor, entry: Tensor, slot: int) -> Tensor:
 
 
 class QueriesAndKeys(nn.Module):
-    """Two linear maps of Z ``(..., d_model)``, each to ``(..., d_k)``."""
+    """Two linear maps of Z ``(..., d_model)``, each to ``(..., d_k)``; with ``shared`` MEGA's form.
 
-    def __init__(self, d_model: int, d_k: int) -> None:
+    MEGA has one map S = SiLU(Z W + b), queries S ⊙ γ_0 + β_0 and keys S ⊙ γ_1 + β_1.
+    """
+
+    def __init__(self, d_model: int, d_k: int, shared: bool) -> None:
         super().__init__()
-        self.query = linear(d_model, d_k, truncated=False)
-        self.key = linear(d_model, d_k, truncated=False)
+        if shared:
+            self.shared = linear(d_model, d_k, truncated=False)
+            self.gamma = nn.Parameter(normal_(torch.empty(2, d_k), WEIGHT_STD, truncated=False))
+            self.beta = nn.Parameter(torch.zeros(2, d_k))
+        else:
+            self.query, self.key = (linear(d_model, d_k, truncated=False) for _ in range(2))
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return self.query(z), self.key(z)
-
-
-class SharedQueriesAndKeys(nn.Module):
-    """MEGA's queries and keys from one map S = SiLU(Z W + b): S ⊙ γ_0 + β_0 and S ⊙ γ_1 + β_1."""
-
-    def __init__(self, d_model: int, d_k: int) -> None:
-        super().__init__()
-        self.shared = linear(d_model, d_k, truncated=False)
-        self.gamma = nn.Parameter(normal_(torch.empty(2, d_k), WEIGHT_STD, truncated=False))
-        self.beta = nn.Parameter(torch.zeros(2, d_k))
-
-    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        if not hasattr(self, "shared"):
+            return self.query(z), self.key(z)
         shared = F.silu(self.shared(z))
         return shared * self.gamma[0] + self.beta[0], shared * self.gamma[1] + self.beta[1]
 
@@ -393,11 +361,9 @@ class LongVQLayer(NormedBlock):
         super().__init__()
         d_model, d_v = config.d_model, config.d_v or 2 * config.d_model
         self.ssm = config.make_ssm(length, causal)
-        maps = SharedQueriesAndKeys if config.shared_qk else QueriesAndKeys
-        self.maps = maps(d_model, config.d_k or max(1, d_model // 2))
+        self.maps = QueriesAndKeys(d_model, config.d_k or max(1, d_model // 2), config.shared_qk)
         self.attention = QuantisedAttention(config, length, causal)
-        self.value = linear(d_model, d_v, truncated=False)
-        self.gate = linear(d_model, d_v, truncated=False)
+        self.value, self.gate = (linear(d_model, d_v, truncated=False) for _ in range(2))
         self.out = linear(d_v, d_model, truncated=False)
         self.update = linear(d_model, d_model, truncated=False)
         self.set_norm(*config.around)
@@ -410,7 +376,6 @@ class LongVQLayer(NormedBlock):
         return self._finish(x, normed, z, attended)
 
     def initial_state(self, batch: int) -> Any:
-        """Return the states of the state-space map and of the attention."""
         return self.ssm.initial_state(batch), self.attention.initial_state(batch, self.value.weight)
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -425,6 +390,9 @@ class LongVQLayer(NormedBlock):
     def _finish(self, x: Tensor, normed: Tensor, z: Tensor, attended: Tensor) -> Tensor:
         candidate = self.dropout(self.out(F.silu(self.gate(z)) * attended))
         return self.blend(x, torch.sigmoid(self.update(normed)), candidate)
+
+
+TREES: dict[str, Any] = {"d_model": 80, "layers": 6, "d_k": 64, "dropout": 0.1, **mega.LISTOPS}
 
 
 @registry.register("longvq")
@@ -450,9 +418,7 @@ class LongVQ(mega.GatedConfig):
         # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
         "paper/recall": {"d_model": 64, "d_k": 32, "layers": 2, "budget.lr": 0.0005},
         # LongVQ paper, hyper-parameters of LRA. Softmax and ListOps' layer norm are choices (docs/models/longvq.md).
-        **mega.paper_presets(
-            mega.LISTOPS_TASKS, {"d_model": 80, "layers": 6, "d_k": 64, "dropout": 0.1, **mega.LISTOPS}
-        ),
+        **mega.paper_presets(mega.LISTOPS_TASKS, TREES),
         **mega.paper_presets(mega.PATH_X_TASKS, {"d_model": 64, "d_k": 32, "layers": 4, **mega.PIXELS, **mega.PATH_X}),
         # The other rows of the LRA table, for a user's own tasks.
         "lra-text": {"d_model": 128, "layers": 4, "d_k": 64, "norm": "scale", "dropout": 0.1, **mega.TEXT},
@@ -460,17 +426,8 @@ class LongVQ(mega.GatedConfig):
         "lra-image": {"d_model": 160, "layers": 8, "d_k": 96, **mega.PIXELS, **mega.IMAGE},
         "lra-pathfinder": {"d_model": 128, "layers": 6, "d_k": 64, **mega.PIXELS, **mega.PATHFINDER},
         "speech": {"d_model": 60, "layers": 6, "d_k": 30, **mega.PIXELS, **mega.SPEECH},
-        "enwik8": {
-            "d_model": 512,
-            "layers": 12,
-            "d_k": 128,
-            "d_v": 1024,
-            "d_ffn": 1024,
-            "norm": "layer",
-            "prenorm": True,
-            "dropout": 0.1,
-            **mega.ENWIK8,
-        },
+        "enwik8": {"d_model": 512, "layers": 12, "d_k": 128, "d_v": 1024, "d_ffn": 1024, "norm": "layer"}
+        | {"prenorm": True, "dropout": 0.1, **mega.ENWIK8},
     }
 
     d_k: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)

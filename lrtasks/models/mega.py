@@ -32,7 +32,7 @@ from lrtasks.models.ops.exponentials import exp_kernel
 from lrtasks.models.ops.layers import FeedForward, linear, normal_, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias, RotaryBias, Sinusoids
 from lrtasks.models.ops.scoped_attention import Scope, SharedAttention, warn_of_padding
-from lrtasks.models.s4d import S4D, S4DKernel, Start
+from lrtasks.models.s4d import S4D, S4DKernel
 from lrtasks.spec import Spec
 
 
@@ -48,11 +48,7 @@ class EMAKernel(Kernel):
     Initially, delta and alpha are normal with standard deviation 0.2, gamma is normal with standard deviation 1, and
     beta is +1, -1, +1, ... over n plus normal draws with standard deviation 0.02.
 
-    Args:
-        d_model: channels d.
-        d_state: states N.
-        directions: 1, or 2 for look-back and look-ahead kernels.
-        truncated: truncate the normal draws at two standard deviations (SeqBoat) or not (MEGA).
+    ``truncated`` cuts the normal draws at two standard deviations (SeqBoat; not in MEGA).
     """
 
     def __init__(self, d_model: int, d_state: int, directions: int = 1, *, truncated: bool = True) -> None:
@@ -109,7 +105,6 @@ class MegaLayer(NormedBlock):
         return self._finish(x, update, gate * attended, hidden)
 
     def initial_state(self, batch: int) -> Any:
-        """Return the states of the moving average and the attention, and the position of the next input."""
         return self.ssm.initial_state(batch), self.attention.initial_state(batch), 0
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -195,27 +190,23 @@ class GatedConfig(ModelConfig):
 
     def check(self) -> None:
         if self.ssm != "ema" and self.d_state % 2:
-            raise UsageError(
-                f"{self.name}: d_state must be even with ssm={self.ssm!r} (conjugate pairs), found {self.d_state}"
-            )
+            raise UsageError(f"{self.name}: d_state must be even with ssm={self.ssm!r}, found {self.d_state}")
         if self.sinusoids and self.d_model % 2:
             raise UsageError(f"{self.name}: d_model must be even with sinusoids, found {self.d_model}")
 
     def make_ssm(self, length: int, causal: bool) -> SSM:
         """Build the state-space map of one layer."""
-        directions = 1 if causal else 2
-        kernel: Kernel
+        directions, d_model, d_state = 1 if causal else 2, self.d_model, self.d_state
         if self.ssm == "ema":
-            kernel = EMAKernel(self.d_model, self.d_state, directions, truncated=self.truncated)
+            kernel: Kernel = EMAKernel(d_model, d_state, directions, truncated=self.truncated)
         else:
-            start: Start = "legs" if self.ssm == "s4d-legs" else "lin"
-            kernel = S4DKernel(S4D(d_model=self.d_model, d_state=self.d_state, start=start), directions)
+            s4d = S4D(d_model=d_model, d_state=d_state, start="legs" if self.ssm == "s4d-legs" else "lin")
+            kernel = S4DKernel(s4d, directions)
         return SSM(kernel, self.d_model, length, self.kernel_length, truncated=self.truncated)
 
     def feedforward_map(self) -> FeedForward:
         """Build the map of a feed-forward sub-layer or module."""
-        width = self.d_ffn or 2 * self.d_model
-        return silu_feedforward(self.d_model, width, self.dropout, truncated=self.truncated)
+        return silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=self.truncated)
 
     def stack(self, make_layer: Callable[[], nn.Module], *, feedforward: bool = True) -> list[nn.Module]:
         """Build the blocks: sinusoids if used, then the layers, each followed by a feed-forward sub-layer if so set."""
@@ -247,7 +238,7 @@ class Mega(GatedConfig):
         **paper_presets(LISTOPS_TASKS, {"d_model": 80, "layers": 6, "dropout": 0.1, **LISTOPS}),
         **paper_presets(
             PATH_X_TASKS,
-            {**PIXELS, "d_model": 64, "d_z": 32, "layers": 4, "attention": "laplace", "sinusoids": True, **PATH_X},
+            {**PIXELS, "d_model": 64, "d_z": 32, "layers": 4, "attention": "laplace"} | {"sinusoids": True, **PATH_X},
         ),
     }
 

@@ -46,107 +46,54 @@ EXPERT_WIDTH, EXPERT_GAIN = 16, 0.32
 
 
 class Router(nn.Module):
-    """Base class of the routers (configurators); a subclass computes the margin."""
+    """The configurator of one module: where the module runs, and the confidence c in [0, 1] of "run".
 
-    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Map ``(..., d_model)`` to the decision, bool, and the confidence in [0, 1] of "run", float32 or higher."""
-        margin = self.margin(h)
-        return margin > 0, torch.sigmoid(margin)
-
-    def margin(self, h: Tensor) -> Tensor:
-        """Return the log-odds of "run" against "skip": ``(..., d_model)`` to ``(...)``; 0 means "skip"."""
-        raise NotImplementedError
-
-    def temperature(self) -> float | None:
-        """Return the divisor of the logits, or None for a router without a temperature."""
-        return None
-
-
-class TemperedRouter(Router):
-    """c = softmax((u_0, u_1) / τ)_1 from two logits, or c = sigmoid(u / τ) from one; the logits are ``h W + b``.
-
-    Args:
-        d_model: width of the input.
-        scale: α_0, the temperature at start in units of sqrt(d_model).
-        logits: 2 (softmax) or 1 (sigmoid).
-    """
-
-    def __init__(self, d_model: int, scale: float, logits: int) -> None:
-        super().__init__()
-        self.logits = linear(d_model, logits, truncated=True)
-        self.log_tau = nn.Parameter(torch.tensor([math.log(scale * math.sqrt(d_model))]))
-
-    def margin(self, h: Tensor) -> Tensor:
-        u = _float32(self.logits(h))
-        logit = u[..., 0] if u.shape[-1] == 1 else u[..., 1] - u[..., 0]
-        return logit / self.log_tau.to(logit.dtype).exp()
-
-    def temperature(self) -> float:
-        return float(self.log_tau.exp())
-
-
-class GumbelRouter(Router):
-    """Softmax of two logits, each plus an independent Gumbel draw, divided by τ' = max(2 · 0.999995^T, ½).
-
-    T counts training steps in a buffer, so that a checkpoint stores it. Evaluation uses no noise; its confidence is the
-    softmax at the current τ' (in the public code, the confidence is 1).
-
-    Args:
-        d_model: width of the input.
+    ``softmax`` and ``sigmoid``: two logits or one, ``h W + b``, divided by τ. ``gumbel``: two logits, in training each
+    plus an independent Gumbel draw, divided by max(2 · 0.999995^T, ½). T counts training steps in a buffer, so that a
+    checkpoint stores it; in evaluation the public code has confidence 1 instead. ``moe``: logits <W h, e_i> / |e_i|
+    with learned embeddings e_0, e_1 of width 16, as X-MoE does (arXiv:2204.09179).
     """
 
     updates: Tensor
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, config: SeqBoat) -> None:
         super().__init__()
-        self.logits = linear(d_model, 2, truncated=True)
-        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        self.kind, d_model = config.router, config.d_model
+        if self.kind == "moe":
+            self.reduce = nn.Linear(d_model, EXPERT_WIDTH, bias=False)
+            self.experts = nn.Parameter(nn.init.orthogonal_(torch.empty(2, EXPERT_WIDTH), gain=EXPERT_GAIN))
+            return
+        self.logits = linear(d_model, 1 if self.kind == "sigmoid" else 2, truncated=True)
+        if self.kind == "gumbel":
+            self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        else:
+            self.log_tau = nn.Parameter(torch.tensor([math.log(config.temperature * math.sqrt(d_model))]))
 
     def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        active, confidence = super().forward(h)
-        if self.training:
+        """Map ``(..., d_model)`` to the decision, bool, and the confidence, float32 or higher, each ``(...)``."""
+        margin = self.margin(h)
+        if self.kind == "gumbel" and self.training:
             self.updates += 1
-        return active, confidence
+        return margin > 0, torch.sigmoid(margin)
 
     def margin(self, h: Tensor) -> Tensor:
+        """Return the log-odds of "run" against "skip": ``(..., d_model)`` to ``(...)``; 0 means "skip"."""
+        if self.kind == "moe":
+            directions = F.normalize(_float32(self.experts), dim=-1)
+            return _float32(self.reduce(h)) @ (directions[1] - directions[0])
         u = _float32(self.logits(h))
-        if self.training:
+        if self.kind == "gumbel" and self.training:
             u = u - torch.empty_like(u).exponential_().log()  # minus the log of an exponential draw is a Gumbel draw
-        return (u[..., 1] - u[..., 0]) / self._tau()
+        return (u[..., 0] if self.kind == "sigmoid" else u[..., 1] - u[..., 0]) / self._tau()
 
-    def temperature(self) -> float:
-        return float(self._tau())
+    def temperature(self) -> float | None:
+        """Return the divisor of the logits; None for ``moe``, which has none."""
+        return None if self.kind == "moe" else float(self._tau())
 
     def _tau(self) -> Tensor:
-        return (GUMBEL_START * GUMBEL_DECAY ** self.updates.double()).clamp_min(GUMBEL_END).float()
-
-
-class MoERouter(Router):
-    """Logits <W h, e_i> / |e_i| with learned embeddings e_0, e_1 of width 16, as X-MoE does (arXiv:2204.09179).
-
-    Args:
-        d_model: width of the input.
-    """
-
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
-        self.reduce = nn.Linear(d_model, EXPERT_WIDTH, bias=False)
-        self.experts = nn.Parameter(nn.init.orthogonal_(torch.empty(2, EXPERT_WIDTH), gain=EXPERT_GAIN))
-
-    def margin(self, h: Tensor) -> Tensor:
-        directions = nn.functional.normalize(_float32(self.experts), dim=-1)
-        return _float32(self.reduce(h)) @ (directions[1] - directions[0])
-
-
-def make_router(config: SeqBoat) -> Router | None:
-    """Build the router of one module; None if the module always runs."""
-    if config.router == "always":
-        return None
-    if config.router == "gumbel":
-        return GumbelRouter(config.d_model)
-    if config.router == "moe":
-        return MoERouter(config.d_model)
-    return TemperedRouter(config.d_model, config.temperature, 2 if config.router == "softmax" else 1)
+        if self.kind == "gumbel":
+            return (GUMBEL_START * GUMBEL_DECAY ** self.updates.double()).clamp_min(GUMBEL_END).float()
+        return _float32(self.log_tau).exp()
 
 
 def _float32(x: Tensor) -> Tensor:
@@ -222,16 +169,17 @@ class SparseModule(nn.Module):
 
     Args:
         inner: module on ``(batch, n, d_model)``, which also takes valid slots and original positions.
-        router: the router; None to run the module everywhere, with c = 1.
+        config: the kind of router; with ``always`` there is none, and the module runs everywhere, with c = 1.
         scope: which keys a query of the module sees, or None for a module without attention.
         dropout: rate on the module's output.
     """
 
     activity: Activity | None = None
 
-    def __init__(self, inner: nn.Module, router: Router | None, scope: Scope | None, dropout: float) -> None:
+    def __init__(self, inner: nn.Module, config: SeqBoat, scope: Scope | None, dropout: float) -> None:
         super().__init__()
-        self.inner, self.router, self.scope = inner, router, scope
+        self.inner, self.scope = inner, scope
+        self.router = None if config.router == "always" else Router(config)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, h: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -301,9 +249,7 @@ class GatedAttentionUnit(nn.Module):
 
     Source: "Transformer Quality in Linear Time", section 3.
 
-    Args:
-        d_model: width of input and output, ``(batch, n, d_model)``.
-        attention: the attention on z and v.
+    ``valid``, ``positions`` and ``active`` are as in :class:`SharedAttention`, the attention on z and v.
     """
 
     def __init__(self, d_model: int, attention: SharedAttention) -> None:
@@ -315,7 +261,6 @@ class GatedAttentionUnit(nn.Module):
         self.out = linear(d_v, d_model, truncated=True)
 
     def forward(self, h: Tensor, valid: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
-        """Compute the unit; ``valid`` and ``positions`` are as in :meth:`SharedAttention.forward`."""
         z, g, v = torch.split(F.silu(self.mix(h)), self.widths, -1)
         y: Tensor = self.out(g * self.attention(z, v, valid, positions))
         return y
@@ -324,7 +269,6 @@ class GatedAttentionUnit(nn.Module):
         return self.attention.initial_state(batch)
 
     def step(self, h: Tensor, state: Memory, position: int, active: Tensor | None = None) -> tuple[Tensor, Memory]:
-        """Compute one position ``(batch, d_model)``; arguments are as in :meth:`SharedAttention.step`."""
         z, g, v = torch.split(F.silu(self.mix(h)), self.widths, -1)
         attended, state = self.attention.step(z, v, state, position, active)
         y: Tensor = self.out(g * attended)
@@ -339,9 +283,9 @@ class SeqBoatLayer(NormedBlock):
         d_model = config.d_model
         dropout = 0.0 if scope.causal else config.dropout  # a causal layer drops from the sum, not from each module
         unit = GatedAttentionUnit(d_model, config.shared_attention(length, scope))
-        modules = [SparseModule(unit, make_router(config), scope, dropout)]
+        modules = [SparseModule(unit, config, scope, dropout)]
         if config.feedforward == "sparse":
-            modules.append(SparseModule(config.feedforward_map(), make_router(config), None, dropout))
+            modules.append(SparseModule(config.feedforward_map(), config, None, dropout))
         self.ssm = config.make_ssm(length, scope.causal)
         self.skip = linear(d_model, d_model, truncated=True)
         self.sparse = nn.ModuleList(modules)
@@ -376,6 +320,8 @@ SHORT: dict[str, Any] = {"window": 256, "kernel_length": 1024}
 IMAGE: dict[str, Any] = {**PIXELS, **SHORT, "max_positions": 1024}
 TEXT: dict[str, Any] = {**SHORT, "d_model": 128, "temperature": 0.3, "d_z": 64, "norm": "scale", "dropout": 0.1}
 TREES: dict[str, Any] = {"d_model": 80, "layers": 6, "temperature": 0.3, "dropout": 0.1, "max_positions": 2002}
+TREES |= {"kernel_length": 1024, **mega.budget(90_000, 64, 4e-3, 1e-3, 27_000)}
+PATH_X: dict[str, Any] = {"layers": 6, "max_positions": 16384, "window": 512, **PIXELS, **mega.PATH_X}
 TASK_PRESETS: Presets = {
     # About as many parameters as dlr's small preset; a step takes longer.
     "small": {"d_model": 64, "layers": 2, "norm": "layer", "window": 32, "budget.lr": 0.001},
@@ -386,12 +332,8 @@ TASK_PRESETS: Presets = {
     # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
     "paper/recall": {"d_model": 64, "d_z": 32, "layers": 2, "budget.lr": 0.0005},
     # SeqBoat paper, hyper-parameters of LRA.
-    **mega.paper_presets(
-        mega.LISTOPS_TASKS, {**TREES, "kernel_length": 1024, **mega.budget(90_000, 64, 4e-3, 1e-3, 27_000)}
-    ),
-    **mega.paper_presets(
-        mega.PATH_X_TASKS, {"layers": 6, "max_positions": 16384, "window": 512, **PIXELS, **mega.PATH_X}
-    ),
+    **mega.paper_presets(mega.LISTOPS_TASKS, TREES),
+    **mega.paper_presets(mega.PATH_X_TASKS, PATH_X),
 }
 """Presets that SeqBoat and its two named variants share."""
 
@@ -418,29 +360,11 @@ class SeqBoat(mega.GatedConfig):
         "lra-retrieval": {**TEXT, "layers": 6, "max_positions": 4002, **mega.RETRIEVAL},
         "lra-image": {**IMAGE, "d_model": 160, "layers": 8, "temperature": 0.4, "d_z": 96, **mega.IMAGE},
         "lra-pathfinder": {**IMAGE, "d_model": 128, "layers": 6, "d_z": 64, **mega.PATHFINDER},
-        "speech": {
-            "d_model": 60,
-            "layers": 8,
-            "d_z": 30,
-            "window": 256,
-            "bias": "compressed",
-            "kernel_length": 4000,
-            **PIXELS,
-            **mega.SPEECH,
-        },
-        "enwik8": {
-            "d_model": 616,
-            "layers": 14,
-            "d_z": 128,
-            "norm": "layer",
-            "prenorm": True,
-            "window": 1024,
-            "bias": "rotary",
-            "dropout": 0.15,
-            "kernel_length": 2048,
-            **without(mega.ENWIK8, "budget.betas"),
-            "budget.clip": 0.25,
-        },
+        "speech": {"d_model": 60, "layers": 8, "d_z": 30, "window": 256, "bias": "compressed", "kernel_length": 4000}
+        | {**PIXELS, **mega.SPEECH},
+        "enwik8": {"d_model": 616, "layers": 14, "d_z": 128, "norm": "layer", "prenorm": True, "window": 1024}
+        | {"bias": "rotary", "dropout": 0.15, "kernel_length": 2048}
+        | {**without(mega.ENWIK8, "budget.betas"), "budget.clip": 0.25},
     }
 
     truncated = True
@@ -480,10 +404,7 @@ class SeqBoat(mega.GatedConfig):
     def check(self) -> None:
         super().check()
         if self.window is not None and self.scope != "window":
-            raise UsageError(
-                f"{self.name}: window has no meaning with scope={self.scope!r}, found {self.window};"
-                " allowed: window=none"
-            )
+            raise UsageError(f"{self.name}: window must be none with scope={self.scope!r}, found {self.window}")
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         scope = self.attention_scope(input.length, causal)
@@ -502,33 +423,25 @@ class SeqBoat(mega.GatedConfig):
                 warn_of_padding(self.name, length, self.chunk)
             return Scope(causal, chunk=self.chunk)
         even = 1 if causal else 2
-        window = self.window
-        if window is None:
-            window = max(even, min(DEFAULT_WINDOW, length) // even * even)
-        elif window > length:
+        window = self.window or max(even, min(DEFAULT_WINDOW, length) // even * even)
+        if self.window is not None and window > length:
             raise UsageError(
                 f"{self.name}: window must be at most the sequence length ({length}), found {window};"
                 " window=none takes one that fits, scope='full' has none"
             )
-        elif window % even:
+        if window % even:
             raise UsageError(f"{self.name}: a bidirectional model needs an even window, found {window}")
         return Scope(causal, window=window)
 
     def shared_attention(self, length: int, scope: Scope) -> SharedAttention:
         """Build the attention of one layer."""
-        bias = None
-        if self.bias != "rotary":
-            reach = scope.before if self.bias == "compressed" else None
-            bias = RelativeBias(reach + 1 if reach is not None else self.max_positions or length)
-        return SharedAttention(
-            (self.d_z or max(1, self.d_model // 2), self.d_v or 2 * self.d_model),
-            length,
-            scope,
-            self.attention,
-            bias,
-            by_rank=self.bias == "compressed",
-            rotary=self.bias == "rotary",
-        )
+        by_rank, rotary = self.bias == "compressed", self.bias == "rotary"
+        reach = self.max_positions or length
+        if by_rank and scope.before is not None:
+            reach = scope.before + 1
+        widths = (self.d_z or max(1, self.d_model // 2), self.d_v or 2 * self.d_model)
+        bias = None if rotary else RelativeBias(reach)
+        return SharedAttention(widths, length, scope, self.attention, bias, by_rank=by_rank, rotary=rotary)
 
 
 @registry.register("seqboat-full")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -39,6 +38,8 @@ class Adding(Task):
     """
 
     group: ClassVar[str] = "latching"
+    grows: ClassVar[tuple[str, ...]] = ("length",)
+    any_length: ClassVar[bool] = True
     presets: ClassVar[Presets] = {
         "small": {"length": 100, **budget(batch_size=32, steps=1500)},
         "small-hard": {"length": 200, **budget(batch_size=64)},
@@ -74,20 +75,13 @@ class Adding(Task):
         Raises:
             UsageError: for another shape, for values that are not finite, or unless two marks are 1 and all others 0.
         """
-        try:
-            given = np.asarray(x, dtype=np.float32)
-        except (TypeError, ValueError):
-            self.refuse(f"an input holds numbers, found {x!r:.60}")
-        if given.ndim != 2 or given.shape[1] != 2:
-            self.refuse(f"an input has shape (length, 2), numbers and marks, found {given.shape}")
-        if not np.isfinite(given).all():
-            self.refuse(f"an input holds finite numbers, found {given[~np.isfinite(given)][0]}")
+        given = self.checked_input(x)
         marked = np.flatnonzero(given[:, 1])
         if len(marked) != 2 or not (given[marked, 1] == 1).all():
             self.refuse(f"two marks must be 1 and all others 0, found {given[marked, 1].tolist()[:5]} beside zeros")
-        return given[marked[:1], :1] + given[marked[1:], :1]
+        return np.asarray(given[marked[:1], :1] + given[marked[1:], :1])
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the mean of all sums, and the last marked number plus 1/2, for a model that misses the first."""
 
         def second(x: np.ndarray) -> np.ndarray:
@@ -100,10 +94,6 @@ class Adding(Task):
         """Break scores down by distance from the first mark to the end, in octaves."""
         first = batch.x[:, :, 1].argmax(axis=1)
         return {"distance": octave(batch.x.shape[1] - first)[:, None, None]}
-
-    def tests(self) -> Mapping[str, Task]:
-        """Return tests at 2, 4 and 8 times the length."""
-        return self.scaled("length")
 
     def text(self, batch: Batch, index: int) -> str:
         """Return the marked numbers with their positions, and the sum."""

@@ -104,18 +104,14 @@ class Chomsky(TokenTask):
         """The token EMPTY; the padding token is EMPTY + 1."""
         return len(self._language.tokens)
 
-    @property
-    def input(self) -> Spec:
-        return Spec("token", self._positions, self.empty + 2)
-
     @functools.cached_property
-    def _positions(self) -> int:
+    def input(self) -> Spec:
         most = self._language.size(self._range[-1])
-        return most + self._language.outputs(most)
+        return Spec("token", most + self._language.outputs(most), self.empty + 2)
 
     @property
     def target(self) -> Spec:
-        return Spec("token", self._positions, self._language.classes or self.modulus)
+        return Spec("token", self.input.length, self._language.classes or self.modulus)
 
     @functools.cached_property
     def _range(self) -> range:
@@ -137,7 +133,7 @@ class Chomsky(TokenTask):
 
     def sample(self, rng: np.random.Generator) -> Sample:
         string, answer, partial = self._language.drawn(rng, self._length(rng))
-        x, y = self._asked(string, answer, self._positions)
+        x, y = self._asked(string, answer, self.input.length)
         if self.labels == "every" and partial is not None and not self.testing:
             y[: len(string)] = partial
         return Sample(x, y, x != self.empty + 1)
@@ -173,17 +169,15 @@ class Chomsky(TokenTask):
             )
         return np.concatenate([y, np.full(len(x) - len(y), IGNORED)])
 
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         """Return tests at fixed lengths beyond training, named by the length; law ``xlstm``: 256, and 40 to 256."""
+        tested = TEST_LENGTHS if self.tested == "some" else range(TEST_LENGTHS[0], TEST_LENGTHS[-1] + 1)
+        spans = {str(length): (length, length) for length in tested}
         if self.law == "xlstm":
-            return {
-                name: dataclasses.replace(self, lengths=lengths)
-                for name, lengths in {"256": (256, 256), "40-256": (40, 256)}.items()
-            }
-        lengths = TEST_LENGTHS if self.tested == "some" else range(TEST_LENGTHS[0], TEST_LENGTHS[-1] + 1)
-        return {str(length): dataclasses.replace(self, lengths=(length, length)) for length in lengths}
+            spans = {"256": (256, 256), "40-256": (40, 256)}
+        return {name: dataclasses.replace(self, lengths=lengths) for name, lengths in spans.items()}
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent class for each output and length, and rules for three languages.
 
         ``first-last`` tells whether the first and the last bit differ. ``pushes`` returns the initial stack and all

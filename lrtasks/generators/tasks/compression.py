@@ -82,7 +82,7 @@ class Compression(UniformTask):
         scaled = (np.broadcast_to(accuracy, self.length - 1) - chance) / (1 - chance)
         return float(math.log2(self.vocab - 1) * np.maximum(scaled, 0).sum())
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent token, and the last eight tokens with the most frequent token before them."""
         recent = {f"recent-{RECENT}": _Recent(self.target.width)} if self.length > 2 * RECENT else {}
         return {**super().baselines(), **recent}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -112,24 +111,17 @@ class Copying(TokenTask):
         return max(self.string[0], room) if self._lookup else self.string[0]
 
     @property
-    def _around(self) -> int:
-        """Number of tokens of the question besides the string: marks and key."""
-        return {"prefix-lookup": 3 + self.ngram, "suffix-lookup": 2 + self.ngram}.get(self.mode, 2)
-
-    @property
     def input(self) -> Spec:
+        marks_and_key = {"prefix-lookup": 3 + self.ngram, "suffix-lookup": 2 + self.ngram}.get(self.mode, 2)
         answer = self.answer_length if self._lookup else self.string[1]
-        return Spec("token", self._around + self.string[1] + answer - 1 + self.end, self.letters + 4)
+        return Spec("token", marks_and_key + self.string[1] + answer - 1 + self.end, self.letters + 4)
 
     def sample(self, rng: np.random.Generator) -> Sample:
         begin, bar, _, pad = range(self.letters, self.letters + 4)
         length = rng.integers(self._shortest, self.string[1] + 1)
         string = rng.integers(self.letters, size=length)
-        if self._lookup:
-            string, start = self._key(rng, string)
-            key = string[start : start + self.ngram]
-        else:
-            key = string[:0]
+        string, start = self._key(rng, string) if self._lookup else (string, 0)
+        key = string[start : start + (self.ngram if self._lookup else 0)]
         if self.mode == "prefix-lookup":
             head = np.concatenate([[begin], key, [bar], string, [bar]])
         else:
@@ -198,19 +190,17 @@ class Copying(TokenTask):
         if self._lookup and len(key) != self.ngram:
             self.refuse(f"the key must have {self.ngram} letters, found {key.tolist()}")
         for what, letters in (("string", string), ("key", key)):
-            if (letters >= self.letters).any() or (what == "string" and not len(string)):
+            if (letters >= self.letters).any() or not len(string):
                 self.refuse(f"the {what} must be letters (0..{self.letters - 1}), found {letters.tolist()}")
         return string, key, int(head)
 
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         """Return tests with strings of exactly 2, 4 and 8 times the greatest length."""
         return self.further({f"{n}x": {"string": (n * self.string[1],) * 2} for n in (2, 4, 8)})
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent letter and, if the input shows the answer so far, what follows its end in s."""
-        if self.mode != "copy" or self.feed == "blank":
-            return super().baselines()
-        grams = {"bigram": 1, "trigram": 2}
+        grams = {"bigram": 1, "trigram": 2} if self.mode == "copy" and self.feed == "teacher" else {}
         rules = {name: self.rule(functools.partial(self._lookup_of_last, letters=n)) for name, n in grams.items()}
         return {**super().baselines(), **rules}
 
@@ -221,9 +211,8 @@ class Copying(TokenTask):
             string, _, head = self._question(without_padding(x, self.letters + 3))
             text = np.concatenate([x[:1], string, [self.letters + 2]])
             for size in range(1, letters + 1):  # the first token has one token before it
-                _, first, number = np.unique(
-                    _keys(text, size, self.letters + 3), return_index=True, return_inverse=True
-                )
+                keys = _keys(text, size, self.letters + 3)
+                _, first, number = np.unique(keys, return_index=True, return_inverse=True)
                 follow = text[first[number[: len(text) - size]] + size]
                 place = head - 2 + size
                 prediction[row, place : place + len(follow)] = follow[: len(x) - place]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -12,7 +11,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import Task, budget, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.tokens import TokenTask, padded_sample
+from lrtasks.generators.tokens import TokenTask, padded_sample, placed
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 Word = tuple[int, ...]
@@ -82,31 +81,25 @@ class Depo(TokenTask):
             self.refuse(f"words {list(self.words)} give {names} names, too few for {most} nodes")
 
     @property
-    def _hop(self) -> int:
-        """The token "k steps" is this number plus k."""
-        return 2 * self.words[0]
-
-    @property
-    def _answer(self) -> int:
-        return self._hop + self.hops + 1
-
-    @property
-    def _begin(self) -> int:
-        return self._answer + 1
+    def _marks(self) -> tuple[int, int, int]:
+        """The last token of words (the token "k steps" is this number plus k), ANSWER and BEGIN."""
+        last = 2 * self.words[0]
+        return last, last + self.hops + 1, last + self.hops + 2
 
     @property
     def input(self) -> Spec:
         most, long = self.span("nodes")[1], self.words[2]
-        return Spec("token", 1 + 2 * most * long + min(most, self.queries) * (2 + 2 * long), self._begin + 1)
+        return Spec("token", 1 + 2 * most * long + min(most, self.queries) * (2 + 2 * long), self._marks[2] + 1)
 
     @property
     def target(self) -> Spec:
-        return Spec("token", self.input.length, self._hop + 1)
+        return Spec("token", self.input.length, 2 * self.words[0] + 1)
 
     def sample(self, rng: np.random.Generator) -> Sample:
         n = self._count(rng)
         names = self._names(rng, n)
-        x = [self._begin]
+        hop, answer_mark, begin = self._marks
+        x = [begin]
         for node in rng.permutation(n).tolist():
             x += names[node]
             x += names[(node + 1) % n]
@@ -114,7 +107,7 @@ class Depo(TokenTask):
         asked = rng.permutation(n)[: self.queries].tolist()
         for node, k in zip(asked, self._steps(rng, len(asked)), strict=True):
             answer = names[(node + k) % n]
-            x += [self._hop + k, *names[node], self._answer, *answer]
+            x += [hop + k, *names[node], answer_mark, *answer]
             y += [IGNORED] * (1 + len(names[node])) + [*answer, IGNORED]
         least, most = self.span("nodes")
         fixed = least == most and self.words[1] == self.words[2]
@@ -127,17 +120,14 @@ class Depo(TokenTask):
             return int(rng.integers(least, most + 1))
         if self.testing or least == most:
             return most
-        bounds = _cumulative(least, most)
+        bounds = np.cumsum(1 / (np.arange(least, most + 1) + most**0.5))
         return least + int(np.searchsorted(bounds, rng.random() * bounds[-1], side="right"))
 
     def _steps(self, rng: np.random.Generator, count: int) -> list[int]:
-        if self.law == "clean" or not self.testing:
-            steps: list[int] = rng.integers(1, self.hops + 1, count).tolist()
-            return steps
-        tested = sorted(
-            {2**i for i in range(self.hops.bit_length())} | {self.hops} | ({24} if self.hops == 32 else set())
-        )
-        return [tested[i] for i in rng.integers(len(tested), size=count).tolist()]
+        steps = set(range(1, self.hops + 1))
+        if self.law == "published" and self.testing:
+            steps = {2**i for i in range(self.hops.bit_length())} | {self.hops} | ({24} if self.hops == 32 else set())
+        return [sorted(steps)[i] for i in rng.integers(len(steps), size=count).tolist()]
 
     def _names(self, rng: np.random.Generator, n: int) -> list[Word]:
         """Draw ``n`` different words; a repeated word is drawn again."""
@@ -156,7 +146,7 @@ class Depo(TokenTask):
     def _words(self, tokens: list[int], at: int) -> Iterator[tuple[Word, int]]:
         """Yield the words from position ``at`` on, each with the position after it; stop at the first other token."""
         begin = at
-        while at < len(tokens) and 0 < tokens[at] <= self._hop:
+        while at < len(tokens) and 0 < tokens[at] <= 2 * self.words[0]:
             at += 1
             if tokens[at - 1] > self.words[0]:
                 yield tuple(tokens[begin:at]), at
@@ -168,8 +158,9 @@ class Depo(TokenTask):
         Raises:
             UsageError: if the tokens are not an input of the task.
         """
-        if tokens[0] != self._begin:
-            self.refuse(f"an input begins with BEGIN ({self._begin}), found {tokens[0]}")
+        hop, answer_mark, begin = self._marks
+        if tokens[0] != begin:
+            self.refuse(f"an input begins with BEGIN ({begin}), found {tokens[0]}")
         edges = list(self._words(tokens, 1))
         after: dict[Word, Word] = {}
         for (one, _), (two, _) in zip(edges[::2], edges[1::2], strict=False):
@@ -180,12 +171,10 @@ class Depo(TokenTask):
             self.refuse("the words before the first question must be edges that form cycles, two words each")
         questions = []
         while at < len(tokens) and tokens[at] != PAD:
-            steps = tokens[at] - self._hop
+            steps = tokens[at] - hop
             word = next(self._words(tokens, at + 1), None)
-            if not 1 <= steps <= self.hops or word is None or word[1] == len(tokens) or tokens[word[1]] != self._answer:
-                self.refuse(
-                    f"a question is a number of steps, a word, ANSWER and a word; found another at position {at}"
-                )
+            if not 1 <= steps <= self.hops or word is None or word[1] == len(tokens) or tokens[word[1]] != answer_mark:
+                self.refuse(f"a question is steps, a word, ANSWER and a word; found another one at position {at}")
             if word[0] not in after:
                 self.refuse(f"the question at position {at} asks for {list(word[0])}, which no edge has")
             questions.append((steps, *word))
@@ -195,53 +184,39 @@ class Depo(TokenTask):
             self.refuse(f"only padding (0) may follow padding, found another token after position {at}")
         return after, questions
 
-    def _answers(self, tokens: list[int], steps: int | None = None) -> Iterator[tuple[int, Word, int]]:
-        """Yield each question: position of ANSWER, node after ``steps`` (or the asked) steps, and asked steps."""
+    def _answers(self, tokens: list[int], steps: int | None = None) -> list[tuple[int, Word, int]]:
+        """Return for each question: position of ANSWER, node after ``steps`` (or the asked) steps, and asked steps."""
         after, questions = self._read(tokens)
+        found = []
         for asked, node, at in questions:
             for _ in range(asked if steps is None else steps):
                 node = after[node]
-            yield at, node, asked
+            found.append((at, node, asked))
+        return found
 
     def label_all(self, x: np.ndarray) -> np.ndarray:
         """Return the labels as the base class does, but refuse invalid inputs. The last answer may be cut."""
-        return self._filled(x, lambda tokens: ((at, node) for at, node, _ in self._answers(tokens)), IGNORED)
+        return self._nodes(x, fill=IGNORED)
 
-    def _filled(
-        self, x: np.ndarray, words: Callable[[list[int]], Iterable[tuple[int, Sequence[int]]]], fill: int = 0
-    ) -> np.ndarray:
-        """Return an array like ``x`` with the ``words`` of each row at their positions, and ``fill`` elsewhere."""
-        y = np.full(x.shape, fill)
-        for row, tokens in zip(y, x.tolist(), strict=True):
-            for at, word in words(tokens):
-                row[at : at + len(word)] = word[: len(row) - at]
-        return y
+    def _nodes(self, x: np.ndarray, steps: int | None = None, fill: int = 0) -> np.ndarray:
+        answers = (self._answers(tokens, steps) for tokens in x.tolist())
+        return placed(x.shape, ([(at, node) for at, node, _ in row] for row in answers), fill)
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def _first_node(self, x: np.ndarray) -> np.ndarray:
+        firsts = ((tokens, next(self._words(tokens, 1))[0]) for tokens in x.tolist())
+        return placed(x.shape, ([(at, word) for at, _, _ in self._answers(tokens)] for tokens, word in firsts))
+
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent token, the first node of the sample, and the next node, whatever k."""
-
-        def first(tokens: list[int]) -> Iterator[tuple[int, Word]]:
-            word = next(self._words(tokens, 1))[0]
-            return ((at, word) for at, _, _ in self._answers(tokens))
-
-        def next_one(tokens: list[int]) -> Iterator[tuple[int, Word]]:
-            return ((at, node) for at, node, _ in self._answers(tokens, steps=1))
-
-        return {
-            **super().baselines(),
-            "one-node": self.rule(lambda x: self._filled(x, first)),
-            "one-step": self.rule(lambda x: self._filled(x, next_one)),
-        }
+        rules = {"one-node": self.rule(self._first_node), "one-step": self.rule(lambda x: self._nodes(x, steps=1))}
+        return {**super().baselines(), **rules}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """Break scores down by the number of steps k."""
+        answers = (self._answers(tokens) for tokens in batch.x.tolist())
+        return {"steps": placed(batch.x.shape, ([(at, len(node) * [k]) for at, node, k in row] for row in answers))}
 
-        def steps(tokens: list[int]) -> Iterator[tuple[int, list[int]]]:
-            return ((at, [asked] * len(node)) for at, node, asked in self._answers(tokens))
-
-        return {"steps": self._filled(batch.x, steps)}
-
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         """Return tests with 2 and 4 times the nodes, if there are enough names."""
         least, most = self.span("nodes")
         more = {n: n * most if isinstance(self.nodes, int) else (least, n * most) for n in (2, 4)}
@@ -260,8 +235,3 @@ class Depo(TokenTask):
         answers = self._answers(tokens)
         asked = (f"{name(q[1])}+{q[0]}={name(a[1])}" for q, a in zip(questions, answers, strict=True))
         return f"{' '.join(edges)} | {' '.join(asked)}"
-
-
-@functools.lru_cache(maxsize=32)
-def _cumulative(least: int, most: int) -> np.ndarray:
-    return np.cumsum(1 / (np.arange(least, most + 1) + most**0.5))

@@ -138,9 +138,8 @@ class Dyck(TokenTask):
                 tokens.append(kind)
                 closed.append(IGNORED)
             else:
-                kind = stack.pop()
-                tokens.append(self.kinds + (kind if self.close == "typed" else 0))
-                closed.append(kind)
+                closed.append(stack.pop())
+                tokens.append(self.kinds + (closed[-1] if self.close == "typed" else 0))
         return np.array(tokens), np.array(closed)
 
     def _labels(self, closed: np.ndarray) -> np.ndarray:
@@ -164,20 +163,19 @@ class Dyck(TokenTask):
             if not stack:
                 self.refuse(f"the bracket at position {place} closes nothing")
             closed[place] = stack.pop()
-            if self.close == "typed" and token != self.kinds + closed[place]:
-                self.refuse(
-                    f"the bracket at position {place} must close kind {closed[place]}, found kind {token - self.kinds}"
-                )
+            kind = token - self.kinds
+            if self.close == "typed" and kind != closed[place]:
+                self.refuse(f"the bracket at position {place} must close kind {closed[place]}, found kind {kind}")
         return self._labels(closed)
 
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         """Return tests at 2, 4 and 8 times the length; for whole strings, one test with hi + 1 to 2 hi tokens."""
         if self.whole is None:
             return self.longer()
         most = self.whole[1]
         return {"2x": dataclasses.replace(self, whole=(most + 1, 2 * most))}
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent kind, and the kind of the last opening bracket so far, closed or not."""
 
         def last_opening(x: np.ndarray) -> np.ndarray:
@@ -206,18 +204,13 @@ class Dyck(TokenTask):
 
     def text(self, batch: Batch, index: int) -> str:
         """Return the brackets, with numbers if over four kinds; generic closings as ``)``, then what they close."""
-        x = batch.x[index]
-        x = x[x < self._end]
-        tokens = []
-        for token in x.tolist():
-            side, kind = divmod(token, self.kinds)
-            if side and self.close == "generic":
-                tokens.append(")")
-            else:
-                tokens.append(PAIRS[2 * kind + side] if self.kinds <= 4 else f"{kind})" if side else f"({kind}")
-        y = batch.y[index]
+        x, y = batch.x[index], batch.y[index]
+        names = [PAIRS[2 * k] if self.kinds <= 4 else f"({k}" for k in range(self.kinds)]
+        names += [PAIRS[2 * k + 1] if self.kinds <= 4 else f"{k})" for k in range(self.kinds)]
+        if self.close == "generic":
+            names[self.kinds] = ")"
         asked = f" | {' '.join(map(str, y[y >= 0]))}" if self.close == "generic" else ""
-        return " ".join(tokens) + asked
+        return " ".join(names[token] for token in x[x < self._end]) + asked
 
 
 @functools.lru_cache(maxsize=64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -98,14 +97,18 @@ class FlipFlop(TokenTask):
         if blank.any():
             self.refuse(f"a blank may follow a read alone, found one at {2 * int(blank.argmax()) + 1}")
 
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         """Return tests with few writes and reads, with many, and with 2 and 4 times the instructions."""
         sparse, dense = ({"ignore": ignore} for ignore in self.ignore_tests)
         return {**self.further({"sparse": sparse, "dense": dense}), **self.scaled("instructions", by=(2, 4))}
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent bit, and the last bit in the text, whatever its instruction."""
-        return {**super().baselines(), "last-bit": self.rule(_last_bit)}
+
+        def last_bit(x: np.ndarray) -> np.ndarray:
+            return np.take_along_axis(x, np.maximum(last_where((x == ZERO) | (x == ONE)), 1), axis=1)
+
+        return {**super().baselines(), "last-bit": self.rule(last_bit)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """Break scores down by instructions since the write, in octaves, and by disagreeing bits: 0, 1-3 or 4+.
@@ -129,7 +132,3 @@ class FlipFlop(TokenTask):
             SYMBOLS[letter] + (f"_:{SYMBOLS[label]}" if bit == BLANK else SYMBOLS[bit])
             for letter, bit, label in zip(x[::2], x[1::2], y[::2], strict=True)
         )
-
-
-def _last_bit(x: np.ndarray) -> np.ndarray:
-    return np.take_along_axis(x, np.maximum(last_where((x == ZERO) | (x == ONE)), 1), axis=1)

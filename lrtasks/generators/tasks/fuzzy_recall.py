@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -13,7 +13,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, budget, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.tokens import MAD_PROTOCOL, Uniforms, UniformTask
+from lrtasks.generators.tokens import MAD_PROTOCOL, Uniforms, UniformTask, placed
 from lrtasks.spec import IGNORED, Batch, Spec
 
 Tokens = tuple[int, ...]
@@ -74,14 +74,11 @@ class FuzzyRecall(UniformTask):
         if self.law == "grid":
             if self.length % self.pair:
                 self.refuse(
-                    f"length must be a multiple of key_tokens + value_tokens ({self.pair}) with law 'grid',"
-                    f" found {self.length}"
+                    f"length must be a multiple of key_tokens + value_tokens = {self.pair}, found {self.length}"
                 )
             return
-        for what, count, most in (
-            ("keys", self.first_value, self.key_tokens),
-            ("values", self._letters_of_values, self.value_tokens),
-        ):
+        needed = {"keys": (self.first_value, self.key_tokens), "values": (self._letters_of_values, self.value_tokens)}
+        for what, (count, most) in needed.items():
             if count < most:
                 self.refuse(f"vocab {self.vocab} has {count} tokens for {what}, too few for {most} distinct ones")
         if self.length <= 2 * self.pair:
@@ -197,11 +194,9 @@ class FuzzyRecall(UniformTask):
             before.append((value, middle))
         return found
 
-    def label(self, x: np.ndarray) -> np.ndarray:
-        y = np.full(x.shape, IGNORED)
-        for at, value, _ in self._questions(x.tolist()):
-            y[at : at + len(value)] = value[: len(y) - at]
-        return y
+    def label_all(self, x: np.ndarray) -> np.ndarray:
+        questions = (self._questions(tokens) for tokens in x.tolist())
+        return placed(x.shape, ([(at, value) for at, value, _ in row] for row in questions), IGNORED)
 
     def verify(self, tokens: np.ndarray) -> None:
         """Check for adjacent pairs, with padding only before the first pair; the last pair may be cut."""
@@ -224,36 +219,32 @@ class FuzzyRecall(UniformTask):
             if value != (given[: len(value)] if last else given):
                 self.refuse(f"key {list(key)} has two values, {list(given)} and {list(value)}")
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent token and, with law ``grid``, a value of a key with the same last 1 or 2 letters."""
-        found: dict[str, Baseline] = {"majority": self.majority()}
-        if self.law == "grid":
-            for name, letters in (("last-letter", 1), ("last-two", 2)):
-                if letters < self.key_tokens:
-                    found[name] = self.rule(functools.partial(self._alike, letters=letters))
-        return found
+        known = {"last-letter": 1, "last-two": 2} if self.law == "grid" else {}
+        shorter = {name: letters for name, letters in known.items() if letters < self.key_tokens}
+        rules = {name: self.rule(functools.partial(self._alike, letters=n)) for name, n in shorter.items()}
+        return {"majority": self.majority(), **rules}
 
     def _alike(self, x: np.ndarray, letters: int) -> np.ndarray:
         """Return the value of a random key among the earlier keys with the same last ``letters`` letters."""
         random = np.random.default_rng(0)
-        guess = np.zeros(x.shape, dtype=np.int64)
-        for row, tokens in zip(guess, x.tolist(), strict=True):
+
+        def guesses(tokens: list[int]) -> Iterator[tuple[int, Tokens]]:
             seen: dict[Tokens, dict[Tokens, Tokens]] = {}
             for key, value, middle in self._showings(tokens):
                 alike = seen.setdefault(key[-letters:], {})
                 if alike:
-                    chosen = list(alike.values())[int(random.random() * len(alike))]
-                    row[middle - 1 : middle - 1 + len(chosen)] = chosen[: len(row) - middle + 1]
+                    yield middle - 1, list(alike.values())[int(random.random() * len(alike))]
                 alike.setdefault(key, value)
-        return guess
+
+        return placed(x.shape, map(guesses, x.tolist()))
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """Break scores down by earlier occurrences of the key, and by place of the token in the value, from 0."""
-        occurrences, place = np.zeros_like(batch.y), np.zeros_like(batch.y)
-        for row, tokens in enumerate(batch.x.tolist()):
-            for at, value, count in self._questions(tokens):
-                occurrences[row, at : at + len(value)] = count
-                place[row, at : at + len(value)] = np.arange(len(value))[: batch.y.shape[1] - at]
+        found = [self._questions(tokens) for tokens in batch.x.tolist()]
+        occurrences = placed(batch.y.shape, ([(at, len(value) * [count]) for at, value, count in row] for row in found))
+        place = placed(batch.y.shape, ([(at, range(len(value))) for at, value, _ in row] for row in found))
         return {"occurrences": occurrences, "place": place}
 
     def text(self, batch: Batch, index: int) -> str:
@@ -261,13 +252,8 @@ class FuzzyRecall(UniformTask):
         tokens = batch.x[index].tolist()
         asked = {at + 1 for at, _, _ in self._questions(tokens)}
 
-        def joined(part: Tokens) -> str:
-            return ",".join(map(str, part))
-
-        return " ".join(
-            f"{joined(key)}:{joined(value)}{'*' if middle in asked else ''}"
-            for key, value, middle in self._showings(tokens)
-        )
+        pairs = ((map(str, key), map(str, value), "*" * (at in asked)) for key, value, at in self._showings(tokens))
+        return " ".join(f"{','.join(key)}:{','.join(value)}{mark}" for key, value, mark in pairs)
 
 
 def _distinct(u: Uniforms, limit: int, count: int, size: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -79,9 +79,7 @@ class InContextLanguage(UniformTask):
         self.span("strings")
         self.span("states")
         if self.edges > self.symbols:
-            self.refuse(
-                f"edges of a state have different symbols: at most symbols ({self.symbols}), found {self.edges}"
-            )
+            self.refuse(f"edges must be at most symbols ({self.symbols}), found {self.edges}")
 
     @property
     def input(self) -> Spec:
@@ -184,16 +182,12 @@ class InContextLanguage(UniformTask):
             at = 1 + int((there[1:] & ~there[:-1]).argmax())
             self.refuse(f"only padding ({self.symbols + 1}) may follow padding, found {tokens[at]} at position {at}")
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent symbol; what followed the last one, two or three tokens when they last occurred (or
         fewer tokens if they did not); what followed when an earlier string last began like the current one."""
-        return {
-            **super().baselines(),
-            "bigram": self.rule(lambda x: self._followed(x, 1)),
-            "trigram": self.rule(lambda x: self._followed(x, 2)),
-            "4-gram": self.rule(lambda x: self._followed(x, 3)),
-            "same-beginning": self.rule(self._same_beginning),
-        }
+        grams = {"bigram": 1, "trigram": 2, "4-gram": 3}
+        rules = {name: self.rule(functools.partial(self._followed, context=n)) for name, n in grams.items()}
+        return {**super().baselines(), **rules, "same-beginning": self.rule(self._same_beginning)}
 
     def _followed(self, x: np.ndarray, context: int) -> np.ndarray:
         """Return what followed the last ``context`` tokens, or fewer of them, at their previous occurrence."""
@@ -225,7 +219,7 @@ class InContextLanguage(UniformTask):
         ended = np.cumsum(batch.x == self.symbols, axis=1)
         return {"strings": octave(ended), "seen": (self._same_beginning(batch.x) >= 0).astype(np.int64)}
 
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         """Return tests with 2 and 4 times the strings and the length."""
         return self.scaled("length", "strings", by=(2, 4))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -69,22 +68,22 @@ class InductionHeads(TokenTask):
         """Return the label at the last position alone, whatever ``supervise`` is. The first of several marks counts."""
         marks = np.flatnonzero(x == self.vocab - 1)
         if len(marks) < 2 or marks[-1] != len(x) - 1:
+            found = f"{marks.tolist()} of {len(x)} positions"
             self.refuse(
-                f"the mark ({self.vocab - 1}) must stand at the last position and once before it,"
-                f" found it at {marks.tolist()} of {len(x)} positions"
+                f"the mark ({self.vocab - 1}) must stand at the last position and once before, found it at {found}"
             )
         y = np.full(len(x), IGNORED)
         y[-1] = x[marks[0] + 1]
         return y
 
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         """Return tests at other lengths, named by the factor or, with ``tested="far"``, by the length."""
         if self.tested == "near":
             return self.scaled("length", by=(2, 4, 8, 16))
         lengths = [2**power for power in range(6, 21)]
         return {str(length): dataclasses.replace(self, length=length) for length in lengths if length != self.length}
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent answer, and the answer if the mark is among the last 32 tokens of the text."""
         return {"majority": self.majority(), f"window-{WINDOW}": self.rule(self._window)}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -157,7 +156,7 @@ class JointRecall(UniformTask):
             at = int(changed.argmax())
             self.refuse(f"key {tokens[at]} at position {at} has two values in its context, {given[at]} and {now[at]}")
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent value, a random value of the same key, and a random value of the same context."""
         return {
             **super().baselines(),
@@ -180,7 +179,7 @@ class JointRecall(UniformTask):
         distance = np.where(asked & (last >= 0), np.arange(batch.x.shape[1]) - last, 0)
         return {"distance": octave(distance), "cells": asked.sum(axis=1, keepdims=True)}
 
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         """Return tests with twice the keys, twice the contexts, and both, named ``CxK``, as far as ``room`` allows."""
         contexts, keys = self.span("contexts")[1], self.span("keys")[1]
         sizes = [(contexts, 2 * keys), (2 * contexts, keys), (2 * contexts, 2 * keys)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -111,14 +111,10 @@ class KHop(UniformTask):
         self.allow(tokens[:1], 0, self._first_letter, "the first token is a hop count and")
         self.allow(tokens[1:], self._first_letter, self.input.width, "letters", 1)
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent class, the letter itself, the next letter, and the best of these per hop count."""
-        return {
-            **super().baselines(),
-            "own-letter": self.rule(lambda x: self._offset(x, 0)),
-            "not-own": self.rule(lambda x: self._offset(x, 1)),
-            "by-hops": _ByHops(self),
-        }
+        own, following = self.rule(lambda x: self._offset(x, 0)), self.rule(lambda x: self._offset(x, 1))
+        return {**super().baselines(), "own-letter": own, "not-own": following, "by-hops": _ByHops(self)}
 
     def _offset(self, x: np.ndarray, offset: int | np.ndarray) -> np.ndarray:
         """Return the letter at each position, shifted by ``offset`` in the alphabet."""
@@ -132,7 +128,7 @@ class KHop(UniformTask):
         distance[:, 1:] = octave(np.where(end >= 0, np.arange(end.shape[1]) - end, 0))
         return {"hops": self.hops[0] + batch.x[:, :1], "distance": distance}
 
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         """Return tests at 2 and 4 times the length, and tests of each single hop count up to 8."""
         counts = range(self.hops[0], min(self.hops[1], TESTED_HOPS) + 1)
         return {**self.scaled("length", by=(2, 4)), **self.further({f"hops-{k}": {"asked": (k, k)} for k in counts})}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -124,7 +123,7 @@ class ListOps(Task):
         limits = self.limits._replace(min_length=max(1, least), max_length=length + 1)
         return replace(self, **sampling.deep_enough(limits)._asdict())
 
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         return self.longer()
 
     def sample(self, rng: np.random.Generator) -> Sample:
@@ -159,7 +158,7 @@ class ListOps(Task):
         grammar.check(tokens[:length])
         return self._evaluated(tokens[None]).sample(0).y
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         return {**super().baselines(), "majority-per-operator": MajorityClass(10, groups=4, group=self._operators)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:

@@ -57,10 +57,8 @@ class Memorization(UniformTask):
 
     def check(self) -> None:
         if self.law == "pair" and self._side**2 != self.facts:
-            self.refuse(
-                f"facts must be a square number with law 'pair', such as {self._side**2} or {(self._side + 1) ** 2},"
-                f" found {self.facts}"
-            )
+            near = f"{self._side**2} or {(self._side + 1) ** 2}"
+            self.refuse(f"facts must be a square number with law 'pair', such as {near}, found {self.facts}")
 
     @property
     def _side(self) -> int:
@@ -108,8 +106,8 @@ class Memorization(UniformTask):
         tokens = x.reshape(len(u), -1)
         return Batch(tokens, self.label_all(tokens))
 
-    def label_all(self, x: np.ndarray, table: np.ndarray | None = None) -> np.ndarray:
-        values = self.table() if table is None else table
+    def label_all(self, x: np.ndarray) -> np.ndarray:
+        values = self.table()
         y = np.full(x.shape, IGNORED)
         if self.law == "pair":
             y[:, 2::3] = values[x[:, ::3], x[:, 1::3] - self._side]
@@ -126,20 +124,6 @@ class Memorization(UniformTask):
             self.allow(tokens[::2], 0, self.facts, "keys", 0, 2)
         last = self._slot - 1
         self.allow(tokens[last :: self._slot], self._mark, self._mark + 1, "marks", last, self._slot)
-
-    def answer(self, x: np.ndarray, table: np.ndarray | None = None) -> np.ndarray:
-        """Return the target as the base class does, optionally under another map.
-
-        Args:
-            x: tokens, any number of slots.
-            table: another map in the form of :meth:`table`, for example of the source; by default the task's own map.
-        """
-        y = super().answer(x)
-        if table is None:
-            return y
-        if np.shape(table) != self.table().shape:
-            self.refuse(f"a map must have shape {self.table().shape}, found {np.shape(table)}")
-        return np.asarray(self.label_all(np.asarray(x)[None], np.asarray(table))[0])
 
     def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
         """Return ``facts_stored``: the number of facts times the accuracy, which is scaled to 0 for a random guess."""

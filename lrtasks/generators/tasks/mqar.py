@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
+from lrtasks.generators.base import MAX_LENGTH, budget, registry
 from lrtasks.generators.baselines import Baseline, octave
 from lrtasks.generators.tokens import TokenTask
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
@@ -39,6 +38,7 @@ class Mqar(TokenTask):
 
     group: ClassVar[str] = "retrieval"
     grows: ClassVar[tuple[str, ...]] = ("length",)
+    any_length: ClassVar[bool] = False
     presets: ClassVar[Presets] = {
         "small": {"length": 64, "pairs": (4, 8), "vocab": 256, **budget(batch_size=64, steps=1500)},
         "paper": {"length": 512, "pairs": 64},
@@ -64,10 +64,7 @@ class Mqar(TokenTask):
         if 4 * most > self.length:
             self.refuse(f"pairs must be at most length / 4 ({self.length // 4}), found {most}")
         if most > self.vocab // 2 - 1:
-            self.refuse(
-                f"vocab {self.vocab} has {self.vocab // 2 - 1} keys, too few for {most} pairs;"
-                f" take vocab of at least {2 * most + 2}"
-            )
+            self.refuse(f"vocab must be at least {2 * most + 2} for {most} pairs, found {self.vocab}")
 
     @property
     def input(self) -> Spec:
@@ -86,8 +83,6 @@ class Mqar(TokenTask):
         y = np.full(self.length, IGNORED)
         y[queries] = values
         return Sample(x, y)
-
-    sequence = Task.checked_input  # inputs of this length only
 
     def label(self, x: np.ndarray) -> np.ndarray:
         """Return the labels; refuse any input if ``pairs`` is a range: the input does not show how many pairs it has.
@@ -126,7 +121,7 @@ class Mqar(TokenTask):
         allowed = np.flatnonzero(free)
         return allowed[rng.integers(len(allowed), size=self.length)]
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent value, and a value of the sample: knowing the sample's values gives accuracy 1/K."""
         return {**super().baselines(), "own-value": self.rule(lambda x: x[:, 1:2])}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -69,19 +68,14 @@ class NoisyRecall(UniformTask):
             self.refuse(f"length must be even, found {self.length}")
         least = 4 if self.distance else 2
         if self.vocab - self.noise_vocab < least:
-            self.refuse(
-                f"vocab must leave {least} tokens for keys and values beside noise_vocab={self.noise_vocab},"
-                f" found {self.vocab}"
-            )
+            self.refuse(f"vocab must be at least noise_vocab ({self.noise_vocab}) + {least}, found {self.vocab}")
         if self.noise > 0 and self.noise_vocab == 0:
             self.refuse(f"noise {self.noise} needs noise tokens, found noise_vocab=0")
         if self.distance is not None:
             low, high = self._pairs_back(self.distance)
             if not 1 <= low <= high <= self.length // 2 - 1 or self.distance[0] > self.distance[1]:
-                self.refuse(
-                    f"distance must be two numbers in 2..{self.length - 2}, the first not above the second, whose range"
-                    f" has an even number, found {list(self.distance)}"
-                )
+                limits = f"2..{self.length - 2}, in ascending order, with an even number in their range"
+                self.refuse(f"distance must be two numbers in {limits}, found {list(self.distance)}")
 
     @staticmethod
     def _pairs_back(distance: tuple[int, int]) -> tuple[int, int]:
@@ -154,10 +148,9 @@ class NoisyRecall(UniformTask):
         fits = (pair & (second >= self.keys) & (second < self.plain)) | (noise & (second >= self.plain))
         if not fits.all():
             slot = int(fits.argmin())
-            self.refuse(
-                f"a slot holds a key (0..{self.keys - 1}) and a value ({self.keys}..{self.plain - 1}), or two noise"
-                f" tokens; found {first[slot]} {second[slot]} at position {2 * slot}"
-            )
+            allowed = f"a key (0..{self.keys - 1}) and a value ({self.keys}..{self.plain - 1})"
+            shown = f"{first[slot]} {second[slot]} at position {2 * slot}"
+            self.refuse(f"a slot holds {allowed}, or two noise tokens; found {shown}")
         self.allow(tokens[-1:], 0, self.keys, "the last token is a key and", len(tokens) - 1)
         before, _ = self._last(tokens[None])
         changed = (before[0, :-1] >= 0) & (second[before[0, :-1]] != second)
@@ -165,7 +158,7 @@ class NoisyRecall(UniformTask):
             slot = int(changed.argmax())
             self.refuse(f"key {first[slot]} has two values, {second[before[0, slot]]} and {second[slot]}")
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent value, and the value at the key's last occurrence, at most 16 or 32 tokens back.
 
         The window baselines show how local the samples are; they give no answer if the key was only farther back.
@@ -188,7 +181,7 @@ class NoisyRecall(UniformTask):
             "occurrences": spread(octave(count), batch.y.shape, even),
         }
 
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         """Return tests at 2, 4 and 8 times the length, and with other shares of noise."""
         shares = {f"noise-{share:g}": {"noise": share} for share in NOISE_TESTS if share != self.noise}
         return {**self.scaled("length"), **self.further(shares)}
@@ -196,11 +189,9 @@ class NoisyRecall(UniformTask):
     def text(self, batch: Batch, index: int) -> str:
         """Return pairs as ``key:value``, noise as dots, the last key with its answer; ``*`` marks earlier questions."""
         x = batch.x[index].tolist()
-        y = self.label_all(batch.x[index : index + 1])[0]
-        slots = (
-            f"{x[t]}:{x[t + 1]}{'*' if y[t] >= 0 else ''}" if x[t] < self.keys else ". ."
-            for t in range(0, len(x) - 1, 2)
-        )
+        y = self.label_all(batch.x[index : index + 1])[0].tolist()
+        pairs = [f"{x[t]}:{x[t + 1]}{'*' * (y[t] >= 0)}" for t in range(0, len(x) - 1, 2)]
+        slots = (pair if key < self.keys else ". ." for pair, key in zip(pairs, x[::2], strict=False))
         return f"{' '.join(slots)} => {x[-1]}={y[-1]}"
 
 

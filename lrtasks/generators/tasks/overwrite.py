@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -72,10 +71,8 @@ class Overwrite(UniformTask):
                 self.refuse(f"length belongs to law 'zoology'; with law 'mixed' it is {least}, found {self.length}")
             return
         if self.updates > self.keys or self.back != 1:
-            self.refuse(
-                f"with law 'zoology' updates must be at most keys ({self.keys}) and back 1,"
-                f" found {self.updates} and {self.back}"
-            )
+            found = f"{self.updates} and {self.back}"
+            self.refuse(f"with law 'zoology' updates must be at most keys ({self.keys}) and back 1, found {found}")
         if self.length is not None and (self.length < least or self.length % 2):
             self.refuse(f"length must be even and at least 2(K + U) + 2K = {least}, found {self.length}")
 
@@ -136,7 +133,7 @@ class Overwrite(UniformTask):
         self.allow(tokens[begin::2], 0, half, "queries", begin, 2)
         self.allow(tokens[begin + 1 :: 2], 0, 1, "tokens after queries", begin + 1, 2)
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent value, the first value of the key, and the last value written for any key."""
         last = 2 * self.written - 1
         return {
@@ -158,7 +155,7 @@ class Overwrite(UniformTask):
             "since": spread(octave(self.written - 1 - last), batch.y.shape, even),
         }
 
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         """Return tests with 2, 4 and 8 times the updates; law ``zoology``: 2, 4 and 8 times the length."""
         if self.law == "zoology":
             return dataclasses.replace(self, length=self.input.length).scaled("length")

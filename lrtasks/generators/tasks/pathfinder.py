@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -168,7 +167,7 @@ class Pathfinder(PathfinderTask):
         target = picture.target.ravel().astype(np.int64)
         return Sample(from_bytes(picture.image).reshape(-1, 1), target, None, layout.meta())
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         # the background is by far the most frequent class
         return {"all-background": MajorityClass(3)}
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
+from lrtasks.generators.base import MAX_LENGTH, budget, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass, octave
 from lrtasks.generators.tokens import TokenTask
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
@@ -41,6 +40,7 @@ class Recall(TokenTask):
 
     group: ClassVar[str] = "retrieval"
     grows: ClassVar[tuple[str, ...]] = ("length",)
+    any_length: ClassVar[bool] = False
     presets: ClassVar[Presets] = {
         # Fresh samples, not the papers' 2,000 samples: models of this size memorise those.
         "small": {"length": 64, **budget(batch_size=64, steps=1500)},
@@ -75,10 +75,8 @@ class Recall(TokenTask):
             return
         nearest, farthest = self.distance
         if not 3 <= nearest <= farthest <= self.length + 1 or (nearest == farthest and nearest % 2 == 0):
-            self.refuse(
-                f"distance must be two numbers in 3..{self.length + 1}, the first not above the second, whose range"
-                f" has an odd number, found {list(self.distance)}"
-            )
+            limits = f"3..{self.length + 1}, in ascending order, with an odd number in their range"
+            self.refuse(f"distance must be two numbers in {limits}, found {list(self.distance)}")
 
     @property
     def keys(self) -> int:
@@ -124,8 +122,6 @@ class Recall(TokenTask):
         y[-1] = x[last + 1]
         return y
 
-    sequence = Task.checked_input  # inputs of this length only
-
     def verify(self, tokens: np.ndarray) -> None:
         keys, values = tokens[:-2:2], tokens[1:-2:2]
         if tokens[-2] != self.vocab - 1 or tokens[-1] not in keys:
@@ -133,7 +129,7 @@ class Recall(TokenTask):
         if len(np.unique(np.stack([keys, values]), axis=1).T) != len(np.unique(keys)):
             self.refuse("a key occurs with two values")
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent answer and, from length 256, the answer looked up in the last 64 tokens alone.
 
         The second baseline shows how local the samples are. In shorter samples, its window covers almost everything.

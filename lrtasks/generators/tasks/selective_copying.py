@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -98,13 +97,11 @@ class SelectiveCopying(TokenTask):
         if len(data) != self.memorise:
             self.refuse(f"an input must hold {self.memorise} data tokens (1..{self.alphabet - 2}), found {len(data)}")
         if data[-1] >= len(x) - self.memorise:
-            self.refuse(
-                f"the last {self.memorise} positions are for the answer, found a data token at"
-                f" position {data[-1]} of {len(x)}"
-            )
+            found = f"a data token at position {data[-1]} of {len(x)}"
+            self.refuse(f"the last {self.memorise} positions are for the answer, found {found}")
         return x[data]
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent token, and the data among the last 16 positions of the text."""
         return {**super().baselines(), f"window-{NOISE_WINDOW}": self.rule(self._window)}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -81,7 +80,7 @@ class Shift(Lagged):
                 if first < stop:
                     y[first:stop, channel] = signal[first - lag : stop - lag]
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         return {**super().baselines(), "copy": Rule(lambda x: np.where(np.arange(self.shifts) == 0, x[..., :1], 0.0))}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:

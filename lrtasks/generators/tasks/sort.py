@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -44,5 +43,5 @@ class Sort(SignalTask):
         distance = np.abs(values.astype(np.float64) - float(values[0]))
         y[:, 0] = values[np.argsort(distance, kind="stable")]
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         return {**super().baselines(), "first-value": ScaledFirstValue()}

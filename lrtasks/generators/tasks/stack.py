@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, budget, registry
 from lrtasks.generators.baselines import Baseline, octave
-from lrtasks.generators.tokens import TokenTask, last_where
+from lrtasks.generators.tokens import TokenTask, last_where, placed
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 BLANK = {"stay": 0.8, "feed": "blank"}
@@ -98,12 +98,10 @@ class Stack(TokenTask):
         blank = (actions == push + 1) & (values == push + 2)
         self.allow(np.where(blank, 0, values), 0, self.values, "values", 2, 3)
 
-    def label(self, x: np.ndarray) -> np.ndarray:
+    def label_all(self, x: np.ndarray) -> np.ndarray:
         """Return the labels as the base class does. The third token of a pop changes no label."""
-        y = np.full(len(x), IGNORED)
-        for pop, push, _ in self._taken(x):
-            y[3 * pop + 1] = x[3 * push + 2]
-        return y
+        rows = (((3 * pop + 1, row[[3 * push + 2]]) for pop, push, _ in self._taken(row)) for row in x)
+        return placed(x.shape, rows, IGNORED)
 
     def _taken(self, x: np.ndarray) -> Iterator[tuple[int, int, int]]:
         """Yield operation numbers for each pop: the pop, the push of its value, and the last push on its stack."""
@@ -118,21 +116,19 @@ class Stack(TokenTask):
             else:
                 yield place, contents[stack].pop(), last[stack]
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent value, the last push, and the last push on this stack, whether popped or not."""
-        rules = {"last-push": self.rule(self._last_push), "last-push-of-stack": self.rule(self._last_push_of_stack)}
+
+        def last_push(x: np.ndarray) -> np.ndarray:
+            last = last_where(x[:, ::3] == self.values + self.stacks)
+            return np.repeat(np.take_along_axis(x[:, 2::3], last, axis=1), 3, axis=1)
+
+        def of_stack(x: np.ndarray) -> np.ndarray:
+            rows = (((3 * pop + 1, row[[3 * last + 2]]) for pop, _, last in self._taken(row)) for row in x)
+            return placed(x.shape, rows)
+
+        rules = {"last-push": self.rule(last_push), "last-push-of-stack": self.rule(of_stack)}
         return {**super().baselines(), **rules}
-
-    def _last_push(self, x: np.ndarray) -> np.ndarray:
-        last = last_where(x[:, ::3] == self.values + self.stacks)
-        return np.repeat(np.take_along_axis(x[:, 2::3], last, axis=1), 3, axis=1)
-
-    def _last_push_of_stack(self, x: np.ndarray) -> np.ndarray:
-        prediction = np.zeros_like(x)
-        for row, tokens in zip(prediction, x, strict=True):
-            for pop, _, last in self._taken(tokens):
-                row[3 * pop + 1] = tokens[3 * last + 2]
-        return prediction
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """Break scores down by buried (1: not the last push on its stack) and by operations since the push."""

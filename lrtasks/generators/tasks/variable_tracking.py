@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -204,8 +203,9 @@ class VariableTracking(UniformTask):
         if len(tokens) != self.input.length:
             self.refuse(f"an input has {self.input.length} tokens, found {len(tokens)}")
         target, source = tokens[0:end:2], tokens[1:end:2]
-        if ((target == self._filler) != (source == self._filler)).any():
-            at = 2 * int(((target == self._filler) != (source == self._filler)).argmax())
+        unpaired = (target == self._filler) != (source == self._filler)
+        if unpaired.any():
+            at = 2 * int(unpaired.argmax())
             self.refuse(f"filler ({self._filler}) comes in pairs, found {tokens[at]} {tokens[at + 1]} at position {at}")
         real = target[target < self._filler]
         self.allow(real, 0, self._names, "targets of statements")
@@ -218,18 +218,17 @@ class VariableTracking(UniformTask):
             at = int((found[0] < self._names).argmax())
             self.refuse(f"variable {tokens[end + at]}, asked at position {end + at}, has no constant")
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent constant, and the last constant so far (forward) or the first (shuffled)."""
         if self.order == "forward":
-            return {**super().baselines(), "last-constant": self.rule(self._last_constant)}
-        return {**super().baselines(), "first-constant": self.rule(self._first_constant)}
+            last = self.rule(lambda x: gathered(x, last_where(x >= self._names)) - self._names)
+            return {**super().baselines(), "last-constant": last}
 
-    def _last_constant(self, x: np.ndarray) -> np.ndarray:
-        return gathered(x, last_where(x >= self._names)) - self._names
+        def first(x: np.ndarray) -> np.ndarray:
+            place = ((x >= self._names) & (x < self._filler)).argmax(axis=1)[:, None]
+            return np.take_along_axis(x, place, axis=1) - self._names
 
-    def _first_constant(self, x: np.ndarray) -> np.ndarray:
-        first = ((x >= self._names) & (x < self._filler)).argmax(axis=1)[:, None]
-        return np.take_along_axis(x, first, axis=1) - self._names
+        return {**super().baselines(), "first-constant": self.rule(first)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """Break scores down by hops from the constant; forward also by tokens since the source was set, in octaves."""
@@ -240,7 +239,7 @@ class VariableTracking(UniformTask):
             return {"hops": spread(hops, shape, odd), "distance": spread(octave(2 * since), shape, odd)}
         return {"hops": spread(self._resolved(batch.x)[1], shape, slice(2 * self._statements, None))}
 
-    def tests(self) -> Mapping[str, Task]:
+    def tests(self) -> dict[str, Task]:
         """Return tests: 2 and 4 times the statements (forward); 2, 4 and 8 hops if variables suffice (shuffled)."""
         if self.order == "forward":
             return self.scaled("statements", by=(2, 4))
@@ -255,8 +254,7 @@ class VariableTracking(UniformTask):
         def name(token: int) -> str:
             return f"x{token}" if token < self._names else "." if token == self._filler else str(token - self._names)
 
-        pairs = (
-            f"{name(x[at])}={name(x[at + 1])}" + (f"({y[at + 1]})" if y[at + 1] >= 0 else "") for at in range(0, end, 2)
-        )
+        values = [f"({label})" if label >= 0 else "" for label in y]
+        pairs = (f"{name(x[at])}={name(x[at + 1])}{values[at + 1]}" for at in range(0, end, 2))
         asked = (f"x{x[at]}:{y[at]}" for at in range(end, len(x)))
         return " ".join(pairs) + (" | " + " ".join(asked) if self.order == "shuffled" else "")

@@ -148,7 +148,7 @@ class WordProblem(TokenTask):
         products = [_table(factor)[pair] for factor, pair in zip(self._factors, pairs, strict=True)]
         return np.ravel_multi_index(tuple(products), self._orders)
 
-    def baselines(self) -> Mapping[str, Baseline]:
+    def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent element, and the product of the last 8, which is right at the first 8 positions."""
         return {**super().baselines(), f"window-{WINDOW}": self.rule(self._window)}
 
