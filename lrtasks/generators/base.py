@@ -425,11 +425,13 @@ def misdeclared(task: Task) -> Iterator[str]:
 def stack(samples: Sequence[Sample]) -> Batch:
     """Stack samples into a batch; meta entries of equal shape become arrays, all others lists."""
     mask = None if samples[0].mask is None else np.stack([sample.mask for sample in samples if sample.mask is not None])
-    meta: dict[str, Any] | None = None
-    if samples[0].meta is not None:
-        columns = {name: [sample.meta[name] for sample in samples if sample.meta] for name in samples[0].meta}
-        meta = {name: column(values) for name, values in columns.items()}
+    meta = None if samples[0].meta is None else columns([sample.meta for sample in samples if sample.meta])
     return Batch(np.stack([s.x for s in samples]), np.stack([s.y for s in samples]), mask, meta)
+
+
+def columns(details: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the details of several samples as columns, by name; see :func:`column`."""
+    return {name: column([detail[name] for detail in details]) for name in details[0]}
 
 
 def column(values: Sequence[Any]) -> Any:
