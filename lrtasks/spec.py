@@ -86,9 +86,11 @@ def misfit(arrays: Sample | Batch, input: Spec, target: Spec) -> str | None:
         if problem:
             return problem
         if spec.kind == "real":
-            wild = np.argwhere(~np.isfinite(values))
-            if len(wild):
-                return f"{name} holds values that are not finite, first at {name}{wild[0].tolist()}"
+            finite = np.isfinite(values)
+            if not finite.all():
+                return f"{name} holds values that are not finite, first at {name}{np.argwhere(~finite)[0].tolist()}"
+            continue
+        if values.min(initial=0) >= 0 and values.max(initial=0) < spec.width:
             continue
         outside = values[((values < 0) | (values >= spec.width)) & ((values != IGNORED) | (name == "x"))]
         if outside.size:

@@ -269,8 +269,10 @@ def to_bytes(values: np.ndarray) -> np.ndarray:
     Raises:
         UsageError: if a value does not correspond to one of the 256 pixel values.
     """
-    scaled = values.astype(np.float32) * np.float32(127.5) + np.float32(127.5)
-    pixels: np.ndarray = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+    scaled = values.astype(np.float32) * np.float32(127.5)
+    scaled += np.float32(127.5)
+    np.clip(np.rint(scaled, out=scaled), 0, 255, out=scaled)
+    pixels: np.ndarray = scaled.astype(np.uint8)
     if not np.array_equal(from_bytes(pixels), values):
         raise UsageError("an image is stored as 8-bit pixels: each input value must be (byte / 255 - 0.5) / 0.5")
     return pixels
@@ -284,10 +286,11 @@ def encode_labels(labels: np.ndarray, classes: int) -> bytes:
     """
     if labels.max(initial=0) >= min(classes, IGNORED_BYTE):
         raise UsageError(f"a label map holds labels below {min(classes, IGNORED_BYTE)}, found {labels.max()}")
-    ignored = labels < 0
-    shown = 256 if ignored.any() else classes
+    pixels, shown = labels.astype(np.uint8), classes
+    if labels.min(initial=0) < 0:
+        pixels[labels < 0], shown = IGNORED_BYTE, 256
     palette = b"".join(bytes(_COLOURS[label % len(_COLOURS)]) for label in range(shown))
-    return encode_png(np.where(ignored, IGNORED_BYTE, labels).astype(np.uint8), palette)
+    return encode_png(pixels, palette)
 
 
 def decode_labels(data: bytes) -> np.ndarray:
@@ -303,7 +306,8 @@ def encode_png(pixels: np.ndarray, palette: bytes = b"") -> bytes:
     Rows are not filtered. For flat areas with thin lines, the files are smaller and take a third of Pillow's time.
     """
     header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3 if palette else 0, 0, 0, 0)
-    rows = np.pad(pixels, ((0, 0), (1, 0)))  # the number of the filter, 0, precedes each row
+    rows = np.zeros((len(pixels), 1 + pixels.shape[1]), np.uint8)  # the number of the filter, 0, precedes each row
+    rows[:, 1:] = pixels
     chunks = [(b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(rows.tobytes(), 4)), (b"IEND", b"")]
     written = [
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

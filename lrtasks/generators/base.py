@@ -426,9 +426,13 @@ def stack(samples: Sequence[Sample]) -> Batch:
     """Stack samples into a batch; meta entries of equal shape become arrays, all others lists."""
     masks = [sample.mask for sample in samples if sample.mask is not None]
     metas = [sample.meta for sample in samples if sample.meta is not None]
-    meta = {name: column([meta[name] for meta in metas]) for name in metas[0]} if metas else None
     x, y = np.stack([sample.x for sample in samples]), np.stack([sample.y for sample in samples])
-    return Batch(x, y, np.stack(masks) if masks else None, meta)
+    return Batch(x, y, np.stack(masks) if masks else None, columns(metas) if metas else None)
+
+
+def columns(details: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the details of several samples as columns, by name; see :func:`column`."""
+    return {name: column([detail[name] for detail in details]) for name in details[0]}
 
 
 def column(values: Sequence[Any]) -> Any:

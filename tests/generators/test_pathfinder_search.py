@@ -89,6 +89,17 @@ def test_start_pixels_are_uniform_among_the_free_ones(free: int) -> None:
         assert bool(allowed) == bool(free)
 
 
+def test_distractors_need_one_free_pixel_in_a_hundred() -> None:
+    """The pixels around the image, none of which is taken, do not count."""
+    t = tables.kit(make("pathfinder", res=64).settings, 2).tables
+    canvas, _ = placement.empty(t)
+    picture = canvas.cover.reshape(t.stride, t.stride)[t.pad : -t.pad, t.pad : -t.pad]
+    for free in (40, 41):  # of 4,096
+        picture[:] = placement.FREE + 1
+        picture[-1, -free:] = placement.FREE
+        assert placement._has_room(t, canvas.cover) == (free == 41)
+
+
 def test_turning_weights() -> None:
     kit = tables.kit(make("pathfinder", res=128).settings, 3)
     shapes = kit.tables

@@ -141,14 +141,20 @@ def draw(layout: Layout) -> Picture:
 
 def paste_dashes(canvas: np.ndarray, shared: Kit, dashes: np.ndarray) -> None:
     """Paste each dash (row, column, orientation) into ``canvas`` as a pixel-wise maximum; cut dashes at the border."""
-    half, size = shared.ink.shape[1] // 2, len(canvas)
-    for row, col, orientation in dashes.tolist():
-        first_row, height, first_col, width = shared.ink_box[orientation].tolist()
-        top, left = row - half, col - half
-        rows = slice(max(first_row, -top), min(first_row + height, size - top))
-        cols = slice(max(first_col, -left), min(first_col + width, size - left))
-        view = canvas[top + rows.start : top + rows.stop, left + cols.start : left + cols.stop]
-        np.maximum(view, shared.ink[orientation, rows, cols], out=view)
+    _paste(canvas, shared.ink, shared.ink_box, dashes)
+
+
+@compiled
+def _paste(canvas: np.ndarray, ink: np.ndarray, ink_box: np.ndarray, dashes: np.ndarray) -> None:
+    half, size = ink.shape[1] // 2, len(canvas)
+    for dash in dashes:
+        first_row, height, first_col, width = ink_box[dash[2]]
+        top, left, patch = dash[0] - half, dash[1] - half, ink[dash[2]]
+        begin, end = max(first_col, -left), min(first_col + width, size - left)
+        for row in range(max(first_row, -top), min(first_row + height, size - top)):
+            old, new = canvas[top + row, left + begin : left + end], patch[row, begin:end]
+            for col in range(end - begin):
+                old[col] = max(old[col], new[col])
 
 
 def normalised(canvas: np.ndarray, peak: float) -> np.ndarray:

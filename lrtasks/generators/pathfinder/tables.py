@@ -15,13 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from lrtasks.generators.pathfinder.placement import DEGREES, Tables
+from lrtasks.generators.pathfinder.placement import DEGREES, REGISTER, Tables
 from lrtasks.generators.pathfinder.settings import Settings
 
 # Weights are whole numbers, so that all platforms make the same choices: cos² in units of 2^-20, times 0..255.
 WEIGHT_UNIT = 2**20
 FULL = 255
-REGISTER = 16  # bytes
 
 
 class Kit(NamedTuple):
@@ -62,7 +61,6 @@ def kit(settings: Settings, margin: int) -> Kit:
     pad = reach.shape[1] // 2 + margin + 4
     stride = settings.res + 2 * pad
     hard = _hard(cover)
-    half = cover.shape[1] // 2
     solid = _solid(settings, cover[:DEGREES], margin)
     reached = [[pixels.min(axis=0), pixels.max(axis=0)] for pixels in solid]
     tables = Tables(
@@ -79,9 +77,8 @@ def kit(settings: Settings, margin: int) -> Kit:
         cover_box=_flat_boxes(cover, stride),
         reach=_flat(reach),
         reach_box=_flat_boxes(reach, stride),
-        hard_at=_padded([(pixels - half) @ (stride, 1) for pixels, _ in hard]),
-        hard_limit=_padded([limits for _, limits in hard]),
-        hard_count=np.array([len(pixels) for pixels, _ in hard]),
+        spare=FULL - _flat(hard),
+        spare_box=_flat_boxes(hard, stride),
         solid_at=_padded([pixels @ (stride, 1) for pixels in solid]),
         solid_count=np.array([len(pixels) for pixels in solid]),
         solid_box=np.array(reached).transpose(0, 2, 1).reshape(-1, 4),
@@ -194,15 +191,14 @@ def dilated(stack: np.ndarray, radius: int) -> np.ndarray:
     return result
 
 
-def _hard(cover: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return, for each patch, the pixels that can collide, and the least ``cover`` value at which each collides.
+def _hard(cover: np.ndarray) -> np.ndarray:
+    """Return, for each pixel of ``cover``, 256 minus the least ``cover`` value at which it collides; 0 if at none.
 
     Two dashes collide at a pixel if they take 1.8 or more of the pixel in total.
     """
     level = (np.arange(256) / FULL).astype(np.float32).astype(np.float64)
-    collides = level[:, None] + level[None, :] >= 1.8
-    limit = np.where(collides.any(axis=1), collides.argmax(axis=1), 256)
-    return [(np.argwhere(limit[patch] < 256), limit[patch][limit[patch] < 256]) for patch in cover]
+    hard: np.ndarray = (level[:, None] + level[None, :] >= 1.8).sum(axis=1).astype(np.uint8)[cover]
+    return hard
 
 
 def _solid(settings: Settings, cover: np.ndarray, margin: int) -> list[np.ndarray]:
@@ -250,11 +246,12 @@ def _flat(patches: np.ndarray) -> np.ndarray:
 
 
 def _flat_boxes(patches: np.ndarray, stride: int) -> np.ndarray:
-    """Return, for each patch, ``(n, 4)``: offset of its box from its centre in a flat picture; rows; columns; offset of
-    its pixels in :func:`_flat`."""
+    """Return, for each patch, ``(n, 4)``: offset of its box from its centre in a flat picture; rows; columns, in units
+    of ``REGISTER``; offset of its pixels in :func:`_flat`."""
     top, rows, left, cols = _widened(patches).T
     half = patches.shape[1] // 2
-    return np.stack([(top - half) * stride + left - half, rows, cols, np.cumsum(rows * cols) - rows * cols], axis=1)
+    begin = np.cumsum(rows * cols) - rows * cols
+    return np.stack([(top - half) * stride + left - half, rows, cols // REGISTER, begin], axis=1)
 
 
 def _padded(rows: list[np.ndarray]) -> np.ndarray:
