@@ -6,8 +6,9 @@
 
 The script prints CPU milliseconds of one thread: the mean with its standard error, the median and the slowest, then the
 mean of each part: placement (search for the paths), drawing, and PNG (image and label map, as `lrtasks generate` writes
-them). The times have a heavy tail, since paths that do not fit are rejected. The last column is the time of the tables
-and patches, which are made once per process. ``--plain`` makes the first images again in plain Python and prints the
+them). The times have a heavy tail, since paths that do not fit are rejected. The column ``batch`` is the time per
+sample of ``task.batch`` with 16 samples, without PNG. The last column is the time of the tables and patches, which are
+made once per process. ``--plain`` makes the first images again in plain Python and prints the
 ratio of the mean times over these images.
 """
 
@@ -29,6 +30,7 @@ from lrtasks.generators.pathfinder.settings import RESOLUTIONS
 from lrtasks.generators.pathfinder.tables import kit
 
 PARTS = ("placement", "drawing", "PNG")
+BATCH = 16
 
 
 def seconds(res: int, variant: str, images: int) -> tuple[float, np.ndarray]:
@@ -55,6 +57,16 @@ def seconds(res: int, variant: str, images: int) -> tuple[float, np.ndarray]:
     return preparation, taken
 
 
+def batch_mean(res: int, variant: str, images: int) -> float:
+    """Return the mean CPU seconds per sample of batches."""
+    task = make("pathfinder", res=res, variant=variant)
+    task.batch(range(BATCH))
+    start, batches = time.process_time(), -(-images // BATCH)
+    for number in range(batches):
+        task.batch(range(BATCH * number, BATCH * (number + 1)))
+    return (time.process_time() - start) / (batches * BATCH)
+
+
 def plain_mean(res: int, variant: str, images: int) -> float:
     """Return the mean seconds of the same images in a process without numba's compilation."""
     command = [sys.executable, __file__, "--res", str(res), "--variant", variant, "--images", str(images), "--json"]
@@ -72,7 +84,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the seconds of each image and nothing else")
     options = parser.parse_args()
     if not options.json:
-        columns = ("mean", "+-", "median", "slowest", *PARTS, "once")
+        columns = ("mean", "+-", "median", "slowest", *PARTS, "batch", "once")
         print(f"{'ms of CPU':>12}" + "".join(f"{name:>11}" for name in columns))
     for res in options.res:
         preparation, taken = seconds(res, options.variant, options.images)
@@ -81,7 +93,7 @@ def main() -> None:
             print(json.dumps(total.tolist()))
             continue
         figures = [total.mean(), total.std() / np.sqrt(len(total)), np.median(total), total.max()]
-        figures += [*taken.mean(axis=0), preparation]
+        figures += [*taken.mean(axis=0), batch_mean(res, options.variant, options.images), preparation]
         print(f"{options.variant + ' ' + str(res):>12}" + "".join(f"{1000 * value:11.2f}" for value in figures))
         if options.plain:
             plain = plain_mean(res, options.variant, options.plain)

@@ -12,7 +12,7 @@ check: steps are offsets into the flat picture. Outside the image no pixel is ta
 
 All compiled functions that call each other, and their types, are in this file. The reason: numba reuses cached machine
 code as long as the file of the outermost function is unchanged, and does not notice changes in other files.
-``NUMBA_DISABLE_JIT=1`` runs the code as plain Python, about a hundred times slower.
+``NUMBA_DISABLE_JIT=1`` runs the code as plain Python, about a thousand times slower.
 """
 
 from __future__ import annotations
