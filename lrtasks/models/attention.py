@@ -214,11 +214,6 @@ class Transformer(TransformerLike):
     def mixer(self, length: int, causal: bool) -> MultiHeadAttention:
         if self.conv or self.canon:
             self.require_causal(causal, "conv or canon")
-        return MultiHeadAttention(
-            self.d_model,
-            self.heads,
-            causal=causal,
-            window=self.window,
-            positions=self.positions,
-            conv="silu" if self.conv else "canon" if "B" in self.canon else "none",
-        )
+        make = functools.partial(MultiHeadAttention, self.d_model, self.heads, causal=causal, positions=self.positions)
+        conv: Literal["silu", "canon", "none"] = "silu" if self.conv else "canon" if "B" in self.canon else "none"
+        return make(window=self.window, conv=conv)
