@@ -342,26 +342,16 @@ class FocusLike(ModelConfig):
     """Layers of filters and chunked attention; subclasses define how the filters get their coefficients."""
 
     bins: int = parameter(4, "number of time bins, each with its own filters; the last bin is padded", at_least=1)
-    filters: int = parameter(
-        1, "number of filters F per channel and bin; their outputs are summed", at_least=1, at_most=1024
-    )
+    filters: int = parameter(1, "filters F per channel and bin; their outputs are summed", at_least=1, at_most=1024)
     filtering: Literal["reset", "carry", "circular"] = parameter(
         "reset",
         "filter state at the start of a bin: zeros (causal), outputs of the previous bin (causal), or the circular form"
         " of the paper (not causal)",
     )
-    conjugate: bool = parameter(
-        True, "use the conjugate in the circular form, as printed in the paper; false: circular convolution"
-    )
-    allow_non_causal: bool = parameter(
-        False, "allow filtering='circular' in a causal model; the model then sees future positions"
-    )
-    signed: bool = parameter(
-        False, "allow filter coefficients of both signs (includes low-pass filters), instead of 0 to 1"
-    )
-    chunk: int | None = parameter(
-        None, "positions per attention chunk; none for 1/32 of the length, at least 32", at_least=1
-    )
+    conjugate: bool = parameter(True, "conjugate in the circular form, as in the paper; false: circular convolution")
+    allow_non_causal: bool = parameter(False, "allow filtering='circular' in a causal model; it then sees the future")
+    signed: bool = parameter(False, "filter coefficients of both signs (also low-pass filters), instead of 0 to 1")
+    chunk: int | None = parameter(None, "positions per chunk; none: 1/32 of the length, at least 32", at_least=1)
     bias: Literal["simple", "none"] = parameter("simple", "learned bias by distance inside a chunk, or none")
     d_k: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
     d_v: int | None = parameter(None, "width of values; none for d_model", at_least=1)
@@ -424,19 +414,13 @@ class Focus(FocusLike):
 
     presets: ClassVar[Presets] = small_and_paper(48)
 
-    bins: int = parameter(
-        4, "number of time bins, at least 2, each with its own filters; the last bin is padded", at_least=2
-    )
+    bins: int = parameter(4, "number of time bins, each with its own filters; the last bin is padded", at_least=2)
     shared: bool = parameter(
         True, "true: all layers share one global convolution, of the encoded input; false: one per layer, of its input"
     )
-    pooled: int = parameter(
-        4, "number of values O per channel that the hypernetwork reads from a bin", at_least=1, at_most=65536
-    )
+    pooled: int = parameter(4, "values O per channel that the hypernetwork reads of a bin", at_least=1, at_most=65536)
     hidden: int = parameter(16, "hidden width of the hypernetwork's two layers", at_least=1, at_most=65536)
-    kernel_length: int | None = parameter(
-        None, "kernel length of the global convolution; none for the sequence length", at_least=1
-    )
+    kernel_length: int | None = parameter(None, "taps of the global convolution; none: the sequence length", at_least=1)
     squash: float = parameter(0.003, "threshold of the global kernel: smaller taps count as zero", at_least=0)
     smooth: int | None = parameter(
         None, "number of taps in a running mean over the global kernel, odd; none for no running mean", at_least=1

@@ -146,9 +146,7 @@ class Hybrid(GatedStack):
 
     # a text in this class; in other models, the number of equal layers
     layers: str = parameter("gated-deltanet:1,attention:1", "mixers in order, NAME:COUNT with commas")  # type: ignore[assignment]
-    n_layers: int | None = parameter(
-        None, "number of layers; the pattern repeats; none for one pattern", at_least=1, at_most=LARGEST
-    )
+    n_layers: int | None = parameter(None, "layers; the pattern repeats; none: once", at_least=1, at_most=LARGEST)
     hyper: tuple[str, ...] = parameter((), "hyper-parameters of the mixers; --set NAME.PARAMETER=VALUE adds to them")
     canon: str = parameter("", "sites of canon layers, some of the letters ABCD")
 

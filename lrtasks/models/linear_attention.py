@@ -224,9 +224,7 @@ class GLA(KernelConfig):
     heads: int = parameter(4, "heads", at_least=1, at_most=1024)
     expand_k: float = parameter(0.5, "width of all keys together, in multiples of d_model", above=0, at_most=64)
     expand_v: float = parameter(1.0, "width of all values together, in multiples of d_model", above=0, at_most=64)
-    decay: Literal["channel", "head", "fixed"] = parameter(
-        "channel", "decay: one per key channel, one per head, or fixed for each head"
-    )
+    decay: Literal["channel", "head", "fixed"] = parameter("channel", "decay per key channel, per head, or fixed")
     rank: int = parameter(16, "rank of the map that computes the decay", at_least=1, at_most=65536)
     conv: bool = parameter(False, "apply short convolutions to queries, keys and values")
     canon: str = parameter("", "sites of canon layers, some of the letters ABCD")
@@ -267,6 +265,4 @@ class RetNet(GLA):
 
     expand_k: float = parameter(1.0, "width of all keys together, in multiples of d_model", above=0, at_most=64)
     expand_v: float = parameter(2.0, "width of all values together, in multiples of d_model", above=0, at_most=64)
-    decay: Literal["channel", "head", "fixed"] = parameter(
-        "fixed", "decay: one per key channel, one per head, or fixed for each head"
-    )
+    decay: Literal["channel", "head", "fixed"] = parameter("fixed", "decay per key channel, per head, or fixed")

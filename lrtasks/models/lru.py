@@ -201,9 +201,7 @@ class LRU(RecurrentConfig):
     r_min: float = parameter(0.0, "smallest radius of an eigenvalue at the start", at_least=0, at_most=1)
     r_max: float = parameter(1.0, "largest radius of an eigenvalue at the start", above=0, at_most=1)
     max_phase: float = parameter(6.28, "largest phase of an eigenvalue at the start, in radians", above=0)
-    recurrent_lr: float | None = parameter(
-        5e-4, "learning rate of eigenvalues and B; none for the general learning rate", above=0
-    )
+    recurrent_lr: float | None = parameter(5e-4, "learning rate of eigenvalues and B; none: the budget's", above=0)
 
     def check(self) -> None:
         if self.r_min >= self.r_max:
@@ -229,15 +227,11 @@ class S5(RecurrentConfig):
 
     mlp: bool = parameter(False, "use a gated feed-forward map after each mixer")
     d_state: int = parameter(64, "number of states, even: P conjugate pairs", at_least=2, at_most=1 << 12)
-    blocks_of_start: int = parameter(
-        1, "number of equal blocks in the HiPPO initialisation, a divisor of d_state / 2", at_least=1
-    )
+    blocks_of_start: int = parameter(1, "equal blocks of the HiPPO start, a divisor of d_state / 2", at_least=1)
     dt_min: float = parameter(1e-3, "smallest step at the start", above=0)
     dt_max: float = parameter(1e-1, "largest step at the start", above=0)
     discretisation: Literal["zoh", "bilinear"] = parameter("zoh", "discretisation: zero-order hold, or bilinear")
-    recurrent_lr: float | None = parameter(
-        1e-3, "learning rate of eigenvalues, B and steps; none for the general learning rate", above=0
-    )
+    recurrent_lr: float | None = parameter(1e-3, "learning rate of eigenvalues, B, steps; none: the budget's", above=0)
 
     def check(self) -> None:
         pairs = self.divided(self.d_state, 2, "the pairs of states, 2 wide,")

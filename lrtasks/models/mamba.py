@@ -122,12 +122,8 @@ class Mamba(RecurrentConfig):
     mlp: bool = parameter(False, "use a gated feed-forward map after each mixer")
     expand: int = parameter(2, "number of inner channels, in multiples of d_model", at_least=1, at_most=64)
     d_state: int = parameter(16, "number of states N per channel", at_least=1, at_most=1 << 12)
-    rank: int | None = parameter(
-        None, "rank of the map for the step size; none for d_model / 16, rounded up", at_least=1
-    )
-    eigenvalues: Literal["positive", "negative"] = parameter(
-        "positive", "range of the transitions: (0, 1), or between -1 and 1"
-    )
+    rank: int | None = parameter(None, "rank of the map for the step size; none: d_model / 16, rounded up", at_least=1)
+    eigenvalues: Literal["positive", "negative"] = parameter("positive", "range of transitions: (0, 1) or (-1, 1)")
 
     def layer(self, index: int) -> MambaLayer:
         return MambaLayer(self)
@@ -395,14 +391,10 @@ class Mamba3(HeadedMamba):
         "paper/mqar": {**PAPER_MQAR, "d_state": 16, "head_dim": 64},
     }
 
-    rank: int = parameter(
-        1, "number R of inputs and outputs per head; above 1 the model is called MIMO", at_least=1, at_most=64
-    )
+    rank: int = parameter(1, "inputs and outputs R per head; above 1 the model is called MIMO", at_least=1, at_most=64)
     rope_fraction: float = parameter(0.5, "fraction of the state features with rotation", at_least=0, at_most=1)
     outproj_norm: bool = parameter(False, "normalise each head's output before the gate")
-    a_activation: Literal["heavy-tail", "softplus"] = parameter(
-        "heavy-tail", "function that makes a decay rate positive"
-    )
+    a_activation: Literal["heavy-tail", "softplus"] = parameter("heavy-tail", "function that makes rates positive")
 
     def layer(self, index: int) -> Mamba3Layer:
         return Mamba3Layer(self)

@@ -105,9 +105,7 @@ class GatedStack(ModelConfig):
     norm: Literal["layer", "scalar", "scale", "rms", "batch", "none"] = parameter("rms", "normalisation of blocks")
     prenorm: bool = parameter(True, "normalise before mixer and feed-forward map instead of after the residual")
     mlp: bool = parameter(True, "use a gated feed-forward map after each mixer")
-    mlp_width: int | None = parameter(
-        None, "hidden width of the feed-forward map; none for 2 d_model", at_least=1, at_most=1 << 20
-    )
+    mlp_width: int | None = parameter(None, "feed-forward map's width; none: 2 d_model", at_least=1, at_most=1 << 20)
     canon: str = parameter("", "sites of canon layers, some of the letters ACD")
 
     def feedforward(self, index: int) -> nn.Module:

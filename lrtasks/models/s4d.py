@@ -199,9 +199,7 @@ class S4D(LongConvConfig):
         "paper/listops": {"layers": 6, "budget.weight_decay": 0.01},
     }
 
-    d_state: int = parameter(
-        64, "number of states N, an even number (N/2 conjugate pairs)", at_least=2, at_most=1 << 20
-    )
+    d_state: int = parameter(64, "number of states N, even (N/2 conjugate pairs)", at_least=2, at_most=1 << 20)
     dt_min: float = parameter(1e-3, "smallest step Δ at start", above=0)
     dt_max: float = parameter(1e-1, "largest step Δ at start", above=0)
     start: Literal["lin", "legs"] = parameter("lin", "initial frequencies")
