@@ -29,7 +29,8 @@ from lrtasks.models import registry
 from lrtasks.models.base import Backbone, ModelConfig
 from lrtasks.models.ops.attention import KVCache, MultiHeadAttention, check_heads
 from lrtasks.models.ops.layers import WEIGHT_STD, FeedForward, check_canon
-from lrtasks.models.recurrent import CAREFUL, shrink_outputs
+from lrtasks.models.recurrent import shrink_outputs
+from lrtasks.models.settings import CAREFUL
 from lrtasks.spec import Spec
 
 
@@ -85,12 +86,8 @@ class Attention(ModelConfig):
 
     heads: int = parameter(4, "attention heads", at_least=1, at_most=1024)
     glu: bool = parameter(False, "use a gated output map (GLU) in each layer")
-    feedforward: int = parameter(
-        0, "number of residual feed-forward parts after the output map", at_least=0, at_most=64
-    )
-    expansion: int = parameter(
-        4, "hidden width of a feed-forward part, in multiples of d_model", at_least=1, at_most=64
-    )
+    feedforward: int = parameter(0, "residual feed-forward parts after the output map", at_least=0, at_most=64)
+    expansion: int = parameter(4, "hidden width of a feed-forward part, in units of d_model", at_least=1, at_most=64)
 
     def check(self) -> None:
         check_heads(self.d_model, self.heads)
@@ -133,9 +130,7 @@ class TransformerLike(ModelConfig):
     """Layers of a mixer and a feed-forward map; subclasses choose the mixer, whose output map is called ``out``."""
 
     prenorm: bool = parameter(True, "normalise before mixer and feed-forward instead of after the residual")
-    expansion: int = parameter(
-        4, "hidden width of the feed-forward map, in multiples of d_model", at_least=1, at_most=64
-    )
+    expansion: int = parameter(4, "hidden width of the feed-forward map, in units of d_model", at_least=1, at_most=64)
     canon: str = parameter("", "sites of canon layers, some of the letters ABCD", later=True)
 
     def check(self) -> None:
@@ -213,11 +208,6 @@ class Transformer(TransformerLike):
     def mixer(self, length: int, causal: bool) -> MultiHeadAttention:
         if self.conv or self.canon:
             self.require_causal(causal, "conv or canon")
-        return MultiHeadAttention(
-            self.d_model,
-            self.heads,
-            causal=causal,
-            window=self.window,
-            positions=self.positions,
-            conv="silu" if self.conv else "canon" if "B" in self.canon else "none",
-        )
+        make = functools.partial(MultiHeadAttention, self.d_model, self.heads, causal=causal, positions=self.positions)
+        conv: Literal["silu", "canon", "none"] = "silu" if self.conv else "canon" if "B" in self.canon else "none"
+        return make(window=self.window, conv=conv)

@@ -266,9 +266,7 @@ class ModelConfig(Config):
     norm: Literal["layer", "scalar", "scale", "rms", "batch", "none"] = parameter("layer", "normalisation of blocks")
     prenorm: bool = parameter(False, "normalise before the mixer instead of after the residual")
     dropout: float = parameter(0.0, "dropout rate on each mixer's output", at_least=0, at_most=0.99)
-    allow_batch_norm: bool = parameter(
-        False, "allow norm='batch' in a causal model; in training the model then uses future positions"
-    )
+    allow_batch_norm: bool = parameter(False, "allow norm='batch' in a causal model, which uses the future in training")
 
     def own_source(self) -> str | None:
         """Return a digest of the user's source files that define the model; ``None`` for a model of this package."""

@@ -28,26 +28,15 @@ from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.delta_rule import delta_rule
-from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, full_precision, hide, l2_normalised
-from lrtasks.models.recurrent import (
-    PAPER,
-    PAPER_MQAR,
-    SMALL,
-    TRACKING,
-    KernelConfig,
-    RecurrentLayer,
-    log_uniform,
-    state_zeros,
-    step_bias,
-)
+from lrtasks.models.ops.layers import GatedRMSNorm, full_precision, hide, l2_normalised
+from lrtasks.models.recurrent import KernelConfig, QKVLayer, linear, log_uniform, state_zeros, step_bias
+from lrtasks.models.settings import PAPER, PAPER_MQAR, SMALL, TRACKING
 
 SMALLEST_RATE = 0.01
 
 
-class DeltaLayer(RecurrentLayer):
-    """The layer of the module docstring on ``(batch, length, d_model)``.
-
-    State: S ``(batch, value heads, K, V)``, and the last inputs of the convolutions of q, k and v.
+class DeltaLayer(QKVLayer):
+    """The layer of the module docstring. State: S ``(batch, value heads, K, V)``, and the last inputs of q, k and v.
 
     Args:
         config: widths, heads and ``allow_neg_eigval``.
@@ -72,43 +61,37 @@ class DeltaLayer(RecurrentLayer):
         lower_bound: float | None = None,
         gate: Literal["none", "silu", "sigmoid"] = "silu",
     ) -> None:
-        super().__init__()
         d_model, heads, d_key = config.d_model, config.heads, config.d_key
         value_heads, d_value = value_heads or heads, config.expand_v * d_key
+        keys, values = heads * d_key, value_heads * d_value
+        super().__init__(d_model, keys, n_h * keys, n_h * values)
         self.heads, self.value_heads, self.n_h, self.d_key, self.d_value = heads, value_heads, n_h, d_key, d_value
         self.allow_neg_eigval, self.decay, self.lower_bound = config.allow_neg_eigval, decay, lower_bound
         self.rule = fla.on(config.op_backend, delta_rule)
-        keys, values = heads * d_key, value_heads * d_value
-        self.q_proj, self.k_proj = _linear(d_model, keys), _linear(d_model, n_h * keys)
-        self.v_proj, self.b_proj = _linear(d_model, n_h * values), _linear(d_model, n_h * value_heads)
-        self.q_conv1d, self.k_conv1d = ShortConv(keys), ShortConv(n_h * keys)
-        self.v_conv1d = ShortConv(n_h * values)
+        self.b_proj = linear(d_model, n_h * value_heads)
+        self.convolve()
         if decay == "head":
-            self.a_proj = _linear(d_model, value_heads)
+            self.a_proj = linear(d_model, value_heads)
             self.A_log = nn.Parameter(log_uniform(value_heads, 0, 16).clamp_min(math.log(SMALLEST_RATE)))
             self.dt_bias = nn.Parameter(step_bias(value_heads))
         elif decay == "channel":
-            self.f_proj = nn.Sequential(_linear(d_model, d_value), _linear(d_value, value_heads * d_key))
+            self.f_proj = nn.Sequential(linear(d_model, d_value), linear(d_value, value_heads * d_key))
             start = log_uniform(value_heads, 1, 16)
             self.A_log = nn.Parameter(start if lower_bound is None else torch.zeros_like(start))
             self.dt_bias = nn.Parameter(step_bias(value_heads * d_key))
-        self.g_proj: nn.Module | None = None
-        if gate == "silu":
-            self.g_proj = _linear(d_model, values)
-        elif gate == "sigmoid":
-            self.g_proj = nn.Sequential(_linear(d_model, d_value), nn.Linear(d_value, values))
+        self.g_proj: nn.Module | None = linear(d_model, values) if gate == "silu" else None
+        if gate == "sigmoid":
+            self.g_proj = nn.Sequential(linear(d_model, d_value), nn.Linear(d_value, values))
         self.o_norm = GatedRMSNorm(d_value, gate="sigmoid" if gate == "sigmoid" else "silu")
-        self.o_proj = _linear(values, d_model)
+        self.o_proj = linear(values, d_model)
 
-    def initial_state(self, batch: int) -> tuple[Tensor, ...]:
+    def initial_state(self, batch: int) -> tuple[Tensor, list[Tensor]]:
         S = state_zeros(self.o_proj.weight, batch, self.value_heads, self.d_key, self.d_value)
-        return S, *(conv.initial_state(batch) for conv in (self.q_conv1d, self.k_conv1d, self.v_conv1d))
+        return S, self.start_of_convolutions(batch)
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        x, (S, before_q, before_k, before_v) = hide(x, mask), state
-        q, before_q = self.q_conv1d.run(self.q_proj(x), before_q)
-        k, before_k = self.k_conv1d.run(self.k_proj(x), before_k)
-        v, before_v = self.v_conv1d.run(self.v_proj(x), before_v)
+        x, (S, before) = hide(x, mask), state
+        (q, k, v), after = self.qkv(x, before)
         q = l2_normalised(torch.unflatten(q, -1, (self.heads, self.d_key))) * self.d_key**-0.5
         # the n_h steps of one position become successive steps of the delta rule
         k, v, beta = (
@@ -123,7 +106,7 @@ class DeltaLayer(RecurrentLayer):
         self.show(log_decay=g, beta=torch.unflatten(beta, 1, (-1, self.n_h)))
         y, S = self.rule(q, k, v, beta, g, state=S, mask=mask)
         gate = None if self.g_proj is None else torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
-        return self.o_proj(self.o_norm(y, gate).flatten(-2)), (S, before_q, before_k, before_v)
+        return self.o_proj(self.o_norm(y, gate).flatten(-2)), (S, after)
 
     def _log_decay(self, x: Tensor) -> Tensor | None:
         if self.decay == "none":
@@ -132,10 +115,6 @@ class DeltaLayer(RecurrentLayer):
             return _log_decay(self.a_proj(x), self.A_log, self.dt_bias, None)
         f, bias = (torch.unflatten(each, -1, (-1, self.d_key)) for each in (self.f_proj(x), self.dt_bias))
         return _log_decay(f, self.A_log.unsqueeze(-1), bias, self.lower_bound)
-
-
-def _linear(inputs: int, outputs: int) -> nn.Linear:
-    return nn.Linear(inputs, outputs, bias=False)
 
 
 @full_precision
@@ -226,18 +205,9 @@ class GatedDeltaProduct(DeltaNet):
         "recall-64k": {**SMALL, "heads": 2, "head_dim": 56, "expand_v": 1, "mlp": False},
         "state-tracking": {**TRACKING, "heads": 4, "expand_v": 1},
         # Settings for permutation groups in the paper's public code: 100 epochs of 100,000 samples.
-        "paper": {
-            "d_model": 128,
-            "layers": 1,
-            "heads": 8,
-            "head_dim": 32,
-            "budget.steps": 4_900,
-            "budget.batch_size": 2048,
-            "budget.lr": 0.001,
-            "budget.weight_decay": 1e-6,
-            "budget.schedule": "cosine",
-            "budget.train_samples": 100_000,
-        },
+        "paper": {"d_model": 128, "layers": 1, "heads": 8, "head_dim": 32, "budget.steps": 4_900, "budget.lr": 0.001}
+        | {"budget.batch_size": 2048, "budget.weight_decay": 1e-6, "budget.schedule": "cosine"}
+        | {"budget.train_samples": 100_000},
     }
 
     expand_v: int = parameter(2, "width of a value, in multiples of head_dim", at_least=1, at_most=64)
@@ -259,14 +229,7 @@ class KDA(GatedDeltaNet):
     Source: Kimi Team (arXiv:2510.26692).
     """
 
-    presets: ClassVar[Presets] = {
-        "small": {**SMALL, "mlp_width": 56},
-        "recall-16k": {**SMALL, "heads": 2, "head_dim": 28, "mlp": False},
-        "recall-64k": {**SMALL, "heads": 2, "head_dim": 60, "mlp": False},
-        "state-tracking": {**TRACKING, "heads": 4, "allow_neg_eigval": True},
-        "paper": {**PAPER, "heads": 4, "allow_neg_eigval": True},
-        "paper/mqar": {**PAPER_MQAR, "heads": 2, "allow_neg_eigval": False},
-    }
+    presets: ClassVar[Presets] = {**DeltaNet.presets, "small": {**SMALL, "mlp_width": 56}}
 
     expand_v: int = parameter(1, "width of a value, in multiples of head_dim", at_least=1, at_most=64)
     gate: bool = parameter(True, "gate the result of each head with a low-rank map")
@@ -278,10 +241,6 @@ class KDA(GatedDeltaNet):
             raise UsageError(f"{self.name}: lower_bound must be below 0, found {self.lower_bound:g}")
 
     def layer(self, index: int) -> DeltaLayer:
-        return DeltaLayer(
-            self,
-            decay="channel",
-            lower_bound=self.lower_bound,
-            gate="sigmoid" if self.gate else "none",
-            value_heads=self.value_heads,
-        )
+        gate: Literal["sigmoid", "none"] = "sigmoid" if self.gate else "none"
+        bound, value_heads = self.lower_bound, self.value_heads
+        return DeltaLayer(self, decay="channel", lower_bound=bound, gate=gate, value_heads=value_heads)

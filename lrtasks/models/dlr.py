@@ -37,12 +37,8 @@ class DLRKernel(Kernel):
     """K[h, l] = cast(sum_n W[h, n] exp(Λ_n l)), with Λ_n = -p_n² + i q_n.
 
     At start dt_n is log-uniform in [dt_min, dt_max], p_n = sqrt(dt_n / 2), q_n = 2πn/N, and the parts of W are
-    normal with standard deviation 1/N.
-
-    Args:
-        config: the hyper-parameters; ``kernel`` selects how the complex kernel becomes real: ``real-prod`` uses Re K in
-            the first H // 2 channels and Re K · Im K in the others.
-        directions: 1, or 2 for look-back and look-ahead kernels.
+    normal with standard deviation 1/N. The cast ``real-prod`` uses Re K in the first H // 2 channels and Re K · Im K in
+    the others.
     """
 
     def __init__(self, config: DLR, directions: int = 1) -> None:
@@ -95,9 +91,9 @@ class DLRKernel(Kernel):
             return None  # the product of two sums of N exponentials has N² of them
         rate, freq = self.eigenvalues()
         weight = self.weight()[0]
-        if freq is None:
-            assert rate is not None
+        if rate is not None and freq is None:
             return weight.double(), rate
+        assert freq is not None
         exponent = torch.complex(torch.zeros_like(freq) if rate is None else rate, freq)
         return weight.to(torch.complex128) * FACTORS[self.cast], exponent
 
@@ -153,21 +149,14 @@ class DLR(LongConvConfig):
     d_state: int = parameter(512, "number of exponentials N", at_least=1, at_most=1 << 20)
     dt_min: float = parameter(1e-5, "smallest decay rate at start, per position (Re Λ = -dt/2)", above=0)
     dt_max: float = parameter(1e-5, "largest decay rate at start", above=0)
-    kernel: Literal["real", "imag", "sum", "prod", "real-prod"] = parameter(
-        "real", "function that makes the complex kernel K real"
-    )
-    eigenvalues: Literal["complex", "real", "imag"] = parameter(
-        "complex", "parts of the eigenvalues Λ: real and imaginary, or one of them"
-    )
+    kernel: Literal["real", "imag", "sum", "prod", "real-prod"] = parameter("real", "how the kernel K is made real")
+    eigenvalues: Literal["complex", "real", "imag"] = parameter("complex", "parts of Λ: real and imaginary, or one")
     real_weight: bool = parameter(False, "use real weights W (always true with real eigenvalues)")
 
     def check(self) -> None:
         self.require_order("dt_min", "dt_max")
         if self.eigenvalues == "real" and self.kernel not in ("real", "sum"):
-            raise UsageError(
-                f"dlr: kernel {self.kernel!r} needs an imaginary part, which eigenvalues='real' has not;"
-                " allowed: real, sum"
-            )
+            raise UsageError(f"dlr: kernel must be real or sum with eigenvalues='real', found {self.kernel!r}")
 
     def make_kernel(self, length: int, directions: int) -> DLRKernel:
         return DLRKernel(self, directions)

@@ -68,14 +68,8 @@ def smooth(kernel: Tensor, width: int) -> Tensor:
 class GlobalConv(nn.Module):
     """``GLU(linear(GELU(k' * x + D ⊙ x)))``, causal, with ``k' = sign(k) max(|k| - λ, 0)``.
 
-    The linear map, to twice the width, mixes the channels. At start k ~ N(0, 0.002²) and D ~ N(0, 1).
-
-    Args:
-        d_model: channels.
-        taps: K.
-        threshold: λ, at least 0.
-        smoothing: width of a running mean over k before the threshold, an odd number; None for no running mean.
-        dropout: rate on the taps.
+    The linear map, to twice the width, mixes the channels. At start k ~ N(0, 0.002²) and D ~ N(0, 1). ``smoothing`` is
+    the width of a running mean over k before the threshold, an odd number or None; ``dropout`` is the rate on the taps.
     """
 
     def __init__(self, d_model: int, taps: int, threshold: float, smoothing: int | None, dropout: float) -> None:
@@ -99,8 +93,7 @@ class GlobalConv(nn.Module):
         return fft_conv(x.transpose(1, 2), self.dropout(self.taps())).transpose(1, 2) + self.D * x
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``(batch, length, d_model)`` to the same shape."""
-        return self._after(self.convolve(x))
+        return F.glu(self.mix(F.gelu(self.convolve(x))), dim=-1)
 
     def initial_state(self, batch: int) -> WindowState:
         """Return an empty memory of the last K inputs."""
@@ -109,10 +102,7 @@ class GlobalConv(nn.Module):
     def step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
         """Compute one position ``(batch, d_model)``, at a cost of O(K) per channel."""
         y, state = state.step(x)
-        return self._after(y + self.D * x), state
-
-    def _after(self, convolved: Tensor) -> Tensor:
-        return F.glu(self.mix(F.gelu(convolved)), dim=-1)
+        return F.glu(self.mix(F.gelu(y + self.D * x)), dim=-1), state
 
 
 SummaryState = tuple[WindowState, Tensor, int]
@@ -124,11 +114,6 @@ class BinSummary(nn.Module):
     """The maximum of a global convolution's output in each of O windows, for every bin except the last.
 
     Window o of a bin covers the positions from floor(o R / O) up to, but not including, ceil((o + 1) R / O).
-
-    Args:
-        conv: the causal global convolution.
-        bin_length: R.
-        pooled: O.
     """
 
     def __init__(self, conv: GlobalConv, bin_length: int, pooled: int) -> None:
@@ -136,10 +121,7 @@ class BinSummary(nn.Module):
         self.conv, self.bin_length, self.pooled = conv, bin_length, pooled
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Map ``(batch, length, d_model)`` to ``(batch, d_model, bins - 1, O)``.
-
-        ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``; padding counts as zero.
-        """
+        """Map ``(batch, length, d_model)`` to ``(batch, d_model, bins - 1, O)``; padding counts as zero."""
         bins = max(-(-x.shape[1] // self.bin_length) - 1, 0)
         if not bins:
             return x.new_zeros(len(x), x.shape[2], 0, self.pooled)
@@ -158,12 +140,9 @@ class BinSummary(nn.Module):
         """Read one position ``(batch, d_model)``; at the end of a bin return its summary ``(batch, d_model, O)``."""
         window, before, position = state
         y, window = self.conv.step(x, window)
-        inside = [
-            o * self.bin_length // self.pooled <= position < -(-(o + 1) * self.bin_length // self.pooled)
-            for o in range(self.pooled)
-        ]
-        largest = torch.maximum(before, y.unsqueeze(-1))
-        largest = torch.where(torch.tensor(inside, device=x.device), largest, before)
+        edges = torch.arange(self.pooled + 1, device=x.device) * self.bin_length
+        inside = (edges[:-1] // self.pooled <= position) & (position < -(-edges[1:] // self.pooled))
+        largest = torch.where(inside, torch.maximum(before, y.unsqueeze(-1)), before)
         if position + 1 < self.bin_length:
             return None, (window, largest, position + 1)
         return largest, (window, torch.full_like(largest, -torch.inf), 0)
@@ -179,11 +158,8 @@ class Hypernetwork(nn.Module):
 
     At start the first layer is Xavier-uniform; the second has hyperfan-in weights (Chang et al., "Principled Weight
     Initialization for Hypernetworks") of variance 1 / (2 · width · 1/4): two coefficients enter a filter, and the mean
-    square of a hidden sigmoid is about 1/4. The bias of the second layer makes the filters mild.
-
-    Args:
-        config: the hyper-parameters.
-        summary: the layer's own summary; None if the layers share one.
+    square of a hidden sigmoid is about 1/4. The bias of the second layer makes the filters mild. ``summary`` is the
+    layer's own summary; None if the layers share one.
     """
 
     unfiltered = 1
@@ -267,15 +243,7 @@ def default_chunk(length: int) -> int:
 
 
 class FocusLayer(NormedBlock):
-    """One layer of the module docstring.
-
-    Args:
-        config: the hyper-parameters.
-        length: longest sequence.
-        bin_length: R.
-        chunk: M; the last chunk is padded.
-        causal: whether a query sees no later keys.
-    """
+    """One layer of the module docstring, for sequences of at most ``length``; the last chunk is padded."""
 
     def __init__(self, config: FocusLike, length: int, bin_length: int, chunk: int, causal: bool) -> None:
         super().__init__()
@@ -294,15 +262,10 @@ class FocusLayer(NormedBlock):
         self.set_norm(*config.around)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, summary: Tensor | None = None) -> Tensor:
-        """Compute the layer for all positions.
-
-        ``mask`` is ``(batch, length)`` bool, False at padding; ``summary`` is the summary of the encoded input, if
-        shared.
-        """
+        """Compute the layer for all positions; ``summary`` is the summary of the encoded input, if shared."""
         normed = self.normed(x)
-        k, v, reset, update, hidden = self._mix(
-            self.filter(hide(normed, mask), self.coefficients(normed, mask, summary))
-        )
+        filtered = self.filter(hide(normed, mask), self.coefficients(normed, mask, summary))
+        k, v, reset, update, hidden = self._mix(filtered)
         return self._finish(x, self.attention(self.query(normed), k, v, mask), reset, update, hidden)
 
     def initial_state(self, batch: int) -> Any:
@@ -337,12 +300,10 @@ class FocusStack(Stack, Block):
         super().__init__()
         bin_length, chunk = config.bin_length(length), min(config.chunk or default_chunk(length), length)
         layers = [FocusLayer(config, length, bin_length, chunk, causal) for _ in range(config.layers)]
-        width, dropout = config.d_ffn or 2 * config.d_model, config.dropout
-        feedforward = [
-            ResidualBlock(silu_feedforward(config.d_model, width, dropout, truncated=False), *config.around)
-            for _ in layers
-        ]
-        self.layers, self.feedforward = nn.ModuleList(layers), nn.ModuleList(feedforward)
+        sizes = config.d_model, config.d_ffn or 2 * config.d_model, config.dropout
+        maps = (silu_feedforward(*sizes, truncated=False) for _ in layers)
+        self.layers = nn.ModuleList(layers)
+        self.feedforward = nn.ModuleList(ResidualBlock(each, *config.around) for each in maps)
         self.summary = config.shared_summary(length, bin_length)
         self.causal = causal and config.filtering != "circular"
 
@@ -357,11 +318,7 @@ class FocusStack(Stack, Block):
         return {"causal": self.causal}
 
     def initial_state(self, batch: int) -> Any:
-        """Return the states of the shared summary and of the layers.
-
-        Raises:
-            UsageError: if the model is not causal.
-        """
+        """Return the states of the shared summary and of the layers; raise :class:`UsageError` if not causal."""
         if not self.causal:
             raise UsageError("filtering='circular' is not causal and has no streaming form")
         shared = None if self.summary is None else self.summary.initial_state(batch)
@@ -385,26 +342,16 @@ class FocusLike(ModelConfig):
     """Layers of filters and chunked attention; subclasses define how the filters get their coefficients."""
 
     bins: int = parameter(4, "number of time bins, each with its own filters; the last bin is padded", at_least=1)
-    filters: int = parameter(
-        1, "number of filters F per channel and bin; their outputs are summed", at_least=1, at_most=1024
-    )
+    filters: int = parameter(1, "filters F per channel and bin; their outputs are summed", at_least=1, at_most=1024)
     filtering: Literal["reset", "carry", "circular"] = parameter(
         "reset",
         "filter state at the start of a bin: zeros (causal), outputs of the previous bin (causal), or the circular form"
         " of the paper (not causal)",
     )
-    conjugate: bool = parameter(
-        True, "use the conjugate in the circular form, as printed in the paper; false: circular convolution"
-    )
-    allow_non_causal: bool = parameter(
-        False, "allow filtering='circular' in a causal model; the model then sees future positions"
-    )
-    signed: bool = parameter(
-        False, "allow filter coefficients of both signs (includes low-pass filters), instead of 0 to 1"
-    )
-    chunk: int | None = parameter(
-        None, "positions per attention chunk; none for 1/32 of the length, at least 32", at_least=1
-    )
+    conjugate: bool = parameter(True, "conjugate in the circular form, as in the paper; false: circular convolution")
+    allow_non_causal: bool = parameter(False, "allow filtering='circular' in a causal model; it then sees the future")
+    signed: bool = parameter(False, "filter coefficients of both signs (also low-pass filters), instead of 0 to 1")
+    chunk: int | None = parameter(None, "positions per chunk; none: 1/32 of the length, at least 32", at_least=1)
     bias: Literal["simple", "none"] = parameter("simple", "learned bias by distance inside a chunk, or none")
     d_k: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
     d_v: int | None = parameter(None, "width of values; none for d_model", at_least=1)
@@ -423,11 +370,7 @@ class FocusLike(ModelConfig):
         return None
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
-        """Build the stack, as a single block.
-
-        Raises:
-            UsageError: for more bins than positions, or circular filters in a causal model.
-        """
+        """Build the stack, as a single block; raise :class:`UsageError` for circular filters in a causal model."""
         warn_of_padding(self.name, input.length, self.chunk or default_chunk(input.length))
         if causal and self.filtering == "circular":
             found = f"{self.name}: filtering='circular' is not causal: outputs depend on what follows in their bin"
@@ -442,12 +385,9 @@ class FocusLike(ModelConfig):
             raise UsageError(f"{self.name}: bins must be at most the sequence length ({length}), found {self.bins}")
         bin_length = -(-length // self.bins)
         if length % self.bins:
-            used = -(-length // bin_length)
-            warnings.warn(
-                f"{self.name}: {self.bins} bins do not divide the length {length};"
-                f" {used} bins of {bin_length} are used, the last one padded by {used * bin_length - length}",
-                stacklevel=2,
-            )
+            found, used = f"{self.name}: {self.bins} bins do not divide the length {length}", -(-length // bin_length)
+            padded = f"{used} bins of {bin_length} are used, the last one padded by {used * bin_length - length}"
+            warnings.warn(f"{found}; {padded}", stacklevel=2)
         return bin_length
 
 
@@ -474,19 +414,13 @@ class Focus(FocusLike):
 
     presets: ClassVar[Presets] = small_and_paper(48)
 
-    bins: int = parameter(
-        4, "number of time bins, at least 2, each with its own filters; the last bin is padded", at_least=2
-    )
+    bins: int = parameter(4, "number of time bins, each with its own filters; the last bin is padded", at_least=2)
     shared: bool = parameter(
         True, "true: all layers share one global convolution, of the encoded input; false: one per layer, of its input"
     )
-    pooled: int = parameter(
-        4, "number of values O per channel that the hypernetwork reads from a bin", at_least=1, at_most=65536
-    )
+    pooled: int = parameter(4, "values O per channel that the hypernetwork reads of a bin", at_least=1, at_most=65536)
     hidden: int = parameter(16, "hidden width of the hypernetwork's two layers", at_least=1, at_most=65536)
-    kernel_length: int | None = parameter(
-        None, "kernel length of the global convolution; none for the sequence length", at_least=1
-    )
+    kernel_length: int | None = parameter(None, "taps of the global convolution; none: the sequence length", at_least=1)
     squash: float = parameter(0.003, "threshold of the global kernel: smaller taps count as zero", at_least=0)
     smooth: int | None = parameter(
         None, "number of taps in a running mean over the global kernel, odd; none for no running mean", at_least=1

@@ -24,7 +24,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.ops.layers import ShortConv, full_precision, hide
 from lrtasks.models.ops.scans import diagonal_scan
-from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
+from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
+from lrtasks.models.settings import PAPER, SMALL, TRACKING
 
 RATE = 8.0
 RADII = (0.9, 0.999)
@@ -52,14 +53,9 @@ class _BoundedRoot(torch.autograd.Function):
 def rglru_coefficients(
     x: Tensor, recurrence: Tensor, entry: Tensor, Lambda: Tensor, first: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return a and b of ``h = a h + b``.
+    """Return a and b of ``h = a h + b`` from inputs ``(..., width)`` and the gates r and i before their sigmoids.
 
-    Args:
-        x: inputs, ``(..., width)``.
-        recurrence: gate r before its sigmoid, with the shape of x.
-        entry: gate i before its sigmoid, with the shape of x.
-        Lambda: ``(width,)``.
-        first: True at the first position of a sequence, ``(..., 1)`` bool; None if no first position is included.
+    ``first`` is True at the first position of a sequence, ``(..., 1)`` bool; None if no first position is included.
     """
     log_a = -RATE * recurrence.sigmoid() * F.softplus(Lambda)
     # 1 - exp(2 log a) would lose all digits near a = 1
@@ -91,10 +87,6 @@ class RGLRU(RecurrentLayer):
     """The recurrent unit alone, on ``(batch, length, width)``; padding does not change the state.
 
     State: h ``(batch, width)``, and whether any position has been processed.
-
-    Args:
-        width: channels.
-        heads: number of blocks in the gates' maps.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -128,11 +120,8 @@ class GriffinLayer(RecurrentLayer):
         self.linear_out = nn.Linear(width, d_model)
         self.conv1d = ShortConv(width, bias=True, activation="none")
         self.rg_lru = RGLRU(width, config.heads)
-        for linear, variance in (
-            (self.linear_y, 1 / d_model),
-            (self.linear_x, 1 / d_model),
-            (self.linear_out, 2 / (config.layers * width)),
-        ):
+        maps = (self.linear_y, self.linear_x, self.linear_out)
+        for linear, variance in zip(maps, (1 / d_model, 1 / d_model, 2 / (config.layers * width)), strict=True):
             nn.init.normal_(linear.weight, std=math.sqrt(variance))
             nn.init.zeros_(linear.bias)
         nn.init.normal_(self.conv1d.weight, std=0.05)

@@ -34,8 +34,9 @@ from lrtasks.models.attention import Transformer
 from lrtasks.models.base import ModelConfig
 from lrtasks.models.factory import stack_of
 from lrtasks.models.ops.layers import Recurrent, ShortConv, check_canon
-from lrtasks.models.recurrent import PAPER, SMALL, GatedStack, RecurrentConfig
+from lrtasks.models.recurrent import GatedStack, RecurrentConfig
 from lrtasks.models.rwkv7 import RWKV7, RWKV7Stack
+from lrtasks.models.settings import PAPER, SMALL
 from lrtasks.registry import load_object, source_digest
 from lrtasks.spec import Spec
 
@@ -145,9 +146,7 @@ class Hybrid(GatedStack):
 
     # a text in this class; in other models, the number of equal layers
     layers: str = parameter("gated-deltanet:1,attention:1", "mixers in order, NAME:COUNT with commas")  # type: ignore[assignment]
-    n_layers: int | None = parameter(
-        None, "number of layers; the pattern repeats; none for one pattern", at_least=1, at_most=LARGEST
-    )
+    n_layers: int | None = parameter(None, "layers; the pattern repeats; none: once", at_least=1, at_most=LARGEST)
     hyper: tuple[str, ...] = parameter((), "hyper-parameters of the mixers; --set NAME.PARAMETER=VALUE adds to them")
     canon: str = parameter("", "sites of canon layers, some of the letters ABCD")
 

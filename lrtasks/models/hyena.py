@@ -139,9 +139,7 @@ class Hyena(TransformerLike):
         5, "number of input features of the lag, odd: time, and sine and cosine of each band", at_least=3, at_most=65537
     )
     filter_width: int = parameter(64, "hidden width of the kernel network", at_least=1, at_most=65536)
-    filter_frequency: float = parameter(
-        10.0, "initial value of the learned sine frequencies in the kernel network", above=0
-    )
+    filter_frequency: float = parameter(10.0, "initial value of the learned frequencies in the kernel network", above=0)
 
     def check(self) -> None:
         super().check()

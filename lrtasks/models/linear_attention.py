@@ -23,7 +23,6 @@ initial weights are those of the layers in flash-linear-attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -38,16 +37,8 @@ from lrtasks.models.ops import fla
 from lrtasks.models.ops.decay import channel_decay, scalar_decay
 from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, canon_layer, full_precision, hide
 from lrtasks.models.ops.positions import rotate_halves
-from lrtasks.models.recurrent import (
-    PAPER,
-    PAPER_MQAR,
-    SMALL,
-    TRACKING,
-    KernelConfig,
-    RecurrentConfig,
-    RecurrentLayer,
-    state_zeros,
-)
+from lrtasks.models.recurrent import KernelConfig, QKVLayer, RecurrentConfig, linear, state_zeros
+from lrtasks.models.settings import PAPER, PAPER_MQAR, SMALL, TRACKING
 
 FeatureMap = Literal["elu", "taylor"]
 EPS = {"elu": 1e-10, "taylor": 1e-12}
@@ -66,11 +57,6 @@ def taylor_features(x: Tensor) -> Tensor:
     i, j = torch.triu_indices(K, K, device=x.device)
     weight = torch.ones(len(i), dtype=x.dtype, device=x.device).masked_fill(i == j, 0.5**0.5)
     return torch.cat((torch.ones_like(x[..., :1]), x, x[..., i] * x[..., j] * weight), -1)
-
-
-def taylor_similarity(s: Tensor) -> Tensor:
-    """Return ``1 + s + s²/2``."""
-    return 1 + s + s.square() / 2
 
 
 @full_precision
@@ -95,61 +81,26 @@ def linear_attention(
         q, k = elu_features(q) * q.shape[-1] ** -0.5, elu_features(k)
         y, state = scalar_decay(q, k, v, None, state, mask)
     else:
-        features, similarity = taylor_features, taylor_similarity
-        y, state = scalar_decay(q, k, v, None, state, mask, features=features, similarity=similarity)
+        form: dict[str, Any] = {"features": taylor_features, "similarity": lambda s: 1 + s + s.square() / 2}
+        y, state = scalar_decay(q, k, v, None, state, mask, **form)
     return y[..., :-1] / (y[..., -1:] + eps), state
 
 
-class QKVLayer(RecurrentLayer):
-    """A mixer with queries, keys and values, which may pass through short convolutions or canon layers."""
-
-    def __init__(self, d_model: int, keys: int, values: int) -> None:
-        super().__init__()
-        self.convs = False
-        self.q_proj = nn.Linear(d_model, keys, bias=False)
-        self.k_proj = nn.Linear(d_model, keys, bias=False)
-        self.v_proj = nn.Linear(d_model, values, bias=False)
-
-    def convolve(self, layer: Callable[[int], ShortConv]) -> None:
-        """Add a convolution, which ``layer`` builds from a number of channels, to each of q, k and v."""
-        self.convs = True
-        sizes = (proj.out_features for proj in (self.q_proj, self.k_proj, self.v_proj))
-        self.q_conv1d, self.k_conv1d, self.v_conv1d = map(layer, sizes)
-
-    def start_of_convolutions(self, batch: int) -> list[Tensor]:
-        """Return the state of the convolutions before the first position."""
-        return [conv.initial_state(batch) for conv in self._convolutions()]
-
-    def qkv(self, x: Tensor, before: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return q, k and v of ``x``, and the state of the convolutions after the last position."""
-        mixed, after = [proj(x) for proj in (self.q_proj, self.k_proj, self.v_proj)], []
-        for i, (conv, last) in enumerate(zip(self._convolutions(), before, strict=True)):
-            mixed[i], last = conv.run(mixed[i], last)
-            after.append(last)
-        return mixed, after
-
-    def _convolutions(self) -> list[ShortConv]:
-        return [self.q_conv1d, self.k_conv1d, self.v_conv1d] if self.convs else []
-
-
 class LinearAttentionLayer(QKVLayer):
-    """The mixer of :class:`LinearAttention`.
-
-    State: S and z as one, ``(batch, heads, features, V + 1)``, and the last inputs of the canon layers.
-    """
+    """The mixer. State: S and z as one, ``(batch, heads, features, V + 1)``, and the last inputs of canon layers."""
 
     out_name = "o_proj"
 
     def __init__(self, config: LinearAttention) -> None:
         d_model, heads = config.d_model, config.heads
         d_key = config.feature_dim or d_model // heads
-        super().__init__(d_model, heads * d_key, d_model)
+        super().__init__(d_model, heads * d_key, heads * d_key, d_model)
         self.heads, self.d_key, self.d_value = heads, d_key, d_model // heads
         self.feature_map: FeatureMap = config.feature_map
         if "B" in config.canon:
             self.convolve(canon_layer)
         self.norm = GatedRMSNorm(self.d_value) if config.head_norm else None
-        self.o_proj = nn.Linear(d_model, d_model, bias=False)
+        self.o_proj = linear(d_model, d_model)
 
     def initial_state(self, batch: int) -> tuple[Tensor, list[Tensor]]:
         features = self.d_key if self.feature_map == "elu" else 1 + self.d_key + self.d_key * (self.d_key + 1) // 2
@@ -201,10 +152,7 @@ class LinearAttention(RecurrentConfig):
 
 
 class GLALayer(QKVLayer):
-    """The mixer of :class:`GLA` and :class:`RetNet`.
-
-    State: S ``(batch, heads, K, V)``, the last inputs of the convolutions, and the position of the next input.
-    """
+    """The mixer. State: S ``(batch, heads, K, V)``, the last inputs of the convolutions, the next input's position."""
 
     out_name = "o_proj"
     fixed: Tensor
@@ -213,10 +161,10 @@ class GLALayer(QKVLayer):
         d_model, heads, decay = config.d_model, config.heads, config.decay
         d_key, d_value = config.widths()
         keys, values = heads * d_key, heads * d_value
-        super().__init__(d_model, keys, values)
+        super().__init__(d_model, keys, keys, values)
         self.heads, self.decay, self.d_key, self.d_value = heads, decay, d_key, d_value
         self.op = fla.on(config.op_backend, channel_decay if decay == "channel" else scalar_decay)
-        self.g_proj = nn.Linear(d_model, values, bias=False) if config.gate else None
+        self.g_proj = linear(d_model, values) if config.gate else None
         if config.conv or "B" in config.canon:
             self.convolve(ShortConv if config.conv else canon_layer)
         if decay == "fixed":
@@ -224,9 +172,9 @@ class GLALayer(QKVLayer):
             self.register_buffer("fixed", rates, persistent=False)
         else:
             rank, outputs = config.rank, keys if decay == "channel" else heads
-            self.gk_proj = nn.Sequential(nn.Linear(d_model, rank, bias=False), nn.Linear(rank, outputs))
+            self.gk_proj = nn.Sequential(linear(d_model, rank), nn.Linear(rank, outputs))
         self.g_norm_swish_gate = GatedRMSNorm(self.d_value)
-        self.o_proj = nn.Linear(values, d_model, bias=False)
+        self.o_proj = linear(values, d_model)
 
     def initial_state(self, batch: int) -> tuple[Tensor, list[Tensor], int]:
         S = state_zeros(self.o_proj.weight, batch, self.heads, self.d_key, self.d_value)
@@ -276,9 +224,7 @@ class GLA(KernelConfig):
     heads: int = parameter(4, "heads", at_least=1, at_most=1024)
     expand_k: float = parameter(0.5, "width of all keys together, in multiples of d_model", above=0, at_most=64)
     expand_v: float = parameter(1.0, "width of all values together, in multiples of d_model", above=0, at_most=64)
-    decay: Literal["channel", "head", "fixed"] = parameter(
-        "channel", "decay: one per key channel, one per head, or fixed for each head"
-    )
+    decay: Literal["channel", "head", "fixed"] = parameter("channel", "decay per key channel, per head, or fixed")
     rank: int = parameter(16, "rank of the map that computes the decay", at_least=1, at_most=65536)
     conv: bool = parameter(False, "apply short convolutions to queries, keys and values")
     canon: str = parameter("", "sites of canon layers, some of the letters ABCD")
@@ -319,6 +265,4 @@ class RetNet(GLA):
 
     expand_k: float = parameter(1.0, "width of all keys together, in multiples of d_model", above=0, at_most=64)
     expand_v: float = parameter(2.0, "width of all values together, in multiples of d_model", above=0, at_most=64)
-    decay: Literal["channel", "head", "fixed"] = parameter(
-        "fixed", "decay: one per key channel, one per head, or fixed for each head"
-    )
+    decay: Literal["channel", "head", "fixed"] = parameter("fixed", "decay per key channel, per head, or fixed")

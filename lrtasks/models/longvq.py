@@ -450,9 +450,7 @@ class LongVQ(mega.GatedConfig):
     )
     local_bias: bool = parameter(True, "add a learned bias by distance up to the window")
     qk_norm: bool = parameter(True, "normalise queries and keys")
-    shared_qk: bool = parameter(
-        False, "compute queries and keys from one shared map, as in MEGA, instead of two linear maps"
-    )
+    shared_qk: bool = parameter(False, "queries and keys from one shared map, as in MEGA, instead of two linear maps")
     ssm: Literal["ema", "s4d-lin", "s4d-legs"] = parameter(
         "ema", "state-space map: MD-EMA, or S4D with the initial frequencies of Lin or LegS"
     )

@@ -27,8 +27,9 @@ from lrtasks.models import registry
 from lrtasks.models.ops.layers import Recurrent, full_precision, hide
 from lrtasks.models.ops.scans import diagonal_scan
 from lrtasks.models.portraits import Portrait
-from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
+from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
 from lrtasks.models.s4d import legs_matrix
+from lrtasks.models.settings import PAPER, SMALL, TRACKING
 
 
 class DiagonalSSM(Recurrent):
@@ -36,14 +37,20 @@ class DiagonalSSM(Recurrent):
 
     a does not depend on the input. Padding does not change the state. State: h ``(batch, P)``, complex.
 
-    Attributes:
-        factor: 2 if the P states stand for their complex conjugates too, otherwise 1.
-        states: number of states P.
+    ``factor`` is 2 if the P states stand for their complex conjugates too. The parameters called ``own_options`` have
+    no weight decay and the learning rate ``recurrent_lr``.
     """
 
     factor = 1
-    states: int
+    own_options: tuple[str, ...]
     D: nn.Parameter
+
+    def __init__(self, states: int, recurrent_lr: float | None) -> None:
+        super().__init__()
+        self.states, self._options = states, {"weight_decay": 0.0} | ({"lr": recurrent_lr} if recurrent_lr else {})
+
+    def parameter_options(self) -> dict[str, dict[str, Any]]:
+        return dict.fromkeys(self.own_options, self._options)
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return a ``(P,)``, B ``(P, d_model)`` and C ``(d_model, P)``, complex."""
@@ -80,10 +87,11 @@ def _real_map(h: Tensor, C: Tensor) -> Tensor:
 class LRUCore(DiagonalSSM):
     """The linear recurrent unit of the module docstring."""
 
+    own_options = ("nu_log", "theta_log", "gamma_log", "B_re", "B_im")
+
     def __init__(self, config: LRU) -> None:
-        super().__init__()
-        self.states = states = config.d_state
-        d_model, r_min, r_max = config.d_model, config.r_min, config.r_max
+        super().__init__(config.d_state, config.recurrent_lr)
+        states, d_model, r_min, r_max = config.d_state, config.d_model, config.r_min, config.r_max
         # avoid draws of 0, whose logarithm is not finite
         squares = torch.rand(states).clamp_min(1e-7) * (r_max**2 - r_min**2) + r_min**2
         self.nu_log = nn.Parameter(torch.log(-0.5 * torch.log(squares)))
@@ -92,16 +100,10 @@ class LRUCore(DiagonalSSM):
         self.B_re, self.B_im = (nn.Parameter(torch.randn(states, d_model) / math.sqrt(2 * d_model)) for _ in range(2))
         self.C_re, self.C_im = (nn.Parameter(torch.randn(d_model, states) / math.sqrt(states)) for _ in range(2))
         self.D = nn.Parameter(torch.randn(d_model))
-        lr = config.recurrent_lr
-        self._options = {"weight_decay": 0.0} | ({} if lr is None else {"lr": lr})
-
-    def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return dict.fromkeys(("nu_log", "theta_log", "gamma_log", "B_re", "B_im"), self._options)
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
-        return _lru_coefficients(
-            self.nu_log, self.theta_log, self.gamma_log, self.B_re, self.B_im, self.C_re, self.C_im
-        )
+        B, C = (self.B_re, self.B_im), (self.C_re, self.C_im)
+        return _lru_coefficients(self.nu_log, self.theta_log, self.gamma_log, *B, *C)
 
 
 @full_precision
@@ -115,11 +117,7 @@ def _lru_coefficients(
 def legs_eigenvalues(states: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the eigenvalues with negative imaginary part of the normal part of HiPPO-LegS, and their eigenvectors.
 
-    Args:
-        states: size of the matrix, even.
-
-    Returns:
-        Eigenvalues ``(states / 2,)``, sorted by imaginary part, and eigenvectors ``(states, states / 2)``, complex128.
+    Eigenvalues ``(states / 2,)``, sorted by imaginary part, and eigenvectors ``(states, states / 2)``; complex128.
     """
     imaginary, vectors = np.linalg.eigh(legs_matrix(states))
     return -0.5 + 1j * imaginary[: states // 2], vectors[:, : states // 2]
@@ -129,11 +127,11 @@ class S5Core(DiagonalSSM):
     """The S5 state space of the module docstring, with P conjugate pairs."""
 
     factor = 2
+    own_options = ("Lambda_re", "Lambda_im", "B", "log_step")
 
     def __init__(self, config: S5) -> None:
-        super().__init__()
-        d_model, blocks = config.d_model, config.blocks_of_start
-        self.states = pairs = config.d_state // 2
+        super().__init__(config.d_state // 2, config.recurrent_lr)
+        d_model, pairs, blocks = config.d_model, self.states, config.blocks_of_start
         self.discretisation = config.discretisation
         eigenvalues, vectors = legs_eigenvalues(2 * pairs // blocks)
         Lambda = torch.from_numpy(np.tile(eigenvalues, blocks))
@@ -146,11 +144,6 @@ class S5Core(DiagonalSSM):
         self.C = nn.Parameter(torch.view_as_real(C @ V).float())
         self.D = nn.Parameter(torch.randn(d_model))
         self.log_step = nn.Parameter(torch.empty(pairs, 1).uniform_(math.log(config.dt_min), math.log(config.dt_max)))
-        lr = config.recurrent_lr
-        self._options = {"weight_decay": 0.0} | ({} if lr is None else {"lr": lr})
-
-    def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return dict.fromkeys(("Lambda_re", "Lambda_im", "B", "log_step"), self._options)
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
         return _s5_coefficients(self.Lambda_re, self.Lambda_im, self.B, self.C, self.log_step, self.discretisation)
@@ -208,9 +201,7 @@ class LRU(RecurrentConfig):
     r_min: float = parameter(0.0, "smallest radius of an eigenvalue at the start", at_least=0, at_most=1)
     r_max: float = parameter(1.0, "largest radius of an eigenvalue at the start", above=0, at_most=1)
     max_phase: float = parameter(6.28, "largest phase of an eigenvalue at the start, in radians", above=0)
-    recurrent_lr: float | None = parameter(
-        5e-4, "learning rate of eigenvalues and B; none for the general learning rate", above=0
-    )
+    recurrent_lr: float | None = parameter(5e-4, "learning rate of eigenvalues and B; none: the budget's", above=0)
 
     def check(self) -> None:
         if self.r_min >= self.r_max:
@@ -236,15 +227,11 @@ class S5(RecurrentConfig):
 
     mlp: bool = parameter(False, "use a gated feed-forward map after each mixer")
     d_state: int = parameter(64, "number of states, even: P conjugate pairs", at_least=2, at_most=1 << 12)
-    blocks_of_start: int = parameter(
-        1, "number of equal blocks in the HiPPO initialisation, a divisor of d_state / 2", at_least=1
-    )
+    blocks_of_start: int = parameter(1, "equal blocks of the HiPPO start, a divisor of d_state / 2", at_least=1)
     dt_min: float = parameter(1e-3, "smallest step at the start", above=0)
     dt_max: float = parameter(1e-1, "largest step at the start", above=0)
     discretisation: Literal["zoh", "bilinear"] = parameter("zoh", "discretisation: zero-order hold, or bilinear")
-    recurrent_lr: float | None = parameter(
-        1e-3, "learning rate of eigenvalues, B and steps; none for the general learning rate", above=0
-    )
+    recurrent_lr: float | None = parameter(1e-3, "learning rate of eigenvalues, B, steps; none: the budget's", above=0)
 
     def check(self) -> None:
         pairs = self.divided(self.d_state, 2, "the pairs of states, 2 wide,")

@@ -21,7 +21,8 @@ from lrtasks.models import registry
 from lrtasks.models.ops.chunked import skipping_padding
 from lrtasks.models.ops.gru import gru
 from lrtasks.models.ops.layers import hide
-from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, RecurrentLayer
+from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer
+from lrtasks.models.settings import PAPER, SMALL, TRACKING
 
 
 class RNNLayer(RecurrentLayer):
@@ -97,10 +98,6 @@ class LSTM(GRU):
     https://doi.org/10.1162/neco.1997.9.8.1735.
     """
 
-    presets: ClassVar[Presets] = {
-        "small": {**SMALL, "d_model": 48, "mlp_width": 80},
-        "state-tracking": TRACKING,
-        "paper": PAPER,
-    }
+    presets: ClassVar[Presets] = {**GRU.presets, "small": {**SMALL, "d_model": 48, "mlp_width": 80}}
 
     forget_bias: float = parameter(1.0, "number added to the initial bias of the forget gate; torch adds 0")

@@ -50,18 +50,8 @@ from lrtasks.models.ops import fla
 from lrtasks.models.ops.decay import scalar_decay
 from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, full_precision, hide
 from lrtasks.models.ops.scans import selective_scan
-from lrtasks.models.recurrent import (
-    PAPER,
-    PAPER_MQAR,
-    SMALL,
-    TRACKING,
-    KernelConfig,
-    RecurrentConfig,
-    RecurrentLayer,
-    log_uniform,
-    state_zeros,
-    step_bias,
-)
+from lrtasks.models.recurrent import KernelConfig, RecurrentConfig, RecurrentLayer, log_uniform, state_zeros, step_bias
+from lrtasks.models.settings import PAPER, PAPER_MQAR, SMALL, TRACKING
 
 SLOWEST = 1e-4
 """Smallest decay rate -A of Mamba-3."""
@@ -132,12 +122,8 @@ class Mamba(RecurrentConfig):
     mlp: bool = parameter(False, "use a gated feed-forward map after each mixer")
     expand: int = parameter(2, "number of inner channels, in multiples of d_model", at_least=1, at_most=64)
     d_state: int = parameter(16, "number of states N per channel", at_least=1, at_most=1 << 12)
-    rank: int | None = parameter(
-        None, "rank of the map for the step size; none for d_model / 16, rounded up", at_least=1
-    )
-    eigenvalues: Literal["positive", "negative"] = parameter(
-        "positive", "range of the transitions: (0, 1), or between -1 and 1"
-    )
+    rank: int | None = parameter(None, "rank of the map for the step size; none: d_model / 16, rounded up", at_least=1)
+    eigenvalues: Literal["positive", "negative"] = parameter("positive", "range of transitions: (0, 1) or (-1, 1)")
 
     def layer(self, index: int) -> MambaLayer:
         return MambaLayer(self)
@@ -231,10 +217,7 @@ class Mamba2(HeadedMamba, KernelConfig):
 
 
 class Mamba3State(NamedTuple):
-    """Angles ``(batch, H, angles)``, S ``(batch, H, N, P)``, the last k ``(batch, R, H, N)`` and x ``(batch, H, P)``.
-
-    The angles stay below 2 pi.
-    """
+    """Angles below 2 pi, S, the last k and the last x; the shapes are in :meth:`Mamba3Layer.initial_state`."""
 
     theta: Tensor
     S: Tensor
@@ -273,17 +256,8 @@ def trapezoid(q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tenso
 
     For a later query, a position has the weight ``lam dt`` of its own plus ``(1 - lam) dt`` of the next position, and
     decays as in :func:`lrtasks.models.ops.decay.scalar_decay`. For its own query, it has the weight ``lam dt`` alone.
-
-    Args:
-        q: rotated queries, ``(B, L, R, H, N)``.
-        k: rotated keys, shaped as q.
-        v: values, ``(B, L, R, H, P)``.
-        g: log decay, log alpha, ``(B, L, H)``.
-        dt: steps, ``(B, L, H)``; 0 at padding.
-        lam: weight of the current input, ``(B, L, H)``.
-
-    Returns:
-        S^T q, shaped as v, and S after the last position, ``(B, H, N, P)``.
+    q and k are rotated, ``(B, L, R, H, N)``; v is ``(B, L, R, H, P)``; g (log alpha), dt (0 at padding) and lam are
+    ``(B, L, H)``. The result is S^T q, shaped as v, and S after the last position, ``(B, H, N, P)``.
     """
     rank = q.shape[2]
     own = lam * dt
@@ -379,47 +353,32 @@ class Mamba3Layer(RecurrentLayer):
         else:
             y = torch.unflatten(self.norm(y.flatten(-2), z.flatten(-2)), -1, (self.heads, -1))
         y = y.squeeze(-3) if self.rank == 1 else (y * self.mimo_o.transpose(0, 1)).sum(-3)  # type: ignore[operator]
-        out: Tensor = self.out_proj(y.flatten(-2).to(z.dtype))
-        return out
+        return self.out_proj(y.flatten(-2).to(z.dtype))  # type: ignore[no-any-return]
 
 
 @full_precision
 def trapezoid_step(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    dt: Tensor,
-    lam: Tensor,
-    angle: Tensor,
-    theta: Tensor,
-    S: Tensor,
-    k_before: Tensor,
-    v_before: Tensor,
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tensor, angle: Tensor, *state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute one position of :func:`trapezoid` from unrotated q and k; return S^T q, angles, S and the rotated k."""
+    """Compute one position of :func:`trapezoid` from unrotated q and k; return S^T q, angles, S and the rotated k.
+
+    ``state`` is the angles, S, and k and v of the previous position.
+    """
+    theta, S, k_before, v_before = state
     theta = torch.remainder(theta + math.pi * _half_turns(angle.unsqueeze(1), dt), 2 * math.pi)
     q, k = rotated(theta.unsqueeze(1), q, k)
     alpha, dt, lam = (value[..., None, None] for value in (g.exp(), dt, lam))
-    S = alpha * (S + (1 - lam) * dt * _outer(k_before, v_before)) + lam * dt * _outer(k, v)
+    before, now = (torch.einsum("brhn,brhp->bhnp", *pair) for pair in ((k_before, v_before), (k, v)))
+    S = alpha * (S + (1 - lam) * dt * before) + lam * dt * now
     return torch.einsum("brhn,bhnp->brhp", q, S), theta, S, k
-
-
-def _outer(k: Tensor, v: Tensor) -> Tensor:
-    """Return the sum of k v^T over the rank, ``(batch, H, N, P)``."""
-    return torch.einsum("brhn,brhp->bhnp", k, v)
 
 
 @full_precision
 def _step_and_log_alpha(raw: Tensor, bias: Tensor, A: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     """Return dt and log alpha of Mamba-3."""
     dt = F.softplus(raw + bias)
-    rate = F.softplus(A) if activation == "softplus" else _heavy_tail(A)
+    rate = F.softplus(A) if activation == "softplus" else torch.where(A >= 0, 1 + A, 1 / (1 - A.clamp_max(0)))
     return dt, -rate.clamp_min(SLOWEST) * dt
-
-
-def _heavy_tail(x: Tensor) -> Tensor:
-    return torch.where(x >= 0, 1 + x, 1 / (1 - x.clamp_max(0)))
 
 
 @registry.register("mamba3")
@@ -439,14 +398,10 @@ class Mamba3(HeadedMamba):
         "paper/mqar": {**PAPER_MQAR, "d_state": 16, "head_dim": 64},
     }
 
-    rank: int = parameter(
-        1, "number R of inputs and outputs per head; above 1 the model is called MIMO", at_least=1, at_most=64
-    )
+    rank: int = parameter(1, "inputs and outputs R per head; above 1 the model is called MIMO", at_least=1, at_most=64)
     rope_fraction: float = parameter(0.5, "fraction of the state features with rotation", at_least=0, at_most=1)
     outproj_norm: bool = parameter(False, "normalise each head's output before the gate")
-    a_activation: Literal["heavy-tail", "softplus"] = parameter(
-        "heavy-tail", "function that makes a decay rate positive"
-    )
+    a_activation: Literal["heavy-tail", "softplus"] = parameter("heavy-tail", "function that makes rates positive")
 
     def layer(self, index: int) -> Mamba3Layer:
         return Mamba3Layer(self)

@@ -180,9 +180,7 @@ class GatedConfig(ModelConfig):
 
     d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)
     d_ffn: int | None = parameter(None, "width inside a feed-forward map; none for 2 d_model", at_least=1)
-    attention: Literal["softmax", "relu2", "laplace"] = parameter(
-        "softmax", "function from scores to attention weights"
-    )
+    attention: Literal["softmax", "relu2", "laplace"] = parameter("softmax", "function from scores to weights")
     d_state: int = parameter(16, "states per channel and direction", at_least=1, at_most=1 << 20)
     kernel_length: int | None = parameter(
         None, "kernel length of the moving average or state space, in lags; none for the sequence length", at_least=1
@@ -249,9 +247,7 @@ class Mega(GatedConfig):
         "number of distances with separate values in the simple bias; none for the length, or the chunk",
         at_least=1,
     )
-    sinusoids: bool = parameter(
-        False, "add absolute sinusoidal positions, times one learned scale, to the encoded input"
-    )
+    sinusoids: bool = parameter(False, "add sinusoidal positions, times one learned scale, to the encoded input")
 
     def check(self) -> None:
         super().check()

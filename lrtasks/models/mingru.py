@@ -22,7 +22,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.ops.layers import full_precision, hide
 from lrtasks.models.ops.scans import diagonal_scan
-from lrtasks.models.recurrent import PAPER, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
+from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
+from lrtasks.models.settings import PAPER, SMALL, TRACKING
 
 
 @full_precision
@@ -101,11 +102,7 @@ class MinLSTM(MinConfig):
     Source: Feng et al. (arXiv:2410.01201), section 3.
     """
 
-    presets: ClassVar[Presets] = {
-        "small": {**SMALL, "mlp_width": 40},
-        "state-tracking": TRACKING,
-        "paper": {**PAPER, "mlp_width": 512},
-    }
+    presets: ClassVar[Presets] = {**MinGRU.presets, "small": {**SMALL, "mlp_width": 40}}
 
     def layer(self, index: int) -> MinLayer:
         return MinLayer(self, 3)

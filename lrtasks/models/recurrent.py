@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -18,53 +19,16 @@ from torch import Tensor, nn
 from lrtasks.config import parameter
 from lrtasks.errors import UsageError
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
-from lrtasks.models.ops.layers import GatedFeedForward, Recurrent, check_canon
+from lrtasks.models.ops.layers import GatedFeedForward, Recurrent, ShortConv, check_canon
 from lrtasks.models.portraits import Portrait
 from lrtasks.spec import Spec
-
-CAREFUL = {"budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100}
-SMALL = {"d_model": 64, "layers": 2, **CAREFUL}
-"""Settings that the presets ``small``, ``recall-16k`` and ``recall-64k`` share. With the widths in these presets, a
-``small`` model has about as many parameters as dlr. The other two have states of 16,384 and 65,536 bytes, to compare
-recall at equal state size."""
-
-TRACKING = {"d_model": 128, "layers": 1, **CAREFUL}
-"""Settings of the ``state-tracking`` presets: one layer. The presets add heads of width 32 and
-negative eigenvalues, for the models that have them."""
-
-PAPER = {
-    "d_model": 128,
-    "layers": 2,
-    "budget.steps": 20_000,
-    "budget.batch_size": 256,
-    "budget.lr": 0.001,
-    "budget.weight_decay": 0.1,
-    "budget.schedule": "cosine",
-    "budget.warmup_steps": 2_000,
-}
-"""Settings of the parity task in the public code of Grazzi et al., arXiv:2411.12537; the papers of the models
-themselves train language models."""
-
-PAPER_MQAR = {
-    **PAPER,
-    "mlp": False,
-    "budget.steps": 22_500,
-    "budget.lr": 10**-2.5,
-    "budget.warmup_steps": 0,
-    "budget.train_samples": 180_000,
-}
-"""Settings of recall in zoology's code: 32 epochs, at the best learning rate of 10^-3, 10^-2.5, 10^-2 and 10^-1.5."""
 
 
 class RecurrentLayer(Recurrent):
     """The mixer of one layer.
 
-    Class attributes:
-        out_name: name of the map back to the residual stream, whose initial weights are smaller in deeper stacks; empty
-            for none.
-
-    Attributes:
-        shown: gates of the last forward pass in evaluation mode, by name; see :meth:`show`.
+    ``out_name`` is the name of the map back to the residual stream, whose initial weights are smaller in deeper stacks;
+    empty for none. ``shown`` holds the gates of the last forward pass in evaluation mode, by name (:meth:`show`).
     """
 
     out_name: ClassVar[str] = ""
@@ -93,32 +57,55 @@ class RecurrentLayer(Recurrent):
         figures = []
         for name, gate in self.shown.items():
             title = name.removeprefix("log_").replace("_", " ")
-            values = (gate.double().exp() if name.startswith("log_") else gate.double()).flatten(1).mT
-            values = values[values.mean(1).argsort()].cpu()
-            spread = {"mean": values.mean(1), "smallest": values.amin(1), "largest": values.amax(1)}
-            series = {label: value.numpy() for label, value in spread.items()}
-            figures.append(Portrait(title, "lines", series, "head or channel, sorted by its mean", title))
-            image = {title: values.numpy()}
+            gate = (gate.double().exp() if name.startswith("log_") else gate.double()).flatten(1).mT
+            gate = gate[gate.mean(1).argsort()].cpu()
+            lines = {"mean": gate.mean(1).numpy(), "smallest": gate.amin(1).numpy(), "largest": gate.amax(1).numpy()}
+            figures.append(Portrait(title, "lines", lines, "head or channel, sorted by its mean", title))
+            image = {title: gate.numpy()}
             figures.append(Portrait(f"{title} by position, sample 0", "image", image, "position", "head or channel"))
         return figures
 
 
+class QKVLayer(RecurrentLayer):
+    """A mixer with maps to queries, keys and values, which may pass through short convolutions or canon layers."""
+
+    def __init__(self, d_model: int, queries: int, keys: int, values: int) -> None:
+        super().__init__()
+        self.convs = False
+        self.q_proj, self.k_proj, self.v_proj = (linear(d_model, width) for width in (queries, keys, values))
+
+    def convolve(self, layer: Callable[[int], ShortConv] = ShortConv) -> None:
+        """Add a convolution, which ``layer`` builds from a number of channels, to each of q, k and v."""
+        self.convs = True
+        sizes = (proj.out_features for proj in (self.q_proj, self.k_proj, self.v_proj))
+        self.q_conv1d, self.k_conv1d, self.v_conv1d = map(layer, sizes)
+
+    def start_of_convolutions(self, batch: int) -> list[Tensor]:
+        """Return the state of the convolutions before the first position."""
+        return [conv.initial_state(batch) for conv in self._convolutions()]
+
+    def qkv(self, x: Tensor, before: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return q, k and v of ``x``, and the state of the convolutions after the last position."""
+        mixed, after = [proj(x) for proj in (self.q_proj, self.k_proj, self.v_proj)], []
+        for i, (conv, last) in enumerate(zip(self._convolutions(), before, strict=True)):
+            mixed[i], last = conv.run(mixed[i], last)
+            after.append(last)
+        return mixed, after
+
+    def _convolutions(self) -> list[ShortConv]:
+        return [self.q_conv1d, self.k_conv1d, self.v_conv1d] if self.convs else []
+
+
 @dataclass(frozen=True)
 class GatedStack(ModelConfig):
-    """Layers of a mixer and, with ``mlp``, a gated feed-forward map, each in a residual block.
-
-    Class attributes:
-        function: activation of the gate in the feed-forward map.
-    """
+    """Layers of a mixer and, with ``mlp``, a feed-forward map gated by ``function``, each in a residual block."""
 
     function: ClassVar[Literal["silu", "gelu"]] = "silu"
 
     norm: Literal["layer", "scalar", "scale", "rms", "batch", "none"] = parameter("rms", "normalisation of blocks")
     prenorm: bool = parameter(True, "normalise before mixer and feed-forward map instead of after the residual")
     mlp: bool = parameter(True, "use a gated feed-forward map after each mixer")
-    mlp_width: int | None = parameter(
-        None, "hidden width of the feed-forward map; none for 2 d_model", at_least=1, at_most=1 << 20
-    )
+    mlp_width: int | None = parameter(None, "feed-forward map's width; none: 2 d_model", at_least=1, at_most=1 << 20)
     canon: str = parameter("", "sites of canon layers, some of the letters ACD")
 
     def feedforward(self, index: int) -> nn.Module:
@@ -135,11 +122,7 @@ class GatedStack(ModelConfig):
 
 @dataclass(frozen=True)
 class RecurrentConfig(GatedStack):
-    """A stack of one kind of recurrent mixer, which subclasses choose.
-
-    Class attributes:
-        sites: sites of canon layers that the model has.
-    """
+    """A stack of one kind of recurrent mixer, which subclasses choose; ``sites`` are its sites of canon layers."""
 
     sites: ClassVar[str] = "ACD"
 
@@ -157,11 +140,7 @@ class RecurrentConfig(GatedStack):
         return blocks
 
     def divided(self, total: int, parts: int, what: str) -> int:
-        """Return ``total / parts``.
-
-        Raises:
-            UsageError: if the quotient is not a whole number.
-        """
+        """Return ``total / parts``; raise :class:`UsageError` if it is not a whole number."""
         if total % parts:
             raise UsageError(f"{self.name}: {what} must divide {total} without a rest, found {parts}")
         return total // parts
@@ -203,6 +182,11 @@ def step_bias(count: int) -> Tensor:
 def log_uniform(count: int, low: float, high: float) -> Tensor:
     """Return the logarithms of uniform draws between ``low`` and ``high``."""
     return torch.empty(count).uniform_(low, high).log()
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    """Build a linear map without bias."""
+    return nn.Linear(inputs, outputs, bias=False)
 
 
 def state_zeros(like: Tensor, *shape: int) -> Tensor:

@@ -32,28 +32,17 @@ from lrtasks.models.base import Block, ResidualBlock, Stack, streaming
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.delta_rule import low_rank_rule
 from lrtasks.models.ops.layers import Recurrent, full_precision, hide
-from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, KernelConfig, RecurrentLayer, state_zeros
+from lrtasks.models.recurrent import KernelConfig, RecurrentLayer, state_zeros
+from lrtasks.models.settings import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.spec import Spec
 
 MIXED = "rwkvag"
-Ranks = tuple[int, int, int, int]
-"""Ranks of the low-rank maps to w, a, v and g."""
-
-
-def default_ranks(d_model: int) -> Ranks:
-    """Return the ranks of the source: multiples of 32 near 2.5, 2.5, 1.7 and 5 times sqrt(d_model)."""
-    w, a, v, g = (max(32, round(c * math.sqrt(d_model) / 32) * 32) for c in (2.5, 2.5, 1.7, 5.0))
-    return w, a, v, g
 
 
 class LowRank(nn.Module):
     """``up(function(down(x)))``; ``down`` starts at 0 (so the output starts constant), ``up`` orthogonal, times 0.1.
 
-    Args:
-        d_model: width in and out.
-        rank: width of the hidden features.
-        function: nonlinearity on the hidden features.
-        bias: initial bias, ``(d_model,)``; None for no bias.
+    ``bias`` is the initial bias, ``(d_model,)``; None for no bias.
     """
 
     def __init__(self, d_model: int, rank: int, function: Callable[[Tensor], Tensor], bias: Tensor | None) -> None:
@@ -74,10 +63,8 @@ class LowRank(nn.Module):
 class RWKV7Layer(RecurrentLayer):
     """The time mixing of the module docstring. State: S ``(batch, heads, K, V)``, and the last input.
 
-    Args:
-        config: the hyper-parameters.
-        index: index of this layer in the stack, from 0.
-        first: whether this is the first RWKV-7 layer, whose values v the later ones receive.
+    ``index`` is the layer's place in the stack, from 0; ``first`` tells whether it is the first RWKV-7 layer, whose
+    values v the later ones receive.
     """
 
     def __init__(self, config: RWKV7, index: int, first: bool) -> None:
@@ -85,7 +72,9 @@ class RWKV7Layer(RecurrentLayer):
         d_model, heads, layers = config.d_model, config.heads, config.layers
         self.heads, self.allow_neg_eigval = heads, config.allow_neg_eigval
         self.rule = fla.on(config.op_backend, low_rank_rule)
-        rank_w, rank_a, rank_v, rank_g = config.ranks or default_ranks(d_model)
+        # the ranks of the source are multiples of 32 near these multiples of sqrt(d_model)
+        ranks = (max(32, round(c * math.sqrt(d_model) / 32) * 32) for c in (2.5, 2.5, 1.7, 5.0))
+        rank_w, rank_a, rank_v, rank_g = config.ranks or ranks
         early, late = 1 - index / layers, index / max(layers - 1, 1)
         channel = torch.arange(d_model)
         for name, power in zip(MIXED, (0.2, 0.9, 0.7, 0.7, 0.9, 0.2), strict=True):
@@ -106,11 +95,9 @@ class RWKV7Layer(RecurrentLayer):
         decay = -5.5 + 6 * line ** (1 + late**0.3) + 2.5 * zigzag
         self.w_lora = LowRank(d_model, rank_w, torch.tanh, decay)
         self.a_lora = LowRank(d_model, rank_a, nn.Identity(), -0.19 + 0.3 * zigzag + 0.4 * (line - 0.5))
-        self.v_lora = (
-            LowRank(d_model, rank_v, nn.Identity(), 0.73 - 0.4 * (line - 0.5))
-            if config.v_residual and not first
-            else None
-        )
+        self.v_lora = None
+        if config.v_residual and not first:
+            self.v_lora = LowRank(d_model, rank_v, nn.Identity(), 0.73 - 0.4 * (line - 0.5))
         self.g_lora = LowRank(d_model, rank_g, torch.sigmoid, None)
         self.g_norm = nn.GroupNorm(heads, d_model, eps=width * 1e-5)
         nn.init.constant_(self.g_norm.weight, ((index + 1) / layers) ** 0.7)
@@ -169,11 +156,7 @@ def _group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float
 class ChannelMixing(Recurrent):
     """``W_v relu(W_k (x + (x_before - x) mu))²`` on ``(batch, length, d_model)``. State: the last input.
 
-    Args:
-        d_model: width.
-        width: hidden width.
-        index: index of this layer in the stack, from 0.
-        layers: number of layers.
+    ``width`` is the hidden width; ``index`` is the layer's place in the stack of ``layers`` layers, from 0.
     """
 
     def __init__(self, d_model: int, width: int, index: int, layers: int) -> None:

@@ -45,8 +45,7 @@ Start = Literal["lin", "legs"]
 def starting_frequencies(start: Start, d_state: int) -> np.ndarray:
     """Return the initial ω_n, ``(d_state / 2,)`` float64, ascending.
 
-    ``lin``: πn. ``legs``: positive imaginary parts of the eigenvalues of the normal part of HiPPO-LegS, the
-    skew-symmetric S with S[i, j] = -sqrt((i + 1/2)(j + 1/2)) for i > j (its diagonal part, -1/2, is Re λ).
+    ``lin``: πn. ``legs``: positive imaginary parts of the eigenvalues of the normal part of HiPPO-LegS.
 
     >>> starting_frequencies("lin", 4).round(3).tolist()
     [0.0, 3.142]
@@ -65,8 +64,7 @@ def legs_matrix(states: int) -> np.ndarray:
     """
     half_steps = np.sqrt(np.arange(states) + 0.5)
     below = np.tril(np.outer(half_steps, half_steps), -1)
-    matrix: np.ndarray = 1j * (below - below.T)
-    return matrix
+    return np.asarray(1j * (below - below.T))
 
 
 class ChannelKernel(Kernel):
@@ -82,6 +80,7 @@ class ChannelKernel(Kernel):
         low, high = math.log(config.dt_min), math.log(config.dt_max)
         self.log_dt = nn.Parameter(torch.empty(config.d_model).uniform_(low, high))
         self.rate = {} if config.kernel_lr is None else {"lr": config.kernel_lr}
+        self.options = {"weight_decay": 0.0, **self.rate}
 
     def exponents(self) -> tuple[Tensor, Tensor]:
         """Return weights ``(directions, H, N)`` and exponents ``(H, N)``, complex128."""
@@ -104,10 +103,6 @@ class DSSKernel(ChannelKernel):
 
     At start Λ_n = -1/2 + iπn and the parts of W are standard normal.
     1/Λ is computed as conj(Λ) / max(|Λ|², 1e-7).
-
-    Args:
-        config: the hyper-parameters.
-        directions: 1, or 2 for look-back and look-ahead kernels.
     """
 
     def __init__(self, config: DSS, directions: int = 1) -> None:
@@ -118,8 +113,7 @@ class DSSKernel(ChannelKernel):
         self.W = nn.Parameter(torch.randn(directions, config.d_model, d_state, 2))
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        options = {"weight_decay": 0.0, **self.rate}
-        return {"log_dt": options, "a": options, "W": {"weight_decay": 0.0}}
+        return {"log_dt": self.options, "a": self.options, "W": {"weight_decay": 0.0}}
 
     def exponents(self) -> tuple[Tensor, Tensor]:
         """Return the weights W' ``(directions, H, N)`` and exponents Δ_h Λ_n ``(H, N)``, complex128."""
@@ -169,10 +163,6 @@ class S4DKernel(ChannelKernel):
     """K[h, l] = 2 Re sum_n C[h, n] (exp(Δ_h λ[h, n]) - 1)/λ[h, n] exp(Δ_h λ[h, n] l) over N/2 conjugate pairs.
 
     At start Re λ = -1/2, Im λ is given by :func:`starting_frequencies`, and C is complex normal with variance 1.
-
-    Args:
-        config: the hyper-parameters.
-        directions: 1, or 2 for look-back and look-ahead kernels.
     """
 
     def __init__(self, config: S4D, directions: int = 1) -> None:
@@ -184,8 +174,7 @@ class S4DKernel(ChannelKernel):
         self.C = nn.Parameter(torch.randn(directions, d_model, pairs, 2) / math.sqrt(2))
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        options = {"weight_decay": 0.0, **self.rate}
-        return {"log_dt": options, "r": options}
+        return {"log_dt": self.options, "r": self.options}
 
     def exponents(self) -> tuple[Tensor, Tensor]:
         """Return the weights 2 C (exp(Δλ) - 1)/λ ``(directions, H, N/2)`` and exponents Δλ ``(H, N/2)``, complex128."""
@@ -210,9 +199,7 @@ class S4D(LongConvConfig):
         "paper/listops": {"layers": 6, "budget.weight_decay": 0.01},
     }
 
-    d_state: int = parameter(
-        64, "number of states N, an even number (N/2 conjugate pairs)", at_least=2, at_most=1 << 20
-    )
+    d_state: int = parameter(64, "number of states N, even (N/2 conjugate pairs)", at_least=2, at_most=1 << 20)
     dt_min: float = parameter(1e-3, "smallest step Δ at start", above=0)
     dt_max: float = parameter(1e-1, "largest step Δ at start", above=0)
     start: Literal["lin", "legs"] = parameter("lin", "initial frequencies")
@@ -224,9 +211,7 @@ class S4D(LongConvConfig):
         if self.d_state % 2:
             raise UsageError(f"s4d: d_state must be even (conjugate pairs), found {self.d_state}")
         if self.start == "legs" and self.d_state > 4096:
-            raise UsageError(
-                f"s4d: start='legs' needs d_state at most 4096, found {self.d_state}; allowed: start='lin'"
-            )
+            raise UsageError(f"s4d: d_state must be at most 4096 with start='legs', found {self.d_state}")
 
     def make_kernel(self, length: int, directions: int) -> S4DKernel:
         return S4DKernel(self, directions)

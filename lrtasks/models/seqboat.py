@@ -375,7 +375,7 @@ class SeqBoat(mega.GatedConfig):
     )
     window: int | None = parameter(
         None,
-        "window w, in active tokens: w before (causal) or w/2 on either side; none for 256, or the length if shorter",
+        "window w, in active tokens: w before (causal) or w/2 on either side; none: 256, or the length if shorter",
         at_least=1,
     )
     chunk: int = parameter(128, "active tokens per chunk, with scope 'chunk'", at_least=1)
@@ -384,22 +384,16 @@ class SeqBoat(mega.GatedConfig):
         "learned bias by distance in original positions, by distance in the compressed sequence, or no bias, with"
         " rotary encoding of the original positions",
     )
-    max_positions: int | None = parameter(
-        None, "number of distances with separate values in the simple bias; none for the length", at_least=1
-    )
+    max_positions: int | None = parameter(None, "distances with a value in the simple bias; none: length", at_least=1)
     router: Literal["softmax", "sigmoid", "gumbel", "moe", "always"] = parameter(
         "softmax", "latent configurator, which selects active tokens; 'always' for none"
     )
-    temperature: float = parameter(
-        1.0, "initial temperature of softmax and sigmoid, in multiples of sqrt(d_model)", above=0
-    )
+    temperature: float = parameter(1.0, "start temperature of softmax and sigmoid, in units of sqrt(d_model)", above=0)
     ssm: Literal["ema", "s4d"] = parameter("ema", "state-space map: MD-EMA, or S4D-Lin, with an even d_state")
     feedforward: Literal["none", "after", "sparse"] = parameter(
         "none", "feed-forward: none, a sub-layer after each layer, or a module with its own configurator"
     )
-    sinusoids: bool = parameter(
-        False, "add absolute sinusoidal positions, times one learned scale, to the encoded input"
-    )
+    sinusoids: bool = parameter(False, "add sinusoidal positions, times one learned scale, to the encoded input")
 
     def check(self) -> None:
         super().check()

@@ -41,11 +41,7 @@ class SGConvKernel(Kernel):
     """Stretched short kernels in sequence, scale i multiplied by α^i, divided by a norm that is fixed at start.
 
     At start w ~ N(0, 1)/N, α is uniform in [alpha_min, alpha_max] per channel, and the norm is the kernel's own.
-
-    Args:
-        config: the hyper-parameters.
-        length: number of lags that the kernel must cover.
-        directions: 1, or 2 for look-back and look-ahead kernels.
+    ``length`` is the number of lags that the kernel must cover.
     """
 
     norm: Tensor

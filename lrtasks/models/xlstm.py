@@ -32,7 +32,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.ops.layers import ShortConv, full_precision, hide
 from lrtasks.models.ops.xlstm import mlstm, mlstm_start, slstm, slstm_start, slstm_step
-from lrtasks.models.recurrent import PAPER, PAPER_MQAR, SMALL, TRACKING, RecurrentConfig, RecurrentLayer, state_zeros
+from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
+from lrtasks.models.settings import PAPER, PAPER_MQAR, SMALL, TRACKING
 
 BLOCK = 4
 """Width of the blocks in the maps to q, k and v."""
@@ -41,13 +42,7 @@ WIDE = 16
 
 
 class BlockLinear(nn.Module):
-    """A linear map without bias whose matrix is block-diagonal, on ``(..., width)``.
-
-    Args:
-        blocks: number of blocks.
-        width: input and output width of one block.
-        std: standard deviation of the normal initial weights.
-    """
+    """A linear map without bias whose matrix has ``blocks`` diagonal blocks of ``width``, drawn from N(0, std²)."""
 
     def __init__(self, blocks: int, width: int, std: float) -> None:
         super().__init__()
@@ -72,17 +67,11 @@ class HeadNorm(nn.Module):
         self.weight = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        return _head_norm(x, self.weight).to(self.weight.dtype)
+        return self._normed(x, self.weight).to(self.weight.dtype)
 
-
-@full_precision
-def _head_norm(x: Tensor, weight: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], eps=1e-5).flatten(-2) * (1 + weight)
-
-
-def small_std(d_model: int) -> float:
-    """Return the standard deviation of the initial weights of most maps, sqrt(2 / (5 d_model))."""
-    return math.sqrt(2 / (5 * d_model))
+    @full_precision
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], eps=1e-5).flatten(-2) * (1 + weight)
 
 
 class MLSTMLayer(RecurrentLayer):
@@ -94,7 +83,7 @@ class MLSTMLayer(RecurrentLayer):
         self.heads, self.inner = heads, inner
         self.proj_up = nn.Linear(d_model, 2 * inner, bias=False)
         self.conv1d = ShortConv(inner, bias=True)
-        std = small_std(d_model)
+        std = math.sqrt(2 / (5 * d_model))
         nn.init.normal_(self.proj_up.weight, std=std)
         self.q_proj, self.k_proj, self.v_proj = (BlockLinear(inner // BLOCK, BLOCK, std) for _ in range(3))
         self.igate, self.fgate = nn.Linear(3 * inner, heads), nn.Linear(3 * inner, heads)
@@ -127,19 +116,14 @@ class MLSTMLayer(RecurrentLayer):
 
 
 class SLSTMLayer(RecurrentLayer):
-    """The mixer of :class:`SLSTM`. State: the state of the memory, and the last inputs of the convolution.
-
-    Args:
-        config: the hyper-parameters.
-        index: index of this layer in the stack, from 0.
-    """
+    """The mixer of :class:`SLSTM`. State: the state of the memory, and the last inputs of the convolution."""
 
     def __init__(self, config: SLSTM, index: int) -> None:
         super().__init__()
         d_model, heads = config.d_model, config.heads
         self.heads, width = heads, d_model // heads
         self.conv1d = ShortConv(d_model, bias=True) if config.conv else None
-        std = small_std(d_model)
+        std = math.sqrt(2 / (5 * d_model))
         self.input_i, self.input_f, self.input_z, self.input_o = (BlockLinear(heads, width, std) for _ in range(4))
         self.R = nn.Parameter(torch.zeros(heads, 4, width, width))
         self.bias = nn.Parameter(torch.zeros(4, heads, width))

@@ -124,7 +124,7 @@ def test_naming_a_value_of_the_sample_scores_one_in_pairs() -> None:
         ({"length": 64, "pairs": 17}, r"pairs must be at most length / 4 \(16\), found 17"),
         (
             {"length": 64, "pairs": 16, "vocab": 32},
-            "vocab 32 has 15 keys, too few for 16 pairs; take vocab of at least 34",
+            "vocab must be at least 34 for 16 pairs, found 32",
         ),
         ({"length": 64, "pairs": (8, 4)}, r"must be a minimum and a maximum in this order, found \[8, 4\]"),
         ({"length": 64, "pairs": 0}, "pairs must be at least 1"),

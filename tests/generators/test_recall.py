@@ -126,7 +126,7 @@ def test_floors_answer_at_the_last_position() -> None:
         ({"length": 64, "distance": (3, 66)}, r"3\.\.65.*found \[3, 66\]"),
         ({"length": 64, "distance": (2, 9)}, r"found \[2, 9\]"),
         ({"length": 64, "distance": (9, 5)}, r"found \[9, 5\]"),
-        ({"length": 64, "distance": (6, 6)}, "has an odd number"),
+        ({"length": 64, "distance": (6, 6)}, "an odd number"),
         ({"supervise": "last"}, "'all', 'answer'"),
     ],
 )

@@ -64,9 +64,7 @@ class Chomsky(TokenTask):
     }
 
     language: str = parameter("modular-arithmetic", "formal language", choices=tuple(LANGUAGES))
-    lengths: tuple[int, int] = parameter(
-        (1, 40), "minimum and maximum length n of the string", at_least=1, at_most=MAX_LENGTH // 4
-    )
+    lengths: tuple[int, int] = parameter((1, 40), "least and greatest length n", at_least=1, at_most=MAX_LENGTH // 4)
     modulus: int = parameter(
         DEFAULT_MODULUS,
         "number of digits in arithmetic, of places on a cycle, or of values to sort",

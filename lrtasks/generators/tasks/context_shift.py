@@ -33,11 +33,7 @@ class ContextShift(Lagged):
 
     length: int = parameter(4096, "sequence length L", at_least=3, at_most=MAX_LENGTH)
     lags_of: int | None = parameter(
-        None,
-        "sequence length that sets the lags and their code; none: length",
-        at_least=3,
-        at_most=MAX_LENGTH,
-        later=True,
+        None, "length that sets the lags and their code; none: length", at_least=3, at_most=MAX_LENGTH, later=True
     )
 
     def draw(self, rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:

@@ -55,9 +55,7 @@ class Depo(TokenTask):
         "paper": {"nodes": (3, 225), "hops": 8, "queries": 10, "words": (50, 1, 2)},
     }
 
-    nodes: int | tuple[int, int] = parameter(
-        (3, 75), "number of nodes n; two numbers: minimum and maximum", at_least=2, at_most=2**16
-    )
+    nodes: int | tuple[int, int] = parameter((3, 75), "nodes n; a pair: least and greatest", at_least=2, at_most=2**16)
     hops: int = parameter(8, "maximum number of steps K", at_least=1, at_most=1024)
     queries: int = parameter(10, "number of questions per sample, at most one per node", at_least=1, at_most=2**16)
     words: tuple[int, int, int] = parameter(

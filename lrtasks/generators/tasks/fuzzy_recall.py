@@ -62,9 +62,7 @@ class FuzzyRecall(UniformTask):
     }
 
     law: Literal["mad", "grid"] = parameter("mad", "rule for drawing the pairs")
-    length: int = parameter(
-        128, "sequence length; grid: a multiple of key_tokens + value_tokens", at_least=2, at_most=MAX_LENGTH
-    )
+    length: int = parameter(128, "length; grid: divisible by key_tokens + value_tokens", at_least=2, at_most=MAX_LENGTH)
     vocab: int = parameter(16, "mad: vocabulary size (tokens of keys and values, padding)", at_least=3, at_most=2**20)
     key_tokens: int = parameter(3, "number of tokens per key; mad: the maximum in training", at_least=1, at_most=8)
     value_tokens: int = parameter(3, "number of tokens per value; mad: the maximum", at_least=1, at_most=8)

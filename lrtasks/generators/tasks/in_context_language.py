@@ -71,9 +71,7 @@ class InContextLanguage(UniformTask):
     strings: tuple[int, int] = parameter((10, 20), "minimum and maximum number of strings", at_least=1)
     states: tuple[int, int] = parameter((4, 12), "minimum and maximum number of states", at_least=2, at_most=64)
     symbols: int = parameter(3, "number of symbols A", at_least=1, at_most=1024)
-    edges: int = parameter(
-        2, "maximum number of edges E per state, not counting the end of a string", at_least=1, at_most=64
-    )
+    edges: int = parameter(2, "most edges E per state, not counting the end of a string", at_least=1, at_most=64)
 
     def check(self) -> None:
         self.span("strings")

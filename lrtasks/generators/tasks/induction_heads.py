@@ -41,9 +41,7 @@ class InductionHeads(TokenTask):
     }
 
     length: int = parameter(256, "tokens before the final mark", at_least=3, at_most=MAX_LENGTH - 1)
-    vocab: int = parameter(
-        16, "vocabulary size V: V - 2 symbols, one unused token, the mark", at_least=3, at_most=2**20
-    )
+    vocab: int = parameter(16, "vocabulary size V: V - 2 symbols, an unused token, the mark", at_least=3, at_most=2**20)
     supervise: Literal["answer", "all"] = parameter(
         "answer", "training labels: the answer alone, or the next token at every position; val and test: the answer"
     )

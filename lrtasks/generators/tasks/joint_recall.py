@@ -52,12 +52,8 @@ class JointRecall(UniformTask):
         | budget(steps=400_000, batch_size=64, lr=2e-3, eval_every=10_000),
     }
 
-    contexts: int | tuple[int, int] = parameter(
-        (5, 16), "number of contexts C; two numbers: drawn uniformly between them for each sample", at_least=1
-    )
-    keys: int | tuple[int, int] = parameter(
-        (5, 16), "number of keys K; two numbers: drawn uniformly between them for each sample", at_least=1
-    )
+    contexts: int | tuple[int, int] = parameter((5, 16), "contexts C; two numbers: uniform between them", at_least=1)
+    keys: int | tuple[int, int] = parameter((5, 16), "keys K; two numbers: uniform between them", at_least=1)
     values: int = parameter(16, "number of values V", at_least=2, at_most=2**16)
     room: tuple[int, int] = parameter(
         (16, 16), "number of context tokens and of key tokens in the vocabulary", at_least=1, at_most=1024

@@ -54,9 +54,7 @@ class KHop(UniformTask):
     law: Literal["sanford", "clean"] = parameter(
         "sanford", "labels of missing hops and of the first token: two extra classes (sanford), or none (clean)"
     )
-    asked: tuple[int, int] | None = parameter(
-        None, "minimum and maximum hop count of the samples; none: hops", at_least=0
-    )
+    asked: tuple[int, int] | None = parameter(None, "least and greatest hop count of samples; none: hops", at_least=0)
 
     def check(self) -> None:
         self.span("hops")

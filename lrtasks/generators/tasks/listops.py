@@ -70,12 +70,8 @@ class ListOps(Task):
     }
 
     setting: str = parameter("paper", "named set of limits on length, depth and arguments", choices=(*SETTINGS,))
-    min_length: int | None = parameter(
-        None, "lower limit (exclusive) on the number of tokens; none: the limit of `setting`", at_least=1
-    )
-    max_length: int | None = parameter(
-        None, "upper limit (exclusive) on the number of tokens; none: the limit of `setting`", at_most=2**15
-    )
+    min_length: int | None = parameter(None, "exclusive lower limit of tokens; none: that of `setting`", at_least=1)
+    max_length: int | None = parameter(None, "exclusive upper limit of tokens; none: that of `setting`", at_most=2**15)
     max_depth: int | None = parameter(
         None,
         "maximum depth, where all nodes are digits; the root has depth 1; none: the limit of `setting`",

@@ -49,9 +49,7 @@ class Memorization(UniformTask):
         | budget(steps=400, train_samples=256, eval_every=50),
     }
 
-    pairs: int = parameter(
-        32, "number of facts asked in a sample, drawn with replacement", at_least=1, at_most=MAX_LENGTH // 3
-    )
+    pairs: int = parameter(32, "facts asked in a sample, drawn with replacement", at_least=1, at_most=MAX_LENGTH // 3)
     facts: int = parameter(4096, "number of facts of the map; pair: a square number", at_least=2, at_most=2**22)
     law: Literal["pair", "mad"] = parameter("pair", "form of a key: two tokens, or one")
 

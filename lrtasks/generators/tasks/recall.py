@@ -53,18 +53,13 @@ class Recall(TokenTask):
         },
     }
 
-    length: int = parameter(
-        1024, "number of tokens in the section of pairs, two per pair", at_least=2, at_most=MAX_LENGTH - 2
-    )
-    vocab: int = parameter(
-        30, "vocabulary size V: V/2 - 1 keys, V/2 - 1 values, two special tokens", at_least=6, at_most=2**20
-    )
+    length: int = parameter(1024, "tokens in the section of pairs, two per pair", at_least=2, at_most=MAX_LENGTH - 2)
+    vocab: int = parameter(30, "vocabulary size V: V/2 - 1 keys, V/2 - 1 values, two others", at_least=6, at_most=2**20)
     supervise: Literal["all", "answer"] = parameter(
         "all", "training labels: the next token at every position, or the answer alone; val and test: the answer"
     )
     distance: tuple[int, int] | None = parameter(
-        None,
-        "the queried key occurs once, this many tokens before the query (log-uniform); none: as in the papers",
+        None, "the queried key occurs once, this many tokens before the query (log-uniform); none: as in the papers"
     )
 
     def check(self) -> None:

@@ -38,9 +38,7 @@ class Select(SignalTask):
         "paper": {"length": 4096, "marks": 32},
     }
 
-    length: int = parameter(
-        4096, "number of unmarked values L; the input has L + 2M positions", at_least=2, at_most=MAX_LENGTH
-    )
+    length: int = parameter(4096, "unmarked values L; the input has L + 2M positions", at_least=2, at_most=MAX_LENGTH)
     marks: int = parameter(32, "number of marked values M", at_least=1, at_most=MAX_LENGTH)
 
     @property

@@ -59,9 +59,7 @@ class SelectiveCopying(TokenTask):
     memorise: int = parameter(16, "number of data tokens M", at_least=1, at_most=MAX_LENGTH // 2)
     alphabet: int = parameter(16, "alphabet size A: noise, A - 2 data tokens, mark", at_least=3, at_most=2**20)
     spread: bool = parameter(True, "true: data tokens anywhere among the noise; false: at the beginning")
-    law: Literal["uniform", "mad"] = parameter(
-        "uniform", "distribution of the data positions: uniform, or as in MAD's code"
-    )
+    law: Literal["uniform", "mad"] = parameter("uniform", "data positions: uniform, or as in MAD's code")
 
     def check(self) -> None:
         if self.noise + 2 * self.memorise > MAX_LENGTH:

@@ -66,14 +66,10 @@ class VariableTracking(UniformTask):
         "forward", "order of statements: every source already has a value (forward), or chains in random order"
     )
     statements: int = parameter(48, "forward: number of statements", at_least=2, at_most=MAX_LENGTH // 2)
-    variables: int = parameter(
-        16, "number of variables; shuffled: at least the number in a sample", at_least=2, at_most=2**16
-    )
+    variables: int = parameter(16, "variables; shuffled: at least those of a sample", at_least=2, at_most=2**16)
     constants: int = parameter(16, "number of constants", at_least=2, at_most=2**16)
     chains: int = parameter(4, "shuffled: number of chains", at_least=1, at_most=2**10)
-    hops: int = parameter(
-        4, "shuffled: number of statements from the first to the last variable of a chain", at_least=0
-    )
+    hops: int = parameter(4, "shuffled: statements from the first to the last variable of a chain", at_least=0)
     noise: float = parameter(0.0, "shuffled: filler statements for each statement", at_least=0, at_most=64)
 
     def check(self) -> None:

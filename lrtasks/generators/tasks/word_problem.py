@@ -72,9 +72,7 @@ class WordProblem(TokenTask):
     )
     length: int = parameter(128, "number of elements", at_least=1, at_most=MAX_LENGTH)
     tokens: Literal["all", "generators"] = parameter("all", "input elements: the whole group, or generators only")
-    labels: Literal["every", "last"] = parameter(
-        "every", "positions labelled with the product so far: all, or only the last"
-    )
+    labels: Literal["every", "last"] = parameter("every", "labelled positions: all, or only the last")
 
     def check(self) -> None:
         if self.order > MAX_ORDER:
