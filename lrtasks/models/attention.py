@@ -193,7 +193,7 @@ class Transformer(TransformerLike):
     )
     window: int | None = parameter(
         None,
-        "number of keys that a query sees: its own and earlier ones (bidirectional: as many later ones); none for all",
+        "keys that a query sees: its own, earlier and (bidirectional) later ones; none: all",
         at_least=1,
         later=True,
     )

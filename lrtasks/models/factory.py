@@ -114,19 +114,11 @@ def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
         if argument.name not in taken:
             kind, default = argument.annotation, argument.default
             kind = "" if kind is argument.empty else kind if isinstance(kind, str) else getattr(kind, "__name__", kind)
-            entries.append(
-                {
-                    "name": argument.name,
-                    "type": str(kind),
-                    "default": default if isinstance(default, int | float | str | None) else _shown(default),
-                    "doc": "your own argument",
-                }
-            )
+            if not isinstance(default, int | float | str | None):
+                default = "" if default is argument.empty else getattr(default, "__name__", str(default))
+            entry = {"name": argument.name, "type": str(kind), "default": default, "doc": "your own argument"}
+            entries.append(entry)
     return entries
-
-
-def _shown(default: Any) -> str:
-    return "" if default is inspect.Parameter.empty else getattr(default, "__name__", str(default))
 
 
 def model_presets(model: ModelLike) -> type[ModelConfig] | None:
@@ -238,10 +230,9 @@ def _require_like_input(mixer: nn.Module, given: tuple[Any, ...], output: Any) -
 
     fits = isinstance(output, Tensor) and output.shape == x.shape
     if not fits or (output.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type)):
-        raise UsageError(
-            f"{type(mixer).__name__}.forward returned {described(output)}; a mixer maps (batch, length, d_model) to one"
-            f" tensor of the same shape and type, here {described(x)}"
-        )
+        wanted = f"one tensor of the same shape and type, here {described(x)}"
+        found = f"{type(mixer).__name__}.forward returned {described(output)}"
+        raise UsageError(f"{found}; a mixer maps (batch, length, d_model) to {wanted}")
 
 
 class _Unmasked(nn.Module):

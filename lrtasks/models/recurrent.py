@@ -151,9 +151,7 @@ class KernelConfig(RecurrentConfig):
     """A recurrent model whose op has a GPU kernel in flash-linear-attention."""
 
     op_backend: Literal["auto", "torch", "fla"] = parameter(
-        "auto",
-        "implementation of the recurrence: torch, or flash-linear-attention; auto: the latter on a GPU",
-        later=True,
+        "auto", "recurrence in torch or in flash-linear-attention; auto: the latter on a GPU", later=True
     )
 
 
