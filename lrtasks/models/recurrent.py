@@ -116,7 +116,9 @@ class GatedStack(ModelConfig):
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
         model = super().build(input, target, causal=causal)
         shrink_outputs(model)
-        spare_vectors(model)
+        # no weight decay for parameters of at most one axis (bias, gain, decay); inner modules have precedence
+        spared = {name: {"weight_decay": 0.0} for name, value in model.named_parameters() if value.dim() < 2}
+        model.parameter_options = functools.partial(dict, spared)  # type: ignore[assignment]
         return model
 
 
@@ -163,12 +165,6 @@ def shrink_outputs(model: nn.Module) -> None:
         out = getattr(block.mixer, "out", None)
         if isinstance(out, nn.Linear):
             out.weight /= math.sqrt(len(blocks))
-
-
-def spare_vectors(model: Backbone) -> None:
-    """Declare no weight decay for parameters of at most one axis (bias, gain, decay); inner modules have precedence."""
-    spared = {name: {"weight_decay": 0.0} for name, value in model.named_parameters() if value.dim() < 2}
-    model.parameter_options = functools.partial(dict, spared)  # type: ignore[assignment]
 
 
 def step_bias(count: int) -> Tensor:

@@ -224,11 +224,7 @@ class Chomsky(TokenTask):
 
 
 class _MajorityOfOutput:
-    """Predictor of the most frequent class for each string length and output; with few samples, for each output alone.
-
-    Args:
-        task: the task, which finds the positions of the outputs.
-    """
+    """Predictor of the most frequent class for each string length and output; with few samples, for each output."""
 
     PRIOR = 4
     """Weight, in samples, of the class shares of an output over all lengths."""

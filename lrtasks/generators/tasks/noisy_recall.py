@@ -15,7 +15,6 @@ from lrtasks.generators.tokens import MAD_PROTOCOL, Uniforms, UniformTask, earli
 from lrtasks.spec import IGNORED, Batch, Spec
 
 WINDOWS = (16, 32)
-
 NOISE_TESTS = (0.0, 0.4, 0.6, 0.8)
 
 

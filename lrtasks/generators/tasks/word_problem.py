@@ -19,12 +19,10 @@ from lrtasks.generators.tokens import TokenTask
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 WINDOW = 8
-
 MAX_ORDER = 2**16
 
 # DeltaProduct (arXiv:2502.10297) and its code: 100 epochs of 100,000 sequences in batches of 2,048.
 SMALL = budget(batch_size=64)
-
 PAPER = {"length": 128, **budget(steps=4883, batch_size=2048, lr=1e-3, schedule="cosine", train_samples=100_000)}
 PAPER |= budget(eval_every=488, val_batches=4, test_batches=20)
 
