@@ -21,8 +21,6 @@ MAX_SAMPLES = 16
 TITLE_WIDTH = 140
 MAX_LINES = 4
 """Up to this number of channels, a signal is drawn as lines; with more channels, as a heat map."""
-
-
 MAX_PREDICTIONS = 4
 """Largest number of samples in a figure of predictions."""
 
@@ -50,11 +48,7 @@ def preview(task: Task, *, samples: int = 2, seed: int = 0) -> Figure:
 def save_predictions(task: Task, batch: Batch, prediction: np.ndarray, path: Path) -> None:
     """Write a PNG with image, target and predicted class of each pixel for a few samples of an image task.
 
-    Args:
-        task: an image task with one class per pixel.
-        batch: samples of the task.
-        prediction: ``(batch, pixels)`` classes.
-        path: the PNG file; a symbolic link at this path is replaced, not followed.
+    ``prediction`` has classes ``(batch, pixels)``. A symbolic link at ``path`` is replaced, not followed.
     """
     from matplotlib.figure import Figure
 
@@ -76,14 +70,7 @@ def save_predictions(task: Task, batch: Batch, prediction: np.ndarray, path: Pat
 
 
 def draw_sample(figure: Figure | SubFigure, task: Task, batch: Batch, index: int) -> None:
-    """Draw sample ``index`` of a batch of ``task``: as text, or with one panel for the input and one for the target.
-
-    Args:
-        figure: an empty figure or part of one.
-        task: the task that drew the batch.
-        batch: samples of the task.
-        index: row of the batch.
-    """
+    """Draw sample ``index`` of a batch of ``task``: as text, or with one panel for the input and one for the target."""
     text = task.text(batch, index)
     if text is not None:
         _draw_text(figure.add_subplot(), text)

@@ -57,13 +57,12 @@ class SignalTask(Task):
 
     def samples(self, rngs: Rngs) -> Batch:
         x, y = (np.zeros(spec.shape(len(rngs)), np.float32) for spec in (self.input, self.target))
-        details = []
+        details: list[dict[str, Any]] = []
         for rng, one_x, one_y in zip(rngs, x, y, strict=True):
             # two assignments are six times as fast as one for both columns
             one_x[:, -2], one_x[:, -1] = _positions(len(one_x))
-            details.append(self.draw(rng, one_x, one_y))
-        names = details[0] or ()
-        meta = {name: np.array([detail[name] for detail in details if detail]) for name in names}
+            details.append(self.draw(rng, one_x, one_y) or {})
+        meta = {name: np.array([detail[name] for detail in details]) for name in details[0]}
         return Batch(x, y, meta=meta or None)
 
     def answer(self, x: np.ndarray) -> np.ndarray:

@@ -14,16 +14,8 @@ from lrtasks.generators.base import Split, Task, budget
 from lrtasks.generators.baselines import MajorityClass, Rule
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
-MAD_PROTOCOL = budget(
-    steps=20_000,
-    batch_size=128,
-    lr=5e-4,
-    schedule="cosine",
-    train_samples=12_800,
-    eval_every=1_000,
-    val_batches=10,
-    test_batches=10,
-)
+MAD_PROTOCOL = budget(steps=20_000, batch_size=128, lr=5e-4, schedule="cosine", train_samples=12_800)
+MAD_PROTOCOL |= budget(eval_every=1_000, val_batches=10, test_batches=10)
 """One run of the MAD protocol (Poli et al., arXiv:2403.17844; mad/configs.py): 200 epochs of 12,800 samples, and
 1,280 test samples. MAD selects the best of three learning rates (1e-4, 5e-4, 1e-3) and two weight decays (0, 0.1)."""
 

@@ -43,7 +43,8 @@ class AttentionLayer(nn.Module):
     def __init__(self, config: Attention, causal: bool) -> None:
         super().__init__()
         d_model, width = config.d_model, config.expansion * config.d_model
-        self.attention = config.attention(causal)
+        chunk = config.chunk if isinstance(config, LocalAttention) else None
+        self.attention = MultiHeadAttention(d_model, config.heads, causal=causal, learned_scale=True, chunk=chunk)
         self.output: nn.Module = nn.Linear(d_model, d_model)
         if config.glu:
             self.output = nn.Sequential(nn.Linear(d_model, 2 * d_model), nn.GLU())
@@ -92,10 +93,6 @@ class Attention(ModelConfig):
     def check(self) -> None:
         check_heads(self.d_model, self.heads)
 
-    def attention(self, causal: bool) -> MultiHeadAttention:
-        """Build the attention of one layer."""
-        return MultiHeadAttention(self.d_model, self.heads, causal=causal, learned_scale=True)
-
     def mixer(self, length: int, causal: bool) -> AttentionLayer:
         return AttentionLayer(self, causal)
 
@@ -120,9 +117,6 @@ class LocalAttention(Attention):
     }
 
     chunk: int = parameter(1024, "positions in a chunk", at_least=1, at_most=2**20)
-
-    def attention(self, causal: bool) -> MultiHeadAttention:
-        return MultiHeadAttention(self.d_model, self.heads, causal=causal, learned_scale=True, chunk=self.chunk)
 
 
 @dataclass(frozen=True)
@@ -193,7 +187,7 @@ class Transformer(TransformerLike):
     )
     window: int | None = parameter(
         None,
-        "number of keys that a query sees: its own and earlier ones (bidirectional: as many later ones); none for all",
+        "keys that a query sees: its own, earlier and (bidirectional) later ones; none: all",
         at_least=1,
         later=True,
     )

@@ -81,13 +81,8 @@ class NormedBlock(Block):
 class ResidualBlock(NormedBlock):
     """A mixer with its residual: ``norm(x + mixer(x))``, or ``x + mixer(norm(x))`` with ``prenorm``.
 
-    Args:
-        mixer: module on ``(batch, length, d_model)`` and a mask (or ``None``), with the signature of a block.
-        d_model: width.
-        norm: normalisation over features, one of :data:`lrtasks.models.ops.layers.NORMS`.
-        prenorm: normalise before the mixer instead of after the residual.
-        dropout: rate on the mixer's output.
-        canon: add a canon layer between the norm and the mixer.
+    The mixer has the signature of a block; ``dropout`` is the rate on its output. With ``canon`` a canon layer stands
+    between the norm and the mixer.
     """
 
     def __init__(
@@ -215,10 +210,8 @@ def recompute_blocks(model: nn.Module) -> None:
         UsageError: if the model is not a stack of blocks.
     """
     if not isinstance(model, Backbone):
-        raise UsageError(
-            "checkpoint_blocks needs a stack of blocks: a registered model, or your own mixer;"
-            f" found {type(model).__name__}"
-        )
+        stacks = "a stack of blocks: a registered model, or your own mixer"
+        raise UsageError(f"checkpoint_blocks needs {stacks}; found {type(model).__name__}")
     for module in model.modules():
         if isinstance(module, Stack):
             module.recomputes = True
@@ -313,10 +306,8 @@ class ModelConfig(Config):
             UsageError: for batch norm in a causal model, because its statistics in training span all positions.
         """
         if causal and self.norm == "batch" and not self.allow_batch_norm:
-            raise UsageError(
-                f"{self.name}: batch norm is not causal in training; take another norm, causal=False, or"
-                " allow_batch_norm=true"
-            )
+            advice = "take another norm, causal=False, or allow_batch_norm=true"
+            raise UsageError(f"{self.name}: batch norm is not causal in training; {advice}")
         model = Backbone(input, target, self.d_model, self.blocks(input, causal), causal=causal)
         if self.prenorm:
             model.final_norm = NORMS[self.norm](self.d_model)

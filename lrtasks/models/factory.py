@@ -75,6 +75,13 @@ def is_registered(model: ModelLike) -> bool:
     return isinstance(model, str) and ":" not in model
 
 
+def _resolved(model: ModelLike) -> Any:
+    """Return the class of a registered name, the object at an address, or ``model`` itself."""
+    if not isinstance(model, str):
+        return model
+    return registry.get(model) if is_registered(model) else load_object(model, "model")
+
+
 def model_label(model: ModelLike | type[ModelConfig], name: str = "") -> str:
     """Return the label of a model in tables, messages and settings; ``name`` is the label of a user's own model."""
     if isinstance(model, str):
@@ -98,9 +105,7 @@ def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
     They are unknown for a module, and for a signature with ``*args`` or ``**kwargs``. The hyper-parameters of a user's
     mixer are its own arguments and the parameters of the stack.
     """
-    target: Any = load_object(model, "model") if isinstance(model, str) and not is_registered(model) else model
-    if isinstance(target, str):
-        return registry.get(target).describe_parameters()
+    target = _resolved(model)
     if isinstance(target, type) and issubclass(target, ModelConfig):
         return target.describe_parameters()
     first = _first(target)
@@ -114,19 +119,10 @@ def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
         if argument.name not in taken:
             kind, default = argument.annotation, argument.default
             kind = "" if kind is argument.empty else kind if isinstance(kind, str) else getattr(kind, "__name__", kind)
-            entries.append(
-                {
-                    "name": argument.name,
-                    "type": str(kind),
-                    "default": default if isinstance(default, int | float | str | None) else _shown(default),
-                    "doc": "your own argument",
-                }
-            )
+            if not isinstance(default, int | float | str | None):
+                default = "" if default is argument.empty else getattr(default, "__name__", str(default))
+            entries += [{"name": argument.name, "type": str(kind), "default": default, "doc": "your own argument"}]
     return entries
-
-
-def _shown(default: Any) -> str:
-    return "" if default is inspect.Parameter.empty else getattr(default, "__name__", str(default))
 
 
 def model_presets(model: ModelLike) -> type[ModelConfig] | None:
@@ -149,12 +145,9 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
     parameters = dict(parameters or {})
     if isinstance(model, nn.Module):
         return _of_module(model, parameters, name)
-    if is_registered(model):
-        return _of_config(registry.get(model), parameters, address=model)  # type: ignore[arg-type]
-    address = model if isinstance(model, str) else None
-    target: Any = load_object(model, "model") if isinstance(model, str) else model
+    address, target = model if isinstance(model, str) else None, _resolved(model)
     if isinstance(target, type) and issubclass(target, ModelConfig):
-        return _of_config(target, parameters, address=address)
+        return _of_config(target, parameters, address)
     if isinstance(target, nn.Module) or not callable(target):
         raise UsageError(f"a model must be a name, a class, a function or a module, found {type(target).__name__}")
     label = model_label(target, name)
@@ -166,11 +159,8 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
 
 def _of_config(cls: type[ModelConfig], parameters: dict[str, Any], address: str | None) -> ModelFactory:
     config = cls.make(**parameters)
-
-    def build(input: Spec, target: Spec, causal: bool) -> nn.Module:
-        return config.build(input, target, causal=causal)
-
-    return ModelFactory(model_label(cls), config.identifying(), address, cls.version, config.own_source(), build)
+    identity = model_label(cls), config.identifying(), address, cls.version, config.own_source()
+    return ModelFactory(*identity, lambda input, target, causal: config.build(input, target, causal=causal))
 
 
 def _of_module(module: nn.Module, parameters: dict[str, Any], name: str) -> ModelFactory:
@@ -194,8 +184,8 @@ def _own_model(target: Any, parameters: dict[str, Any]) -> Callable[[Spec, Spec,
 
 def _own_mixer(target: Any, label: str, parameters: dict[str, Any]) -> Callable[[Spec, Spec, bool], nn.Module]:
     """Return a builder of the standard stack of a user's mixer; parameters of the stack go to the stack."""
-    of_stack = {key: value for key, value in parameters.items() if key in MixerStack.parameter_names()}
-    of_mixer = {key: value for key, value in parameters.items() if key not in of_stack}
+    of_mixer, names = dict(parameters), MixerStack.parameter_names()
+    of_stack = {key: of_mixer.pop(key) for key in parameters if key in names}
     config = stack_of(target, of_mixer, MixerStack, label)(**of_stack)
     return lambda input, output, causal: config.build(input, output, causal=causal)
 
@@ -238,10 +228,9 @@ def _require_like_input(mixer: nn.Module, given: tuple[Any, ...], output: Any) -
 
     fits = isinstance(output, Tensor) and output.shape == x.shape
     if not fits or (output.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type)):
-        raise UsageError(
-            f"{type(mixer).__name__}.forward returned {described(output)}; a mixer maps (batch, length, d_model) to one"
-            f" tensor of the same shape and type, here {described(x)}"
-        )
+        wanted = f"one tensor of the same shape and type, here {described(x)}"
+        found = f"{type(mixer).__name__}.forward returned {described(output)}"
+        raise UsageError(f"{found}; a mixer maps (batch, length, d_model) to {wanted}")
 
 
 class _Unmasked(nn.Module):
@@ -319,8 +308,6 @@ def _json_ready(parameters: Mapping[str, Any]) -> dict[str, Any]:
     try:
         text = json.dumps(parameters, allow_nan=False, default=lambda number: number.item())
     except (TypeError, ValueError, AttributeError) as error:
-        raise UsageError(
-            f"hyper-parameters must be numbers, texts, lists or mappings, so that the record can hold them: {error}"
-        ) from None
-    found: dict[str, Any] = json.loads(text)
-    return found
+        kinds = "numbers, texts, lists or mappings, so that the record can hold them"
+        raise UsageError(f"hyper-parameters must be {kinds}: {error}") from None
+    return json.loads(text)  # type: ignore[no-any-return]

@@ -344,9 +344,7 @@ class FocusLike(ModelConfig):
     bins: int = parameter(4, "number of time bins, each with its own filters; the last bin is padded", at_least=1)
     filters: int = parameter(1, "filters F per channel and bin; their outputs are summed", at_least=1, at_most=1024)
     filtering: Literal["reset", "carry", "circular"] = parameter(
-        "reset",
-        "filter state at the start of a bin: zeros (causal), outputs of the previous bin (causal), or the circular form"
-        " of the paper (not causal)",
+        "reset", "filter state at the start of a bin: zeros, outputs of the previous bin, or circular (not causal)"
     )
     conjugate: bool = parameter(True, "conjugate in the circular form, as in the paper; false: circular convolution")
     allow_non_causal: bool = parameter(False, "allow filtering='circular' in a causal model; it then sees the future")

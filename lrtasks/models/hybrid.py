@@ -118,29 +118,15 @@ class Hybrid(GatedStack):
         "griffin": {**SMALL, "layers": "rglru:2,window:1"},
         "gated-deltanet-hybrid": {**SMALL, "layers": "gated-deltanet:3,attention:1"},
         "kimi": {**SMALL, "layers": "kda:3,attention:1", "hyper": ("attention.positions=nope",)},
-        "olmo-hybrid": {
-            **SMALL,
-            "layers": "gated-deltanet:3,attention:1",
-            "hyper": ("gated_deltanet.allow_neg_eigval=true",),
-        },
-        "based": {
-            **SMALL,
-            "layers": "linear-attention:1,window:1",
-            "hyper": ("linear_attention.feature_dim=16", "linear_attention.feature_map=taylor", "window.window=64"),
-        },
+        "olmo-hybrid": {**SMALL, "layers": "gated-deltanet:3,attention:1"}
+        | {"hyper": ("gated_deltanet.allow_neg_eigval=true",)},
+        "based": {**SMALL, "layers": "linear-attention:1,window:1"}
+        | {"hyper": ("linear_attention.feature_dim=16", "linear_attention.feature_map=taylor", "window.window=64")},
         # Only the blocks of the scalar memory (sLSTM) have a feed-forward map.
-        "xlstm-7-1": {
-            **SMALL,
-            "layers": "mlstm:7,slstm:1",
-            "mlp": False,
-            "hyper": ("slstm.mlp=true", "slstm.mlp_width=83"),
-        },
-        "zoology": {
-            **SMALL,
-            "layers": "short-conv:1,attention:1",
-            "mlp": False,
-            "hyper": ("short_conv.gate=true", "short_conv.taps=3"),
-        },
+        "xlstm-7-1": {**SMALL, "layers": "mlstm:7,slstm:1", "mlp": False}
+        | {"hyper": ("slstm.mlp=true", "slstm.mlp_width=83")},
+        "zoology": {**SMALL, "layers": "short-conv:1,attention:1", "mlp": False}
+        | {"hyper": ("short_conv.gate=true", "short_conv.taps=3")},
         "paper": {**PAPER, "layers": "gated-deltanet:3,attention:1"},
     }
 

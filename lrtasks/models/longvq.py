@@ -431,12 +431,7 @@ class LongVQ(mega.GatedConfig):
     }
 
     d_k: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
-    codebook: int = parameter(
-        512,
-        "number of codes S per layer if keys are quantised; one code would make all keys equal",
-        at_least=2,
-        at_most=1 << 16,
-    )
+    codebook: int = parameter(512, "number of codes S per layer if keys are quantised", at_least=2, at_most=1 << 16)
     quantise: bool = parameter(True, "quantise keys; false: attention over all keys, with quadratic cost")
     commitment: float = parameter(1e-4, "weight γ of the commitment loss", at_least=0)
     decay: float = parameter(0.99, "decay η per batch of the running averages of the codebook", at_least=0, at_most=1)
@@ -444,9 +439,7 @@ class LongVQ(mega.GatedConfig):
         "near", "gradients of keys: from near queries only, or also from distant ones, averaged over each code"
     )
     window: int | None = parameter(
-        None,
-        "reach ω of the local bias and size of a block of near keys; none for 128, or the length if shorter",
-        at_least=1,
+        None, "reach ω of the local bias, and block of near keys; none: 128, or the length if shorter", at_least=1
     )
     local_bias: bool = parameter(True, "add a learned bias by distance up to the window")
     qk_norm: bool = parameter(True, "normalise queries and keys")

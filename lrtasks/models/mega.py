@@ -129,16 +129,9 @@ class MegaLayer(NormedBlock):
 # public code of MEGA and SeqBoat; LongVQ uses MEGA's.
 def budget(steps: int, batch_size: int, lr: float, weight_decay: float, warmup_steps: int) -> dict[str, Any]:
     """Return a budget with the betas, the linear schedule and the clipping that all rows of the tables share."""
-    return {
-        "budget.steps": steps,
-        "budget.batch_size": batch_size,
-        "budget.lr": lr,
-        "budget.weight_decay": weight_decay,
-        "budget.betas": (0.9, 0.98),
-        "budget.schedule": "linear",
-        "budget.warmup_steps": warmup_steps,
-        "budget.clip": 1.0,
-    }
+    row = {"steps": steps, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "betas": (0.9, 0.98)}
+    row |= {"schedule": "linear", "warmup_steps": warmup_steps, "clip": 1.0}
+    return {f"budget.{name}": value for name, value in row.items()}
 
 
 LISTOPS = budget(90_000, 64, 1e-3, 0.01, 3_000)
@@ -243,9 +236,7 @@ class Mega(GatedConfig):
     d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
     bias: Literal["simple", "rotary"] = parameter("simple", "bias by distance: a learned table, or a rotary product")
     max_positions: int | None = parameter(
-        None,
-        "number of distances with separate values in the simple bias; none for the length, or the chunk",
-        at_least=1,
+        None, "distances with a value in the simple bias; none: the length, or the chunk", at_least=1
     )
     sinusoids: bool = parameter(False, "add sinusoidal positions, times one learned scale, to the encoded input")
 

@@ -116,7 +116,9 @@ class GatedStack(ModelConfig):
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
         model = super().build(input, target, causal=causal)
         shrink_outputs(model)
-        spare_vectors(model)
+        # no weight decay for parameters of at most one axis (bias, gain, decay); inner modules have precedence
+        spared = {name: {"weight_decay": 0.0} for name, value in model.named_parameters() if value.dim() < 2}
+        model.parameter_options = functools.partial(dict, spared)  # type: ignore[assignment]
         return model
 
 
@@ -151,9 +153,7 @@ class KernelConfig(RecurrentConfig):
     """A recurrent model whose op has a GPU kernel in flash-linear-attention."""
 
     op_backend: Literal["auto", "torch", "fla"] = parameter(
-        "auto",
-        "implementation of the recurrence: torch, or flash-linear-attention; auto: the latter on a GPU",
-        later=True,
+        "auto", "recurrence in torch or in flash-linear-attention; auto: the latter on a GPU", later=True
     )
 
 
@@ -165,12 +165,6 @@ def shrink_outputs(model: nn.Module) -> None:
         out = getattr(block.mixer, "out", None)
         if isinstance(out, nn.Linear):
             out.weight /= math.sqrt(len(blocks))
-
-
-def spare_vectors(model: Backbone) -> None:
-    """Declare no weight decay for parameters of at most one axis (bias, gain, decay); inner modules have precedence."""
-    spared = {name: {"weight_decay": 0.0} for name, value in model.named_parameters() if value.dim() < 2}
-    model.parameter_options = functools.partial(dict, spared)  # type: ignore[assignment]
 
 
 def step_bias(count: int) -> Tensor:

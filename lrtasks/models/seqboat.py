@@ -374,15 +374,11 @@ class SeqBoat(mega.GatedConfig):
         "window", "keys that a query sees in the compressed sequence: a sliding window, all keys, or one chunk"
     )
     window: int | None = parameter(
-        None,
-        "window w, in active tokens: w before (causal) or w/2 on either side; none: 256, or the length if shorter",
-        at_least=1,
+        None, "active tokens in the window: w before, or w/2 on either side; none: 256, or the length", at_least=1
     )
     chunk: int = parameter(128, "active tokens per chunk, with scope 'chunk'", at_least=1)
     bias: Literal["simple", "compressed", "rotary"] = parameter(
-        "simple",
-        "learned bias by distance in original positions, by distance in the compressed sequence, or no bias, with"
-        " rotary encoding of the original positions",
+        "simple", "bias by distance in original positions or in the compressed sequence, or rotary original positions"
     )
     max_positions: int | None = parameter(None, "distances with a value in the simple bias; none: length", at_least=1)
     router: Literal["softmax", "sigmoid", "gumbel", "moe", "always"] = parameter(
@@ -419,10 +415,8 @@ class SeqBoat(mega.GatedConfig):
         even = 1 if causal else 2
         window = self.window or max(even, min(DEFAULT_WINDOW, length) // even * even)
         if self.window is not None and window > length:
-            raise UsageError(
-                f"{self.name}: window must be at most the sequence length ({length}), found {window};"
-                " window=none takes one that fits, scope='full' has none"
-            )
+            limit = f"the sequence length ({length})"
+            raise UsageError(f"{self.name}: window must be none or at most {limit}, found {window}")
         if window % even:
             raise UsageError(f"{self.name}: a bidirectional model needs an even window, found {window}")
         return Scope(causal, window=window)

@@ -92,12 +92,12 @@ def check(task: str, limits: Limits) -> None:
     """Raise :class:`UsageError` if expressions within ``limits`` are impossible, or rarer than :data:`RAREST`."""
     if limits.max_length - limits.min_length >= 2 and acceptance(limits) >= RAREST:
         return
-    most = longest(limits.max_depth, limits.max_args)
-    raise UsageError(
-        f"{task}: fewer than one expression in {1 / RAREST:.0f} has more than {limits.min_length} and fewer than"
-        f" {limits.max_length} tokens: widen min_length and max_length (at depth {limits.max_depth} with 2 to"
-        f" {limits.max_args} arguments, lengths reach from 4 to {most if most < 1e9 else format(most, '.1e')})"
-    )
+    least, most, depth, arguments = limits
+    top = longest(depth, arguments)
+    reach = f"lengths reach from 4 to {top if top < 1e9 else format(top, '.1e')}"
+    rare = f"fewer than one expression in {1 / RAREST:.0f} has more than {least} and fewer than {most} tokens"
+    advice = f"widen min_length and max_length (at depth {depth} with 2 to {arguments} arguments, {reach})"
+    raise UsageError(f"{task}: {rare}: {advice}")
 
 
 def draw(rngs: Iterable[np.random.Generator], limits: Limits) -> Iterator[np.ndarray]:

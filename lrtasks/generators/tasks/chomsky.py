@@ -66,10 +66,7 @@ class Chomsky(TokenTask):
     language: str = parameter("modular-arithmetic", "formal language", choices=tuple(LANGUAGES))
     lengths: tuple[int, int] = parameter((1, 40), "least and greatest length n", at_least=1, at_most=MAX_LENGTH // 4)
     modulus: int = parameter(
-        DEFAULT_MODULUS,
-        "number of digits in arithmetic, of places on a cycle, or of values to sort",
-        at_least=2,
-        at_most=2**16,
+        DEFAULT_MODULUS, "digits in arithmetic, places on a cycle, or values to sort", at_least=2, at_most=2**16
     )
     law: Literal["deepmind", "xlstm"] = parameter("deepmind", "lengths and operators: of Delétang et al., or of xLSTM")
     labels: Literal["last", "every"] = parameter(
@@ -88,10 +85,8 @@ class Chomsky(TokenTask):
             if self.language not in XLSTM:
                 self.refuse(f"law 'xlstm' has {', '.join(XLSTM)}, found {self.language}")
             if self.lengths[0] < 3 or (self.language == "modular-arithmetic" and self.lengths[1] < 4):
-                self.refuse(
-                    f"lengths of {self.language} under law 'xlstm' must be at least 3, the greatest 4 for"
-                    f" modular-arithmetic, found {list(self.lengths)}"
-                )
+                least = "at least 3, the greatest 4 for modular-arithmetic"
+                self.refuse(f"lengths of {self.language} with law 'xlstm' must be {least}, found {list(self.lengths)}")
 
     @functools.cached_property
     def _language(self) -> Language:
@@ -161,10 +156,8 @@ class Chomsky(TokenTask):
         if len(tokens) == len(string) and len(x) == len(tokens):
             return y
         if not np.array_equal(tokens, asked):
-            self.refuse(
-                f"a string of {len(string)} tokens of {self.language} asks for {outputs} empty tokens"
-                f" ({self.empty}), found {len(tokens) - len(string)} other or empty ones"
-            )
+            wanted, found = f"{outputs} empty tokens ({self.empty})", f"{len(tokens) - len(string)} other or empty ones"
+            self.refuse(f"a string of {len(string)} tokens of {self.language} asks for {wanted}, found {found}")
         return np.concatenate([y, np.full(len(x) - len(y), IGNORED)])
 
     def tests(self) -> dict[str, Task]:
@@ -231,11 +224,7 @@ class Chomsky(TokenTask):
 
 
 class _MajorityOfOutput:
-    """Predictor of the most frequent class for each string length and output; with few samples, for each output alone.
-
-    Args:
-        task: the task, which finds the positions of the outputs.
-    """
+    """Predictor of the most frequent class for each string length and output; with few samples, for each output."""
 
     PRIOR = 4
     """Weight, in samples, of the class shares of an output over all lengths."""

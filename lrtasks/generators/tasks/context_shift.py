@@ -49,10 +49,8 @@ class ContextShift(Lagged):
         turns = np.arctan2(sin, cos) / (2 * np.pi) * self.coded
         lag = round(turns) % self.coded
         if abs(turns - round(turns)) > 0.25 or lag > self.coded - 3 or abs(cos**2 + sin**2 - 1) > 1e-3:
-            self.refuse(
-                f"the first two values are cos(2πs/{self.coded}) and sin(2πs/{self.coded}) of a whole"
-                f" number s in 0..{self.coded - 3}, found {cos:g} and {sin:g}"
-            )
+            code = f"cos(2πs/{self.coded}) and sin(2πs/{self.coded}) of a whole number s in 0..{self.coded - 3}"
+            self.refuse(f"the first two values are {code}, found {cos:g} and {sin:g}")
         y[lag:, 0] = x[: max(len(x) - lag, 0), 0]
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:

@@ -82,17 +82,15 @@ class Copying(TokenTask):
         if not self._lookup:
             return
         if self.string[1] < self._shortest:
+            lookup = f"a lookup with ngram {self.ngram} and answer_length {self.answer_length}"
             self.refuse(
-                f"a lookup with ngram {self.ngram} and answer_length {self.answer_length} needs strings of at"
-                f" least {self._shortest} letters, found string {list(self.string)}"
+                f"{lookup} needs strings of at least {self._shortest} letters, found string {list(self.string)}"
             )
         if self.letters**self.ngram >= MAX_KEYS:
             self.refuse(f"letters ** ngram must be below 2^62, found letters {self.letters} and ngram {self.ngram}")
         if self.law == "clean" and self.letters**self.ngram < self.string[1]:
-            self.refuse(
-                f"{self.letters} letters make {self.letters**self.ngram} keys of {self.ngram}, too few for one"
-                f" that occurs once in {self.string[1]} letters"
-            )
+            keys = f"{self.letters} letters make {self.letters**self.ngram} keys of {self.ngram}"
+            self.refuse(f"{keys}, too few for one that occurs once in {self.string[1]} letters")
 
     @property
     def _lookup(self) -> bool:
@@ -160,10 +158,8 @@ class Copying(TokenTask):
         string, key, head = self._question(x)
         answer = self._answer(string, key)
         if self._lookup and len(answer) < self.answer_length:
-            self.refuse(
-                f"the key {key.tolist()} must come in the string with {self.answer_length} letters after it,"
-                f" found {string.tolist()}"
-            )
+            wanted = f"the key {key.tolist()} must come in the string with {self.answer_length} letters after it"
+            self.refuse(f"{wanted}, found {string.tolist()}")
         return self._labels(head, answer, len(x))
 
     def _question(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
@@ -172,10 +168,8 @@ class Copying(TokenTask):
         bars = np.flatnonzero(x == bar)
         needed = 2 if self.mode == "prefix-lookup" else 1
         if x[0] != begin or len(bars) < needed:
-            self.refuse(
-                f"an input must begin with {begin} and have {needed} bar{'s' * (needed > 1)} ({bar}), found"
-                f" {x[0]} and {len(bars)}"
-            )
+            bars_needed = f"{needed} bar{'s' * (needed > 1)} ({bar})"
+            self.refuse(f"an input must begin with {begin} and have {bars_needed}, found {x[0]} and {len(bars)}")
         if self.mode == "prefix-lookup":
             key, string, head = x[1 : bars[0]], x[bars[0] + 1 : bars[1]], bars[1] + 1
         else:

@@ -59,10 +59,7 @@ class Depo(TokenTask):
     hops: int = parameter(8, "maximum number of steps K", at_least=1, at_most=1024)
     queries: int = parameter(10, "number of questions per sample, at most one per node", at_least=1, at_most=2**16)
     words: tuple[int, int, int] = parameter(
-        (50, 1, 2),
-        "vocabulary size V of names, minimum and maximum number of tokens per name",
-        at_least=1,
-        at_most=2**20,
+        (50, 1, 2), "vocabulary size V of names, least and most tokens of a name", at_least=1, at_most=2**20
     )
     law: Literal["published", "clean"] = parameter("published", "distribution of the numbers of nodes and steps")
 
@@ -70,10 +67,8 @@ class Depo(TokenTask):
         _, most = self.span("nodes")
         vocab, short, long = self.words
         if not short <= long <= 16:
-            self.refuse(
-                "words must have a minimum and a maximum number of tokens in this order, at most 16,"
-                f" found {list(self.words)}"
-            )
+            found = list(self.words)
+            self.refuse(f"words must have a minimum and a maximum of tokens in this order, at most 16, found {found}")
         names = sum(vocab**size for size in range(short, long + 1))
         if names < most:
             self.refuse(f"words {list(self.words)} give {names} names, too few for {most} nodes")

@@ -82,10 +82,9 @@ class Dyck(TokenTask):
             self.refuse(f"whole must hold an even number in 2..{MAX_WHOLE}, found {list(self.whole)}")
         share = _share_within(self.whole, self.depth, self.stay)
         if share < MIN_SHARE:
-            self.refuse(
-                f"at depth {self.depth} and stay {self.stay} too few strings have {least} to {most} tokens:"
-                f" {share:.1%} of those of at least {least}, {MIN_SHARE:.0%} are needed"
-            )
+            found = f"{share:.1%} of those of at least {least}, {MIN_SHARE:.0%} are needed"
+            where = f"at depth {self.depth} and stay {self.stay}"
+            self.refuse(f"{where} too few strings have {least} to {most} tokens: {found}")
 
     @property
     def _end(self) -> int:

@@ -40,16 +40,10 @@ class FlipFlop(TokenTask):
     group: ClassVar[str] = "state"
     presets: ClassVar[Presets] = {
         # The sparse test matters most. Good models rarely make errors on it, so there are many test samples.
-        "small": {
-            "instructions": 128,
-            "clean": True,
-            **budget(batch_size=32, steps=1500, test_batches=100),
-        },
+        "small": {"instructions": 128, "clean": True, **budget(batch_size=32, steps=1500, test_batches=100)},
         # Liu et al.: 10,000 steps of 16 sequences of 512 tokens, AdamW; the dataset's 160,000 sparse sequences.
-        "paper": {
-            **budget(steps=10_000, batch_size=16, lr=3e-4, weight_decay=0.1, schedule="linear", warmup_steps=50),
-            **budget(eval_every=500, val_batches=20, test_batches=1000),
-        },
+        "paper": budget(steps=10_000, batch_size=16, lr=3e-4, weight_decay=0.1, schedule="linear", warmup_steps=50)
+        | budget(eval_every=500, val_batches=20, test_batches=1000),
     }
 
     instructions: int = parameter(256, "number of instructions; two tokens each", at_least=2, at_most=MAX_LENGTH // 2)
@@ -127,8 +121,6 @@ class FlipFlop(TokenTask):
 
     def text(self, batch: Batch, index: int) -> str:
         """Return the instructions, such as ``w1 i0 r1``; with ``clean`` the answer follows each read after a colon."""
-        x, y = batch.x[index], batch.y[index]
-        return " ".join(
-            SYMBOLS[letter] + (f"_:{SYMBOLS[label]}" if bit == BLANK else SYMBOLS[bit])
-            for letter, bit, label in zip(x[::2], x[1::2], y[::2], strict=True)
-        )
+        instructions = zip(batch.x[index, ::2], batch.x[index, 1::2], batch.y[index, ::2], strict=True)
+        words = ((SYMBOLS[a], f"_:{SYMBOLS[y]}" if bit == BLANK else SYMBOLS[bit]) for a, bit, y in instructions)
+        return " ".join(letter + bit for letter, bit in words)

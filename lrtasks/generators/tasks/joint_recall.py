@@ -154,11 +154,8 @@ class JointRecall(UniformTask):
 
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent value, a random value of the same key, and a random value of the same context."""
-        return {
-            **super().baselines(),
-            "same-key": self.rule(functools.partial(self._alike, key=True)),
-            "same-context": self.rule(functools.partial(self._alike, key=False)),
-        }
+        key, context = (self.rule(functools.partial(self._alike, key=key)) for key in (True, False))
+        return {**super().baselines(), "same-key": key, "same-context": context}
 
     def _alike(self, x: np.ndarray, key: bool) -> np.ndarray:
         cell, written, _ = self._cells(x)

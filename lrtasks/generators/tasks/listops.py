@@ -52,37 +52,22 @@ class ListOps(Task):
     group: ClassVar[str] = "structure"
 
     presets: ClassVar[Presets] = {
-        "small": {
-            "setting": "small",
-            "min_length": 6,
-            "max_length": 12,
-            "max_depth": 3,
-            "max_args": 2,
-            **budget(batch_size=64, steps=3000, schedule="linear"),
-        },
+        "small": {"setting": "small", "min_length": 6, "max_length": 12, "max_depth": 3, "max_args": 2}
+        | budget(batch_size=64, steps=3000, schedule="linear"),
         "small-hard": {"setting": "small"},
         # DLR paper, Table 3.
-        "paper": {
-            "setting": "paper",
-            **budget(steps=300_000, batch_size=32, schedule="cosine", warmup_steps=5000),
-            **budget(eval_every=3000, test_batches=63),
-        },
+        "paper": {"setting": "paper", **budget(steps=300_000, batch_size=32, schedule="cosine", warmup_steps=5000)}
+        | budget(eval_every=3000, test_batches=63),
     }
 
     setting: str = parameter("paper", "named set of limits on length, depth and arguments", choices=(*SETTINGS,))
     min_length: int | None = parameter(None, "exclusive lower limit of tokens; none: that of `setting`", at_least=1)
     max_length: int | None = parameter(None, "exclusive upper limit of tokens; none: that of `setting`", at_most=2**15)
     max_depth: int | None = parameter(
-        None,
-        "maximum depth, where all nodes are digits; the root has depth 1; none: the limit of `setting`",
-        at_least=2,
-        at_most=64,
+        None, "depth where all nodes are digits; the root has depth 1; none: that of `setting`", at_least=2, at_most=64
     )
     max_args: int | None = parameter(
-        None,
-        "maximum number of arguments of an operator (minimum 2); none: the limit of `setting`",
-        at_least=2,
-        at_most=16,
+        None, "most arguments of an operator (the least is 2); none: those of `setting`", at_least=2, at_most=16
     )
 
     def check(self) -> None:

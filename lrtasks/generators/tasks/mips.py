@@ -38,10 +38,8 @@ class Mips(SignalTask):
         "small": {"length": 64, **budget(batch_size=32)},
         "small-hard": {"length": 256},
         # DLR paper: batches of 4, but 16 for the other atomic tasks; the number of samples is the same.
-        "paper": {
-            "length": 4096,
-            **budget(steps=172800, batch_size=4, eval_every=14400, val_batches=160, test_batches=1600),
-        },
+        "paper": {"length": 4096}
+        | budget(steps=172800, batch_size=4, eval_every=14400, val_batches=160, test_batches=1600),
     }
 
     length: int = parameter(4096, "sequence length L; time grows with its square", at_least=2, at_most=MIPS_LONGEST)

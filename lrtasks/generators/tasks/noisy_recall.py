@@ -15,7 +15,6 @@ from lrtasks.generators.tokens import MAD_PROTOCOL, Uniforms, UniformTask, earli
 from lrtasks.spec import IGNORED, Batch, Spec
 
 WINDOWS = (16, 32)
-
 NOISE_TESTS = (0.0, 0.4, 0.6, 0.8)
 
 
@@ -170,11 +169,8 @@ class NoisyRecall(UniformTask):
         """Break scores down by distance to the key's last occurrence and by its earlier occurrences, in octaves."""
         last, count = self._last(batch.x)
         distance = np.where(last >= 0, 2 * (np.arange(last.shape[1]) - last), 0)
-        even = slice(0, None, 2)
-        return {
-            "distance": spread(octave(distance), batch.y.shape, even),
-            "occurrences": spread(octave(count), batch.y.shape, even),
-        }
+        labels = {"distance": octave(distance), "occurrences": octave(count)}
+        return {name: spread(values, batch.y.shape, slice(0, None, 2)) for name, values in labels.items()}
 
     def tests(self) -> dict[str, Task]:
         """Return tests at 2, 4 and 8 times the length, and with other shares of noise."""

@@ -132,24 +132,19 @@ class Overwrite(UniformTask):
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent value, the first value of the key, and the last value written for any key."""
         last = 2 * self.written - 1
-        return {
-            **super().baselines(),
-            "first-value": self.rule(self._first),
-            "last-written": self.rule(lambda x: x[:, last : last + 1]),
-        }
 
-    def _first(self, x: np.ndarray) -> np.ndarray:
-        slot, _ = self._last(x, self._last(x, 1)[1])
-        return np.repeat(gathered(x[:, 1::2], slot), 2, axis=1)
+        def first(x: np.ndarray) -> np.ndarray:
+            slot, _ = self._last(x, self._last(x, 1)[1])
+            return np.repeat(gathered(x[:, 1::2], slot), 2, axis=1)
+
+        rules = {"first-value": self.rule(first), "last-written": self.rule(lambda x: x[:, last : last + 1])}
+        return {**super().baselines(), **rules}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """Break scores down by writes of the asked key, and by writes of any key since the asked one, in octaves."""
         last, writes = self._last(batch.x, self.back)
-        even = slice(0, None, 2)
-        return {
-            "writes": spread(writes, batch.y.shape, even),
-            "since": spread(octave(self.written - 1 - last), batch.y.shape, even),
-        }
+        labels = {"writes": writes, "since": octave(self.written - 1 - last)}
+        return {name: spread(values, batch.y.shape, slice(0, None, 2)) for name, values in labels.items()}
 
     def tests(self) -> dict[str, Task]:
         """Return tests with 2, 4 and 8 times the updates; law ``zoology``: 2, 4 and 8 times the length."""

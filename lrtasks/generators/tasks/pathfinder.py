@@ -36,18 +36,12 @@ class PathfinderTask(Task):
         # Settings of our own at 64 x 64.
         "small": {"res": 64, **budget(batch_size=4, test_batches=100)},
         # DLR paper, Table 3.
-        "paper": {
-            "res": 128,
-            **budget(steps=150_000, schedule="cosine", warmup_steps=3000, eval_every=5000, test_batches=125),
-        },
+        "paper": {"res": 128}
+        | budget(steps=150_000, schedule="cosine", warmup_steps=3000, eval_every=5000, test_batches=125),
     }
 
     res: int = parameter(128, "height and width of the image in pixels", at_least=1, at_most=MAX_RESOLUTION)
-    variant: str = parameter(
-        "paper",
-        "generator of the DLR paper (paper), or the same generator without its three flaws (clean)",
-        choices=VARIANTS,
-    )
+    variant: str = parameter("paper", "generator of the DLR paper, or the same without its flaws", choices=VARIANTS)
     dashes: int | None = parameter(None, f"number of dashes of each main path; {_BY_RES}", at_least=2, at_most=200)
     distractor_dashes: int | None = parameter(
         None, "number of dashes of each distractor; none: a third of `dashes`, rounded down", at_least=1, at_most=200
@@ -60,19 +54,13 @@ class PathfinderTask(Task):
         None, f"thickness of a dash, pixels, whole when multiplied by antialias; {_BY_RES}", above=0, at_most=32
     )
     gap_margins: tuple[int, ...] | None = parameter(
-        None,
-        f"margins in pixels; each image draws one, and its gaps are twice as wide; {_BY_RES}",
-        at_least=1,
-        at_most=16,
+        None, f"margins in pixels; an image draws one, its gaps are twice as wide; {_BY_RES}", at_least=1, at_most=16
     )
     continuity: float | None = parameter(
         None, f"angle limit: consecutive dashes turn by less than 90°/continuity; {_BY_RES}", at_least=1, at_most=90
     )
     seed_distance: int | None = parameter(
-        None,
-        f"distance between the starts of the main paths, pixels; {_BY_RES}",
-        at_least=1,
-        at_most=MAX_RESOLUTION // 4,
+        None, f"pixels between the starts of the main paths; {_BY_RES}", at_least=1, at_most=MAX_RESOLUTION // 4
     )
     antialias: int | None = parameter(
         None, f"enlargement factor for drawing dashes and marks; {_BY_RES}", at_least=1, at_most=4
@@ -83,9 +71,7 @@ class PathfinderTask(Task):
     )
     padding: int = parameter(1, "width of the empty frame without dashes, pixels", at_least=1, at_most=64)
     dash_tries: int = parameter(3, "number of draws for each dash before the path fails", at_least=1, at_most=100)
-    distractor_tries: int = parameter(
-        5, "number of attempts for each distractor before it is left out", at_least=1, at_most=100
-    )
+    distractor_tries: int = parameter(5, "attempts for each distractor before it is left out", at_least=1, at_most=100)
 
     def check(self) -> None:
         for name, value in complete({name: getattr(self, name) for name in Settings._fields})._asdict().items():
@@ -162,17 +148,9 @@ class Pathfinder(PathfinderTask):
 
     presets: ClassVar[Presets] = {
         # The largest size that a model here has solved: DLR with three layers.
-        "small": {
-            "res": 32,
-            "variant": "clean",
-            "dashes": 2,
-            "distractors": 0,
-            "seed_distance": 4,
-            "gap_margins": (1,),
-            "mark_radius": 1.5,
-            "dash_thickness": 1.0,
-            **budget(batch_size=16, steps=5000, schedule="linear", test_batches=100),
-        },
+        "small": {"res": 32, "variant": "clean", "dashes": 2, "distractors": 0, "seed_distance": 4}
+        | {"gap_margins": (1,), "mark_radius": 1.5, "dash_thickness": 1.0}
+        | budget(batch_size=16, steps=5000, schedule="linear", test_batches=100),
         "small-hard": PathfinderTask.presets["small"],
         "paper": PathfinderTask.presets["paper"],
     }

@@ -45,12 +45,9 @@ class Recall(TokenTask):
         # Fresh samples, not the papers' 2,000 samples: models of this size memorise those.
         "small": {"length": 64, **budget(batch_size=64, steps=1500)},
         # Focus and Hyena papers: 2,000 samples, 200 epochs of 62 batches of which 10 warm up, about 500 test sequences.
-        "paper": {
-            "length": 1024,
-            **budget(steps=12400, batch_size=32, weight_decay=0.1, betas=(0.9, 0.98)),
-            **budget(schedule="cosine", warmup_steps=620, train_samples=2000),
-            **budget(eval_every=620, val_batches=16, test_batches=16),
-        },
+        "paper": {"length": 1024, **budget(steps=12400, batch_size=32, weight_decay=0.1, betas=(0.9, 0.98))}
+        | budget(schedule="cosine", warmup_steps=620, train_samples=2000)
+        | budget(eval_every=620, val_batches=16, test_batches=16),
     }
 
     length: int = parameter(1024, "tokens in the section of pairs, two per pair", at_least=2, at_most=MAX_LENGTH - 2)

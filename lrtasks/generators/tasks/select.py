@@ -58,10 +58,8 @@ class Select(SignalTask):
     def respond(self, x: np.ndarray, y: np.ndarray) -> None:
         marked = np.flatnonzero(x[:, 1] == 1)
         if len(marked) != self.marks or marked[-1] >= self.length + self.marks:
-            self.refuse(
-                f"the second channel holds 1 at {self.marks} of the first {self.length + self.marks}"
-                f" positions, found it at {len(marked)} positions"
-            )
+            wanted = f"{self.marks} of the first {self.length + self.marks} positions"
+            self.refuse(f"the second channel holds 1 at {wanted}, found it at {len(marked)} positions")
         y[:, 0] = x[marked, 0]
 
     def positions(self, rng: np.random.Generator) -> np.ndarray:

@@ -14,7 +14,6 @@ from lrtasks.generators.tokens import TokenTask
 from lrtasks.spec import Batch, Sample, Spec
 
 NOISE = 0
-
 NOISE_WINDOW = 16
 
 

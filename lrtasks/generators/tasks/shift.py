@@ -43,10 +43,8 @@ class Shift(Lagged):
         "small": {"length": 256},
         "paper": {"length": 4096},
         # DLR paper, Table 2: lengths 2^14 to 2^20.
-        "long": {
-            "length": 16384,
-            **budget(steps=86400, batch_size=4, eval_every=7200, val_batches=80, test_batches=800),
-        },
+        "long": {"length": 16384}
+        | budget(steps=86400, batch_size=4, eval_every=7200, val_batches=80, test_batches=800),
         # The trend of Table 2 on a CPU: lengths 2^10 to 2^14.
         "trend": {"length": 1024, **budget(steps=400, batch_size=4, eval_every=100)},
     }

@@ -19,17 +19,12 @@ from lrtasks.generators.tokens import TokenTask
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 WINDOW = 8
-
 MAX_ORDER = 2**16
 
 # DeltaProduct (arXiv:2502.10297) and its code: 100 epochs of 100,000 sequences in batches of 2,048.
 SMALL = budget(batch_size=64)
-
-PAPER = {
-    "length": 128,
-    **budget(steps=4883, batch_size=2048, lr=1e-3, schedule="cosine", train_samples=100_000),
-    **budget(eval_every=488, val_batches=4, test_batches=20),
-}
+PAPER = {"length": 128, **budget(steps=4883, batch_size=2048, lr=1e-3, schedule="cosine", train_samples=100_000)}
+PAPER |= budget(eval_every=488, val_batches=4, test_batches=20)
 
 
 @registry.register("word-problem")
@@ -86,10 +81,8 @@ class WordProblem(TokenTask):
             kind, size = factor[:1], factor[1:]
             least, most = (2, 120) if kind == "Z" else (3, 5)
             if not re.fullmatch(r"[ZSA][1-9]\d{0,2}", factor) or not least <= int(size) <= most:
-                self.refuse(
-                    f"group must be Zn (n = 2..120), Sn or An (n = 3..5), or a product of these such as"
-                    f" A4xZ5, found {self.group!r}"
-                )
+                groups = "Zn (n = 2..120), Sn or An (n = 3..5), or a product of these such as A4xZ5"
+                self.refuse(f"group must be {groups}, found {self.group!r}")
         return factors
 
     @functools.cached_property
