@@ -99,7 +99,7 @@ def test_kernel_parameters_have_their_own_options() -> None:
         ({"d_state": 7}, "d_state must be even"),
         ({"dt_min": 0.2, "dt_max": 0.1}, "dt_min must be at most dt_max"),
         ({"start": "leg"}, "did you mean 'legs'"),
-        ({"start": "legs", "d_state": 8192}, "start='legs' needs d_state at most 4096"),
+        ({"start": "legs", "d_state": 8192}, "d_state must be at most 4096 with start='legs'"),
         ({"kernel_length": 9}, "kernel_length must be at most the sequence length"),
     ],
     ids=str,
