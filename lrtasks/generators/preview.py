@@ -105,9 +105,8 @@ def _draw(panel: Axes, array: np.ndarray, spec: Spec, first: int) -> None:
     else:
         extent = (first - 0.5, last - 0.5, spec.width - 0.5, -0.5)
         scale = float(np.abs(array).max()) or 1.0
-        panel.imshow(
-            array.T, extent=extent, aspect="auto", cmap="RdBu", vmin=-scale, vmax=scale, interpolation="nearest"
-        )
+        image = panel.imshow(array.T, extent=extent, aspect="auto", cmap="RdBu", interpolation="nearest")
+        image.set_clim(-scale, scale)
         panel.set_ylabel("channel", fontsize=8)
     panel.set_xlim(first - 0.5, last - 0.5)
     panel.set_xlabel("position", fontsize=8)

@@ -33,9 +33,8 @@ class TaskSamples(Dataset[Item]):
         for index in indices:
             if not 0 <= index < self.samples:
                 raise IndexError(f"sample {index} of {self.samples}")
-        return list(
-            zip(*_tensors(self.task.batch([int(index) for index in indices], self.seed, self.split)), strict=True)
-        )
+        batch = self.task.batch([int(index) for index in indices], self.seed, self.split)
+        return list(zip(*_tensors(batch), strict=True))
 
 
 class TaskStream(IterableDataset[Item]):

@@ -48,9 +48,8 @@ class AttentionLayer(nn.Module):
         self.output: nn.Module = nn.Linear(d_model, d_model)
         if config.glu:
             self.output = nn.Sequential(nn.Linear(d_model, 2 * d_model), nn.GLU())
-        self.parts = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(d_model), FeedForward(d_model, width)) for _ in range(config.feedforward)
-        )
+        parts = ((nn.LayerNorm(d_model), FeedForward(d_model, width)) for _ in range(config.feedforward))
+        self.parts = nn.ModuleList(nn.Sequential(*part) for part in parts)
 
     def forward(self, u: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._finish(u, self.attention(u, mask))

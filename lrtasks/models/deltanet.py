@@ -94,10 +94,8 @@ class DeltaLayer(QKVLayer):
         (q, k, v), after = self.qkv(x, before)
         q = l2_normalised(torch.unflatten(q, -1, (self.heads, self.d_key))) * self.d_key**-0.5
         # the n_h steps of one position become successive steps of the delta rule
-        k, v, beta = (
-            torch.unflatten(value, -1, (self.n_h, heads, -1)).flatten(1, 2)
-            for value, heads in ((k, self.heads), (v, self.value_heads), (self.b_proj(x), self.value_heads))
-        )
+        parts = (k, self.heads), (v, self.value_heads), (self.b_proj(x), self.value_heads)
+        k, v, beta = (torch.unflatten(part, -1, (self.n_h, heads, -1)).flatten(1, 2) for part, heads in parts)
         k, beta = l2_normalised(k), beta.squeeze(-1).sigmoid()
         if self.value_heads > self.heads:
             q, k = (value.repeat_interleave(self.value_heads // self.heads, -2) for value in (q, k))

@@ -31,12 +31,9 @@ DECAY = (0.3, 1.5)  # the fastest and the slowest channel fall to 0.01 at these 
 class ImplicitFilter(nn.Module):
     """Kernel ``K[c, t] = exp(-δ_c t / (L-1)) · MLP(t / (L-1), cos(f w_t), -sin(f w_t))_c`` with ``w_t = 2πt/L``.
 
-    The frequencies f run evenly from 1e-4 to ``bands - 1``; the MLP has three hidden layers ``sin(a · linear)`` that
-    share the learned vector a; the rates δ run evenly over channels from ``ln(100)/1.5`` to ``ln(100)/0.3``.
-
-    Args:
-        config: the hyper-parameters; ``filter_features`` is 1 + 2 · bands, ``filter_frequency`` the initial value of a.
-        length: L, the length over which t / (L-1) and w_t / 2π run from 0 to 1.
+    The frequencies f run evenly from 1e-4 to ``bands - 1``; ``filter_features`` is 1 + 2 · bands. The MLP has three
+    hidden layers ``sin(a · linear)`` that share the learned vector a, at first ``filter_frequency``; the rates δ run
+    evenly over channels from ``ln(100)/1.5`` to ``ln(100)/0.3``. L is the length over which t / (L-1) runs from 0 to 1.
     """
 
     rates: Tensor
@@ -71,10 +68,7 @@ class ImplicitFilter(nn.Module):
 
 
 class HyenaOperator(nn.Module):
-    """The map of the module docstring on ``(batch, length, d_model)``; padded positions have no effect.
-
-    ``length`` is the length of the longest sequence.
-    """
+    """The map of the module docstring, for sequences of at most ``length``; padded positions have no effect."""
 
     def __init__(self, config: Hyena, length: int) -> None:
         super().__init__()
@@ -89,9 +83,7 @@ class HyenaOperator(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         z = hide(self.input(x), mask).transpose(1, 2)
         x0, x1, v = self.short(F.pad(z, (SHORT - 1, 0))).chunk(3, 1)
-        u = x1 * v
-        if mask is not None:
-            u = u.masked_fill(~mask[:, None], 0)
+        u = hide((x1 * v).mT, mask).mT
         return self._finish(x0, fft_conv(u, self.filter(x.shape[1])), u)
 
     def initial_state(self, batch: int) -> tuple[WindowState, WindowState]:

@@ -65,12 +65,8 @@ class Codebook(nn.Module):
     key or on another row of its batch. Counts and sums are taken over all processes. Everything that changes is stored
     in buffers (float32 also under mixed precision), so that a checkpoint restores it. No gradient reaches the centres.
 
-    Args:
-        size: codes S.
-        width: d_k.
-        commitment: weight γ of the commitment loss, the mean over unpadded keys of ‖k - c‖² (summed over features).
-        decay: η.
-        std: standard deviation of the normal draws that serve as centres during the first batch.
+    There are ``size`` codes; ``commitment`` is the weight γ of the commitment loss, the mean over unpadded keys of
+    ‖k - c‖² (summed over features); the centres are normal draws of deviation ``std`` during the first batch.
     """
 
     count: Tensor
@@ -215,13 +211,7 @@ class QuantisedAttention(nn.Module):
     x / sqrt(mean(x²) + 1e-6) d_k^(-1/4), and the softmax has no further scale. Without ``quantise``, the keys are used
     unquantised, at quadratic cost.
 
-    Args:
-        config: the hyper-parameters.
-        length: longest sequence.
-        causal: whether a query sees no later keys.
-
-    Raises:
-        UsageError: for a window longer than ``length``.
+    ``length`` is the longest sequence; a longer window raises :class:`UsageError`.
     """
 
     def __init__(self, config: LongVQ, length: int, causal: bool) -> None:

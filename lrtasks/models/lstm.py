@@ -32,12 +32,9 @@ class RNNLayer(RecurrentLayer):
 
     def __init__(self, config: GRU) -> None:
         super().__init__()
-        hidden, gates = config.hidden or config.d_model, 3
-        self.rnn: nn.LSTM | nn.GRU
-        if isinstance(config, LSTM):
-            self.rnn, gates = nn.LSTM(config.d_model, hidden, batch_first=True), 4
-        else:
-            self.rnn = nn.GRU(config.d_model, hidden, batch_first=True)
+        hidden, gates = config.hidden or config.d_model, 4 if isinstance(config, LSTM) else 3
+        kind = nn.LSTM if isinstance(config, LSTM) else nn.GRU
+        self.rnn: nn.LSTM | nn.GRU = kind(config.d_model, hidden, batch_first=True)
         self.o_proj = nn.Linear(hidden, config.d_model)
         start = dict(self.rnn.named_parameters())
         with torch.no_grad():

@@ -123,10 +123,8 @@ class RWKV7Layer(RecurrentLayer):
             v = v + (v_first - v) * self.v_lora(x_v).sigmoid()
         a = self.a_lora(x_a).sigmoid()
         w = _log_decay(self.w_lora(x_w))
-        r, raw, k, v, a, w = (
-            torch.unflatten(value, -1, (self.heads, -1))
-            for value in (r, k * self.k_k, k * (1 + (a - 1) * self.k_a), v, a, w)
-        )
+        parts = r, k * self.k_k, k * (1 + (a - 1) * self.k_a), v, a, w
+        r, raw, k, v, a, w = (torch.unflatten(part, -1, (self.heads, -1)) for part in parts)
         kk = F.normalize(raw, dim=-1)
         a = 2 * a if self.allow_neg_eigval else a
         self.show(log_decay=w, erase=a)

@@ -103,14 +103,10 @@ def _float32(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Selection:
-    """Compression of a batch: row b keeps its ``counts[b]`` active positions, in order, in the first slots.
+    """Compression of a batch of ``shape`` to ``width`` slots per row, the largest count and at least 1.
 
-    Attributes:
-        shape: ``(batch, length)`` of the uncompressed batch.
-        width: slots per row, the largest count and at least 1.
-        counts: number of active positions of each row, ``(batch,)``.
-        source: flat index of every active position in ``(batch, length)``, ascending.
-        target: flat index of the slot of every active position in ``(batch, width)``.
+    Row b keeps its ``counts[b]`` active positions, in order, in the first slots. ``source`` is the flat index of every
+    active position in ``(batch, length)``, ascending, and ``target`` that of its slot in ``(batch, width)``.
     """
 
     shape: tuple[int, int]
@@ -167,11 +163,8 @@ class Activity:
 class SparseModule(nn.Module):
     """``c ⊙ module(H)`` at the active positions, zeros at the others.
 
-    Args:
-        inner: module on ``(batch, n, d_model)``, which also takes valid slots and original positions.
-        config: the kind of router; with ``always`` there is none, and the module runs everywhere, with c = 1.
-        scope: which keys a query of the module sees, or None for a module without attention.
-        dropout: rate on the module's output.
+    With the router ``always`` the module runs everywhere, with c = 1. A module with attention has a ``scope`` and also
+    takes valid slots and original positions. ``dropout`` is the rate on the module's output.
     """
 
     activity: Activity | None = None
@@ -222,11 +215,8 @@ class SparseModule(nn.Module):
             return {}
         active, valid = self.activity.active, self.activity.valid
         rate = active.sum(1) / valid.sum(1).clamp_min(1)
-        found = {
-            "activation_rate": float(rate.mean()),
-            "activation_rate_std": float(rate.std(correction=0)),
-            "compressed_length": float(active.sum(1).max() / active.shape[1]),
-        }
+        found = {"activation_rate": float(rate.mean()), "activation_rate_std": float(rate.std(correction=0))}
+        found["compressed_length"] = float(active.sum(1).max() / active.shape[1])
         temperature = None if self.router is None else self.router.temperature()
         if temperature is not None:
             found["temperature"] = temperature

@@ -224,7 +224,7 @@ def test_saved_model_gives_the_same_kernel() -> None:
         ({"dt_min": 0.0}, "dt_min must be above 0"),
         ({"kernel": "product"}, "did you mean 'prod'"),
         ({"eigenvalues": "complexx"}, "did you mean 'complex'"),
-        ({"eigenvalues": "real", "kernel": "prod"}, "kernel must be real or sum with eigenvalues"),
+        ({"eigenvalues": "real", "kernel": "prod"}, "kernel must be real or sum with eigenvalues='real'"),
         ({"kernel_length": 9}, r"kernel_length must be at most the sequence length \(8\), found 9"),
         ({"kernel_length": 0}, "kernel_length must be at least 1"),
         ({"d_sate": 3}, "did you mean 'd_state'"),

@@ -231,7 +231,7 @@ def test_padding_is_not_seen(causal: bool) -> None:
     [
         ({"codebook": 0}, "codebook must be at least 2 .*found 0"),
         ({"codebook": 1}, "codebook must be at least 2 and at most 65,536, found 1"),
-        ({"window": 41}, r"at most the sequence length \(40\), found 41"),
+        ({"window": 41}, r"window must be none or at most the sequence length \(40\), found 41"),
         ({"window": 0}, "window must be at least 1, found 0"),
         ({"commitment": -1e-4}, "commitment must be at least 0, found -0.0001"),
         ({"decay": 1.5}, "decay must be at least 0 and at most 1, found 1.5"),

@@ -255,7 +255,7 @@ def test_parameter_counts_of_the_paper() -> None:
 
 BAD = [
     ({"window": 0}, "window must be at least 1"),
-    ({"window": 26}, r"at most the sequence length \(24\), found 26"),
+    ({"window": 26}, r"window must be none or at most the sequence length \(24\), found 26"),
     ({"window": 8, "scope": "full"}, "window must be none with scope='full', found 8"),
     ({"temperature": 0}, "temperature must be above 0, found 0"),
     ({"temperature": -1.0}, "temperature must be above 0"),

@@ -82,10 +82,8 @@ class Copying(TokenTask):
         if not self._lookup:
             return
         if self.string[1] < self._shortest:
-            lookup = f"a lookup with ngram {self.ngram} and answer_length {self.answer_length}"
-            self.refuse(
-                f"{lookup} needs strings of at least {self._shortest} letters, found string {list(self.string)}"
-            )
+            needed = f"ngram {self.ngram} and answer_length {self.answer_length} need"
+            self.refuse(f"{needed} strings of at least {self._shortest} letters, found string {list(self.string)}")
         if self.letters**self.ngram >= MAX_KEYS:
             self.refuse(f"letters ** ngram must be below 2^62, found letters {self.letters} and ngram {self.ngram}")
         if self.law == "clean" and self.letters**self.ngram < self.string[1]:

@@ -71,9 +71,7 @@ class FuzzyRecall(UniformTask):
     def check(self) -> None:
         if self.law == "grid":
             if self.length % self.pair:
-                self.refuse(
-                    f"length must be a multiple of key_tokens + value_tokens = {self.pair}, found {self.length}"
-                )
+                self.refuse(f"length must be divisible by key_tokens + value_tokens = {self.pair}, found {self.length}")
             return
         needed = {"keys": (self.first_value, self.key_tokens), "values": (self._letters_of_values, self.value_tokens)}
         for what, (count, most) in needed.items():
@@ -124,9 +122,8 @@ class FuzzyRecall(UniformTask):
         one = u.whole(self.letters, self.key_tokens)
         two = (one + 1 + u.whole(self.letters - 1, self.key_tokens)) % self.letters
         letters = np.stack([one, two], axis=-1)  # (rows, places, choice)
-        values = self.letters + u.whole(self.letters, 2**self.key_tokens * self.value_tokens).reshape(
-            rows, 2**self.key_tokens, self.value_tokens
-        )
+        shape = rows, 2**self.key_tokens, self.value_tokens
+        values = self.letters + u.whole(self.letters, shape[1] * shape[2]).reshape(shape)
         which = u.whole(2**self.key_tokens, slots)
         row = np.arange(rows)[:, None]
         key = letters[row[..., None], places, which[..., None] >> places & 1]

@@ -225,11 +225,8 @@ class InContextLanguage(UniformTask):
         """Return the strings in letters, ``|`` after each; a label is in brackets after its token."""
         x, y = batch.x[index].tolist(), batch.y[index].tolist()
         names = [*(chr(ord("a") + n) if n < 26 else f"#{n}" for n in range(self.symbols)), "|"]
-        shown = (
-            names[token] + (f"({names[label]})" if label >= 0 else "")
-            for token, label in zip(x, y, strict=True)
-            if token <= self.symbols
-        )
+        labels = [f"({names[label]})" if label >= 0 else "" for label in y]
+        shown = (names[token] + label for token, label in zip(x, labels, strict=True) if token <= self.symbols)
         return " ".join(shown)
 
 

@@ -67,7 +67,7 @@ class ListOps(Task):
         None, "depth where all nodes are digits; the root has depth 1; none: that of `setting`", at_least=2, at_most=64
     )
     max_args: int | None = parameter(
-        None, "most arguments of an operator (the least is 2); none: those of `setting`", at_least=2, at_most=16
+        None, "most arguments per operator; none: that of `setting`", at_least=2, at_most=16
     )
 
     def check(self) -> None:
@@ -146,12 +146,8 @@ class ListOps(Task):
         """Break scores down by operator, height, length (octaves) of the sub-expression, and root (1) or not (0)."""
         found = grammar.operators(batch.x)
         last = (batch.x != grammar.PAD).sum(axis=1) - 1
-        labels = {
-            "operator": np.array(grammar.OPERATORS)[found.kind],
-            "height": found.height,
-            "subtree_length": octave(found.length),
-            "root": (found.close == last[found.row]).astype(np.int64),
-        }
+        labels = {"operator": np.array(grammar.OPERATORS)[found.kind], "height": found.height}
+        labels |= {"subtree_length": octave(found.length), "root": (found.close == last[found.row]).astype(np.int64)}
         return {name: _at_brackets(batch.x, found, values) for name, values in labels.items()}
 
     def text(self, batch: Batch, index: int) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, budget, registry
 from lrtasks.generators.baselines import Baseline, octave
-from lrtasks.generators.tokens import TokenTask
+from lrtasks.generators.tokens import TokenTask, earlier
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 
@@ -125,14 +125,10 @@ class Mqar(TokenTask):
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """Break scores down by distance from the query back to its key, in octaves, and by number of pairs."""
-        pairs = (batch.y >= 0).sum(axis=1)
-        home = np.zeros((len(batch.x), self.vocab), dtype=np.int64)  # where each key of each sample was given
-        row, pair = np.nonzero(np.arange(pairs.max()) < pairs[:, None])
-        home[row, batch.x[row, 2 * pair]] = 2 * pair
-        row, query = np.nonzero(batch.y >= 0)
-        distance = np.zeros(batch.y.shape, dtype=np.int64)
-        distance[row, query] = octave(query - home[row, batch.x[row, query]])
-        return {"distance": distance, "pairs": pairs[:, None]}
+        asked, places = batch.y >= 0, np.arange(self.length)
+        pairs = asked.sum(axis=1, keepdims=True)
+        given, _ = earlier(batch.x, (places < 2 * pairs) & (places % 2 == 0))
+        return {"distance": np.where(asked, octave(places - given), 0), "pairs": pairs}
 
     def text(self, batch: Batch, index: int) -> str:
         """Return the pairs as ``key:value``, then each query with its position and answer; fillers are left out."""
