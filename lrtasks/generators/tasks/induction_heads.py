@@ -66,8 +66,8 @@ class InductionHeads(TokenTask):
         """Return the label at the last position alone, whatever ``supervise`` is. The first of several marks counts."""
         marks = np.flatnonzero(x == self.vocab - 1)
         if len(marks) < 2 or marks[-1] != len(x) - 1:
-            found = f"{marks.tolist()} of {len(x)} positions"
-            self.refuse(f"the mark ({self.vocab - 1}) must stand at the last position and once before, found {found}")
+            found = f"found it at {marks.tolist()} of {len(x)} positions"
+            self.refuse(f"the mark ({self.vocab - 1}) must stand at the last position and once before, {found}")
         y = np.full(len(x), IGNORED)
         y[-1] = x[marks[0] + 1]
         return y

@@ -255,7 +255,7 @@ def test_impossible_strings_are_refused(language: str, x: list[int], message: st
         ({"lengths": (0, 4)}, "lengths must be at least 1"),
         ({"lengths": (5, 4)}, "lengths must be a minimum and a maximum in this order"),
         ({"law": "xlstm", "language": "odds-first"}, "law 'xlstm' has parity-check, .*, found odds-first"),
-        ({"law": "xlstm", "lengths": (2, 40)}, "under law 'xlstm' must be at least 3"),
+        ({"law": "xlstm", "lengths": (2, 40)}, "with law 'xlstm' must be at least 3"),
         ({"law": "xlstm", "lengths": (3, 3)}, "the greatest 4 for modular-arithmetic"),
     ],
 )

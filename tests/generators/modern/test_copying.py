@@ -167,8 +167,8 @@ def test_impossible_questions_are_refused(mode: str, x: list[int], message: str)
     ("parameters", "message"),
     [
         ({"string": (9, 5)}, "string must be a minimum and a maximum in this order"),
-        ({"mode": "suffix-lookup", "string": (5, 9)}, "needs strings of at least 10 letters"),
-        ({"mode": "suffix-lookup", "string": (5, 6), "law": "clean"}, "needs strings of at least 7 letters"),
+        ({"mode": "suffix-lookup", "string": (5, 9)}, "need strings of at least 10 letters"),
+        ({"mode": "suffix-lookup", "string": (5, 6), "law": "clean"}, "need strings of at least 7 letters"),
         ({"mode": "suffix-lookup", "string": (20, 50), "law": "clean", "letters": 3}, "3 letters make 27 keys of 3"),
         ({"mode": "suffix-lookup", "string": (80, 90), "ngram": 64}, "must be below 2"),
     ],
