@@ -122,16 +122,15 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[tuple[Path, RunRecord]], li
 
 
 def published() -> Path:
-    """Return the path of the published runs: their frame in an installed package, or ``results`` in a checkout.
+    """Return the path of the frame of the published runs, in an installed package or in a checkout.
 
     Raises:
         UsageError: if there are none.
     """
-    places = (PACKAGE / "published.parquet", PACKAGE.parent / "results")
-    found = [place for place in places if place.is_file() or (place / "small").is_dir()]
+    found = [place for place in (PACKAGE, PACKAGE.parent / "results") if (place / "published.parquet").is_file()]
     if not found:
         raise UsageError("this installation brings no published runs; name a folder of runs with --published")
-    return found[0]
+    return found[0] / "published.parquet"
 
 
 def write_frame(runs: pd.DataFrame, file: Path) -> None:

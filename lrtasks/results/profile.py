@@ -34,7 +34,7 @@ BAR = 20
 """Number of characters of a full bar."""
 ENOUGH_SHARED = 3
 """Least number of shared instances for a distance between two profiles."""
-MAY_DIFFER = {"stop_at": None, "stop_solved": None}
+MAY_DIFFER = ("stop_at", "stop_solved")
 """Fields of the shared budget that may differ between two profiles: they only end a run early, at a good score."""
 
 
@@ -146,7 +146,7 @@ class Profile:
 
 
 def make_profile(
-    runs: pd.DataFrame, tasks: Mapping[str, Task], label: str, budgets: Mapping[str, Settings] | None = None
+    runs: pd.DataFrame, tasks: Mapping[str, Task], label: str, like: Profile | None = None, *, strict: bool = False
 ) -> Profile:
     """Return the profile of one model.
 
@@ -154,9 +154,11 @@ def make_profile(
         runs: rows of :func:`lrtasks.results.frame` of one model; runs on other tasks are ignored.
         tasks: task of each instance.
         label: label of the model in tables.
-        budgets: preferred shared budget by instance (:attr:`Cell.budget`), where the runs have several. Without it,
-            the budget with the most runs is used.
+        like: where the runs have several budgets on an instance, those with the budget of this profile are used.
+            Without it, the budget with the most runs is used.
+        strict: leave out runs with another budget than ``like``.
     """
+    wanted = {} if like is None else {name: _compared(cell.budget) for name, cell in like.cells.items()}
     rows = plain_rows(runs[runs["status"].isin(("done", "diverged"))])
     found: dict[str, list[Cell]] = {}
     counts = {group: set(names) for group, names in INSTANCES.items()}
@@ -167,9 +169,8 @@ def make_profile(
         for row in rows:
             if row["task"] == task.name and (budget := budget_on(row, task)) is not None:
                 by_budget.setdefault(budget, []).append(row)
-        chosen = key(budgets[name]) if budgets and name in budgets else ""
-        if chosen not in by_budget:
-            chosen = max(by_budget, key=lambda one: len(by_budget[one]), default="")
+        equal = [budget for budget in by_budget if _compared(json.loads(budget)) == wanted.get(name)]
+        chosen = max(equal or ([] if strict else by_budget), key=lambda one: len(by_budget[one]), default="")
         if cell := _cell(name, task, by_budget.get(chosen, ()), chosen):
             found.setdefault(group, []).append(cell)
     groups = tuple(Group(name, tuple(found.get(name, ())), len(counts[name])) for name in GROUPS if name in counts)
@@ -179,11 +180,12 @@ def make_profile(
 def published_profiles(own: Profile, runs: pd.DataFrame, tasks: Mapping[str, Task]) -> list[Profile]:
     """Return the profiles of all models of ``runs`` that share an instance with ``own``, the nearest first.
 
-    If a model has runs of several budgets on an instance, those with the budget of ``own`` are used.
+    Runs with another budget than those of ``own`` count only if no published run has the same budget.
     """
-    budgets = {name: cell.budget for name, cell in own.cells.items()}
-    made = [make_profile(rows, tasks, label, budgets) for label, rows in by_column(runs).items()]
-    found = [profile for profile in made if own.shared(profile)]
+    found: list[Profile] = []
+    for strict in (True, False):
+        made = [make_profile(rows, tasks, label, own, strict=strict) for label, rows in by_column(runs).items()]
+        found = found or [profile for profile in made if own.shared(profile)]
     return sorted(found, key=lambda one: (math.inf if (away := own.distance(one)) is None else away, one.label))
 
 
@@ -233,8 +235,7 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
         shared, away = len(own.shared(near)), own.distance(near)
         said.append(f"nearest published model: {near.label}, distance {number(away, 2)} over {shared} instances")
     pairs = [pair for other in others for pair in own.shared(other)]
-    budgets = [[{**cell.budget, **MAY_DIFFER} for cell in pair] for pair in pairs]
-    unequal = sum(one != two for one, two in budgets)
+    unequal = sum(_compared(one.budget) != _compared(two.budget) for one, two in pairs)
     selected = sum(bool(one.selected) != bool(two.selected) for one, two in pairs)
     if unequal:
         said.append(f"{unequal} of {len(pairs)} published cells had another budget: they do not compare strictly")
@@ -301,6 +302,10 @@ def _cell(name: str, task: Task, rows: Sequence[Row], budget: str) -> Cell | Non
         float(np.mean(timed)) if timed else None,
         json.loads(budget),
     )
+
+
+def _compared(budget: Settings) -> Settings:
+    return {name: value for name, value in budget.items() if name not in MAY_DIFFER}
 
 
 def _lower_median(values: Sequence[float]) -> float:

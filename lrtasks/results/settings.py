@@ -32,21 +32,17 @@ def setup_of(record: RunRecord) -> Settings:
 def variant_of(record: RunRecord) -> Settings:
     """Return the settings of the model: hyper-parameters, version or digest, and the model's own part of the budget.
 
-    If settings were selected on validation, their values are left out, since they belong to the result; their names
-    are kept under ``selected``.
+    A setting that was selected on validation has the value ``"selected"``, since its own value belongs to the result.
     """
-    selected = record.selection.get("values", {})
-    _, others = split_selected(record.model["parameters"], selected)
+    names = record.selection.get("values", {})
+    _, others = split_selected(record.model["parameters"], names)
     parameters = {f"model {name}": value for name, value in others.items()}
-    tuning = {
-        name: value for name, value in record.budget.items() if name not in SHARED_BUDGET and name not in selected
-    }
-    if selected:
-        tuning["selected"] = " ".join(sorted(selected))
+    tuning = {name: value for name, value in record.budget.items() if name not in SHARED_BUDGET}
+    selected = {name if name in record.budget else f"model {name}": "selected" for name in names}
     identity = {name: value for name, value in record.model.items() if name not in _NO_SETTINGS}
-    settings = without_none({**identity, **parameters, **tuning})
+    settings = without_none({**identity, **parameters, **tuning, **selected})
     # the defaults of a user's own model are unknown, so keep ``None``: it differs from "not given"
-    return {**settings, **parameters} if _DIGEST in settings else settings
+    return {**parameters, **settings} if _DIGEST in settings else settings
 
 
 def without_none(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,13 +28,13 @@ from lrtasks.models.seqboat import SeqBoat, SeqBoatLayer
 from lrtasks.spec import Spec
 
 LAYERS = [
-    *("bi_relu2", "bi_relu2_batchnorm_train", "bi_relu2_localpos", "bi_relu2_postnorm_pad", "bi_relu2_sparse"),
+    *("bi_relu2", "bi_relu2_batchnorm_train", "bi_relu2_postnorm_pad", "bi_relu2_sparse"),
     *("bi_softmax", "bi_softmax_all_active", "bi_softmax_localpos", "bi_softmax_none_active"),
     *("bi_softmax_onefullrow_alwayscompress", "bi_softmax_postnorm_pad", "bi_softmax_rotary", "bi_softmax_widewindow"),
     *("causal_relu2", "causal_softmax", "causal_softmax_localpos", "causal_softmax_rotary"),
-    *("chunk_always_bi_relu2", "chunk_always_bi_softmax", "full_always_bi_softmax", "full_bi_relu2"),
-    *("full_bi_relu2_pad", "full_bi_softmax", "full_causal_relu2", "full_causal_softmax"),
-    *("local_always_bi_relu2", "local_always_bi_softmax", "unit_bi_softmax_scalenorm_post_pad"),
+    *("chunk_always_bi_softmax", "full_always_bi_softmax"),
+    *("full_bi_relu2_pad", "full_bi_softmax", "full_causal_softmax"),
+    *("local_always_bi_softmax", "unit_bi_softmax_scalenorm_post_pad"),
 ]
 
 

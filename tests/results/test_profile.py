@@ -99,8 +99,11 @@ def test_the_nearest_model_is_named_and_what_does_not_compare() -> None:
     assert made.distance(found) == pytest.approx(0.02)
     said = " ".join(notes(made, others))
     assert "nearest published model: dss, distance 0.02 over 3 instances" in said
-    assert "3 of 10 published cells had another budget" in said
-    assert [line[0] for line in tables(made, others)[1].lines] == ["own", "dlr", "dss", "s4d", "attention"]
+    assert "another budget" not in said
+    assert [line[0] for line in tables(made, others)[1].lines] == ["own", "dlr", "dss", "attention"]
+    unequal = published_profiles(made, framed(far), TASKS)
+    assert [other.label for other in unequal] == ["s4d"], "nothing has the same budget"
+    assert "3 of 3 published cells had another budget" in " ".join(notes(made, unequal))
     assert nearest(made, [made]) is None, "a model is not its own neighbour"
 
 
