@@ -187,7 +187,8 @@ def serve(number: int) -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     with suppress(UsageError):  # an invalid command loads the modules that parse a command
-        sys.modules["lrtasks.cli"].app(["eval", "--model", "", "--task", ""], standalone_mode=False)
+        words = ["eval", "--model", "", "--task", ""]
+        sys.modules["lrtasks.cli"].make_app(words)(args=words, standalone_mode=False)
     gc.collect()
     gc.freeze()  # a collection would otherwise write into all memory that the processes share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for these children; each waits for its command
