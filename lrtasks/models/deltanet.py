@@ -191,7 +191,7 @@ class GatedDeltaNet(DeltaNet):
 
 @registry.register("gated-deltaproduct")
 @dataclass(frozen=True)
-class GatedDeltaProduct(DeltaNet):
+class GatedDeltaProduct(GatedDeltaNet):
     """Gated DeltaProduct: n_h steps of the delta rule per position, a product of that many reflections.
 
     Source: Siems et al. (arXiv:2502.10297).
@@ -208,15 +208,17 @@ class GatedDeltaProduct(DeltaNet):
         | {"budget.train_samples": 100_000},
     }
 
-    expand_v: int = parameter(2, "width of a value, in multiples of head_dim", at_least=1, at_most=64)
     allow_neg_eigval: bool = parameter(True, "erase strength up to 2, so transitions have eigenvalues down to -1")
-    gate: bool = parameter(True, "gate the result of each head")
+    value_heads: int | None = parameter(
+        None, "heads of values, a multiple of heads; none for heads", at_least=1, later=True
+    )
     n_h: int = parameter(2, "steps of the delta rule per position", at_least=1, at_most=64)
     forget: bool = parameter(True, "let the state decay, once per position")
 
     def layer(self, index: int) -> DeltaLayer:
         decay: Literal["head", "none"] = "head" if self.forget else "none"
-        return DeltaLayer(self, decay=decay, gate="silu" if self.gate else "none", n_h=self.n_h)
+        gate: Literal["silu", "none"] = "silu" if self.gate else "none"
+        return DeltaLayer(self, decay=decay, gate=gate, value_heads=self.value_heads, n_h=self.n_h)
 
 
 @registry.register("kda")

@@ -155,7 +155,6 @@ class GLALayer(QKVLayer):
     """The mixer. State: S ``(batch, heads, K, V)``, the last inputs of the convolutions, the next input's position."""
 
     out_name = "o_proj"
-    fixed: Tensor
 
     def __init__(self, config: GLA) -> None:
         d_model, heads, decay = config.d_model, config.heads, config.decay
@@ -167,10 +166,7 @@ class GLALayer(QKVLayer):
         self.g_proj = linear(d_model, values) if config.gate else None
         if config.conv or "B" in config.canon:
             self.convolve(ShortConv if config.conv else canon_layer)
-        if decay == "fixed":
-            rates = torch.log1p(-(2.0 ** (-5 - torch.arange(heads, dtype=torch.float64))))
-            self.register_buffer("fixed", rates, persistent=False)
-        else:
+        if decay != "fixed":
             rank, outputs = config.rank, keys if decay == "channel" else heads
             self.gk_proj = nn.Sequential(linear(d_model, rank), nn.Linear(rank, outputs))
         self.g_norm_swish_gate = GatedRMSNorm(self.d_value)
@@ -187,7 +183,9 @@ class GLALayer(QKVLayer):
         if self.decay == "fixed":
             positions = torch.arange(first, first + x.shape[1], device=x.device)
             q, k = (rotate_halves(value.transpose(1, 2), positions).transpose(1, 2) for value in (q, k))
-            g = self.fixed.to(torch.promote_types(x.dtype, torch.float32)).expand(q.shape[:3])
+            # computed here: a buffer would be rounded with the parameters, by .bfloat16() to three digits
+            rates = torch.log1p(-(2.0 ** (-5 - torch.arange(self.heads, dtype=torch.float64, device=x.device))))
+            g = rates.to(torch.promote_types(x.dtype, torch.float32)).expand(q.shape[:3])
         else:
             g = _log_decay(self.gk_proj(x))
             g = torch.unflatten(g, -1, (self.heads, -1)) if self.decay == "channel" else g

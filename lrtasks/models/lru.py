@@ -110,8 +110,10 @@ class LRUCore(DiagonalSSM):
 def _lru_coefficients(
     nu_log: Tensor, theta_log: Tensor, gamma_log: Tensor, B_re: Tensor, B_im: Tensor, C_re: Tensor, C_im: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    a = torch.exp(torch.complex(-nu_log.exp(), theta_log.exp()))
-    return a, torch.complex(B_re, B_im) * gamma_log.exp().unsqueeze(1), torch.complex(C_re, C_im)
+    # in float64, because an error of the phase grows with the length
+    a = torch.exp(torch.complex(-nu_log.double().exp(), theta_log.double().exp()))
+    B, C = torch.complex(B_re, B_im), torch.complex(C_re, C_im)
+    return a.to(B.dtype), B * gamma_log.exp().unsqueeze(1), C
 
 
 def legs_eigenvalues(states: int) -> tuple[np.ndarray, np.ndarray]:
@@ -153,14 +155,16 @@ class S5Core(DiagonalSSM):
 def _s5_coefficients(
     Lambda_re: Tensor, Lambda_im: Tensor, B: Tensor, C: Tensor, log_step: Tensor, discretisation: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    Lambda, dt = torch.complex(Lambda_re, Lambda_im), log_step[:, 0].exp()
+    # in float64, because a - 1 cancels digits
+    Lambda, dt = torch.complex(Lambda_re.double(), Lambda_im.double()), log_step[:, 0].double().exp()
     if discretisation == "zoh":
         a = torch.exp(Lambda * dt)
         entering = (a - 1) / Lambda
     else:
         inverse = 1 / (1 - dt / 2 * Lambda)
         a, entering = inverse * (1 + dt / 2 * Lambda), inverse * dt
-    return a, torch.view_as_complex(B.contiguous()) * entering.unsqueeze(1), torch.view_as_complex(C.contiguous())
+    B, C = (torch.view_as_complex(value.contiguous()) for value in (B, C))
+    return a.to(B.dtype), B * entering.unsqueeze(1).to(B.dtype), C
 
 
 class SSMLayer(RecurrentLayer):

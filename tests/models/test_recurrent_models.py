@@ -190,6 +190,7 @@ def test_state_bytes_of_taylor_features() -> None:
 VARIANTS = [
     ("gated-deltanet", {"value_heads": 4, "allow_neg_eigval": True, "gate": False}),
     ("gated-deltaproduct", {"n_h": 3, "forget": False}),
+    ("gated-deltaproduct", {"n_h": 2, "value_heads": 6, "expand_v": 1}),
     ("kda", {"lower_bound": -5.0, "value_heads": 4}),
     ("gla", {"decay": "head", "conv": True}),
     ("gla", {"decay": "fixed", "expand_k": 1.0}),
