@@ -34,9 +34,9 @@ from lrtasks.models.attention import Transformer
 from lrtasks.models.base import ModelConfig
 from lrtasks.models.factory import stack_of
 from lrtasks.models.ops.layers import Recurrent, ShortConv, check_canon
+from lrtasks.models.presets import PAPER, SMALL
 from lrtasks.models.recurrent import GatedStack, RecurrentConfig
 from lrtasks.models.rwkv7 import RWKV7, RWKV7Stack
-from lrtasks.models.settings import PAPER, SMALL
 from lrtasks.registry import load_object, source_digest
 from lrtasks.spec import Spec
 

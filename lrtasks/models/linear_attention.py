@@ -37,8 +37,8 @@ from lrtasks.models.ops import fla
 from lrtasks.models.ops.decay import channel_decay, scalar_decay
 from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, canon_layer, full_precision, hide
 from lrtasks.models.ops.positions import rotate_halves
+from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import KernelConfig, QKVLayer, RecurrentConfig, linear, state_zeros
-from lrtasks.models.settings import PAPER, PAPER_MQAR, SMALL, TRACKING
 
 FeatureMap = Literal["elu", "taylor"]
 EPS = {"elu": 1e-10, "taylor": 1e-12}

@@ -50,8 +50,8 @@ from lrtasks.models.ops import fla
 from lrtasks.models.ops.decay import scalar_decay
 from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, full_precision, hide
 from lrtasks.models.ops.scans import selective_scan
+from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import KernelConfig, RecurrentConfig, RecurrentLayer, log_uniform, state_zeros, step_bias
-from lrtasks.models.settings import PAPER, PAPER_MQAR, SMALL, TRACKING
 
 SLOWEST = 1e-4
 """Smallest decay rate -A of Mamba-3."""

@@ -30,7 +30,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lrtasks.models.ops.chunked import (
-    carry,
     decay_matrix,
     even_chunk,
     from_chunks,
@@ -40,6 +39,7 @@ from lrtasks.models.ops.chunked import (
     to_end,
 )
 from lrtasks.models.ops.layers import full_precision, hide
+from lrtasks.models.ops.scans import carry
 
 CHUNK = 32
 CHUNKS = (32, 16)
