@@ -7,10 +7,8 @@
     g      log decay of the state, -exp(A_log) softplus(linear(x) + dt_bias), per head, or per key channel in KDA
     S <- exp(g) S;  S <- S + beta k (v - S^T k)^T;  y = linear(rms(S^T q / sqrt(K)) * gate(x))
 
-Sources: DeltaNet, Yang et al., arXiv:2406.06484; Gated DeltaNet, arXiv:2412.06464, section 3; Gated DeltaProduct,
-arXiv:2502.10297 (n_h steps of the delta rule per position); negative eigenvalues, Grazzi et al., arXiv:2411.12537;
-KDA, arXiv:2510.26692. Names and initial values are those of flash-linear-attention, except that A_log starts at
-log 0.01 or above. With a smaller rate, the state forgets nothing, and the rate gets almost no gradient.
+The models name their sources. Names and initial values are those of flash-linear-attention, except that A_log starts
+at log 0.01 or above. With a smaller rate, the state forgets nothing, and the rate gets almost no gradient.
 """
 
 from __future__ import annotations

@@ -10,10 +10,6 @@ map. A mixer is one of the following:
 * a user's own mixer or model class, ``mylayer.py:MyMixer``;
 * a part that is not a model by itself (:data:`PARTS`): ``attention`` and ``window`` are the attention of
   ``transformer`` over all keys and over a sliding window; ``short-conv`` is a short convolution.
-
-Sources of the named stacks: Samba, Ren et al., arXiv:2406.07522; Jamba, Lieber et al., arXiv:2403.19887; Griffin, De et
-al., arXiv:2402.19427; Gated DeltaNet, Yang et al., arXiv:2412.06464; Kimi Linear, arXiv:2510.26692; Based, Arora et
-al., arXiv:2402.18668; xLSTM, Beck et al., arXiv:2405.04517; zoology, Arora et al., arXiv:2312.04927.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ channel, per head or at fixed rates:
               head: the same for each head
               fixed: log(1 - 2^(-5-h)) for head h (RetNet), with rotary positions on q and k
 
-Sources: GLA, Yang et al., arXiv:2312.06635, section 4; RetNet, Sun et al., arXiv:2307.08621, section 2. Names and
-initial weights are those of the layers in flash-linear-attention.
+The models name their sources. Names and initial weights are those of the layers in flash-linear-attention.
 """
 
 from __future__ import annotations

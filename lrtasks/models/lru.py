@@ -60,10 +60,8 @@ class DiagonalSSM(Recurrent):
         return state_zeros(self.D, batch, self.states) + 0j
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        a, B, C = self.coefficients()
-        a = a.expand(*x.shape[:2], -1)
-        h = diagonal_scan(a if mask is None else hide(a, mask, 1.0), _complex_map(x, B), state)
-        return self.factor * _real_map(h, C).to(x.dtype) + self.D * x, h[:, -1]
+        y, h = _state_space(x, *self.coefficients(), state, mask)
+        return self.factor * y.to(x.dtype) + self.D * x, h
 
     def portraits(self) -> list[Portrait]:
         """Return a figure of the eigenvalues a in the complex plane."""
@@ -73,15 +71,11 @@ class DiagonalSSM(Recurrent):
 
 
 @full_precision
-def _complex_map(x: Tensor, B: Tensor) -> Tensor:
-    """Apply a complex map to real ``(..., d_model)``, as two real matrix products."""
-    return torch.complex(x @ B.real.mT, x @ B.imag.mT)
-
-
-@full_precision
-def _real_map(h: Tensor, C: Tensor) -> Tensor:
-    """Return the real part of a complex map."""
-    return h.real @ C.real.mT - h.imag @ C.imag.mT
+def _state_space(x: Tensor, a: Tensor, B: Tensor, C: Tensor, h: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return ``Re(C h)`` and the last h; complex maps are computed as real matrix products."""
+    a = a.expand(*x.shape[:2], -1)
+    h = diagonal_scan(hide(a, mask, 1.0), torch.complex(x @ B.real.mT, x @ B.imag.mT), h)
+    return h.real @ C.real.mT - h.imag @ C.imag.mT, h[:, -1]
 
 
 class LRUCore(DiagonalSSM):

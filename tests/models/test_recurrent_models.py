@@ -69,7 +69,7 @@ def test_features_of_negative_keys_keep_their_digits() -> None:
     assert torch.allclose(elu_features(x), torch.tensor([math.exp(-18), math.exp(-1), 1.0, 3.0]), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in RECURRENT if name not in ("mamba3", "slstm")])
+@pytest.mark.parametrize("name", [name for name in RECURRENT if name != "slstm"])
 def test_a_sequence_in_two_parts_is_as_in_one(name: str) -> None:
     """A layer starts from the state that it is given, and leaves the state after its last position."""
     layer = model(name).double().eval().blocks[0]

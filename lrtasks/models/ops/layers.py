@@ -41,9 +41,12 @@ def full_precision(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _promoted(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
-        return value.float()
-    return value
+    return at_least_float32(value) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Convert to float32, or, for complex numbers, to parts in float32; a higher precision stays."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def hide(x: Tensor, mask: Tensor | None, value: float = 0.0) -> Tensor:
