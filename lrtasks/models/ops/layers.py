@@ -327,6 +327,8 @@ class GatedFeedForward(Recurrent):
         canon: apply a canon layer to ``W_gate x`` and ``W_up x``, as in :class:`FeedForward`.
     """
 
+    out_name = "down_proj"
+
     def __init__(
         self, d_model: int, width: int, function: Literal["silu", "gelu"] = "silu", *, canon: bool = False
     ) -> None:
@@ -336,11 +338,6 @@ class GatedFeedForward(Recurrent):
         self.down_proj = nn.Linear(width, d_model, bias=False)
         self.function = F.silu if function == "silu" else functools.partial(F.gelu, approximate="tanh")
         self.canon = canon_layer(2 * width) if canon else None
-
-    @property
-    def out(self) -> nn.Linear:
-        """Return the map back to the residual stream."""
-        return self.down_proj
 
     def initial_state(self, batch: int) -> Tensor | None:
         return None if self.canon is None else self.canon.initial_state(batch)
