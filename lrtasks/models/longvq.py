@@ -21,7 +21,6 @@ Transformer-VQ, section 3.4; both from van den Oord et al., "Neural Discrete Rep
 
 from __future__ import annotations
 
-import functools
 import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -244,8 +243,8 @@ class QuantisedAttention(nn.Module):
             divisor = Scope(self.causal).divisor(q.shape[1], mask, q.device)
             scale = 1 / torch.as_tensor(divisor).to(q.dtype)
         q, k = (q * scale).to(v.dtype), k.to(v.dtype)
-        attend = functools.partial(attend_quantised, function=self.function, key_gradients=self.key_gradients)
-        return attend(q, k, v, codes, centres, block=block, causal=self.causal, bias=self.bias, valid=mask)
+        options: dict[str, Any] = {"function": self.function, "key_gradients": self.key_gradients, "bias": self.bias}
+        return attend_quantised(q, k, v, codes, centres, block=block, causal=self.causal, valid=mask, **options)
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """Return a state with two blocks of keys and sums per code, in the type and on the device of ``like``.

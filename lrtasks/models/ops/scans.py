@@ -114,7 +114,7 @@ def _scan(a: Tensor, b: Tensor, initial: Tensor, form: Form | None) -> Tensor:
 def _sequential(a: Tensor, b: Tensor, initial: Tensor) -> Tensor:
     h = torch.empty_like(b, memory_format=torch.contiguous_format)
     before = initial
-    for a_t, b_t, h_t in rows(a.contiguous(), b.contiguous(), h):
+    for a_t, b_t, h_t in rows(a, b, h):
         torch.addcmul(b_t, a_t, before, out=h_t)
         before = h_t
     return h
