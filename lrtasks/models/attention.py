@@ -29,8 +29,8 @@ from lrtasks.models import registry
 from lrtasks.models.base import Backbone, ModelConfig
 from lrtasks.models.ops.attention import KVCache, MultiHeadAttention, check_heads
 from lrtasks.models.ops.layers import WEIGHT_STD, FeedForward, check_canon
+from lrtasks.models.presets import CAREFUL
 from lrtasks.models.recurrent import shrink_outputs
-from lrtasks.models.settings import CAREFUL
 from lrtasks.spec import Spec
 
 

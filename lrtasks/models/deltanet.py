@@ -7,10 +7,8 @@
     g      log decay of the state, -exp(A_log) softplus(linear(x) + dt_bias), per head, or per key channel in KDA
     S <- exp(g) S;  S <- S + beta k (v - S^T k)^T;  y = linear(rms(S^T q / sqrt(K)) * gate(x))
 
-Sources: DeltaNet, Yang et al., arXiv:2406.06484; Gated DeltaNet, arXiv:2412.06464, section 3; Gated DeltaProduct,
-arXiv:2502.10297 (n_h steps of the delta rule per position); negative eigenvalues, Grazzi et al., arXiv:2411.12537;
-KDA, arXiv:2510.26692. Names and initial values are those of flash-linear-attention, except that A_log starts at
-log 0.01 or above. With a smaller rate, the state forgets nothing, and the rate gets almost no gradient.
+The models name their sources. Names and initial values are those of flash-linear-attention, except that A_log starts
+at log 0.01 or above. With a smaller rate, the state forgets nothing, and the rate gets almost no gradient.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ from lrtasks.models import registry
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.delta_rule import delta_rule
 from lrtasks.models.ops.layers import GatedRMSNorm, full_precision, hide, l2_normalised
+from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import KernelConfig, QKVLayer, linear, log_uniform, state_zeros, step_bias
-from lrtasks.models.settings import PAPER, PAPER_MQAR, SMALL, TRACKING
 
 SMALLEST_RATE = 0.01
 
@@ -39,14 +37,15 @@ class DeltaLayer(QKVLayer):
     """The layer of the module docstring. State: S ``(batch, value heads, K, V)``, and the last inputs of q, k and v.
 
     Args:
-        config: widths, heads and ``allow_neg_eigval``.
+        config: widths, heads, ``allow_neg_eigval`` and ``gate``.
         value_heads: number of value heads, a multiple of the number of query heads, so that several value heads share
             one query and key; None for the same number.
         n_h: steps of the delta rule per position.
         decay: none, per head, or per key channel.
         lower_bound: smallest log decay l of a key channel, ``g = l sigmoid(exp(A_log) (linear(x) + dt_bias))``; None
             for the formula in the module docstring.
-        gate: none, ``silu`` of a full-rank linear map, or ``sigmoid`` of a linear map of rank V.
+
+    The gate is ``silu`` of a linear map, or, with a decay per key channel, ``sigmoid`` of a linear map of rank V.
     """
 
     out_name = "o_proj"
@@ -59,7 +58,6 @@ class DeltaLayer(QKVLayer):
         n_h: int = 1,
         decay: Literal["none", "head", "channel"] = "head",
         lower_bound: float | None = None,
-        gate: Literal["none", "silu", "sigmoid"] = "silu",
     ) -> None:
         d_model, heads, d_key = config.d_model, config.heads, config.d_key
         value_heads, d_value = value_heads or heads, config.expand_v * d_key
@@ -79,10 +77,13 @@ class DeltaLayer(QKVLayer):
             start = log_uniform(value_heads, 1, 16)
             self.A_log = nn.Parameter(start if lower_bound is None else torch.zeros_like(start))
             self.dt_bias = nn.Parameter(step_bias(value_heads * d_key))
-        self.g_proj: nn.Module | None = linear(d_model, values) if gate == "silu" else None
-        if gate == "sigmoid":
-            self.g_proj = nn.Sequential(linear(d_model, d_value), nn.Linear(d_value, values))
-        self.o_norm = GatedRMSNorm(d_value, gate="sigmoid" if gate == "sigmoid" else "silu")
+        self.g_proj: nn.Module | None = None
+        if config.gate:
+            if decay == "channel":
+                self.g_proj = nn.Sequential(linear(d_model, d_value), nn.Linear(d_value, values))
+            else:
+                self.g_proj = linear(d_model, values)
+        self.o_norm = GatedRMSNorm(d_value, gate="sigmoid" if decay == "channel" else "silu")
         self.o_proj = linear(values, d_model)
 
     def initial_state(self, batch: int) -> tuple[Tensor, list[Tensor]]:
@@ -155,7 +156,7 @@ class DeltaNet(KernelConfig):
             self.divided(self.d_model, self.heads, "heads")
 
     def layer(self, index: int) -> DeltaLayer:
-        return DeltaLayer(self, decay="none", gate="silu" if self.gate else "none")
+        return DeltaLayer(self, decay="none")
 
 
 @registry.register("gated-deltanet")
@@ -186,12 +187,12 @@ class GatedDeltaNet(DeltaNet):
             self.divided(self.value_heads, self.heads, "heads")
 
     def layer(self, index: int) -> DeltaLayer:
-        return DeltaLayer(self, gate="silu" if self.gate else "none", value_heads=self.value_heads)
+        return DeltaLayer(self, value_heads=self.value_heads)
 
 
 @registry.register("gated-deltaproduct")
 @dataclass(frozen=True)
-class GatedDeltaProduct(DeltaNet):
+class GatedDeltaProduct(GatedDeltaNet):
     """Gated DeltaProduct: n_h steps of the delta rule per position, a product of that many reflections.
 
     Source: Siems et al. (arXiv:2502.10297).
@@ -208,15 +209,16 @@ class GatedDeltaProduct(DeltaNet):
         | {"budget.train_samples": 100_000},
     }
 
-    expand_v: int = parameter(2, "width of a value, in multiples of head_dim", at_least=1, at_most=64)
     allow_neg_eigval: bool = parameter(True, "erase strength up to 2, so transitions have eigenvalues down to -1")
-    gate: bool = parameter(True, "gate the result of each head")
+    value_heads: int | None = parameter(
+        None, "heads of values, a multiple of heads; none for heads", at_least=1, later=True
+    )
     n_h: int = parameter(2, "steps of the delta rule per position", at_least=1, at_most=64)
     forget: bool = parameter(True, "let the state decay, once per position")
 
     def layer(self, index: int) -> DeltaLayer:
         decay: Literal["head", "none"] = "head" if self.forget else "none"
-        return DeltaLayer(self, decay=decay, gate="silu" if self.gate else "none", n_h=self.n_h)
+        return DeltaLayer(self, decay=decay, value_heads=self.value_heads, n_h=self.n_h)
 
 
 @registry.register("kda")
@@ -239,6 +241,4 @@ class KDA(GatedDeltaNet):
             raise UsageError(f"{self.name}: lower_bound must be below 0, found {self.lower_bound:g}")
 
     def layer(self, index: int) -> DeltaLayer:
-        gate: Literal["sigmoid", "none"] = "sigmoid" if self.gate else "none"
-        bound, value_heads = self.lower_bound, self.value_heads
-        return DeltaLayer(self, decay="channel", lower_bound=bound, gate=gate, value_heads=value_heads)
+        return DeltaLayer(self, decay="channel", lower_bound=self.lower_bound, value_heads=self.value_heads)

@@ -28,6 +28,7 @@ from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig
 from lrtasks.models.ops.convolution import Kernel, LongConvLayer
 from lrtasks.models.ops.exponentials import Frequencies, exp_kernel
+from lrtasks.models.ops.layers import at_least_float32
 
 # Re(cast factor · K) is the cast: Im K = Re(-i K), Re K + Im K = Re((1 - i) K)
 FACTORS: dict[str, complex] = {"real": 1, "imag": -1j, "sum": 1 - 1j}
@@ -62,7 +63,7 @@ class DLRKernel(Kernel):
 
     def weight(self) -> Tensor:
         """Return W as a real or complex tensor ``(directions, H, N)``, in float32 or higher precision."""
-        W = self.W.to(torch.promote_types(self.W.dtype, torch.float32))
+        W = at_least_float32(self.W)
         return W if self.real_weight else torch.view_as_complex(W)
 
     def eigenvalues(self) -> tuple[Tensor | None, Tensor | None]:

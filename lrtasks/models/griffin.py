@@ -24,8 +24,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.ops.layers import ShortConv, full_precision, hide
 from lrtasks.models.ops.scans import diagonal_scan
+from lrtasks.models.presets import PAPER, SMALL, TRACKING
 from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
-from lrtasks.models.settings import PAPER, SMALL, TRACKING
 
 RATE = 8.0
 RADII = (0.9, 0.999)

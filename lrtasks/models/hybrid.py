@@ -10,10 +10,6 @@ map. A mixer is one of the following:
 * a user's own mixer or model class, ``mylayer.py:MyMixer``;
 * a part that is not a model by itself (:data:`PARTS`): ``attention`` and ``window`` are the attention of
   ``transformer`` over all keys and over a sliding window; ``short-conv`` is a short convolution.
-
-Sources of the named stacks: Samba, Ren et al., arXiv:2406.07522; Jamba, Lieber et al., arXiv:2403.19887; Griffin, De et
-al., arXiv:2402.19427; Gated DeltaNet, Yang et al., arXiv:2412.06464; Kimi Linear, arXiv:2510.26692; Based, Arora et
-al., arXiv:2402.18668; xLSTM, Beck et al., arXiv:2405.04517; zoology, Arora et al., arXiv:2312.04927.
 """
 
 from __future__ import annotations
@@ -34,9 +30,9 @@ from lrtasks.models.attention import Transformer
 from lrtasks.models.base import ModelConfig
 from lrtasks.models.factory import stack_of
 from lrtasks.models.ops.layers import Recurrent, ShortConv, check_canon
+from lrtasks.models.presets import PAPER, SMALL
 from lrtasks.models.recurrent import GatedStack, RecurrentConfig
 from lrtasks.models.rwkv7 import RWKV7, RWKV7Stack
-from lrtasks.models.settings import PAPER, SMALL
 from lrtasks.registry import load_object, source_digest
 from lrtasks.spec import Spec
 
@@ -172,7 +168,7 @@ class Hybrid(GatedStack):
         for entry in self.layers.split(","):
             name, _, count = entry.strip().rpartition(":")
             if not name or not count.isascii() or not count.removeprefix("-").isdigit():
-                counted = f"; write {entry.strip()}:1" if entry.strip() else ""
+                counted = f"; write {entry.strip()}:1" if entry.strip() and not count[:1].isdigit() else ""
                 raise UsageError(f"{self.name}: layers must be NAME:COUNT with commas, found {entry!r}{counted}")
             if not 1 <= int(count) <= LARGEST:
                 raise UsageError(f"{self.name}: counts in layers must be 1 to {LARGEST}, found {entry!r}")

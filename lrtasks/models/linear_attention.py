@@ -17,8 +17,7 @@ channel, per head or at fixed rates:
               head: the same for each head
               fixed: log(1 - 2^(-5-h)) for head h (RetNet), with rotary positions on q and k
 
-Sources: GLA, Yang et al., arXiv:2312.06635, section 4; RetNet, Sun et al., arXiv:2307.08621, section 2. Names and
-initial weights are those of the layers in flash-linear-attention.
+The models name their sources. Names and initial weights are those of the layers in flash-linear-attention.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from lrtasks.models.ops import fla
 from lrtasks.models.ops.decay import channel_decay, scalar_decay
 from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, canon_layer, full_precision, hide
 from lrtasks.models.ops.positions import rotate_halves
+from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import KernelConfig, QKVLayer, RecurrentConfig, linear, state_zeros
-from lrtasks.models.settings import PAPER, PAPER_MQAR, SMALL, TRACKING
 
 FeatureMap = Literal["elu", "taylor"]
 EPS = {"elu": 1e-10, "taylor": 1e-12}
@@ -155,7 +154,6 @@ class GLALayer(QKVLayer):
     """The mixer. State: S ``(batch, heads, K, V)``, the last inputs of the convolutions, the next input's position."""
 
     out_name = "o_proj"
-    fixed: Tensor
 
     def __init__(self, config: GLA) -> None:
         d_model, heads, decay = config.d_model, config.heads, config.decay
@@ -167,10 +165,7 @@ class GLALayer(QKVLayer):
         self.g_proj = linear(d_model, values) if config.gate else None
         if config.conv or "B" in config.canon:
             self.convolve(ShortConv if config.conv else canon_layer)
-        if decay == "fixed":
-            rates = torch.log1p(-(2.0 ** (-5 - torch.arange(heads, dtype=torch.float64))))
-            self.register_buffer("fixed", rates, persistent=False)
-        else:
+        if decay != "fixed":
             rank, outputs = config.rank, keys if decay == "channel" else heads
             self.gk_proj = nn.Sequential(linear(d_model, rank), nn.Linear(rank, outputs))
         self.g_norm_swish_gate = GatedRMSNorm(self.d_value)
@@ -187,7 +182,9 @@ class GLALayer(QKVLayer):
         if self.decay == "fixed":
             positions = torch.arange(first, first + x.shape[1], device=x.device)
             q, k = (rotate_halves(value.transpose(1, 2), positions).transpose(1, 2) for value in (q, k))
-            g = self.fixed.to(torch.promote_types(x.dtype, torch.float32)).expand(q.shape[:3])
+            # computed here: a buffer would be rounded with the parameters, by .bfloat16() to three digits
+            rates = torch.log1p(-(2.0 ** (-5 - torch.arange(self.heads, dtype=torch.float64, device=x.device))))
+            g = rates.to(torch.promote_types(x.dtype, torch.float32)).expand(q.shape[:3])
         else:
             g = _log_decay(self.gk_proj(x))
             g = torch.unflatten(g, -1, (self.heads, -1)) if self.decay == "channel" else g

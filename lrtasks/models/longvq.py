@@ -21,7 +21,6 @@ Transformer-VQ, section 3.4; both from van den Oord et al., "Neural Discrete Rep
 
 from __future__ import annotations
 
-import functools
 import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -35,7 +34,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import mega, registry
 from lrtasks.models.base import NormedBlock
-from lrtasks.models.ops.layers import WEIGHT_STD, hide, linear, normal_, require_causal
+from lrtasks.models.ops.layers import WEIGHT_STD, at_least_float32, hide, linear, normal_, require_causal
 from lrtasks.models.ops.positions import LocalBias
 from lrtasks.models.ops.quantised_attention import KeyGradients, attend_quantised, join, sum_by_code
 from lrtasks.models.ops.scoped_attention import AttentionFunction, Scope, attention_weights
@@ -106,7 +105,7 @@ class Codebook(nn.Module):
             The codes z, ``(batch, length)`` int64; their centres, ``(batch, length, d_k)``, whose gradient goes
             straight through to the keys; and all centres, ``(S, d_k)``, as used for these keys, without gradient.
         """
-        keys = keys.to(torch.promote_types(keys.dtype, torch.float32))
+        keys = at_least_float32(keys)
         centres = self.centres()
         codes = self.assign(keys, centres)
         chosen = centres.index_select(0, codes.flatten()).view_as(keys).to(keys.dtype)
@@ -244,8 +243,8 @@ class QuantisedAttention(nn.Module):
             divisor = Scope(self.causal).divisor(q.shape[1], mask, q.device)
             scale = 1 / torch.as_tensor(divisor).to(q.dtype)
         q, k = (q * scale).to(v.dtype), k.to(v.dtype)
-        attend = functools.partial(attend_quantised, function=self.function, key_gradients=self.key_gradients)
-        return attend(q, k, v, codes, centres, block=block, causal=self.causal, bias=self.bias, valid=mask)
+        options: dict[str, Any] = {"function": self.function, "key_gradients": self.key_gradients, "bias": self.bias}
+        return attend_quantised(q, k, v, codes, centres, block=block, causal=self.causal, valid=mask, **options)
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """Return a state with two blocks of keys and sums per code, in the type and on the device of ``like``.
@@ -286,7 +285,7 @@ class QuantisedAttention(nn.Module):
         near = near if self.bias is None else near + self.bias(place - position)
         near = near.masked_fill((place < 0) | (place > position), -torch.inf)
         if centres is None or state.sums is None:
-            weights = attention_weights(near.to(torch.promote_types(near.dtype, torch.float32)), self.function)
+            weights = attention_weights(at_least_float32(near), self.function)
             return (weights.to(v.dtype).unsqueeze(1) @ state.v).squeeze(1), state
         number, far = state.sums[..., self.d_v], q @ centres.to(q.dtype).T
         weights, far_weights = join(near, far, number, self.function)
@@ -311,7 +310,7 @@ class QuantisedAttention(nn.Module):
     def _normalised(self, x: Tensor) -> Tensor:
         if not self.qk_norm:
             return x
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        x = at_least_float32(x)
         scale: float = self.d_k**-0.25
         return x * (torch.rsqrt(x.square().mean(-1, keepdim=True) + NORM_EPSILON) * scale)
 

@@ -27,9 +27,9 @@ from lrtasks.models import registry
 from lrtasks.models.ops.layers import Recurrent, full_precision, hide
 from lrtasks.models.ops.scans import diagonal_scan
 from lrtasks.models.portraits import Portrait
+from lrtasks.models.presets import PAPER, SMALL, TRACKING
 from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
 from lrtasks.models.s4d import legs_matrix
-from lrtasks.models.settings import PAPER, SMALL, TRACKING
 
 
 class DiagonalSSM(Recurrent):
@@ -60,10 +60,8 @@ class DiagonalSSM(Recurrent):
         return state_zeros(self.D, batch, self.states) + 0j
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        a, B, C = self.coefficients()
-        a = a.expand(*x.shape[:2], -1)
-        h = diagonal_scan(a if mask is None else hide(a, mask, 1.0), _complex_map(x, B), state)
-        return self.factor * _real_map(h, C).to(x.dtype) + self.D * x, h[:, -1]
+        y, h = _state_space(x, *self.coefficients(), state, mask)
+        return self.factor * y.to(x.dtype) + self.D * x, h
 
     def portraits(self) -> list[Portrait]:
         """Return a figure of the eigenvalues a in the complex plane."""
@@ -73,15 +71,11 @@ class DiagonalSSM(Recurrent):
 
 
 @full_precision
-def _complex_map(x: Tensor, B: Tensor) -> Tensor:
-    """Apply a complex map to real ``(..., d_model)``, as two real matrix products."""
-    return torch.complex(x @ B.real.mT, x @ B.imag.mT)
-
-
-@full_precision
-def _real_map(h: Tensor, C: Tensor) -> Tensor:
-    """Return the real part of a complex map."""
-    return h.real @ C.real.mT - h.imag @ C.imag.mT
+def _state_space(x: Tensor, a: Tensor, B: Tensor, C: Tensor, h: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return ``Re(C h)`` and the last h; complex maps are computed as real matrix products."""
+    a = a.expand(*x.shape[:2], -1)
+    h = diagonal_scan(hide(a, mask, 1.0), torch.complex(x @ B.real.mT, x @ B.imag.mT), h)
+    return h.real @ C.real.mT - h.imag @ C.imag.mT, h[:, -1]
 
 
 class LRUCore(DiagonalSSM):
@@ -110,8 +104,10 @@ class LRUCore(DiagonalSSM):
 def _lru_coefficients(
     nu_log: Tensor, theta_log: Tensor, gamma_log: Tensor, B_re: Tensor, B_im: Tensor, C_re: Tensor, C_im: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    a = torch.exp(torch.complex(-nu_log.exp(), theta_log.exp()))
-    return a, torch.complex(B_re, B_im) * gamma_log.exp().unsqueeze(1), torch.complex(C_re, C_im)
+    # in float64, because an error of the phase grows with the length
+    a = torch.exp(torch.complex(-nu_log.double().exp(), theta_log.double().exp()))
+    B, C = torch.complex(B_re, B_im), torch.complex(C_re, C_im)
+    return a.to(B.dtype), B * gamma_log.exp().unsqueeze(1), C
 
 
 def legs_eigenvalues(states: int) -> tuple[np.ndarray, np.ndarray]:
@@ -153,14 +149,16 @@ class S5Core(DiagonalSSM):
 def _s5_coefficients(
     Lambda_re: Tensor, Lambda_im: Tensor, B: Tensor, C: Tensor, log_step: Tensor, discretisation: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    Lambda, dt = torch.complex(Lambda_re, Lambda_im), log_step[:, 0].exp()
+    # in float64, because a - 1 cancels digits
+    Lambda, dt = torch.complex(Lambda_re.double(), Lambda_im.double()), log_step[:, 0].double().exp()
     if discretisation == "zoh":
         a = torch.exp(Lambda * dt)
         entering = (a - 1) / Lambda
     else:
         inverse = 1 / (1 - dt / 2 * Lambda)
         a, entering = inverse * (1 + dt / 2 * Lambda), inverse * dt
-    return a, torch.view_as_complex(B.contiguous()) * entering.unsqueeze(1), torch.view_as_complex(C.contiguous())
+    B, C = (torch.view_as_complex(value.contiguous()) for value in (B, C))
+    return a.to(B.dtype), B * entering.unsqueeze(1).to(B.dtype), C
 
 
 class SSMLayer(RecurrentLayer):

@@ -21,8 +21,8 @@ from lrtasks.models import registry
 from lrtasks.models.ops.chunked import skipping_padding
 from lrtasks.models.ops.gru import gru
 from lrtasks.models.ops.layers import hide
+from lrtasks.models.presets import PAPER, SMALL, TRACKING
 from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer
-from lrtasks.models.settings import PAPER, SMALL, TRACKING
 
 
 class RNNLayer(RecurrentLayer):

@@ -50,8 +50,8 @@ from lrtasks.models.ops import fla
 from lrtasks.models.ops.decay import scalar_decay
 from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, full_precision, hide
 from lrtasks.models.ops.scans import selective_scan
+from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import KernelConfig, RecurrentConfig, RecurrentLayer, log_uniform, state_zeros, step_bias
-from lrtasks.models.settings import PAPER, PAPER_MQAR, SMALL, TRACKING
 
 SLOWEST = 1e-4
 """Smallest decay rate -A of Mamba-3."""
@@ -251,13 +251,16 @@ def _half_turns(angle: Tensor, dt: Tensor) -> Tensor:
 
 
 @full_precision
-def trapezoid(q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+def trapezoid(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tensor, *before: Tensor
+) -> tuple[Tensor, Tensor]:
     """Compute Mamba-3's recurrence in S (module docstring) at all positions, without D.
 
     For a later query, a position has the weight ``lam dt`` of its own plus ``(1 - lam) dt`` of the next position, and
     decays as in :func:`lrtasks.models.ops.decay.scalar_decay`. For its own query, it has the weight ``lam dt`` alone.
     q and k are rotated, ``(B, L, R, H, N)``; v is ``(B, L, R, H, P)``; g (log alpha), dt (0 at padding) and lam are
-    ``(B, L, H)``. The result is S^T q, shaped as v, and S after the last position, ``(B, H, N, P)``.
+    ``(B, L, H)``. The result is S^T q, shaped as v, and S after the last position, ``(B, H, N, P)``. ``before`` is S, k
+    and v of the position before the first; nothing for zeros.
     """
     rank = q.shape[2]
     own = lam * dt
@@ -265,7 +268,11 @@ def trapezoid(q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tenso
     # the R inputs of a position become R successive steps; only the first step decays the state
     steps = F.pad(g.unsqueeze(2), (0, 0, 0, rank - 1)).flatten(1, 2)
     weighted = v * seen_later[:, :, None, :, None]
-    y, S = scalar_decay(q.flatten(1, 2), k.flatten(1, 2), weighted.flatten(1, 2), steps)
+    start: Tensor | None = None
+    if before:
+        S, *written = before
+        start = S + ((1 - lam) * dt)[:, 0, :, None, None] * torch.einsum("brhn,brhp->bhnp", *written)
+    y, S = scalar_decay(q.flatten(1, 2), k.flatten(1, 2), weighted.flatten(1, 2), steps, start)
     y = torch.unflatten(y, 1, (-1, rank))
     # y already contains the inputs at the query's own position (up to its own step), but with the weight for later
     # queries; correct their weights
@@ -310,22 +317,17 @@ class Mamba3Layer(RecurrentLayer):
         shapes = ((H, self.angles), (H, N, P), (R, H, N), (H, P))
         return Mamba3State(*(state_zeros(self.D, batch, *shape) for shape in shapes))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        z, v, k, q, g, dt, lam, angle = self._inputs(hide(x, mask))
+    def run(self, x: Tensor, state: Mamba3State, mask: Tensor | None = None) -> tuple[Tensor, Mamba3State]:
+        z, last, k, q, g, dt, lam, angle = self._inputs(hide(x, mask))
         g, dt = hide(g, mask), hide(dt, mask)
         if not self.training:
             self.show(log_decay=g, present_share=lam, half_turns=_half_turns(angle.unsqueeze(2), dt))
-        theta = angle_sums(angle.unsqueeze(2), dt).unsqueeze(2)
-        v = self._ranked(v, "mimo_x")
-        q, k = rotated(theta, q, k)
-        y, _ = trapezoid(q, k, v, g, dt, lam)
-        return self._finish(y, v, z)
-
-    def step(self, x: Tensor, state: Mamba3State) -> tuple[Tensor, Mamba3State]:
-        z, plain, k, q, g, dt, lam, angle = self._inputs(x)
-        v, before = (self._ranked(value, "mimo_x") for value in (plain, state.v))
-        y, theta, S, k = trapezoid_step(q, k, v, g, dt, lam, angle, state.theta, state.S, state.k, before)
-        return self._finish(y, v, z), Mamba3State(theta, S, k, plain.to(S.dtype))
+        theta = state.theta.unsqueeze(1) + angle_sums(angle.unsqueeze(2), dt)
+        q, k = rotated(theta.unsqueeze(2), q, k)
+        v, before = (self._ranked(value, "mimo_x") for value in (last, state.v))
+        y, S = trapezoid(q, k, v, g, dt, lam, state.S, state.k, before)
+        theta = torch.remainder(theta[:, -1], 2 * math.pi).to(S.dtype)
+        return self._finish(y, v, z), Mamba3State(theta, S, k[:, -1], last[:, -1].to(S.dtype))
 
     def _inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return z, x ``(..., H, P)``; k, q ``(..., R, H, N)``, not rotated; g, dt, lam ``(..., H)``; raw angles."""
@@ -354,23 +356,6 @@ class Mamba3Layer(RecurrentLayer):
             y = torch.unflatten(self.norm(y.flatten(-2), z.flatten(-2)), -1, (self.heads, -1))
         y = y.squeeze(-3) if self.rank == 1 else (y * self.mimo_o.transpose(0, 1)).sum(-3)  # type: ignore[operator]
         return self.out_proj(y.flatten(-2).to(z.dtype))  # type: ignore[no-any-return]
-
-
-@full_precision
-def trapezoid_step(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tensor, angle: Tensor, *state: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute one position of :func:`trapezoid` from unrotated q and k; return S^T q, angles, S and the rotated k.
-
-    ``state`` is the angles, S, and k and v of the previous position.
-    """
-    theta, S, k_before, v_before = state
-    theta = torch.remainder(theta + math.pi * _half_turns(angle.unsqueeze(1), dt), 2 * math.pi)
-    q, k = rotated(theta.unsqueeze(1), q, k)
-    alpha, dt, lam = (value[..., None, None] for value in (g.exp(), dt, lam))
-    before, now = (torch.einsum("brhn,brhp->bhnp", *pair) for pair in ((k_before, v_before), (k, v)))
-    S = alpha * (S + (1 - lam) * dt * before) + lam * dt * now
-    return torch.einsum("brhn,bhnp->brhp", q, S), theta, S, k
 
 
 @full_precision

@@ -29,7 +29,7 @@ from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
 from lrtasks.models.ops.convolution import SSM, Kernel
 from lrtasks.models.ops.exponentials import exp_kernel
-from lrtasks.models.ops.layers import FeedForward, linear, normal_, silu_feedforward
+from lrtasks.models.ops.layers import FeedForward, at_least_float32, linear, normal_, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias, RotaryBias, Sinusoids
 from lrtasks.models.ops.scoped_attention import Scope, SharedAttention, warn_of_padding
 from lrtasks.models.s4d import S4D, S4DKernel
@@ -63,11 +63,11 @@ class EMAKernel(Kernel):
 
     def coefficients(self) -> tuple[Tensor, Tensor]:
         """Return gamma/sqrt(N) p beta and log φ, φ = 1 - p a, each ``(directions, d, N)``, in float32 at least."""
-        dtype = torch.promote_types(self.delta.dtype, torch.float32)
-        p, a = torch.sigmoid(self.delta.to(dtype)), torch.sigmoid(self.alpha.to(dtype))
-        weight = self.gamma.to(dtype) * p * self.beta.to(dtype) / math.sqrt(self.gamma.shape[-1])
+        delta, alpha, beta, gamma = map(at_least_float32, (self.delta, self.alpha, self.beta, self.gamma))
+        p, a = torch.sigmoid(delta), torch.sigmoid(alpha)
+        weight = gamma * p * beta / math.sqrt(gamma.shape[-1])
         # log1p keeps the digits of a slow decay; the bound keeps log φ finite where both sigmoids round to 1
-        return weight, torch.log1p(-(p * a).clamp_max(1 - torch.finfo(dtype).eps))
+        return weight, torch.log1p(-(p * a).clamp_max(1 - torch.finfo(p.dtype).eps))
 
     def forward(self, length: int) -> Tensor:
         weight, log_decay = self.coefficients()

@@ -4,7 +4,7 @@
     g        g(x) = x + 1/2 for x >= 0 and sigmoid(x) below, always positive
     minGRU   h = (1 - z) h + z g(h~),  z a sigmoid of a linear map
     minLSTM  h = f' h + i' g(h~),  f' = f / (f + i) and i' = i / (f + i) of two such sigmoids
-    output   h, or a linear map of h if h and the input differ in width (``expansion`` other than 1)
+    output   h, or a linear map of h with an ``expansion`` other than 1
 
 h is computed by a scan from h = 0. The reference code works with logarithms, which lose precision with the length.
 """
@@ -22,8 +22,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.ops.layers import full_precision, hide
 from lrtasks.models.ops.scans import diagonal_scan
+from lrtasks.models.presets import PAPER, SMALL, TRACKING
 from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
-from lrtasks.models.settings import PAPER, SMALL, TRACKING
 
 
 @full_precision
@@ -55,7 +55,7 @@ class MinLayer(RecurrentLayer):
         super().__init__()
         self.inner = max(1, int(config.expansion * config.d_model))
         self.to_gates = nn.Linear(config.d_model, parts * self.inner, bias=False)
-        self.to_out = nn.Linear(self.inner, config.d_model, bias=False) if self.inner != config.d_model else None
+        self.to_out = nn.Linear(self.inner, config.d_model, bias=False) if config.expansion != 1 else None
         self.gates = mingru_gates if parts == 2 else minlstm_gates
 
     def initial_state(self, batch: int) -> Tensor:

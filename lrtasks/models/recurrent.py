@@ -37,11 +37,6 @@ class RecurrentLayer(Recurrent):
         super().__init__()
         self.shown: dict[str, Tensor] = {}
 
-    @property
-    def out(self) -> nn.Module | None:
-        """The map called ``out_name``; None if there is none."""
-        return getattr(self, self.out_name, None)
-
     def show(self, **gates: Tensor | None) -> None:
         """In evaluation mode, keep the gates ``(batch, length, ...)`` of the first sample.
 
@@ -159,10 +154,13 @@ class KernelConfig(RecurrentConfig):
 
 @torch.no_grad()
 def shrink_outputs(model: nn.Module) -> None:
-    """Divide the weights of each mixer's map back to the stream (``out``) by sqrt(number of residual blocks)."""
+    """Divide the weights of each mixer's map back to the stream by sqrt(number of residual blocks).
+
+    The map is called ``out``, or as the mixer's ``out_name`` says.
+    """
     blocks = [module for module in model.modules() if isinstance(module, ResidualBlock)]
     for block in blocks:
-        out = getattr(block.mixer, "out", None)
+        out = getattr(block.mixer, getattr(block.mixer, "out_name", "out"), None)
         if isinstance(out, nn.Linear):
             out.weight /= math.sqrt(len(blocks))
 

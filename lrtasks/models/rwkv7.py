@@ -32,8 +32,8 @@ from lrtasks.models.base import Block, ResidualBlock, Stack, streaming
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.delta_rule import low_rank_rule
 from lrtasks.models.ops.layers import Recurrent, full_precision, hide
+from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import KernelConfig, RecurrentLayer, state_zeros
-from lrtasks.models.settings import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.spec import Spec
 
 MIXED = "rwkvag"

@@ -34,7 +34,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import mega, registry
 from lrtasks.models.base import NormedBlock
-from lrtasks.models.ops.layers import linear
+from lrtasks.models.ops.layers import at_least_float32, linear
 from lrtasks.models.ops.positions import RelativeBias
 from lrtasks.models.ops.scoped_attention import Memory, Scope, SharedAttention, attention_span, warn_of_padding
 from lrtasks.models.portraits import Portrait
@@ -79,9 +79,9 @@ class Router(nn.Module):
     def margin(self, h: Tensor) -> Tensor:
         """Return the log-odds of "run" against "skip": ``(..., d_model)`` to ``(...)``; 0 means "skip"."""
         if self.kind == "moe":
-            directions = F.normalize(_float32(self.experts), dim=-1)
-            return _float32(self.reduce(h)) @ (directions[1] - directions[0])
-        u = _float32(self.logits(h))
+            directions = F.normalize(at_least_float32(self.experts), dim=-1)
+            return at_least_float32(self.reduce(h)) @ (directions[1] - directions[0])
+        u = at_least_float32(self.logits(h))
         if self.kind == "gumbel" and self.training:
             u = u - torch.empty_like(u).exponential_().log()  # minus the log of an exponential draw is a Gumbel draw
         return (u[..., 0] if self.kind == "sigmoid" else u[..., 1] - u[..., 0]) / self._tau()
@@ -93,12 +93,7 @@ class Router(nn.Module):
     def _tau(self) -> Tensor:
         if self.kind == "gumbel":
             return (GUMBEL_START * GUMBEL_DECAY ** self.updates.double()).clamp_min(GUMBEL_END).float()
-        return _float32(self.log_tau).exp()
-
-
-def _float32(x: Tensor) -> Tensor:
-    """Convert to float32 or higher precision, also under mixed precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+        return at_least_float32(self.log_tau).exp()
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.ops.layers import ShortConv, full_precision, hide
 from lrtasks.models.ops.xlstm import mlstm, mlstm_start, slstm, slstm_start, slstm_step
+from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
-from lrtasks.models.settings import PAPER, PAPER_MQAR, SMALL, TRACKING
 
 BLOCK = 4
 """Width of the blocks in the maps to q, k and v."""

@@ -245,6 +245,7 @@ def test_mixers_of_the_users(own: Path) -> None:
         ({"layers": ""}, "NAME:COUNT"),
         ({"layers": "gla:1,"}, "NAME:COUNT"),
         ({"layers": "gla:two"}, "NAME:COUNT"),
+        ({"layers": "gla:1.5"}, "found 'gla:1.5'$"),
         ({"layers": "gla:0"}, "1 to 256"),
         ({"layers": "gla:-1"}, "1 to 256"),
         ({"layers": "gla:257"}, "1 to 256"),

@@ -249,6 +249,23 @@ def test_decays_of_any_strength_stay_finite(strength: float) -> None:
     assert largest_gap(found, wanted) < 3e-5
 
 
+@pytest.mark.parametrize("op", ["scalar decay", "channel decay", "kda", "kda in chunks"])
+def test_gradients_of_strong_decays_keep_their_digits(op: str) -> None:
+    """Where exp(g) is small, so is its gradient: no large numbers may cancel in it, in float32 either."""
+    for strength, length in ((5.0, 70), (20.0, 3)):
+        inputs = draw(op, "random", length, torch.float64)
+        inputs["g"] = -strength + torch.rand_like(inputs["g"])
+        cotangent = torch.randn(B, length, H, V)
+        loop = lambda op=op, **given: OPS[op].loop(**given)[0]  # noqa: E731
+        results = []
+        for dtype, run in ((torch.float64, loop), (torch.float32, lambda op=op, **given: OPS[op].fast(**given)[0])):
+            given = {name: value.to(dtype) for name, value in inputs.items()} | {
+                "g": inputs["g"].to(dtype, copy=True).requires_grad_()
+            }
+            results.append(torch.autograd.grad((run(**given) * cotangent).sum(), given["g"])[0])
+        assert gap(results[1], results[0]) < 3e-6
+
+
 @pytest.mark.parametrize("form", ["sequential", "blocks", None])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128, torch.float32])
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 33, 100])

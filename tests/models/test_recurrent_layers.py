@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Callable
@@ -266,6 +267,22 @@ def test_s5(dtype: torch.dtype) -> None:
     check_outputs(found, forward, dtype)
 
 
+@pytest.mark.parametrize("length", [1, 200])
+@pytest.mark.parametrize("name", ["lru", "s5"])
+def test_fixed_eigenvalues_keep_their_digits_in_float32(name: str, length: int) -> None:
+    """Gradients of all parameters: phases over many positions, and steps so small that exp(lambda dt) is near 1."""
+    for seed in range(4):
+        torch.manual_seed(seed)
+        core = LRUCore(LRU(d_model=6, d_state=16)) if name == "lru" else S5Core(S5(d_model=6, d_state=16))
+        x, cotangent = torch.randn(2, length, 6), torch.randn(2, length, 6)
+        results = []
+        for dtype in (torch.float64, torch.float32):
+            module = copy.deepcopy(core).to(dtype)
+            y = (module(x.to(dtype)) * cotangent.to(dtype)).sum()
+            results.append(torch.autograd.grad(y, list(module.parameters())))
+        assert max(gap(found, wanted) for found, wanted in zip(results[1], results[0], strict=True)) < 5e-6
+
+
 @pytest.mark.parametrize("states", [16, 64])
 def test_s5_starts_from_hippo(states: int) -> None:
     wanted = arrays("s5_init_eigenvalues")[f"Lambda_N{states}"]
@@ -414,6 +431,22 @@ def test_mamba3_angles_stay_exact_over_long_sequences() -> None:
     angle, dt = torch.randn(1, length, 1, 2) + 1, 0.1 * torch.rand(1, length, 1)
     wanted = (math.pi * angle.double().tanh() * dt.double().unsqueeze(-1)).cumsum(1)
     assert (angle_sums(angle, dt) - wanted).abs().max() < 2e-5
+
+
+def test_the_decays_of_retnet_are_not_rounded_with_the_parameters() -> None:
+    torch.manual_seed(0)
+    layer, x = RetNet(d_model=16, heads=2).layer(0).double(), torch.randn(2, 40, 16, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(parameter.bfloat16())
+        assert torch.equal(layer(x), layer.bfloat16().double()(x))
+
+
+def test_an_expansion_other_than_1_has_an_output_map() -> None:
+    """Also where the rounded width of the state is that of the input."""
+    layers = {factor: MinGRU(d_model=12, expansion=factor).layer(0) for factor in (1.0, 1.05)}
+    assert [layer.inner for layer in layers.values()] == [12, 12]  # type: ignore[attr-defined]
+    assert ["to_out.weight" in dict(layer.named_parameters()) for layer in layers.values()] == [False, True]
 
 
 @pytest.mark.parametrize("cls", [GLA, RetNet])

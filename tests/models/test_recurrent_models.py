@@ -69,7 +69,7 @@ def test_features_of_negative_keys_keep_their_digits() -> None:
     assert torch.allclose(elu_features(x), torch.tensor([math.exp(-18), math.exp(-1), 1.0, 3.0]), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in RECURRENT if name not in ("mamba3", "slstm")])
+@pytest.mark.parametrize("name", [name for name in RECURRENT if name != "slstm"])
 def test_a_sequence_in_two_parts_is_as_in_one(name: str) -> None:
     """A layer starts from the state that it is given, and leaves the state after its last position."""
     layer = model(name).double().eval().blocks[0]
@@ -190,6 +190,7 @@ def test_state_bytes_of_taylor_features() -> None:
 VARIANTS = [
     ("gated-deltanet", {"value_heads": 4, "allow_neg_eigval": True, "gate": False}),
     ("gated-deltaproduct", {"n_h": 3, "forget": False}),
+    ("gated-deltaproduct", {"n_h": 2, "value_heads": 6, "expand_v": 1}),
     ("kda", {"lower_bound": -5.0, "value_heads": 4}),
     ("gla", {"decay": "head", "conv": True}),
     ("gla", {"decay": "fixed", "expand_k": 1.0}),

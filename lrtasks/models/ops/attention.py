@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -192,27 +192,21 @@ class MultiHeadAttention(nn.Module):
         self.out = nn.Linear(d_model, d_model)
         scale = 1 / math.sqrt(d_model // heads)
         self.scale: Tensor | float = nn.Parameter(torch.full((1,), scale)) if learned_scale else scale
-        self.slopes: Tensor | None = None
-        if positions == "alibi":
-            self.slopes = alibi_slopes(heads)
+        self.slopes = alibi_slopes(heads) if positions == "alibi" else None
         self.conv: ShortConv | None = None
-        if conv == "canon":
-            self.conv = canon_layer(3 * d_model)
-        elif conv == "silu":
-            self.conv = ShortConv(3 * d_model)
+        if conv != "none":
+            self.conv = (canon_layer if conv == "canon" else ShortConv)(3 * d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         qkv = self.qkv(x)
         if self.conv is not None:
             qkv = self.conv(qkv, mask)
         q, k, v = self._heads(qkv)
+        given: dict[str, Any] = {"causal": self.causal, "valid": mask, "slopes": self.slopes}
         chunk = self.chunk or self.window
         if chunk is None:
-            return self._merge(attend(q, k, v, causal=self.causal, valid=mask, slopes=self.slopes))
-        attended = attend_local(
-            q, k, v, chunk=chunk, causal=self.causal, valid=mask, window=self.window, slopes=self.slopes
-        )
-        return self._merge(attended)
+            return self._merge(attend(q, k, v, **given))
+        return self._merge(attend_local(q, k, v, chunk=chunk, window=self.window, **given))
 
     def initial_state(self, batch: int) -> KVCache:
         """Return an empty cache; raise :class:`UsageError` if the layer is not causal."""

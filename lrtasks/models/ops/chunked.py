@@ -136,47 +136,6 @@ def to_end(G: Tensor, axis: int) -> Tensor:
     return torch.cat((last - before, torch.zeros_like(last)), axis)
 
 
-class _Carry(torch.autograd.Function):
-    """``S_(i+1) = decay_i S_i + update_i`` on ``(n, ...)``; gives ``S_0 .. S_n``."""
-
-    @staticmethod
-    def forward(ctx: Any, decay: Tensor, update: Tensor, start: Tensor) -> Tensor:
-        states = update.new_empty(len(update) + 1, *update.shape[1:])
-        rows = states.unbind()
-        rows[0].copy_(start)
-        for i, (e, u) in enumerate(zip(decay.unbind(), update.unbind(), strict=True)):
-            torch.addcmul(u, e, rows[i], out=rows[i + 1])
-        ctx.save_for_backward(decay, states)
-        return states
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        decay, states = ctx.saved_tensors
-        gradient = torch.empty_like(states)
-        rows, own = gradient.unbind(), given.unbind()
-        rows[-1].copy_(own[-1])
-        for i in range(len(decay) - 1, -1, -1):
-            torch.addcmul(own[i], decay[i], rows[i + 1], out=rows[i])
-        of_decay = (gradient[1:] * states[:-1]).sum_to_size(decay.shape)
-        return of_decay, gradient[1:], gradient[0]
-
-
-def carry(decay: Tensor, update: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the states at chunk borders, ``S_(i+1) = decay_i S_i + update_i``.
-
-    Args:
-        decay: ``(B, H, n, ...)``, broadcastable to ``update``.
-        update: what each chunk adds, ``(B, H, n, K, V)``.
-        start: S_0, ``(B, H, K, V)``.
-
-    Returns:
-        S_0 .. S_(n-1), shaped as ``update``, and S_n, ``(B, H, K, V)``.
-    """
-    states = _Carry.apply(decay.movedim(2, 0), update.movedim(2, 0), start)  # type: ignore[no-untyped-call]
-    return states[:-1].movedim(0, 2), states[-1]
-
-
 class _DeltaCarry(torch.autograd.Function):
     """``u_i = U_i - W_i S_i`` and ``S_(i+1) = decay_i S_i + k_i^T u_i (+ update_i)`` on ``(n, N, ...)``."""
 

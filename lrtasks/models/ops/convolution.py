@@ -243,17 +243,11 @@ class LongConvLayer(KernelConvolution):
         """Return plots of a few channels' taps and spectra and, for a sum of exponentials, its eigenvalues exp(Λ)."""
         taps = self.kernel(self.kernel_length or self.length)[0, :PORTRAIT_CHANNELS].double().cpu()
         spectrum = torch.fft.rfft(taps).abs().clamp_min(1e-12)
-        names = [f"channel {channel}" for channel in range(len(taps))]
+        lags, lines = ({f"channel {i}": line for i, line in enumerate(each.numpy())} for each in (taps, spectrum))
+        frequency = "frequency, in cycles per kernel length"
         drawn = [
-            Portrait("kernel", "lines", dict(zip(names, taps.numpy(), strict=True)), "lag", "K"),
-            Portrait(
-                "kernel spectrum",
-                "lines",
-                dict(zip(names, spectrum.numpy(), strict=True)),
-                "frequency, in cycles per kernel length",
-                "|FFT K|",
-                log_y=True,
-            ),
+            Portrait("kernel", "lines", lags, "lag", "K"),
+            Portrait("kernel spectrum", "lines", lines, frequency, "|FFT K|", log_y=True),
         ]
         found = self.kernel.recurrence()
         if found is not None:

@@ -30,7 +30,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lrtasks.models.ops.chunked import (
-    carry,
     decay_matrix,
     even_chunk,
     from_chunks,
@@ -40,6 +39,7 @@ from lrtasks.models.ops.chunked import (
     to_end,
 )
 from lrtasks.models.ops.layers import full_precision, hide
+from lrtasks.models.ops.scans import carry
 
 CHUNK = 32
 CHUNKS = (32, 16)
@@ -188,9 +188,16 @@ def decayed_products(rows: Sequence[Tensor], columns: Sequence[Tensor], G: Tenso
     # the anchor cancels in the product, so it needs no gradient
     anchored = G - G[..., G.shape[-2] // 2 - 1, None, :].detach()
     up, down = anchored.exp(), (-anchored).exp()
-    scaled = [(column * down).mT for column in columns]
-    # tril, not a product with a mask, because entries above the diagonal may be infinite
-    return [[torch.tril((row * up) @ column) for column in scaled] for row in rows]
+    raised, lowered = [row * up for row in rows], [(column * down).mT for column in columns]
+
+    def product(row: Tensor, raised_row: Tensor, column: Tensor, lowered_column: Tensor) -> Tensor:
+        # tril, not a product with a mask, because entries above the diagonal may be infinite; the diagonal does not
+        # depend on G: as a part of the product, it would give two large gradients of G that must cancel
+        below = torch.tril(raised_row @ lowered_column, -1)
+        return below + torch.diag_embed((row * column).sum(-1))
+
+    pairs = list(zip(columns, lowered, strict=True))
+    return [[product(*row, *column) for column in pairs] for row in zip(rows, raised, strict=True)]
 
 
 def _by_sub_blocks(rows: Sequence[Tensor], columns: Sequence[Tensor], G: Tensor) -> list[list[Tensor]]:

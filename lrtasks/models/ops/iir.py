@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lrtasks.models.ops.convolution import fft_conv
+from lrtasks.models.ops.layers import at_least_float32
 from lrtasks.models.portraits import Portrait
 
 Filtering = Literal["reset", "carry", "circular"]
@@ -45,7 +46,7 @@ def stable_coefficients(raw: Tensor, *, signed: bool) -> Tensor:
     filter is weaker at frequency 0 than at the highest frequency. If ``signed``, θ1 = sigmoid(raw_1) and
     θ0 = (1 + θ1) tanh(raw_0): the part θ1 > 0 of the stability triangle, which includes low-pass filters.
     """
-    raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+    raw = at_least_float32(raw)
     if not signed:
         return raw.sigmoid()
     theta1 = raw[..., 1].sigmoid()

@@ -41,9 +41,12 @@ def full_precision(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _promoted(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
-        return value.float()
-    return value
+    return at_least_float32(value) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Convert to float32, or, for complex numbers, to parts in float32; a higher precision stays."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def hide(x: Tensor, mask: Tensor | None, value: float = 0.0) -> Tensor:
@@ -324,6 +327,8 @@ class GatedFeedForward(Recurrent):
         canon: apply a canon layer to ``W_gate x`` and ``W_up x``, as in :class:`FeedForward`.
     """
 
+    out_name = "down_proj"
+
     def __init__(
         self, d_model: int, width: int, function: Literal["silu", "gelu"] = "silu", *, canon: bool = False
     ) -> None:
@@ -333,11 +338,6 @@ class GatedFeedForward(Recurrent):
         self.down_proj = nn.Linear(width, d_model, bias=False)
         self.function = F.silu if function == "silu" else functools.partial(F.gelu, approximate="tanh")
         self.canon = canon_layer(2 * width) if canon else None
-
-    @property
-    def out(self) -> nn.Linear:
-        """Return the map back to the residual stream."""
-        return self.down_proj
 
     def initial_state(self, batch: int) -> Tensor | None:
         return None if self.canon is None else self.canon.initial_state(batch)

@@ -98,15 +98,10 @@ def gru_forward(
 def gru_backward(
     h: np.ndarray, gates: np.ndarray, RT: np.ndarray, d_h: np.ndarray, d_x: np.ndarray, d_own: np.ndarray
 ) -> None:
-    """Compute the gradients of a GRU from the last position to the first.
+    """Compute the gradients of :func:`gru_forward` from the last position to the first.
 
-    Args:
-        h: as in :func:`gru_forward`.
-        gates: as in :func:`gru_forward`.
-        RT: ``(3 H, H)``, the transpose of R.
-        d_h: ``(L + 1, B, H)``, gradients of h from outside; each row receives its total gradient.
-        d_x: ``(L, B, 3 H)``, receives the gradient of x.
-        d_own: ``(L, B, 3 H)``, receives the gradient of the recurrent contribution.
+    RT is the transpose of R. ``d_h``, ``(L + 1, B, H)``, holds gradients from outside; each row receives its total
+    gradient. ``d_x`` and ``d_own``, ``(L, B, 3 H)``, receive those of x and of the recurrent contribution.
     """
     H, one = h.shape[2], h.dtype.type(1)
     for t in range(len(d_x) - 1, -1, -1):
@@ -168,13 +163,11 @@ def slstm_backward(
     d_pair: np.ndarray,
     d_slots: np.ndarray,
 ) -> None:
-    """Compute the gradients of the scalar memory from the last position to the first.
+    """Compute the gradients of :func:`slstm_forward` from the last position to the first.
 
     Args:
         by_h: ``(L, 2, H, B, D)``, factors from the gradient of h to those of c and n.
-        by_c: ``(L, H, B, 4, D)``, factors from the gradient of c to those of the slots.
-        by_n: the same from the gradient of n.
-        by_own: the same from the gradient of h.
+        by_c: ``(L, H, B, 4, D)``, factors from the gradient of c to those of the slots; ``by_n`` of n, ``by_own`` of h.
         keep: ``(L, H, B, D)``, the gate f'.
         RT: ``(H, 4 D, D)``, the transpose of R.
         d_h: ``(L + 1, H, B, D)``, gradients of h from outside; each row receives its total gradient.

@@ -1,8 +1,8 @@
 """Scans of diagonal recurrences: the plain scan, and the selective scan of Mamba.
 
 :func:`diagonal_scan` is ``h_t = a_t h_(t-1) + b_t`` per channel, real or complex. It is used by minGRU and minLSTM,
-LRU and S5, and RG-LRU. The gradient is the same recurrence run backwards: ``db_t = dh_t + conj(a_(t+1)) db_(t+1)`` and
-``da_t = db_t conj(h_(t-1))``.
+LRU and S5, and RG-LRU; :func:`carry` is the same recurrence over chunks. The gradient is the recurrence run backwards:
+``db_t = dh_t + conj(a_(t+1)) db_(t+1)`` and ``da_t = db_t conj(h_(t-1))``.
 
 :func:`selective_scan` (S6; Gu and Dao, arXiv:2312.00752, section 3) has N states per channel:
 
@@ -61,28 +61,47 @@ def diagonal_scan(a: Tensor, b: Tensor, initial: Tensor | None = None, form: For
         return a * start.unsqueeze(1) + b
     if form == "plain":
         return over_positions(_diagonal_step, (a.expand_as(b), b), start)[0]
-    h: Tensor = _DiagonalScan.apply(a.to(dtype).expand_as(b), b, start, form)  # type: ignore[no-untyped-call]
-    return h
+    a = a.to(dtype).expand_as(b)
+    h: Tensor = _DiagonalScan.apply(a.movedim(1, 0), b.movedim(1, 0), start, form)  # type: ignore[no-untyped-call]
+    return h.movedim(0, 1)
+
+
+def carry(decay: Tensor, update: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the states at chunk borders, ``S_(i+1) = decay_i S_i + update_i``.
+
+    Args:
+        decay: ``(B, H, n, ...)``, broadcastable to ``update``.
+        update: what each chunk adds, ``(B, H, n, K, V)``.
+        start: S_0, ``(B, H, K, V)``.
+
+    Returns:
+        S_0 .. S_(n-1), shaped as ``update``, and S_n, ``(B, H, K, V)``.
+    """
+    inputs = decay.movedim(2, 0), update.movedim(2, 0), start
+    after: Tensor = _DiagonalScan.apply(*inputs, "sequential")  # type: ignore[no-untyped-call]
+    return torch.cat((start.unsqueeze(0), after[:-1])).movedim(0, 2), after[-1]
 
 
 class _DiagonalScan(torch.autograd.Function):
+    """The scan of b, ``(length, ...)``, by a, which has as many axes and is broadcastable to b."""
+
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, initial: Tensor, form: Form | None) -> Tensor:
-        h = _scan(a.movedim(1, 0), b.movedim(1, 0), initial, form)
+        h = _scan(a, b, initial, form)
         ctx.save_for_backward(a, h, initial)
         ctx.form = form
-        return h.movedim(0, 1)
+        return h
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         a, h, initial = ctx.saved_tensors
-        a = a.movedim(1, 0).conj()
+        a = a.conj()
         # from the last position to the first; the gradient at position t uses a of position t + 1
         turned = torch.cat((torch.zeros_like(a[:1]), a[1:].flip(0)))
-        gradient = _scan(turned, given.movedim(1, 0).flip(0), torch.zeros_like(initial), ctx.form).flip(0)
+        gradient = _scan(turned, given.flip(0), torch.zeros_like(initial), ctx.form).flip(0)
         before = torch.cat((initial.unsqueeze(0), h[:-1])).conj()
-        return (gradient * before).movedim(0, 1), gradient.movedim(0, 1), a[0] * gradient[0], None
+        return (gradient * before).sum_to_size(a.shape), gradient, a[0] * gradient[0], None
 
 
 def _scan(a: Tensor, b: Tensor, initial: Tensor, form: Form | None) -> Tensor:
@@ -95,7 +114,7 @@ def _scan(a: Tensor, b: Tensor, initial: Tensor, form: Form | None) -> Tensor:
 def _sequential(a: Tensor, b: Tensor, initial: Tensor) -> Tensor:
     h = torch.empty_like(b, memory_format=torch.contiguous_format)
     before = initial
-    for a_t, b_t, h_t in rows(a.contiguous(), b.contiguous(), h):
+    for a_t, b_t, h_t in rows(a, b, h):
         torch.addcmul(b_t, a_t, before, out=h_t)
         before = h_t
     return h

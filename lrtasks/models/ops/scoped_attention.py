@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.layers import WEIGHT_STD, hide, normal_, require_causal
+from lrtasks.models.ops.layers import WEIGHT_STD, at_least_float32, hide, normal_, require_causal
 from lrtasks.models.ops.positions import rotate
 
 AttentionFunction = Literal["softmax", "relu2", "laplace"]
@@ -225,7 +225,7 @@ def attend(
         places: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
         """Attend from blocks of queries; ``first`` is the rank of a block's first query relative to its first key."""
-        scores = (query @ key.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32))
+        scores = at_least_float32(query @ key.transpose(-1, -2))
         if bias is not None and places is not None:
             scores = scores.add_(bias(places[1].unsqueeze(-2) - places[0].unsqueeze(-1)))
         rows, columns = scores.shape[-2:]

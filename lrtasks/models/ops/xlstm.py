@@ -32,7 +32,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from lrtasks.models.ops.chunked import (
-    carry,
     decay_matrix,
     even_chunk,
     from_chunks,
@@ -43,6 +42,7 @@ from lrtasks.models.ops.chunked import (
     to_end,
 )
 from lrtasks.models.ops.layers import full_precision, hide
+from lrtasks.models.ops.scans import carry
 
 CHUNK = 32
 EPS = 1e-6

@@ -1,4 +1,4 @@
-"""Settings that presets of several recurrent models and Transformers share."""
+"""Settings that the presets of several models share: recurrent models, Transformers and stacks of both."""
 
 from __future__ import annotations
 
