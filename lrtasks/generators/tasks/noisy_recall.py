@@ -129,7 +129,7 @@ class NoisyRecall(UniformTask):
 
     def label_all(self, x: np.ndarray) -> np.ndarray:
         y = np.full(x.shape, IGNORED)
-        y[:, ::2] = gathered(x[:, 1::2], self._last(x)[0])
+        y[:, ::2] = gathered(x, 2 * self._last(x)[0] + 1)
         if self.distance is not None:
             y[:, :-1] = IGNORED
         return y

@@ -120,6 +120,8 @@ class Recall(TokenTask):
             self.refuse(f"the last two tokens are the mark {self.vocab - 1} and one of the sample's keys")
         if len(np.unique(np.stack([keys, values]), axis=1).T) != len(np.unique(keys)):
             self.refuse("a key occurs with two values")
+        self.allow(keys, 1, self.keys + 1, "keys", 0, 2)
+        self.allow(values, self.keys + 1, 2 * self.keys + 1, "values", 1, 2)
 
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent answer and, from length 256, the answer looked up in the last 64 tokens alone.
