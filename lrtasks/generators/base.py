@@ -135,11 +135,13 @@ class Task(Config):
         raise NotImplementedError
 
     def sample(self, rng: np.random.Generator) -> Sample:
-        """Draw one sample; ``rng`` is the only source of randomness."""
-        raise NotImplementedError
+        """Draw one sample; ``rng`` is the only source of randomness. A task defines this method or :meth:`samples`."""
+        if type(self).samples is Task.samples:
+            raise NotImplementedError
+        return self.samples([rng]).sample(0)
 
     def samples(self, rngs: Rngs) -> Batch:
-        """Draw one sample from each generator. A vectorised override must return the same arrays.
+        """Draw one sample from each generator. If a task has both methods, they must return the same arrays.
 
         ``rngs`` resets and yields one object: draw all numbers of a sample before you take the next generator.
         """

@@ -52,10 +52,6 @@ class Compression(UniformTask):
     def target(self) -> Spec:
         return Spec("token", self.length - 1, self.vocab - 1, pooled=True)
 
-    @property
-    def draws(self) -> int:
-        return self.length - 1
-
     def made(self, u: Uniforms) -> Batch:
         x = np.full((len(u), self.length), self.vocab - 1)
         x[:, :-1] = u.whole(self.vocab - 1, self.length - 1)

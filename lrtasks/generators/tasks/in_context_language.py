@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -86,11 +85,6 @@ class InContextLanguage(UniformTask):
     @property
     def target(self) -> Spec:
         return Spec("token", self.length, self.symbols + 1)
-
-    @property
-    def draws(self) -> int:
-        most = self.states[1]
-        return 3 + most + 3 * most * (self.edges - 1) + self.length
 
     def made(self, u: Uniforms) -> Batch:
         low, high = self.strings
@@ -184,7 +178,7 @@ class InContextLanguage(UniformTask):
         """Return the most frequent symbol; what followed the last one, two or three tokens when they last occurred (or
         fewer tokens if they did not); what followed when an earlier string last began like the current one."""
         grams = {"bigram": 1, "trigram": 2, "4-gram": 3}
-        rules = {name: self.rule(functools.partial(self._followed, context=n)) for name, n in grams.items()}
+        rules = {name: self.rule(self._followed, context=n) for name, n in grams.items()}
         return {**super().baselines(), **rules, "same-beginning": self.rule(self._same_beginning)}
 
     def _followed(self, x: np.ndarray, context: int) -> np.ndarray:

@@ -74,10 +74,6 @@ class KHop(UniformTask):
     def target(self) -> Spec:
         return Spec("token", self.length, self.letters + (2 if self.law == "sanford" else 0))
 
-    @property
-    def draws(self) -> int:
-        return self.length
-
     def made(self, u: Uniforms) -> Batch:
         low, high = self.asked or self.hops
         hop = low - self.hops[0] + u.whole(high - low + 1, 1)

@@ -107,9 +107,6 @@ class ListOps(Task):
     def tests(self) -> dict[str, Task]:
         return self.longer()
 
-    def sample(self, rng: np.random.Generator) -> Sample:
-        return self.samples([rng]).sample(0)
-
     def samples(self, rngs: Rngs) -> Batch:
         """Return a batch as the base class does. Expressions are drawn one by one and evaluated together.
 
