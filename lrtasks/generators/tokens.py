@@ -236,3 +236,8 @@ def last_where(condition: np.ndarray) -> np.ndarray:
     """
     positions = np.where(condition, np.arange(condition.shape[-1]), -1)
     return np.maximum.accumulate(positions, axis=-1)
+
+
+def letter(number: int) -> str:
+    """Name a token in texts: a, b, ..., z, #26, #27, ..."""
+    return chr(ord("a") + number) if number < 26 else f"#{number}"
