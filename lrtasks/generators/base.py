@@ -161,8 +161,8 @@ class Task(Config):
         Raises:
             UsageError: if an argument is outside its range.
         """
-        if isinstance(indices, (int, np.integer)):
-            raise UsageError(f"batch takes sample numbers such as range({indices}), found {indices}")
+        if not hasattr(indices, "__len__") or getattr(indices, "ndim", 1) != 1:
+            raise UsageError(f"batch takes a list of sample numbers such as range(16), found {indices!r}")
         if len(indices) == 0:
             raise UsageError("batch needs at least one index")
         for index in indices:
