@@ -184,6 +184,7 @@ def test_tasks_that_another_length_would_change_have_none(name: str) -> None:
         ("recall", 63, "length must be even"),
         ("mqar", 16, r"pairs must be at most length / 4 \(4\), found 8"),
         ("listops", 10**6, "max_length must be at most 32,768"),
+        ("listops", 20.5, "max_length must be a whole number or none, found 21.5"),
         ("mips", 2**20, "length must be at least 2 and at most 131,072"),
         ("solve", 2.5, "length must be a whole number"),
         ("compression", 64, "compression at length 64 needs another model: .* length=63, .* in place of .* length=15"),
