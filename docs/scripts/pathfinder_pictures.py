@@ -12,7 +12,7 @@ from PIL import Image
 
 from lrtasks.generators import make
 from lrtasks.generators.pathfinder.image import Layout, Picture, draw, lay_out
-from lrtasks.generators.pathfinder.settings import RESOLUTIONS, VARIANTS, Variant
+from lrtasks.generators.pathfinder.settings import RESOLUTIONS, VARIANTS
 
 FOLDER = Path(__file__).parents[1] / "tasks"
 # colours of label 0, 1 and 2 of stored label maps: no path, a path, the path with both marks
@@ -20,7 +20,7 @@ COLOURS = np.array([(0, 0, 0), (230, 159, 0), (86, 180, 233)], np.uint8)
 GAP = 6
 
 
-def example(res: int, variant: Variant, label: int) -> tuple[Layout, Picture]:
+def example(res: int, variant: str, label: int) -> tuple[Layout, Picture]:
     """Return layout and picture of the first image with this label in a fixed stream."""
     rng = np.random.default_rng(0)
     while True:
@@ -71,7 +71,7 @@ def around(picture: np.ndarray, centre: np.ndarray, reach: int) -> np.ndarray:
     return padded[row : row + 2 * reach + 1, col : col + 2 * reach + 1]
 
 
-def ends(variant: Variant) -> np.ndarray:
+def ends(variant: str) -> np.ndarray:
     """Draw how often main paths end in each 8 x 8 block of the image; the most frequent block is white."""
     rng, settings = np.random.default_rng(1), make("pathfinder", res=128, variant=variant).settings
     tips = np.concatenate([lay_out(settings, rng).terminal_tips for _ in range(1500)])

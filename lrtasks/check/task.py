@@ -156,7 +156,7 @@ def _declaration(probe: _Probe) -> Iterator[str]:
 def _samples(probe: _Probe) -> Iterator[str]:
     """Check samples one by one, up to the first wrong sample."""
     task, count, seed = probe
-    if type(task).sample is Task.sample:
+    if type(task).sample is Task.sample and type(task).samples is Task.samples:
         raise UsageError("sample() is missing: write sample(self, rng), which returns a lrtasks.generators.Sample")
     first: Sample | None = None
     for index, rng in enumerate(randomness.Generators(task.key(seed, "train"), range(count))):

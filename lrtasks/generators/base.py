@@ -135,11 +135,13 @@ class Task(Config):
         raise NotImplementedError
 
     def sample(self, rng: np.random.Generator) -> Sample:
-        """Draw one sample; ``rng`` is the only source of randomness."""
-        raise NotImplementedError
+        """Draw one sample; ``rng`` is the only source of randomness. A task defines this method or :meth:`samples`."""
+        if type(self).samples is Task.samples:
+            raise NotImplementedError
+        return self.samples([rng]).sample(0)
 
     def samples(self, rngs: Rngs) -> Batch:
-        """Draw one sample from each generator. A vectorised override must return the same arrays.
+        """Draw one sample from each generator. If a task has both methods, they must return the same arrays.
 
         ``rngs`` resets and yields one object: draw all numbers of a sample before you take the next generator.
         """
@@ -159,8 +161,8 @@ class Task(Config):
         Raises:
             UsageError: if an argument is outside its range.
         """
-        if isinstance(indices, (int, np.integer)):
-            raise UsageError(f"batch takes sample numbers such as range({indices}), found {indices}")
+        if not hasattr(indices, "__len__") or getattr(indices, "ndim", 1) != 1:
+            raise UsageError(f"batch takes a list of sample numbers such as range(16), found {indices!r}")
         if len(indices) == 0:
             raise UsageError("batch needs at least one index")
         for index in indices:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Rngs, Task, budget
-from lrtasks.spec import Batch, Sample, Spec
+from lrtasks.spec import Batch, Spec
 
 # at small-hard, no Transformer solves these tasks in 2,000 steps of 16 samples
 HARD: dict[str, dict[str, Any]] = {"small-hard": {"length": 256}, "paper": {"length": 4096}}
@@ -51,9 +51,6 @@ class SignalTask(Task):
         x[: self.length, 0] = noise(rng, self.length)
         self.respond(x, y)
         return None
-
-    def sample(self, rng: np.random.Generator) -> Sample:
-        return self.samples([rng]).sample(0)
 
     def samples(self, rngs: Rngs) -> Batch:
         x, y = (np.zeros(spec.shape(len(rngs)), np.float32) for spec in (self.input, self.target))

@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -72,9 +72,9 @@ class TokenTask(Task):
         y: np.ndarray = self.label_all(x[None])[0]
         return y
 
-    def rule(self, guess: Callable[[np.ndarray], np.ndarray]) -> Rule:
-        """Return a baseline that predicts ``guess`` among the classes of this task."""
-        return Rule(guess, self.target.width)
+    def rule(self, guess: Callable[..., np.ndarray], **options: Any) -> Rule:
+        """Return a baseline that predicts ``guess(x, **options)`` among the classes of this task."""
+        return Rule(functools.partial(guess, **options), self.target.width)
 
     def majority(self) -> MajorityClass:
         """Return a baseline that predicts the most frequent answer; it ignores all other labels used in training."""
@@ -105,10 +105,12 @@ class TokenTask(Task):
 class UniformTask(TokenTask):
     """Base of tasks that compute a whole batch at once; each sample is a function of ``draws`` uniform numbers."""
 
-    @property
+    @functools.cached_property
     def draws(self) -> int:
-        """Number of uniform numbers in [0, 1) that make one sample."""
-        raise NotImplementedError
+        """Number of uniform numbers in [0, 1) that make one sample, counted while a sample is made of zeros."""
+        zeros = Uniforms(np.broadcast_to(0.0, (1, 2**40)))
+        self.made(zeros)
+        return zeros.used
 
     def made(self, u: Uniforms) -> Batch:
         """Return the samples made from the numbers ``u``; each sample depends only on its own row of ``u``."""
@@ -117,23 +119,20 @@ class UniformTask(TokenTask):
     def samples(self, rngs: Iterable[np.random.Generator]) -> Batch:
         return self.made(Uniforms(np.stack([rng.random(self.draws) for rng in rngs])))
 
-    def sample(self, rng: np.random.Generator) -> Sample:
-        return self.samples([rng]).sample(0)
-
 
 class Uniforms:
-    """Uniform numbers in [0, 1), ``(batch, draws)``; each method uses the next columns, from left to right."""
+    """Uniform numbers in [0, 1), ``(batch, draws)``; each method uses the next columns; ``used`` counts them."""
 
     def __init__(self, numbers: np.ndarray) -> None:
-        self._numbers, self._used = numbers, 0
+        self._numbers, self.used = numbers, 0
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def take(self, count: int) -> np.ndarray:
         """Return the next ``count`` numbers of each sample, ``(batch, count)``."""
-        self._used += count
-        return self._numbers[:, self._used - count : self._used]
+        self.used += count
+        return self._numbers[:, self.used - count : self.used]
 
     def whole(self, limit: int | np.ndarray, count: int) -> np.ndarray:
         """Return ``count`` whole numbers per sample, uniform over 0..limit-1; ``(batch, count)``."""
@@ -237,3 +236,8 @@ def last_where(condition: np.ndarray) -> np.ndarray:
     """
     positions = np.where(condition, np.arange(condition.shape[-1]), -1)
     return np.maximum.accumulate(positions, axis=-1)
+
+
+def letter(number: int) -> str:
+    """Name a token in texts: a, b, ..., z, #26, #27, ..."""
+    return chr(ord("a") + number) if number < 26 else f"#{number}"

@@ -90,8 +90,11 @@ def test_every_benchmark_is_listed() -> None:
     assert sorted(listed) == sorted(f"benchmarks/{path.name}" for path in (ROOT / "benchmarks").glob("*.py"))
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda script: script.stem)
-def test_every_benchmark_finds_what_it_imports(script: Path) -> None:
+SCRIPTS = [*sorted((ROOT / "benchmarks").glob("*.py")), ROOT / "docs" / "scripts" / "pathfinder_pictures.py"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_every_script_finds_what_it_imports(script: Path) -> None:
     runpy.run_path(str(script), run_name="imported")
 
 

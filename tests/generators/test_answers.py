@@ -101,6 +101,26 @@ def test_what_is_no_input_is_refused(name: str, parameters: dict[str, Any], chan
         task.answer(change(task.batch([0]).x[0]))
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters", "x", "message"),
+    [
+        ("recall", {"length": 4, "vocab": 8}, [0, 5, 2, 4, 7, 0], r"keys must be in 1\.\.3, found 0 at position 0"),
+        ("recall", {"length": 4, "vocab": 8}, [1, 5, 2, 3, 7, 1], r"values must be in 4\.\.6, found 3 at position 3"),
+        ("mqar", {"length": 8, "pairs": 2, "vocab": 8}, [1, 6, 1, 5, 1, 0, 0, 0], "the first 2 keys must differ"),
+        ("mqar", {"length": 8, "pairs": 2, "vocab": 8}, [0, 6, 3, 5, 3, 1, 0, 1], r"keys of pairs must be in 1\.\.3"),
+        ("mqar", {"length": 8, "pairs": 2, "vocab": 8}, [1, 6, 3, 2, 3, 0, 1, 0], r"values of pairs .* found 2"),
+        ("induction-heads", {}, [4, 15, 15], "found another mark at position 2"),
+    ],
+)
+def test_pairs_that_are_none_are_refused(name: str, parameters: dict[str, Any], x: list[int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make(name, **parameters).answer(x)
+
+
+def test_a_key_alone_asks_nothing() -> None:
+    assert make("noisy-recall").answer([3]).tolist() == [-100]
+
+
 def test_zoology_fillers_are_answered_where_no_filler_looks_like_a_query() -> None:
     task = make("mqar", length=32, pairs=4, vocab=64, fillers="zoology")
     batch = task.batch(range(200))
@@ -164,6 +184,7 @@ def test_tasks_that_another_length_would_change_have_none(name: str) -> None:
         ("recall", 63, "length must be even"),
         ("mqar", 16, r"pairs must be at most length / 4 \(4\), found 8"),
         ("listops", 10**6, "max_length must be at most 32,768"),
+        ("listops", 20.5, "max_length must be a whole number or none, found 21.5"),
         ("mips", 2**20, "length must be at least 2 and at most 131,072"),
         ("solve", 2.5, "length must be a whole number"),
         ("compression", 64, "compression at length 64 needs another model: .* length=63, .* in place of .* length=15"),

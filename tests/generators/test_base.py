@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from lrtasks.errors import UsageError
 from lrtasks.generators import Sample, Task, make
 from lrtasks.generators import randomness as rng
-from lrtasks.generators.base import MAX_SEED, SPLITS, Split, stack
+from lrtasks.generators.base import MAX_SEED, SPLITS, Rngs, Split, stack
 from lrtasks.generators.baselines import MajorityClass, PositionMean, Rule, ScaledFirstValue, bin_starts
 from lrtasks.generators.signals import noise
-from lrtasks.spec import Spec
+from lrtasks.spec import Batch, Spec
 
 SEEDS = st.integers(0, MAX_SEED)
 
@@ -127,6 +127,10 @@ def test_layout_depends_on_task_and_parts_alone() -> None:
     ("call", "message"),
     [
         (lambda task: task.batch([]), "at least one index"),
+        (lambda task: task.batch(i for i in range(3)), "takes a list of sample numbers such as range"),
+        (lambda task: task.batch(None), "takes a list of sample numbers.* found None"),
+        (lambda task: task.batch(np.array([[0, 1]])), "takes a list of sample numbers"),
+        (lambda task: task.batch([0], seed=np.array([0, 1])), "seed must be a whole number"),
         (lambda task: task.batch([0, -1]), r"sample index must be a whole number in 0\.\.2\^63-1, found -1"),
         (lambda task: task.batch([0.5]), "sample index must be a whole number"),
         (lambda task: task.batch([True]), "sample index must be a whole number"),
@@ -212,3 +216,24 @@ def test_majority_floor_ignores_ignored_labels() -> None:
     floor = MajorityClass(4)
     floor.fit([batch])
     assert np.array_equal(floor.predict(batch), np.full((2, 5), 2))
+
+
+def test_a_task_defines_how_one_sample_or_many_are_drawn() -> None:
+    @dataclass(frozen=True)
+    class Batched(Words):
+        name = "words"
+        sample = Task.sample
+
+        def samples(self, rngs: Rngs) -> Batch:
+            return stack([Words.sample(self, rng) for rng in rngs])
+
+    @dataclass(frozen=True)
+    class Neither(Words):
+        sample = Task.sample
+
+    one, two = Words().batch([3, 5]), Batched().batch([3, 5])
+    assert np.array_equal(one.x, two.x)
+    generator = rng.generator(Batched().key(0, "train"), 5)
+    assert np.array_equal(Batched().sample(generator).x, one.x[1])
+    with pytest.raises(NotImplementedError):
+        Neither().batch([0])

@@ -16,6 +16,8 @@ import pytest
 from listops_parser import parse
 from scipy import stats
 
+from lrtasks.errors import UsageError
+from lrtasks.generators import make
 from lrtasks.generators.listops import grammar, sampling
 from lrtasks.generators.listops.sampling import Limits
 from lrtasks.generators.tasks.listops import SETTINGS
@@ -82,6 +84,22 @@ def test_expressions_follow_the_conditional_law_exactly(limits: Limits, count: i
     tokens = np.bincount(np.concatenate(expressions), minlength=15)
     assert stats.chisquare(tokens[:10]).pvalue > 1e-4
     assert stats.chisquare(tokens[10:14]).pvalue > 1e-4
+
+
+def test_the_depth_for_longer_expressions_is_the_least_that_is_accepted() -> None:
+    limits = Limits(min_length=40, max_length=96, max_depth=3, max_args=2)
+    depth = sampling.deep_enough(limits).max_depth
+    assert sampling.acceptance(limits._replace(max_depth=depth)) >= sampling.RAREST
+    assert sampling.acceptance(limits._replace(max_depth=depth - 1)) < sampling.RAREST
+    assert sampling.deep_enough(limits._replace(max_depth=depth + 2)).max_depth == depth + 2
+    assert sampling.deep_enough(limits._replace(min_length=94)) == limits._replace(min_length=94)
+
+
+def test_a_length_beyond_the_limit_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make("listops", setting="small")
+    monkeypatch.setattr(sampling, "length_laws", None)
+    with pytest.raises(UsageError, match="max_length must be at most 32,768"):
+        task.at_length(10**6)
 
 
 def test_length_law_and_longest_expression_agree_with_enumeration() -> None:

@@ -11,6 +11,7 @@ distribution equals that of plain rejection. All choices use whole numbers, so t
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -44,19 +45,20 @@ class Limits(NamedTuple):
     max_args: int
 
 
-def length_law(limit: int, max_depth: int, max_args: int) -> np.ndarray:
-    """Return the probability of each length 0..``limit`` of an unlimited random expression, ``(limit + 1,)`` float64.
+def length_laws(limit: int, max_args: int) -> Iterator[np.ndarray]:
+    """Yield, for ``max_depth`` = 1, 2, ..., the probability of each length 0..``limit`` of a random expression.
 
     Let G_d(z) be the generating function of the length of a tree with d levels left. Then G_1 = z and
     G_{d+1}(z) = 3/4 z + 1/4 z² (G_d² + ... + G_d^A) / (A - 1), A = ``max_args``. The powers are convolutions, computed
-    by FFT. Lengths above ``limit`` are left out: a tree is at least as long as each of its subtrees. The absolute error
-    of each entry is about 1e-15.
+    by FFT. Lengths above ``limit`` are left out: a tree is at least as long as each of its subtrees. Each array is
+    ``(limit + 1,)`` float64, and the absolute error of each entry is about 1e-15.
     """
     leaf = np.zeros(limit + 1)
     leaf[1] = 1.0
     law = leaf
     size = 1 << (max_args * limit).bit_length()
-    for _ in range(max_depth - 1):
+    while True:
+        yield law
         spectrum = np.fft.rfft(law, size)
         powers = spectrum
         for _ in range(max_args - 2):
@@ -64,7 +66,11 @@ def length_law(limit: int, max_depth: int, max_args: int) -> np.ndarray:
         arguments = np.fft.irfft(spectrum * powers, size)[: limit - 1] / (max_args - 1)
         law = (1 - OPERATOR_PROBABILITY) * leaf
         law[2:] += OPERATOR_PROBABILITY * arguments
-    return law
+
+
+def length_law(limit: int, max_depth: int, max_args: int) -> np.ndarray:
+    """Return the array of :func:`length_laws` for one ``max_depth``."""
+    return next(itertools.islice(length_laws(limit, max_args), max_depth - 1, None))
 
 
 @functools.lru_cache(maxsize=32)
@@ -84,8 +90,11 @@ def longest(max_depth: int, max_args: int) -> int:
 
 def deep_enough(limits: Limits) -> Limits:
     """Return ``limits`` with the least depth, not below theirs, at which :func:`check` accepts them; else unchanged."""
-    deeper = (limits._replace(max_depth=depth) for depth in range(limits.max_depth, MAX_DEPTH + 1))
-    return next((found for found in deeper if acceptance(found) >= RAREST), limits)
+    laws = length_laws(limits.max_length - 1, limits.max_args)
+    for depth, law in zip(range(1, MAX_DEPTH + 1), laws, strict=False):
+        if depth >= limits.max_depth and law[limits.min_length + 1 :].sum() >= RAREST:
+            return limits._replace(max_depth=depth)
+    return limits
 
 
 def check(task: str, limits: Limits) -> None:

@@ -92,9 +92,6 @@ def kit(settings: Settings, margin: int) -> Kit:
     return Kit(settings, margin, np.array(angles), ink, boxes(ink), cover, tables)
 
 
-# ---------------------------------------------------------------- directions
-
-
 def _opposite(angle: float) -> float:
     """Return the opposite direction, in -π..π."""
     return angle + math.pi if angle < 0 else angle - math.pi
@@ -142,9 +139,6 @@ def _turns(angles: list[float], continuity: float) -> tuple[np.ndarray, np.ndarr
         near.append(np.flatnonzero(units))
         weight.append(units[units > 0])
     return _padded(near), _padded(weight), np.array([len(pixels) for pixels in near])
-
-
-# ---------------------------------------------------------------- dashes
 
 
 def _patches(settings: Settings, margin: int, angles: list[float]) -> tuple[np.ndarray, np.ndarray]:
@@ -217,9 +211,6 @@ def _solid(settings: Settings, cover: np.ndarray, margin: int) -> list[np.ndarra
         distance = ((pixels - pixels.mean(axis=0)) ** 2).sum(axis=1)
         found.append(pixels[np.argsort(-distance, kind="stable")])
     return found
-
-
-# ---------------------------------------------------------------- layout in memory
 
 
 def boxes(patches: np.ndarray) -> np.ndarray:

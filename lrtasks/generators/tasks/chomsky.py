@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -99,7 +99,7 @@ class Chomsky(TokenTask):
 
     @functools.cached_property
     def input(self) -> Spec:
-        most = self._language.size(self._range[-1])
+        most = self._language.size(self._sizes[-1])
         return Spec("token", most + self._language.outputs(most), self.empty + 2)
 
     @property
@@ -107,8 +107,8 @@ class Chomsky(TokenTask):
         return Spec("token", self.input.length, self._language.classes or self.modulus)
 
     @functools.cached_property
-    def _range(self) -> range:
-        """All possible n. They are equally likely, except for brackets under law ``xlstm`` (see ``_length``)."""
+    def _sizes(self) -> Sequence[int]:
+        """All n in ascending order, all equally likely; with law ``xlstm`` some n of brackets are repeated."""
         least, most = self.lengths
         if self.law == "deepmind":
             return range(least, most + 1)
@@ -116,16 +116,12 @@ class Chomsky(TokenTask):
             last = most - 3 - (most % 2 == 1)  # odd
             return range(min(max(least - 3, 1) | 1, last), last + 1, 2)
         if self.language == "modular-arithmetic-brackets":
-            return range(max(least, 5) - 3, max(most, 5) - 2)
+            return [max(tokens, 5) - 3 for tokens in range(least, most + 1)]
         return range(least - 1, most)
 
-    def _length(self, rng: np.random.Generator) -> int:
-        if self.law == "xlstm" and self.language == "modular-arithmetic-brackets":
-            return max(int(rng.integers(self.lengths[0], self.lengths[1] + 1)), 5) - 3
-        return self._range[rng.integers(len(self._range))]
-
     def sample(self, rng: np.random.Generator) -> Sample:
-        string, answer, partial = self._language.drawn(rng, self._length(rng))
+        size = self._sizes[int(rng.integers(len(self._sizes)))]
+        string, answer, partial = self._language.drawn(rng, size)
         x, y = self._asked(string, answer, self.input.length)
         if self.labels == "every" and partial is not None and not self.testing:
             y[: len(string)] = partial

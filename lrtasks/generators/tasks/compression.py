@@ -52,10 +52,6 @@ class Compression(UniformTask):
     def target(self) -> Spec:
         return Spec("token", self.length - 1, self.vocab - 1, pooled=True)
 
-    @property
-    def draws(self) -> int:
-        return self.length - 1
-
     def made(self, u: Uniforms) -> Batch:
         x = np.full((len(u), self.length), self.vocab - 1)
         x[:, :-1] = u.whole(self.vocab - 1, self.length - 1)
@@ -94,9 +90,8 @@ class Compression(UniformTask):
     def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
         """Return ``bits``: the result of :meth:`bits` for the accuracies of the parts of the positions."""
         rows = sorted(slices["position"], key=lambda row: int(row["label"]))
-        ends = [*(row["label"] for row in rows[1:]), self.length - 1]
-        accuracy = [row["accuracy"] for row, end in zip(rows, ends, strict=True) for _ in range(end - row["label"])]
-        return {"bits": self.bits(accuracy)}
+        sizes = np.diff([*(row["label"] for row in rows), self.length - 1])
+        return {"bits": self.bits(np.repeat([row["accuracy"] for row in rows], sizes))}
 
     def text(self, batch: Batch, index: int) -> str:
         """Return the tokens, then the mark as ``?``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -187,7 +186,7 @@ class Copying(TokenTask):
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent letter and, if the input shows the answer so far, what follows its end in s."""
         grams = {"bigram": 1, "trigram": 2} if self.mode == "copy" and self.feed == "teacher" else {}
-        rules = {name: self.rule(functools.partial(self._lookup_of_last, letters=n)) for name, n in grams.items()}
+        rules = {name: self.rule(self._lookup_of_last, letters=n) for name, n in grams.items()}
         return {**super().baselines(), **rules}
 
     def _lookup_of_last(self, inputs: np.ndarray, letters: int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,17 +97,6 @@ class FuzzyRecall(UniformTask):
     def input(self) -> Spec:
         return Spec("token", self.length, 2 * self.letters if self.law == "grid" else self.vocab)
 
-    @property
-    def draws(self) -> int:
-        if self.law == "grid":
-            return 2 * self.key_tokens + (1 << self.key_tokens) * self.value_tokens + self.length // self.pair
-        return 1 + (2 + self.pair) * self._most_pairs
-
-    @property
-    def _most_pairs(self) -> int:
-        """Number of pairs to draw: more pairs than a sample of law ``mad`` can hold."""
-        return self.length // 2 + 2
-
     def made(self, u: Uniforms) -> Batch:
         if self.law == "grid":
             x = self._grid(u)
@@ -131,7 +119,7 @@ class FuzzyRecall(UniformTask):
 
     def _mad(self, u: Uniforms) -> np.ndarray:
         """Return the tokens with padding and with the last token, which inputs lack, ``(batch, length + 1)``."""
-        count = self._most_pairs
+        count = self.length // 2 + 2  # more pairs than a sample can hold
         keys = _distinct(u, self.first_value, count, self.key_tokens)
         values = self.first_value + _distinct(u, self._letters_of_values, count, self.value_tokens)
         sizes = 1 + u.whole(self.key_tokens, count)
@@ -218,7 +206,7 @@ class FuzzyRecall(UniformTask):
         """Return the most frequent token and, with law ``grid``, a value of a key with the same last 1 or 2 letters."""
         known = {"last-letter": 1, "last-two": 2} if self.law == "grid" else {}
         shorter = {name: letters for name, letters in known.items() if letters < self.key_tokens}
-        rules = {name: self.rule(functools.partial(self._alike, letters=n)) for name, n in shorter.items()}
+        rules = {name: self.rule(self._alike, letters=n) for name, n in shorter.items()}
         return {"majority": self.majority(), **rules}
 
     def _alike(self, x: np.ndarray, letters: int) -> np.ndarray:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
 from lrtasks.generators.baselines import Baseline, octave
-from lrtasks.generators.tokens import Uniforms, UniformTask, earlier, gathered
+from lrtasks.generators.tokens import Uniforms, UniformTask, earlier, gathered, letter
 from lrtasks.spec import IGNORED, Batch, Spec
-
-
-class Automata(NamedTuple):
-    """One automaton for each sample. A way out of a state is an edge or the end of the string. ``ways`` counts them,
-    ``(batch, states)``; ``symbol`` and ``to`` are symbol and next state of each way, ``(batch, states, most ways)``."""
-
-    ways: np.ndarray
-    symbol: np.ndarray
-    to: np.ndarray
 
 
 @registry.register("in-context-language")
@@ -87,19 +77,13 @@ class InContextLanguage(UniformTask):
     def target(self) -> Spec:
         return Spec("token", self.length, self.symbols + 1)
 
-    @property
-    def draws(self) -> int:
-        most = self.states[1]
-        return 3 + most + 3 * most * (self.edges - 1) + self.length
-
     def made(self, u: Uniforms) -> Batch:
         low, high = self.strings
         strings = low + u.whole(high - low + 1, 1)
-        automata = self.automata(u)
+        ways, symbol, to = self.automata(u)
         # states and ways are numbered over all samples together, so that a step is two lookups
-        most, first = automata.symbol.shape[2], automata.ways.shape[1] * np.arange(len(u))
-        ways, symbol = automata.ways.ravel(), automata.symbol.ravel()
-        to = (first[:, None, None] + automata.to).ravel()
+        most, first = symbol.shape[2], ways.shape[1] * np.arange(len(u))
+        ways, symbol, to = ways.ravel(), symbol.ravel(), (first[:, None, None] + to).ravel()
         text, state = np.empty((self.length, len(u)), dtype=np.int64), first
         for at, step in enumerate(u.take(self.length).T):
             way = most * state + (step * ways[state]).astype(np.int64)
@@ -109,8 +93,13 @@ class InContextLanguage(UniformTask):
         x = np.where(np.cumsum(ended, axis=1) - ended < strings, text, self.symbols + 1)
         return Batch(x, self.label_all(x), x <= self.symbols)
 
-    def automata(self, u: Uniforms) -> Automata:
-        """Make one automaton for each sample from uniform numbers; END leads to state 0."""
+    def automata(self, u: Uniforms) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Make one automaton for each sample from uniform numbers.
+
+        Returns:
+            The number of ways out of each state, ``(batch, states)``: edges, and END, which leads to state 0. Symbol
+            and next state of each way, ``(batch, states, most ways)``.
+        """
         low, high = self.states
         rows, states = np.arange(len(u)), np.arange(high)
         n = low + u.whole(high - low + 1, 1)
@@ -135,7 +124,7 @@ class InContextLanguage(UniformTask):
         symbol[rows, final, ways[rows, final]] = self.symbols
         to[rows, final, ways[rows, final]] = 0
         ways[rows, final] += 1
-        return Automata(ways, symbol, to)
+        return ways, symbol, to
 
     def _known(self, tokens: list[int]) -> list[int]:
         """Return the label at each of ``tokens``, which hold no padding."""
@@ -184,7 +173,7 @@ class InContextLanguage(UniformTask):
         """Return the most frequent symbol; what followed the last one, two or three tokens when they last occurred (or
         fewer tokens if they did not); what followed when an earlier string last began like the current one."""
         grams = {"bigram": 1, "trigram": 2, "4-gram": 3}
-        rules = {name: self.rule(functools.partial(self._followed, context=n)) for name, n in grams.items()}
+        rules = {name: self.rule(self._followed, context=n) for name, n in grams.items()}
         return {**super().baselines(), **rules, "same-beginning": self.rule(self._same_beginning)}
 
     def _followed(self, x: np.ndarray, context: int) -> np.ndarray:
@@ -224,7 +213,7 @@ class InContextLanguage(UniformTask):
     def text(self, batch: Batch, index: int) -> str:
         """Return the strings in letters, ``|`` after each; a label is in brackets after its token."""
         x, y = batch.x[index].tolist(), batch.y[index].tolist()
-        names = [*(chr(ord("a") + n) if n < 26 else f"#{n}" for n in range(self.symbols)), "|"]
+        names = [*map(letter, range(self.symbols)), "|"]
         labels = [f"({names[label]})" if label >= 0 else "" for label in y]
         shown = (names[token] + label for token, label in zip(x, labels, strict=True) if token <= self.symbols)
         return " ".join(shown)

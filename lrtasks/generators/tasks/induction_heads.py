@@ -68,6 +68,8 @@ class InductionHeads(TokenTask):
         if len(marks) < 2 or marks[-1] != len(x) - 1:
             found = f"found it at {marks.tolist()} of {len(x)} positions"
             self.refuse(f"the mark ({self.vocab - 1}) must stand at the last position and once before, {found}")
+        if marks[1] == marks[0] + 1:
+            self.refuse(f"a token must stand after the first mark, found another mark at position {marks[1]}")
         y = np.full(len(x), IGNORED)
         y[-1] = x[marks[0] + 1]
         return y

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -81,11 +80,6 @@ class JointRecall(UniformTask):
     def target(self) -> Spec:
         return Spec("token", self.input.length, FIRST + self.values)
 
-    @property
-    def draws(self) -> int:
-        contexts, keys = self.span("contexts")[1], self.span("keys")[1]
-        return 2 + sum(self.room) + contexts * keys + 2 * contexts * (1 + keys)
-
     def made(self, u: Uniforms) -> Batch:
         (low_c, contexts), (low_k, keys) = self.span("contexts"), self.span("keys")
         rows = len(u)
@@ -154,7 +148,7 @@ class JointRecall(UniformTask):
 
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent value, a random value of the same key, and a random value of the same context."""
-        key, context = (self.rule(functools.partial(self._alike, key=key)) for key in (True, False))
+        key, context = (self.rule(self._alike, key=key) for key in (True, False))
         return {**super().baselines(), "same-key": key, "same-context": context}
 
     def _alike(self, x: np.ndarray, key: bool) -> np.ndarray:

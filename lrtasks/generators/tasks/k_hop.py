@@ -10,8 +10,8 @@ import numpy as np
 
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
-from lrtasks.generators.baselines import Baseline, octave
-from lrtasks.generators.tokens import Uniforms, UniformTask, earlier, gathered
+from lrtasks.generators.baselines import Baseline, MajorityClass, octave
+from lrtasks.generators.tokens import Uniforms, UniformTask, earlier, gathered, letter
 from lrtasks.spec import IGNORED, Batch, Spec
 
 TESTED_HOPS = 8
@@ -74,10 +74,6 @@ class KHop(UniformTask):
     def target(self) -> Spec:
         return Spec("token", self.length, self.letters + (2 if self.law == "sanford" else 0))
 
-    @property
-    def draws(self) -> int:
-        return self.length
-
     def made(self, u: Uniforms) -> Batch:
         low, high = self.asked or self.hops
         hop = low - self.hops[0] + u.whole(high - low + 1, 1)
@@ -134,35 +130,29 @@ class KHop(UniformTask):
     def text(self, batch: Batch, index: int) -> str:
         """Return the hop count, the letters and, after an arrow, their answers (a dot where there is none)."""
         x, y = batch.x[index], batch.y[index]
-        names = [*(_letter(number) for number in range(self.letters)), "~", "_"]
-        asked = " ".join(_letter(token - self._first_letter) for token in x[1:].tolist())
+        names = [*map(letter, range(self.letters)), "~", "_"]
+        asked = " ".join(letter(token - self._first_letter) for token in x[1:].tolist())
         return f"k={self.hops[0] + x[0]}: {asked} => " + " ".join("." if t < 0 else names[t] for t in y[1:].tolist())
 
 
-class _ByHops:
+class _ByHops(MajorityClass):
     """Predictor of the most frequent answer per hop count: an offset from the letter itself, or another class."""
 
     def __init__(self, task: KHop) -> None:
+        super().__init__(task.target.width, groups=task._first_letter, group=lambda x: x[:, :1])
         self._task = task
 
     def fit(self, batches: Iterable[Batch]) -> None:
-        task = self._task
-        counts = np.zeros((task.input.width - task.letters, task.target.width), dtype=np.int64)
-        for batch in batches:
-            hop = np.broadcast_to(batch.x[:, :1], batch.y.shape)[:, 1:]
-            y, own = batch.y[:, 1:], task._offset(batch.x, 0)[:, 1:]
-            answer = np.where(y < task.letters, (y - own) % task.letters, y)
-            np.add.at(counts, (hop[y >= 0], answer[y >= 0]), 1)
-        self._best = counts.argmax(axis=1)
+        super().fit(batch._replace(x=batch.x[:, :-1], y=self._offsets(batch)) for batch in batches)
+
+    def _offsets(self, batch: Batch) -> np.ndarray:
+        y, letters = batch.y[:, 1:], self._task.letters
+        offset = (y - self._task._offset(batch.x[:, 1:], 0)) % letters
+        return np.where((y >= 0) & (y < letters), offset, y)
 
     def predict(self, batch: Batch) -> np.ndarray:
-        task = self._task
-        best = self._best[batch.x[:, :1]]
+        task, best = self._task, super().predict(batch)
         guess = np.where(best < task.letters, task._offset(batch.x, best), best)
         if task.law == "sanford":
             guess[:, 0] = task.letters + 1
         return guess
-
-
-def _letter(number: int) -> str:
-    return chr(ord("a") + number) if number < 26 else f"#{number}"

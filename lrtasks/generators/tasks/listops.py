@@ -21,6 +21,7 @@ SETTINGS = {
     "paper": sampling.Limits(min_length=7000, max_length=8180, max_depth=15, max_args=9),
 }
 ROUNDED_TO = 64
+LIMIT = 2**15
 
 
 @registry.register("listops")
@@ -62,7 +63,7 @@ class ListOps(Task):
 
     setting: str = parameter("paper", "named set of limits on length, depth and arguments", choices=(*SETTINGS,))
     min_length: int | None = parameter(None, "exclusive lower limit of tokens; none: that of `setting`", at_least=1)
-    max_length: int | None = parameter(None, "exclusive upper limit of tokens; none: that of `setting`", at_most=2**15)
+    max_length: int | None = parameter(None, "exclusive upper limit of tokens; none: that of `setting`", at_most=LIMIT)
     max_depth: int | None = parameter(
         None, "depth where all nodes are digits; the root has depth 1; none: that of `setting`", at_least=2, at_most=64
     )
@@ -102,13 +103,12 @@ class ListOps(Task):
         """
         least = self.limits.min_length * length // self.nominal_length
         limits = self.limits._replace(min_length=max(1, least), max_length=length + 1)
-        return replace(self, **sampling.deep_enough(limits)._asdict())
+        if isinstance(length, (int, np.integer)) and length < LIMIT:  # the parameters refuse other lengths
+            limits = sampling.deep_enough(limits)
+        return replace(self, **limits._asdict())
 
     def tests(self) -> dict[str, Task]:
         return self.longer()
-
-    def sample(self, rng: np.random.Generator) -> Sample:
-        return self.samples([rng]).sample(0)
 
     def samples(self, rngs: Rngs) -> Batch:
         """Return a batch as the base class does. Expressions are drawn one by one and evaluated together.

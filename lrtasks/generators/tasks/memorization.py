@@ -90,10 +90,6 @@ class Memorization(UniformTask):
         table.setflags(write=False)
         return table
 
-    @property
-    def draws(self) -> int:
-        return self.pairs * (self._slot - 1)
-
     def made(self, u: Uniforms) -> Batch:
         x = np.full((len(u), self.pairs, self._slot), self._mark)
         if self.law == "pair":

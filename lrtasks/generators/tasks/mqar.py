@@ -91,9 +91,11 @@ class Mqar(TokenTask):
         if pairs != most:
             self.refuse(f"there is no exact answer with pairs={[pairs, most]}: the input does not tell how many")
         keys, values, rest = x[0 : 2 * pairs : 2], x[1 : 2 * pairs : 2], x[2 * pairs :: 2]
+        self.allow(keys, 1, self.vocab // 2, "keys of pairs", 0, 2)
+        self.allow(values, self.vocab // 2, self.vocab, "values of pairs", 1, 2)
         row, slot = np.nonzero(keys[:, None] == rest)
-        if not np.array_equal(row, np.arange(pairs)):
-            self.refuse(f"each of the first {pairs} keys must come once more, at an even position")
+        if len(np.unique(keys)) < pairs or not np.array_equal(row, np.arange(pairs)):
+            self.refuse(f"the first {pairs} keys must differ, and each must come once more, at an even position")
         y = np.full(self.length, IGNORED)
         y[2 * pairs + 2 * slot] = values
         return y

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -89,11 +88,6 @@ class NoisyRecall(UniformTask):
     def input(self) -> Spec:
         return Spec("token", self.length - 1, self.vocab)
 
-    @property
-    def draws(self) -> int:
-        slots = self.length // 2 - 1
-        return 2 + 4 * slots + self.keys
-
     def made(self, u: Uniforms) -> Batch:
         slots, rows = self.length // 2 - 1, np.arange(len(u))
         values = self.keys + u.whole(self.plain - self.keys, self.keys)
@@ -129,7 +123,7 @@ class NoisyRecall(UniformTask):
 
     def label_all(self, x: np.ndarray) -> np.ndarray:
         y = np.full(x.shape, IGNORED)
-        y[:, ::2] = gathered(x[:, 1::2], self._last(x)[0])
+        y[:, ::2] = gathered(x, 2 * self._last(x)[0] + 1)
         if self.distance is not None:
             y[:, :-1] = IGNORED
         return y
@@ -157,7 +151,7 @@ class NoisyRecall(UniformTask):
 
         The window baselines show how local the samples are; they give no answer if the key was only farther back.
         """
-        windows = {f"window-{w}": self.rule(functools.partial(self._window, window=w)) for w in WINDOWS}
+        windows = {f"window-{w}": self.rule(self._window, window=w) for w in WINDOWS}
         return {"majority": self.majority(), **windows}
 
     def _window(self, x: np.ndarray, window: int) -> np.ndarray:

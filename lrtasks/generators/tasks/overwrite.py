@@ -81,11 +81,6 @@ class Overwrite(UniformTask):
     def input(self) -> Spec:
         return Spec("token", self.length or 2 * (self.written + self.keys), self.vocab)
 
-    @property
-    def draws(self) -> int:
-        queries = self.keys if self.law == "mixed" else self.input.length // 2 - self.written
-        return 2 * self.keys + 2 * self.updates + queries
-
     def made(self, u: Uniforms) -> Batch:
         half, rows = self.vocab // 2, np.arange(len(u))[:, None]
         names = 1 + u.distinct(half - 1, self.keys)

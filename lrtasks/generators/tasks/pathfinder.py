@@ -12,7 +12,7 @@ from lrtasks.generators.base import Rngs, Task, budget, columns, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass
 from lrtasks.generators.pathfinder.settings import MAX_RESOLUTION, VARIANTS, Settings, complete
 from lrtasks.generators.pixels import from_bytes
-from lrtasks.spec import Batch, Sample, Spec
+from lrtasks.spec import Batch, Spec
 
 if TYPE_CHECKING:
     from lrtasks.generators.pathfinder.image import Layout, Picture
@@ -103,9 +103,6 @@ class PathfinderTask(Task):
     def label(self, layout: Layout, picture: Picture) -> np.ndarray | int:
         """Return the target of an image: the class of each of its pixels, or its own class."""
         raise NotImplementedError
-
-    def sample(self, rng: np.random.Generator) -> Sample:
-        return self.samples([rng]).sample(0)
 
     def samples(self, rngs: Rngs) -> Batch:
         # each image is written into the batch: to keep all images and then stack them takes new memory for each

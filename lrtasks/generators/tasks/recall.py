@@ -98,7 +98,10 @@ class Recall(TokenTask):
             query = rng.integers(1, self.keys + 1)
             keys = rng.integers(1, self.keys, size=pairs)
             keys += keys >= query
-            keys[pairs - _pairs_back(rng, *self.distance)] = query
+            # the key is j pairs before the mark, at distance 2j + 1
+            low, high = self.distance[0] // 2, (self.distance[1] - 1) // 2
+            distance = (2 * low + 1) * ((2 * high + 3) / (2 * low + 1)) ** rng.random()
+            keys[pairs - min(int(distance - 1) // 2, high)] = query
         x = np.empty(self.length + 2, dtype=np.int64)
         x[0 : self.length : 2] = keys
         x[1 : self.length : 2] = values[keys - 1]
@@ -120,6 +123,8 @@ class Recall(TokenTask):
             self.refuse(f"the last two tokens are the mark {self.vocab - 1} and one of the sample's keys")
         if len(np.unique(np.stack([keys, values]), axis=1).T) != len(np.unique(keys)):
             self.refuse("a key occurs with two values")
+        self.allow(keys, 1, self.keys + 1, "keys", 0, 2)
+        self.allow(values, self.keys + 1, 2 * self.keys + 1, "values", 1, 2)
 
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent answer and, from length 256, the answer looked up in the last 64 tokens alone.
@@ -148,13 +153,6 @@ def window_lookup(x: np.ndarray) -> np.ndarray:
     last, _ = _last_occurrence(x)
     found = x.shape[1] - 1 - last <= WINDOW
     return np.where(found, x[np.arange(len(last)), last + 1], x[:, -3])[:, None]
-
-
-def _pairs_back(rng: np.random.Generator, nearest: int, farthest: int) -> int:
-    """Draw j: the key is j pairs before the mark, at distance 2j + 1, log-uniform over nearest..farthest tokens."""
-    low, high = nearest // 2, (farthest - 1) // 2
-    distance = (2 * low + 1) * ((2 * high + 3) / (2 * low + 1)) ** rng.random()
-    return min(int(distance - 1) // 2, high)
 
 
 def _last_occurrence(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -106,12 +106,6 @@ class VariableTracking(UniformTask):
     def target(self) -> Spec:
         return Spec("token", self.input.length, self.constants)
 
-    @property
-    def draws(self) -> int:
-        if self.order == "forward":
-            return 4 * self.statements
-        return self._names + self.chains + self._statements + self._used
-
     def made(self, u: Uniforms) -> Batch:
         x = self._forward(u) if self.order == "forward" else self._shuffled(u)
         return Batch(x, self.label_all(x))
