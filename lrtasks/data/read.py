@@ -49,7 +49,7 @@ class StoredDataset:
         self.manifest = manifest
         self.counts = dict(manifest.counts)
         self._store = store
-        self._shards = {split: manifest.of_split(split) for split in manifest.counts}
+        self._shards = {split: [one for one in manifest.shards if one.split == split] for split in manifest.counts}
         self._forget()
 
     def _forget(self) -> None:

@@ -67,25 +67,17 @@ def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFram
         raise UsageError("a table needs at least one run record")
     if not unequal_budgets:
         require_equal_budgets(runs)
-    setups = list(dict.fromkeys(runs["setup"]))
-    rows = dict(zip(setups, labels([json.loads(setup) for setup in setups]), strict=True))
+    setups, variants = ({text: json.loads(text) for text in runs[name].unique()} for name in ("setup", "variant"))
+    # variants that share no row (preset values per task) may share a label
+    beside = [[variants[text] for text in own.unique()] for _, own in runs.groupby("setup")["variant"]]
     places = {}
-    for name, own, found in (("row", "setup", rows), ("column", "variant", _columns(runs))):
+    for name, own, settings, groups in (("row", "setup", setups, None), ("column", "variant", variants, beside)):
+        found = dict(zip(settings, labels(list(settings.values()), groups), strict=True))
         order = sorted(dict(found.values()).items(), key=lambda entry: entry[1])
         # pandas' text type does not accept damaged text
         texts = pd.Series([found[entry][0] for entry in runs[own]], dtype=object)
         places[name] = pd.Categorical(texts, pd.Index([text for text, _ in order], dtype=object), ordered=True)
     return runs.assign(**places).sort_values([*CELL, "seed"], kind="stable")
-
-
-def _columns(runs: pd.DataFrame) -> dict[str, tuple[str, Any]]:
-    """Return label and sort key of each variant; variants that share no row (preset values per task) may share both."""
-    settings: dict[str, Settings] = {variant: json.loads(variant) for variant in dict.fromkeys(runs["variant"])}
-    rows: dict[str, dict[str, Settings]] = {}
-    for setup, variant in zip(runs["setup"], runs["variant"], strict=True):
-        rows.setdefault(setup, {})[variant] = settings[variant]
-    found = labels(list(settings.values()), [list(row.values()) for row in rows.values()])
-    return dict(zip(settings, found, strict=True))
 
 
 def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
@@ -123,6 +115,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     floors = runs["floor"].astype(float).groupby([runs["row"], runs["seed"]], observed=True).mean()
     floors = floors.groupby("row", observed=True).median()
     cells["floor"] = floors[cells.index.get_level_values("row")].to_numpy()
+    cells["baseline"] = cells["baseline"].fillna(cells["baseline"].groupby("row", observed=True).transform("first"))
     cells[["score", *numbers[2:]]] = seeds[["score", *numbers[2:]]].mean()
     cells[["median", *tests]] = seeds[["score", *tests]].median()
     for name, (never, side) in REACHED.items():
@@ -211,11 +204,9 @@ class Table:
         lines: list[list[str]] = []
         for row, cells in self.along("row").items():
             here = {cell["column"]: cell for cell in cells}
-            floor, floor_name = next(
-                ((cell["floor"], cell["baseline"]) for cell in cells if cell["floor"] is not None), (None, "")
-            )
+            floor = cells[0]["floor"]
             leading = _best(cells, -math.inf if floor is None else floor)
-            line = [row, cells[0]["metric"], f"{number(floor, 3)} {floor_name}".strip()]
+            line = [row, cells[0]["metric"], f"{number(floor, 3)} {cells[0]['baseline'] or ''}".strip()]
             for name in self.labels("column"):
                 cell = here.get(name)
                 if name in leading:
