@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,15 @@ def model_problems(
     if dtype not in TOLERANCE:
         raise UsageError(f"check_model: dtype must be torch.float32 or torch.float64, found {dtype}")
     with _seeded(seed), torch.enable_grad():
-        factory = _factory(model, input, target, causal, hyper)
+        if isinstance(model, nn.Module):
+            try:
+                model = copy.deepcopy(model)
+            except Exception as error:
+                raise UsageError(
+                    f"model {type(model).__name__} cannot be copied: {error} (a module that has run forward may hold"
+                    " such tensors; pass a new one, or its factory)"
+                ) from error
+        factory = partial(model_factory(model, hyper).build, input, target, causal)
         built = factory()
         names = [name for name, _ in built.named_parameters()]
         for name in unused:
@@ -120,22 +129,6 @@ def model_problems(
             with _seeded(seed + 1):
                 problems += collect(probe, _reload)
         return problems
-
-
-def _factory(
-    model: ModelLike, input: Spec, target: Spec, causal: bool, hyper: dict[str, Any]
-) -> Callable[[], nn.Module]:
-    """Return a function that builds the model anew at each call, or returns a copy of a module already built."""
-    if isinstance(model, nn.Module):
-        try:
-            model = copy.deepcopy(model)
-        except Exception as error:
-            raise UsageError(
-                f"model {type(model).__name__} cannot be copied: {error} (a module that has run forward may hold such"
-                " tensors; pass a new one, or its factory)"
-            ) from error
-    factory = model_factory(model, hyper)
-    return lambda: factory.build(input, target, causal)
 
 
 def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -190,7 +190,18 @@ class Table:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat entry per cell, for CSV and JSON."""
-        return [_entry(cell) for cell in self.cells]
+        entries = []
+        for cell in self.cells:
+            counts = {name: cell[name] if cell[name] is None else int(cell[name]) for name in (*COUNTS, "solved")}
+            settings = {
+                "task_parameters": owned("task ", json.loads(cell["setup"])),
+                "model_parameters": owned("model ", json.loads(cell["variant"])),
+                "budget": owned("budget.", cell),
+                "selected": json.loads(cell["selected"] or "{}"),
+            }
+            entry = {**cell, **counts, **settings, "floor_name": cell["baseline"]}
+            entries.append({name: entry[name] for name in ENTRY})
+        return entries
 
     def scores(self) -> TextTable:
         """Return the table of scores: task, metric, floor, then each model's score and the paper's score."""
@@ -271,19 +282,6 @@ class Table:
         """Return the table of scores (``transpose``: models as rows), costs, and with ``by_length`` further tests."""
         scores, further = self.scores(), self.by_length() if by_length else None
         return [scores.transposed() if transpose else scores, self.costs(), *([further] if further else [])]
-
-
-def _entry(cell: Row) -> dict[str, Any]:
-    """Return a cell as plain data."""
-    counts = {name: cell[name] if cell[name] is None else int(cell[name]) for name in (*COUNTS, "solved")}
-    settings = {
-        "task_parameters": owned("task ", json.loads(cell["setup"])),
-        "model_parameters": owned("model ", json.loads(cell["variant"])),
-        "budget": owned("budget.", cell),
-        "selected": json.loads(cell["selected"] or "{}"),
-    }
-    made = {**cell, **counts, **settings, "floor_name": cell["baseline"]}
-    return {name: made[name] for name in ENTRY}
 
 
 def paper_beside(cell: Row) -> float | None:
