@@ -240,11 +240,7 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
 
 @styled
 def draw_profile(profiles: Sequence[Profile]) -> Figure:
-    """Draw one panel per profile, with a bar from 0 to 1 per group, in one colour that is also legible in grey.
-
-    Args:
-        profiles: at least one profile; a group without a score is labelled "not run".
-    """
+    """Draw one panel per profile, with a bar from 0 to 1 per group, or the words "not run" without a score."""
     names = list(dict.fromkeys(group.name for profile in profiles for group in profile.groups))
     height = 0.9 + 0.28 * len(names)
     figure, drawn = panels(len(profiles), 4, 2.3, height, margin=(1.2, 0), sharex=True, sharey=True)

@@ -161,12 +161,8 @@ def read_suite(file: str | Path, settings: Mapping[str, Any] | None = None) -> S
 def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, options: Iterable[str] = ()) -> Suite:
     """Make a suite from the content of a suite file; see :func:`read_suite`.
 
-    A setting whose text has commas varies: each of its values makes a point of the grid.
-
-    Args:
-        content: keys of a suite file and their values.
-        settings: settings of every run; they override the settings in ``content``.
-        options: other names that the user could have meant by an unknown setting, for a hint.
+    A setting whose text has commas varies: each of its values makes a point of the grid. The ``settings`` override
+    those in ``content``; a hint on an unknown setting may name ``options``.
 
     Raises:
         UsageError: for a value of a wrong type, an unknown model or task, an impossible single run, and as in

@@ -58,10 +58,7 @@ def of_task(setting: str, suite: Suite) -> bool:
 def run_selected(
     suite: Suite, names: Sequence[str], runner: Runner, out: Path
 ) -> tuple[list[RunConfig], list[RunRecord], dict[str, RunRecord]]:
-    """Carry out a suite with selection.
-
-    Args:
-        names: the settings that are selected (:func:`require_selectable`).
+    """Carry out a suite with a selection of the settings ``names`` (:func:`require_selectable`).
 
     Returns:
         The chosen runs of all seeds; their records; and, by title, the records of runs that failed at other values. If
