@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrtasks.check import collect
+from lrtasks.check import BrokenContractError, collect
 from lrtasks.errors import UsageError, in_one_line, unknown
 from lrtasks.models.base import ModelLike, diagnostics, extra_losses, output_misfit, parameter_options, takes_mask
 from lrtasks.models.factory import model_factory
@@ -77,30 +77,6 @@ def check_model(
     Raises:
         UsageError: if there are problems, with the size and position of each; or for wrong arguments.
     """
-    problems = model_problems(
-        model, input=input, target=target, causal=causal, dtype=dtype, unused=unused, seed=seed, **hyper
-    )
-    if problems:
-        name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
-        raise UsageError(f"model {name} ({str(dtype).removeprefix('torch.')}): {'; '.join(problems)}")
-
-
-def model_problems(
-    model: ModelLike,
-    *,
-    input: Spec,
-    target: Spec,
-    causal: bool = True,
-    dtype: torch.dtype = torch.float32,
-    unused: Collection[str] = (),
-    seed: int = 0,
-    **hyper: Any,
-) -> list[str]:
-    """Return the problems that :func:`check_model` reports, one entry each; empty if the model keeps its contract.
-
-    Raises:
-        UsageError: for wrong arguments.
-    """
     if dtype not in TOLERANCE:
         raise UsageError(f"check_model: dtype must be torch.float32 or torch.float64, found {dtype}")
     with _seeded(seed), torch.enable_grad():
@@ -121,14 +97,15 @@ def model_problems(
         _move_from_zero(built)
         probe = _Probe(_converted(built, dtype), input, target, dtype, unused, factory)
         problems = collect(probe, _output) or collect(probe, _rows)
-        if problems:
-            return problems
-        problems = collect(probe, *([_causality] if causal else []), _mask, _step)
-        problems += collect(probe, _options_losses_and_diagnostics) or collect(probe, _gradients)
-        if not isinstance(model, nn.Module):
-            with _seeded(seed + 1):
-                problems += collect(probe, _reload)
-        return problems
+        if not problems:
+            problems = collect(probe, *([_causality] if causal else []), _mask, _step)
+            problems += collect(probe, _options_losses_and_diagnostics) or collect(probe, _gradients)
+            if not isinstance(model, nn.Module):
+                with _seeded(seed + 1):
+                    problems += collect(probe, _reload)
+    if problems:
+        name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
+        raise BrokenContractError(f"model {name} ({str(dtype).removeprefix('torch.')})", problems)
 
 
 def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:
