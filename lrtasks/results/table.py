@@ -251,7 +251,8 @@ class Table:
             }
             for cell in self.cells
         ]
-        tests = sorted((name for name in names if any(words[name] for words in said)), key=test_order)
+        tests = [name for name in names if any(words[name] for words in said)]
+        tests.sort(key=lambda name: (length_of_test(name, 1) or math.inf, name))  # by length, then all others by name
         lines = []
         for cell, words in zip(self.cells, said, strict=True):
             if any(words.values()):
@@ -307,16 +308,6 @@ def length_of_test(name: str, trained: int) -> int | None:
     """Return the length of a further test: ``512``, or ``4x`` the training length; ``None`` for other tests."""
     number = name.removesuffix("x")
     return int(number) * (trained if name.endswith("x") else 1) if number.isdecimal() else None
-
-
-def test_order(name: str) -> tuple[bool, int, str]:
-    """Return the sort key of a further test: tests at other lengths by length, then all other tests by name.
-
-    >>> sorted(["sparse", "16x", "2x"], key=test_order)
-    ['2x', '16x', 'sparse']
-    """
-    length = length_of_test(name, 1)
-    return (True, 0, name) if length is None else (False, length, "")
 
 
 def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False, mean: bool = False) -> Table:
