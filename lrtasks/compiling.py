@@ -20,10 +20,8 @@ def compiled(function: F, *, regroup: bool = False) -> F:
     counts of arrays are off, because they took half the time of Pathfinder's search. A compiled function that another
     one calls is inlined: passing the search's tables from one to the other took a quarter of the time that was left.
 
-    Args:
-        function: the function.
-        regroup: allow other orders of additions, and a product and a sum with one rounding. Sums in inner loops are
-            then several times faster. Otherwise floating-point results equal those of plain Python.
+    With ``regroup``, additions may change their order, and a product and a sum may have one rounding: sums in inner
+    loops are then several times faster. Without it, floating-point results equal those of plain Python.
     """
     fast = {"reassoc", "contract"} if regroup else False
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fast}

@@ -68,7 +68,13 @@ class Config:
 
     def __post_init__(self) -> None:
         for field, hint in _fields(type(self)):
-            value = _convert(self._title(), field, hint, getattr(self, field.name))
+            given = getattr(self, field.name)
+            try:
+                value = _converted(hint, given)
+            except ValueError:
+                close = suggestion(given, _literals(hint)) if isinstance(given, str) else ""
+                must = f"{self._title()}: {field.name} must be {_type_phrase(hint)}"
+                raise UsageError(f"{must}, found {given!r}{close}") from None
             _check_bounds(self._title(), field, value)
             object.__setattr__(self, field.name, value)
         self.check()
@@ -256,16 +262,8 @@ def _type_name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
-def _convert(title: str, field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
-    """Return ``value`` as the field's type: int, float, bool, str, a tuple of those, or an optional of those."""
-    try:
-        return _converted(hint, value)
-    except ValueError:
-        close = suggestion(value, _literals(hint)) if isinstance(value, str) else ""
-        raise UsageError(f"{title}: {field.name} must be {_type_phrase(hint)}, found {value!r}{close}") from None
-
-
 def _converted(hint: Any, value: Any) -> Any:
+    """Return ``value`` as int, float, bool, str, a choice, a tuple of those, or an optional of those."""
     origin, options = get_origin(hint), get_args(hint)
     if origin in (typing.Union, types.UnionType):
         for option in options:

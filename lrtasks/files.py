@@ -53,10 +53,7 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
 def write_output(path: Path, data: bytes, *, follow: bool = True) -> None:
     """Write output to a path that the user named: a file atomically, a pipe or a device directly.
 
-    Args:
-        path: the file.
-        data: its content.
-        follow: write to the file that a symbolic link points to; otherwise replace the link.
+    With ``follow``, write to the file that a symbolic link points to; otherwise replace the link.
 
     Raises:
         UsageError: if the path cannot be written.

@@ -8,11 +8,9 @@ from typing import Any
 
 
 def lazy_names(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the module-level ``__getattr__`` and ``__dir__`` of ``package``.
+    """Make the module-level ``__getattr__`` and ``__dir__`` of the module called ``package``.
 
-    Args:
-        package: name of the package.
-        names: for each public name, its location: ``"module:attribute"``, or ``"module"`` for the module itself.
+    ``names`` holds the location of each public name: ``"module:attribute"``, or ``"module"`` for the module itself.
     """
 
     def get(name: str) -> Any:

@@ -113,7 +113,6 @@ class Template:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         if sys.platform != "linux":
             return
@@ -132,23 +131,16 @@ class Template:
     def start(self, arguments: Sequence[str], watched: int, errors: int, stop: threading.Event) -> _Forked | None:
         """Start a command by a fork of the template process; return ``None`` if this is not possible.
 
-        Args:
-            arguments: words after ``lrtasks``.
-            watched: file descriptor of the command's standard input, which the command watches.
-            errors: file descriptor of the command's standard error.
-            stop: if another thread sets this before the command has started, the template process is killed.
+        ``watched`` and ``errors`` are file descriptors of the command's standard input, which the command watches, and
+        of its standard error. If ``stop`` is set before the command has started, the template process is killed.
         """
         if self._process is None:
             return None
         ours, theirs = multiprocessing.Pipe()
-        with theirs:
-            try:
-                with self._lock:
-                    files = [theirs.fileno(), watched, errors]
-                    socket.send_fds(self._socket, [json.dumps(arguments).encode()], files)
-            except OSError:
-                return None
         with suppress(EOFError, OSError):
+            with theirs:
+                files = [theirs.fileno(), watched, errors]
+                socket.send_fds(self._socket, [json.dumps(arguments).encode()], files)
             while not ours.poll(SECONDS_BETWEEN_LOOKS):
                 if stop.is_set():
                     self._process.kill()
@@ -187,8 +179,8 @@ def serve(number: int) -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     with suppress(UsageError):  # an invalid command loads the modules that parse a command
-        words = ["eval", "--model", "", "--task", ""]
-        sys.modules["lrtasks.cli"].make_app(words)(args=words, standalone_mode=False)
+        invalid = ["eval", "--model", "", "--task", ""]
+        sys.modules["lrtasks.cli"].make_app(invalid)(args=invalid, standalone_mode=False)
     gc.collect()
     gc.freeze()  # a collection would otherwise write into all memory that the processes share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for these children; each waits for its command

@@ -12,12 +12,7 @@ SECONDS_BETWEEN_LINES = 15.0
 class Progress:
     """Progress display inside a ``with`` block: work done, rate, time left, and values such as a loss.
 
-    Args:
-        title: name of the work.
-        unit: name of the counted items, in the plural.
-        total: number of items.
-        done: number of items that were done before this process started.
-        quiet: show nothing.
+    ``unit`` names the ``total`` items, in the plural; ``done`` of them were done before this process started.
     """
 
     def __init__(self, title: str, unit: str, total: int, *, done: int = 0, quiet: bool = False) -> None:

@@ -189,8 +189,10 @@ def read_record(path: Path) -> RunRecord:
     if content.get("schema") == 1:
         content = _from_schema_1(content)
     if content.get("schema") != SCHEMA:
-        found = f"{file} has schema {content.get('schema')!r}"
-        raise UsageError(f"{found}; this version of lrtasks reads schemas 1 to {SCHEMA}{_writer(content)}")
+        environment = content.get("environment")
+        version = environment.get("lrtasks") if isinstance(environment, dict) else None
+        found = f"{file} has schema {content.get('schema')!r}; this version of lrtasks reads schemas 1 to {SCHEMA}"
+        raise UsageError(f"{found}; it was written by lrtasks {version}" if version else found)
     problem = _problem(content)
     if problem:
         raise UsageError(f"{file} is not a run record: {problem}")
@@ -325,13 +327,6 @@ def _files(folder: Path, problems: list[str]) -> Iterator[Path]:
         below.sort()
         if FILE in files:
             yield Path(place) / FILE
-
-
-def _writer(content: dict[str, Any]) -> str:
-    """Return a message part that names the version that wrote a record; empty if the record does not name it."""
-    environment = content.get("environment")
-    version = environment.get("lrtasks") if isinstance(environment, dict) else None
-    return f"; it was written by lrtasks {version}" if version else ""
 
 
 def _problem(content: dict[str, Any]) -> str | None:

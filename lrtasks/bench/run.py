@@ -77,15 +77,10 @@ def make_cases(
 
 
 def run_bench(cases: Sequence[Case], out: Path, *, time_limit: float = 600.0) -> Iterator[dict[str, Any]]:
-    """Measure all cases, one process at a time; a failed case is recorded with the reason and does not stop others.
+    """Measure all cases, one process at a time, and yield the measurement of each case.
 
-    A finished measurement of the same settings, code and device is not repeated, even if it failed.
-
-    Args:
-        time_limit: seconds after which a measurement is stopped.
-
-    Yields:
-        The measurement of each case.
+    A measurement that fails, or reaches the limit of ``time_limit`` seconds, is recorded with the reason and does not
+    stop others. A finished measurement of the same settings, code and device is not repeated, even if it failed.
 
     Raises:
         UsageError: if the folder or a file in it cannot be used, or another process is measuring into it.

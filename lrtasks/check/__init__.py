@@ -40,6 +40,23 @@ def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[st
     return found
 
 
+class BrokenContractError(UsageError):
+    """Raised with all ``problems`` of a task or a model, one entry each."""
+
+    def __init__(self, title: str, problems: list[str]) -> None:
+        super().__init__(f"{title}: {'; '.join(problems)}")
+        self.problems = problems
+
+
+def problems_of(check: Callable[..., None], subject: Any, **options: Any) -> list[str]:
+    """Return the problems that ``check_task`` or ``check_model`` reports, one entry each."""
+    try:
+        check(subject, **options)
+    except BrokenContractError as broken:
+        return broken.problems
+    return []
+
+
 def check_registered(name: str, *, preset: str = "small", settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Check a task or a model and all of its presets, as ``lrtasks check`` does.
 
@@ -66,11 +83,11 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
     from lrtasks.run_config import RunConfig, require_preset
 
     if is_task:
-        from lrtasks.check.task import task_problems
+        from lrtasks.check.task import check_task
 
         cls = generators.registry.get(name)
         require_preset(preset, [cls])
-        problems = task_problems(cls.make(**{**cls.preset_values(preset)[0], **given}))
+        problems = problems_of(check_task, cls.make(**{**cls.preset_values(preset)[0], **given}))
         pairs = [(name, "dlr", each) for each in cls.presets]
     else:
         own = {f"model.{key}": value for key, value in given.items()}
@@ -87,14 +104,15 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
 
 
 def _check_model(name: str, hyper: dict[str, Any], refused: dict[str, list[str]]) -> list[str]:
-    from lrtasks.check.model import model_problems  # loads torch
+    from lrtasks.check.model import check_model  # loads torch
 
     found: list[str] = []
     for direction in ("causal", "bidirectional"):
         for what, (input, target) in SPECS.items():
             case = f"{direction} on {what}"
             try:
-                problems = model_problems(name, input=input, target=target, causal=direction == "causal", **hyper)
+                how = {"input": input, "target": target, "causal": direction == "causal", **hyper}
+                problems = problems_of(check_model, name, **how)
             except UsageError as error:
                 refused.setdefault(str(error), []).append(case)
             except Exception as error:

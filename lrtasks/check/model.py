@@ -8,13 +8,14 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrtasks.check import collect
+from lrtasks.check import BrokenContractError, collect
 from lrtasks.errors import UsageError, in_one_line, unknown
 from lrtasks.models.base import ModelLike, diagnostics, extra_losses, output_misfit, parameter_options, takes_mask
 from lrtasks.models.factory import model_factory
@@ -76,34 +77,18 @@ def check_model(
     Raises:
         UsageError: if there are problems, with the size and position of each; or for wrong arguments.
     """
-    problems = model_problems(
-        model, input=input, target=target, causal=causal, dtype=dtype, unused=unused, seed=seed, **hyper
-    )
-    if problems:
-        name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
-        raise UsageError(f"model {name} ({str(dtype).removeprefix('torch.')}): {'; '.join(problems)}")
-
-
-def model_problems(
-    model: ModelLike,
-    *,
-    input: Spec,
-    target: Spec,
-    causal: bool = True,
-    dtype: torch.dtype = torch.float32,
-    unused: Collection[str] = (),
-    seed: int = 0,
-    **hyper: Any,
-) -> list[str]:
-    """Return the problems that :func:`check_model` reports, one entry each; empty if the model keeps its contract.
-
-    Raises:
-        UsageError: for wrong arguments.
-    """
     if dtype not in TOLERANCE:
         raise UsageError(f"check_model: dtype must be torch.float32 or torch.float64, found {dtype}")
     with _seeded(seed), torch.enable_grad():
-        factory = _factory(model, input, target, causal, hyper)
+        if isinstance(model, nn.Module):
+            try:
+                model = copy.deepcopy(model)
+            except Exception as error:
+                raise UsageError(
+                    f"model {type(model).__name__} cannot be copied: {error} (a module that has run forward may hold"
+                    " such tensors; pass a new one, or its factory)"
+                ) from error
+        factory = partial(model_factory(model, hyper).build, input, target, causal)
         built = factory()
         names = [name for name, _ in built.named_parameters()]
         for name in unused:
@@ -112,30 +97,15 @@ def model_problems(
         _move_from_zero(built)
         probe = _Probe(_converted(built, dtype), input, target, dtype, unused, factory)
         problems = collect(probe, _output) or collect(probe, _rows)
-        if problems:
-            return problems
-        problems = collect(probe, *([_causality] if causal else []), _mask, _step)
-        problems += collect(probe, _options_losses_and_diagnostics) or collect(probe, _gradients)
-        if not isinstance(model, nn.Module):
-            with _seeded(seed + 1):
-                problems += collect(probe, _reload)
-        return problems
-
-
-def _factory(
-    model: ModelLike, input: Spec, target: Spec, causal: bool, hyper: dict[str, Any]
-) -> Callable[[], nn.Module]:
-    """Return a function that builds the model anew at each call, or returns a copy of a module already built."""
-    if isinstance(model, nn.Module):
-        try:
-            model = copy.deepcopy(model)
-        except Exception as error:
-            raise UsageError(
-                f"model {type(model).__name__} cannot be copied: {error} (a module that has run forward may hold such"
-                " tensors; pass a new one, or its factory)"
-            ) from error
-    factory = model_factory(model, hyper)
-    return lambda: factory.build(input, target, causal)
+        if not problems:
+            problems = collect(probe, *([_causality] if causal else []), _mask, _step)
+            problems += collect(probe, _options_losses_and_diagnostics) or collect(probe, _gradients)
+            if not isinstance(model, nn.Module):
+                with _seeded(seed + 1):
+                    problems += collect(probe, _reload)
+    if problems:
+        name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
+        raise BrokenContractError(f"model {name} ({str(dtype).removeprefix('torch.')})", problems)
 
 
 def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:

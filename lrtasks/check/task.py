@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lrtasks.check import collect
+from lrtasks.check import BrokenContractError, collect
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.generators import randomness
 from lrtasks.generators.base import SPLITS, Split, Task, make, misdeclared, stack
@@ -46,27 +46,14 @@ def check_task(task: Task | type[Task] | str, *, samples: int = 8, seed: int = 0
     Raises:
         UsageError: if there are problems, naming all of them; or for wrong arguments.
     """
-    task = _instance(task)
-    problems = task_problems(task, samples=samples, seed=seed)
-    if problems:
-        title = getattr(task, "name", type(task).__name__)
-        raise UsageError(f"task {title!r} breaks the contract: {'; '.join(problems)}")
-
-
-def task_problems(task: Task, *, samples: int = 8, seed: int = 0) -> list[str]:
-    """Return the problems that :func:`check_task` reports, one entry each; empty if the task keeps its contract.
-
-    Raises:
-        UsageError: for fewer than 2 samples.
-    """
     if samples < 2:
         raise UsageError(f"samples must be at least 2, found {samples}")
+    task = _instance(task)
     probe = _Probe(task, samples, seed)
-    for stage in _STAGES:
-        problems = collect(probe, *stage)
-        if problems:
-            return problems
-    return []
+    problems = next(filter(None, (collect(probe, *stage) for stage in _STAGES)), [])
+    if problems:
+        title = getattr(task, "name", type(task).__name__)
+        raise BrokenContractError(f"task {title!r} breaks the contract", problems)
 
 
 def batch_digest(batch: Batch, decimals: int | None = None) -> str:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 SYMBOLS = {"waiting": ".", "running": ">", "failed": "x", "diverged": "!", "refused": "-"}
 STYLES = {"running": "cyan", "failed": "red", "diverged": "red", "refused": "dim", "waiting": "dim"}
 MAX_RUNS_SHOWN = 4
-CHARACTERS_PER_COLUMN = 7
 
 
 @contextmanager
@@ -39,7 +38,7 @@ def display() -> Iterator[OnChange]:
     current: SuiteProgress | None = None
 
     def draw() -> Group | str:
-        return screen(current, *console.size) if current else ""
+        return screen(current) if current else ""
 
     def show(progress: SuiteProgress, _: int | None) -> None:
         nonlocal current
@@ -50,50 +49,40 @@ def display() -> Iterator[OnChange]:
         yield show
 
 
-def screen(progress: SuiteProgress, width: int, height: int) -> Group:
-    """Return the :func:`grid` with a line for each of some running runs and the :func:`summary` below it."""
+def screen(progress: SuiteProgress) -> Group:
+    """Return the :func:`summary`, a line for each of some running runs, and the :func:`grid`, which may be cut off."""
     from rich.console import Group
     from rich.text import Text
 
-    lines = [*running_lines(progress), summary(progress)]
-    if len(lines) > MAX_RUNS_SHOWN + 1:
-        lines[MAX_RUNS_SHOWN:-1] = [f"and {len(lines) - 1 - MAX_RUNS_SHOWN} more runs"]
-    below = [Text(line[:width]) for line in lines]
-    return Group(grid(progress, width, height - len(below) - 4), *below)
+    lines = running_lines(progress)
+    if len(lines) > MAX_RUNS_SHOWN:
+        lines[MAX_RUNS_SHOWN:] = [f"and {len(lines) - MAX_RUNS_SHOWN} more runs"]
+    shown = [Text(line, no_wrap=True, overflow="ellipsis") for line in (summary(progress), *lines)]
+    return Group(*shown, grid(progress))
 
 
-def grid(progress: SuiteProgress, width: int, height: int) -> Table:
-    """Return a table of tasks × models, cut to the size of the terminal; the more numerous ones are the rows.
+def grid(progress: SuiteProgress) -> Table:
+    """Return a table of tasks × models; the more numerous ones are the rows, those with unfinished runs first.
 
     A cell shows the mean score of the finished seeds, a status symbol, or both.
     """
-    from rich.table import Table
+    from rich.table import Column, Table
 
     cells: dict[tuple[str, str], list[int]] = {}
     for number, (label, run) in enumerate(zip(task_labels(progress.runs), progress.runs, strict=True)):
         cells.setdefault((label, run.model.name), []).append(number)
-    names = {"tasks": dict.fromkeys(task for task, _ in cells), "models": dict.fromkeys(model for _, model in cells)}
-    (below, rows), (across, columns) = sorted(names.items(), key=lambda entry: -len(entry[1]))
-    heads = {column: column.replace("-", "- ").split() for column in columns}
-    widest = max(CHARACTERS_PER_COLUMN, *(len(piece) for pieces in heads.values() for piece in pieces))
-    shown = list(columns)[: max(1, (width - max(map(len, rows))) // (widest + 2))]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", no_wrap=True)
-    for column in shown:
-        table.add_column("\n".join(heads[column]), justify="right", overflow="fold")
-    lines: list[tuple[bool, str, list[list[int]]]] = []
+    rows, columns = (dict.fromkeys(names) for names in zip(*cells, strict=True))
+    if turned := len(columns) > len(rows):
+        rows, columns = columns, rows
+    table = Table("", *(Column(name, justify="right", overflow="fold") for name in columns), box=None, pad_edge=False)
+    lines = []
     for row in rows:
-        numbers = [cells.get((row, column) if below == "tasks" else (column, row), []) for column in columns]
-        done = all(progress.statuses[run] not in ("waiting", "running") for cell in numbers for run in cell)
-        lines.append((done, row, numbers))
-    lines = sorted(lines, key=lambda line: line[0])[: max(1, height - max(map(len, heads.values())) + 1)]
-    for _, row, numbers in lines:
-        table.add_row(row, *(_cell(progress, cell) for cell in numbers[: len(shown)]))
-    hidden = {below: len(rows) - len(lines), across: len(columns) - len(shown)}
-    said = " and ".join(f"{count} {what}" for what, count in hidden.items() if count)
-    symbols = "  ".join(f"{symbol} {name}" for name, symbol in SYMBOLS.items())
-    table.caption = symbols + (f"; no room for {said}" if said else "")
-    table.caption_justify = "left"
+        numbers = [cells.get((column, row) if turned else (row, column), []) for column in columns]
+        finished = all(progress.statuses[run] not in ("waiting", "running") for cell in numbers for run in cell)
+        lines.append((finished, [row, *(_cell(progress, cell) for cell in numbers)]))
+    for _, line in sorted(lines, key=lambda line: line[0]):
+        table.add_row(*line)
+    table.caption, table.caption_justify = "  ".join(f"{mark} {name}" for name, mark in SYMBOLS.items()), "left"
     return table
 
 

@@ -30,7 +30,6 @@ from lrtasks.errors import UsageError, unknown
 from lrtasks.registry import split_preset
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 RUNS = [Path("runs")]
@@ -270,25 +269,16 @@ def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
         runs = runs[runs["model"].isin(wanted) | runs["address"].isin(addresses & set(wanted))]
     if tasks == "all":
         return runs
+    from lrtasks.generators.base import make
+    from lrtasks.results.profile import budgets_on
+
     kept = runs["task"].isin(())
     for word in tasks.split(","):
         name, preset = split_preset(word)
         if name not in set(runs["task"]):
             raise unknown("task", name, set(runs["task"]))
-        kept |= _at_preset(runs, name, preset) if preset else runs["task"] == name
+        found = runs.index.isin(budgets_on(runs, make(name, preset=preset)).index) if preset else runs["task"] == name
+        if not found.any():
+            raise UsageError(f"no run on {name} has the parameters of preset {preset}")
+        kept |= found
     return runs[kept]
-
-
-def _at_preset(runs: pd.DataFrame, name: str, preset: str) -> np.ndarray:
-    """Return for each run whether it is on this task with the parameters of this preset, and on no stored dataset."""
-    import numpy as np
-
-    from lrtasks.generators.base import make
-    from lrtasks.results.profile import budget_on
-    from lrtasks.results.table import plain_rows
-
-    task = make(name, preset=preset)
-    found = np.array([row["task"] == name and budget_on(row, task) is not None for row in plain_rows(runs)])
-    if not found.any():
-        raise UsageError(f"no run on {name} has the parameters of preset {preset}")
-    return found

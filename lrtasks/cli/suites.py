@@ -78,18 +78,10 @@ def how_options(
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Read the options of ``suite`` and ``sweep``: return the settings ``given`` and arguments of :func:`carry_out`."""
-    return {
-        "given": given_settings(context, settings, budget),
-        "backend": backends.make_backend(backend, options),
-        "time_limit": time_limit,
-        "device": device,
-        "unequal_budgets": unequal_budgets,
-        "select": select,
-        "dry_run": dry_run,
-        "out": out,
-        "trackers": trackers or (),
-        "as_json": as_json,
-    }
+    how = dict(locals())
+    given = given_settings(how.pop("context"), how.pop("settings"), how.pop("budget"))
+    place = backends.make_backend(how.pop("backend"), how.pop("options"))
+    return {**how, "given": given, "backend": place, "trackers": trackers or ()}
 
 
 with_how = shared_options("how", how_options)

@@ -79,10 +79,6 @@ class Manifest:
         """Return name and SHA-256 of every file that the manifest lists."""
         return [file for shard in self.shards for file in shard.files.items()]
 
-    def of_split(self, split: str) -> list[Shard]:
-        """Return the shards of one split, in order."""
-        return [shard for shard in self.shards if shard.split == split]
-
     def fields(self, *names: str) -> dict[str, Any]:
         """Return some fields by name."""
         return {name: getattr(self, name) for name in names}

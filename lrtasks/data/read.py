@@ -27,7 +27,6 @@ from lrtasks.generators.base import Split, Task, registry, stack
 from lrtasks.spec import Batch, Sample
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
 CACHE_BYTES = 2**28
@@ -49,7 +48,7 @@ class StoredDataset:
         self.manifest = manifest
         self.counts = dict(manifest.counts)
         self._store = store
-        self._shards = {split: manifest.of_split(split) for split in manifest.counts}
+        self._shards = {split: [one for one in manifest.shards if one.split == split] for split in manifest.counts}
         self._forget()
 
     def _forget(self) -> None:
@@ -58,7 +57,9 @@ class StoredDataset:
         manifest = self.manifest
         group_bytes = sample_bytes(manifest.columns) * row_group(manifest.columns)
         self._file = functools.lru_cache(OPEN_SHARDS)(self._open)
-        self._group = functools.lru_cache(max(1, CACHE_BYTES // group_bytes))(self._read_group)
+        self._group = functools.lru_cache(max(1, CACHE_BYTES // group_bytes))(
+            lambda name, group: self._file(name)[0].read_row_group(group, use_threads=False)
+        )
 
     def __len__(self) -> int:
         """Return the number of samples over all splits."""
@@ -148,9 +149,6 @@ class StoredDataset:
         file = _parquet(self._store, name)
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, [0, *itertools.accumulate(rows[:-1])]
-
-    def _read_group(self, name: str, group: int) -> pa.Table:
-        return self._file(name)[0].read_row_group(group, use_threads=False)
 
 
 def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:

@@ -108,7 +108,9 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
         score, floor = record.score_of(name), record.floor(name)
         record.scaled[name] = None if score is None or floor is None else scaled_score(score, floor)
     reached = None
-    for length, value in sorted((length, record.scaled[name]) for name, length in lengths.items() if _by_length(name)):
+    # tests that differ from the task only in their length: ``test``, ``4x`` or ``512``
+    by_length = [name for name in lengths if name == "test" or name.rstrip("x").isdigit()]
+    for length, value in sorted((lengths[name], record.scaled[name]) for name in by_length):
         if value is None or value < GENERALISES or not math.isfinite(value):
             break
         reached = length
@@ -127,11 +129,6 @@ def steps_to_solve(record: RunRecord, floor: float | None) -> int | None:
         if floor is not None and min(scaled_score(point[metric], floor) for point in (first, second)) >= VAL_SOLVED:
             return int(first["step"])
     return None
-
-
-def _by_length(name: str) -> bool:
-    """Return whether a test differs from the task only in its length: ``test``, ``4x`` or ``512``."""
-    return name == "test" or name.rstrip("x").isdigit()
 
 
 @contextmanager

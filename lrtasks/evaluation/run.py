@@ -132,7 +132,10 @@ def run(
                 if record is None:
                     return _Run(fabric, config, digest, streams, further, folder, tracked, quiet).carry_out(overwrite)
         if fabric.is_global_zero:
-            _tidy(folder)
+            # a run that was killed right after its last record was written leaves its checkpoint
+            if (folder / LOCK).exists() or (folder / loop.CHECKPOINT).exists():
+                with suppress(OSError, UsageError), held(folder / LOCK, f"the run in {folder}"):
+                    (folder / loop.CHECKPOINT).unlink(missing_ok=True)
             track_finished(tracked, folder, record)
         if config.model.address is None and config.model.version is None and (folder / loop.WEIGHTS).exists():
             _load_weights(config.build(), folder)  # into the caller's module
@@ -235,8 +238,11 @@ class _Run:
                 self._close("failed", f"{type(error).__name__}: {first_line(error)}")
                 if isinstance(error, SystemExit):
                     raise RuntimeError("the code of the model or task called sys.exit during the run") from error
-                shortage = _shortage(error)
-                if shortage:
+                if "DataLoader worker (pid" in str(error):
+                    died = f"a background process that makes batches died ({first_line(error)})"
+                    raise UsageError(f"{died}; try --workers 0") from error
+                if is_shortage(error):
+                    shortage = "not enough memory for this run; choose a smaller batch_size, length or model"
                     raise UsageError(shortage) from error
                 raise
             else:
@@ -360,13 +366,6 @@ def _locked(fabric: Fabric, folder: Path) -> Iterator[None]:
         remove_empty(folder, folder.parent)
 
 
-def _tidy(folder: Path) -> None:
-    """Remove a checkpoint that is left if the run was killed right after its last record was written."""
-    if (folder / LOCK).exists() or (folder / loop.CHECKPOINT).exists():
-        with suppress(OSError, UsageError), held(folder / LOCK, f"the run in {folder}"):
-            (folder / loop.CHECKPOINT).unlink(missing_ok=True)
-
-
 @contextmanager
 def _private_random_numbers(device: torch.device) -> Iterator[None]:
     """Restore the caller's random states after the block, so that the block does not change the caller's numbers."""
@@ -392,13 +391,3 @@ def _noting(record: RunRecord) -> Iterator[None]:
     with warnings.catch_warnings():  # also lets Python repeat a warning of an earlier run
         warnings.showwarning = note
         yield
-
-
-def _shortage(error: Exception) -> str | None:
-    """Return a message if a run failed for lack of memory or a dead worker, else ``None``; the run can be continued."""
-    text = str(error)
-    if "DataLoader worker (pid" in text:
-        return f"a background process that makes batches died ({text.splitlines()[0]}); try --workers 0"
-    if is_shortage(error):
-        return "not enough memory for this run; choose a smaller batch_size, length or model"
-    return None

@@ -182,11 +182,7 @@ def draw_slices(record: RunRecord) -> Figure:
 
 @style.styled
 def draw_diagnostics(numbers: Mapping[str, Mapping[str, tuple[float, float | None]]]) -> Figure:
-    """Draw one panel per numeric diagnostic: its value in each module, with its spread where there is one.
-
-    Args:
-        numbers: value and spread (or None) by name of the diagnostic and name of the module (:func:`module_numbers`).
-    """
+    """Draw one panel per numeric diagnostic of :func:`module_numbers`: its value and spread in each module."""
     figure, panels = style.panels(len(numbers), 3, *PANEL)
     for panel, (name, modules) in zip(panels, numbers.items(), strict=True):
         for bar, (value, spread) in enumerate(modules.values()):
@@ -202,9 +198,7 @@ def draw_diagnostics(numbers: Mapping[str, Mapping[str, tuple[float, float | Non
 def draw_module(states: Mapping[str, Portrait], pictures: np.ndarray | None = None) -> Figure:
     """Draw a module's portraits of several moments (before and after training) side by side.
 
-    Args:
-        states: portrait by moment.
-        pictures: the samples as images, ``(samples, rows, columns)``, for tasks whose positions are pixels.
+    ``pictures`` are the samples as images, ``(samples, rows, columns)``, for tasks whose positions are pixels.
     """
     if pictures is not None and next(iter(states.values())).kind == "positions":
         return _draw_pictures(states, pictures)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,10 +89,18 @@ class Comparison:
 
     def table(self) -> TextTable:
         """Return a table with one line per difference; it names the model where runs of the same model are matched."""
-        header = ["task", "model", "metric", "A", "B", "A - B", "95 % interval", "pairs", "p", "p (Holm)"]
-        lines = [_line(entry) for entry in self.differences]
-        if not any(entry["model"] for entry in self.differences):
-            header, *lines = ([row[0], *row[2:]] for row in (header, *lines))
+        named = any(entry["model"] for entry in self.differences)
+        header = ["task", *["model"] * named, "metric", "A", "B", "A - B", "95 % interval", "pairs", "p", "p (Holm)"]
+        lines = []
+        for entry in self.differences:
+            count, interval = len(entry["seeds"]), (entry["difference_low"], entry["difference_high"])
+            line = [entry["label"], *[entry["model"]] * named, entry["metric"]]
+            line += [number(sum(entry[side]) / count, 3) for side in "ab"]
+            line.append(number(entry["difference"], 3, signed=True))
+            line.append("" if None in interval else " to ".join(number(end, 3, signed=True) for end in interval))
+            no_test = "too few pairs" if count < 2 else "equal differences"
+            line += [str(count), no_test if entry["p"] is None else f"{entry['p']:.2g}"]
+            lines.append([*line, "" if entry["p_holm"] is None else f"{entry['p_holm']:.2g}"])
         return TextTable(header, lines)
 
     def notes(self) -> list[str]:
@@ -151,8 +159,8 @@ def model_runs(name: str, runs: pd.DataFrame) -> tuple[str, pd.DataFrame]:
         UsageError: if no model has this name, or several columns have it.
     """
     found = by_column(runs)
-    names = {text: set(own[["model", "address"]].iloc[0]) for text, own in found.items()}
-    matching = [name] if name in found else [text for text, own in names.items() if name in own]
+    named = [text for text, own in found.items() if name in set(own[["model", "address"]].iloc[0])]
+    matching = [name] if name in found else named
     if not matching:
         raise unknown("model", name, found)
     if len(matching) > 1:
@@ -261,22 +269,6 @@ def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[
         "difference_high": high,
         "p": paired_t(differences),
     }
-
-
-def _line(entry: Mapping[str, Any]) -> list[str]:
-    count, interval = len(entry["seeds"]), (entry["difference_low"], entry["difference_high"])
-    no_test = "too few pairs" if count < 2 else "equal differences"
-    return [
-        entry["label"],
-        entry["model"] or "",
-        entry["metric"],
-        *(number(sum(entry[side]) / count, 3) for side in "ab"),
-        number(entry["difference"], 3, signed=True),
-        "" if None in interval else " to ".join(number(end, 3, signed=True) for end in interval),
-        str(count),
-        no_test if entry["p"] is None else f"{entry['p']:.2g}",
-        "" if entry["p_holm"] is None else f"{entry['p_holm']:.2g}",
-    ]
 
 
 def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:

@@ -29,11 +29,8 @@ _UNITS: dict[str, list[tuple[float, float, str]]] = {
 def number(value: float | None, decimals: int | None = None, *, unit: str = "", signed: bool = False) -> str:
     """Return a number as text with ``decimals`` decimals, or with three significant digits; ``""`` for ``None``.
 
-    Args:
-        value: the number.
-        decimals: digits after the point; without it three significant digits, or all digits before the point.
-        unit: ``"s"`` or ``"B"``: a time or a size, shown in the unit of suitable size.
-        signed: write the sign of positive numbers too.
+    With ``unit`` (``"s"`` or ``"B"``), the number is a time or a size, shown in the unit of suitable size. With
+    ``signed``, positive numbers get their sign, too.
 
     >>> number(0.01234), number(99.96), number(1234567.8), number(None)
     ('0.0123', '100', '1,234,568', '')

@@ -90,15 +90,12 @@ def read_frame(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     for file in folders:
         if file.suffix == ".csv":
             raise UsageError(f"cannot read {file}: a frame that is read again must be written as .parquet")
-    written = [folder for folder in folders if folder.suffix == ".parquet"]
-    others = [folder for folder in folders if folder not in written]
-    frames, problems = [_read_written(file) for file in written], list[str]()
-    if others or not written:
+    others = [folder for folder in folders if folder.suffix != ".parquet"]
+    frames, problems = [_read_written(file) for file in folders if file not in others], list[str]()
+    if others or not frames:
         runs, problems = read_runs(others)
         frames.append(make_frame(runs))
-    if not written:
-        return frames[0], problems
-    joined = pd.concat(frames, ignore_index=True)
+    joined = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
     return joined[~joined.duplicated(OUTCOME)], problems
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +25,6 @@ from lrtasks.results.compare import by_column
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.settings import Settings, key, owned, without_none
 from lrtasks.results.style import COLOURS, panels, styled, title
-from lrtasks.results.table import Row, plain_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,10 +92,9 @@ class Group:
         reached = [(cell.generalisation_length, cell.length) for cell in self.cells]
         times = [reach / length for reach, length in reached if reach is not None]
         timed = [cell.seconds for cell in self.cells if cell.seconds is not None]
-        limited = [cell.limited for cell in self.cells]
-        self.scaled = float(np.mean(limited)) if limited else None
+        self.scaled = float(np.mean([cell.limited for cell in self.cells])) if self.cells else None
         self.solved, self.seeds = sum(cell.solved for cell in self.cells), sum(cell.seeds for cell in self.cells)
-        self.generalisation_times = _lower_median(times) if times else None
+        self.generalisation_times = float(np.quantile(times, 0.5, method="lower")) if times else None
         self.seconds = math.fsum(timed) if timed else None
 
     @property
@@ -159,19 +158,17 @@ def make_profile(
         strict: leave out runs with another budget than ``like``.
     """
     wanted = {} if like is None else {name: _compared(cell.budget) for name, cell in like.cells.items()}
-    rows = plain_rows(runs[runs["status"].isin(("done", "diverged"))])
+    ended = runs[runs["status"].isin(("done", "diverged"))]
     found: dict[str, list[Cell]] = {}
     counts = {group: set(names) for group, names in INSTANCES.items()}
     for name, task in tasks.items():
         group = next((group for group, names in INSTANCES.items() if name in names), task.group)
         counts.setdefault(group, set()).add(name)
-        by_budget: dict[str, list[Row]] = {}
-        for row in rows:
-            if row["task"] == task.name and (budget := budget_on(row, task)) is not None:
-                by_budget.setdefault(budget, []).append(row)
-        equal = [budget for budget in by_budget if _compared(json.loads(budget)) == wanted.get(name)]
-        chosen = max(equal or ([] if strict else by_budget), key=lambda one: len(by_budget[one]), default="")
-        if cell := _cell(name, task, by_budget.get(chosen, ()), chosen):
+        on = budgets_on(ended, task)
+        counted = Counter(on)
+        equal = [budget for budget in counted if _compared(json.loads(budget)) == wanted.get(name)]
+        chosen = max(equal or ([] if strict else counted), key=counted.__getitem__, default="")
+        if cell := _cell(name, task, ended.loc[on.index[on == chosen]], chosen):
             found.setdefault(group, []).append(cell)
     groups = tuple(Group(name, tuple(found.get(name, ())), len(counts[name])) for name in GROUPS if name in counts)
     return Profile(label, str(runs["model"].iloc[0]), groups)
@@ -246,11 +243,7 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
 
 @styled
 def draw_profile(profiles: Sequence[Profile]) -> Figure:
-    """Draw one panel per profile, with a bar from 0 to 1 per group, in one colour that is also legible in grey.
-
-    Args:
-        profiles: at least one profile; a group without a score is labelled "not run".
-    """
+    """Draw one panel per profile, with a bar from 0 to 1 per group, or the words "not run" without a score."""
     names = list(dict.fromkeys(group.name for profile in profiles for group in profile.groups))
     height = 0.9 + 0.28 * len(names)
     figure, drawn = panels(len(profiles), 4, 2.3, height, margin=(1.2, 0), sharex=True, sharey=True)
@@ -273,33 +266,28 @@ def draw_profile(profiles: Sequence[Profile]) -> Figure:
     return figure
 
 
-def _cell(name: str, task: Task, rows: Sequence[Row], budget: str) -> Cell | None:
+def _cell(name: str, task: Task, runs: pd.DataFrame, budget: str) -> Cell | None:
     """Return the cell of runs that differ only in their seeds; ``None`` without a score."""
-    column = f"scaled.{SCORED_ON.get(name)}"
-    scored: dict[int, tuple[float, Row]] = {}
-    for row in rows:
-        value = row["scaled_score"] if row.get(column) is None else row[column]
-        value = 0.0 if row["status"] == "diverged" else value
-        if value is not None:
-            scored[row["seed"]] = (value, row)
-    if not scored:
+    diverged, scaled = runs["status"] == "diverged", runs["scaled_score"]
+    if name in SCORED_ON:
+        scaled = runs.get(f"scaled.{SCORED_ON[name]}", scaled).fillna(scaled)
+    runs = runs.assign(scaled=scaled.mask(diverged, 0.0)).dropna(subset="scaled").drop_duplicates("seed", keep="last")
+    if runs.empty:
         return None
-    values, runs = zip(*scored.values(), strict=True)
-    tests = [name for name in runs[0] if name.startswith("scaled.")]
     by_length = any(test.input.length != task.input.length for test in task.tests().values())
     # records of old versions have no further tests
-    further = any(row["status"] == "diverged" or any(row[name] is not None for name in tests) for row in runs)
-    reached = [row["generalisation_length"] or 0.0 for row in runs]
-    timed = [row["seconds"] for row in runs if row["seconds"] is not None]
+    further = diverged.any() or runs.filter(regex=r"^scaled\.").notna().any(axis=None)
+    # of two lengths the lower one, which is a tested length
+    reached = runs["generalisation_length"].fillna(0.0).quantile(0.5, interpolation="lower")
     return Cell(
         name,
-        float(np.median(values)),
-        sum(value >= TEST_SOLVED for value in values),
-        len(values),
+        float(runs["scaled"].median()),
+        int((runs["scaled"] >= TEST_SOLVED).sum()),
+        len(runs),
         task.input.length,
-        _lower_median(reached) if by_length and further else None,
-        json.loads(runs[0]["selected"] or "{}"),
-        float(np.mean(timed)) if timed else None,
+        float(reached) if by_length and further else None,
+        json.loads(runs["selected"].iloc[0] or "{}"),
+        float(runs["seconds"].mean()) if runs["seconds"].notna().any() else None,
         json.loads(budget),
     )
 
@@ -308,16 +296,15 @@ def _compared(budget: Settings) -> Settings:
     return {name: value for name, value in budget.items() if name not in MAY_DIFFER}
 
 
-def _lower_median(values: Sequence[float]) -> float:
-    """Return the median; for an even number of values the lower of the two middle ones, which is a tested length."""
-    return float(np.quantile(values, 0.5, method="lower"))
-
-
-def budget_on(row: Row, task: Task) -> str | None:
-    """Return a run's shared budget as JSON; ``None`` if the run is not on ``task`` or used a stored dataset."""
-    setup = json.loads(row["setup"])
-    budget = {name: setup.pop(name) for name in SHARED_BUDGET if name in setup}
+def budgets_on(runs: pd.DataFrame, task: Task) -> pd.Series:
+    """Return the shared budgets, as JSON, of the runs that are on ``task`` and did not use a stored dataset."""
     # an old record lacks parameters that were added to the task later
     defaults = {entry["name"]: entry["default"] for entry in task.describe_parameters()}
-    same = key(without_none({**defaults, **owned("task ", setup)})) == key(without_none(task.parameters()))
-    return key(budget) if same and setup["version"] == task.version and "data" not in setup else None
+
+    def budget(text: str) -> str | None:
+        setup = json.loads(text)
+        shared = {name: setup.pop(name) for name in SHARED_BUDGET if name in setup}
+        same = key(without_none({**defaults, **owned("task ", setup)})) == key(without_none(task.parameters()))
+        return key(shared) if same and setup["version"] == task.version and "data" not in setup else None
+
+    return runs.loc[runs["task"] == task.name, "setup"].map(budget).dropna()

@@ -19,9 +19,7 @@ RESAMPLES = 2000
 def half_width(deviation: Any, count: Any) -> Any:
     """Return half the width of the 95 % interval of a mean by Student's t; NaN for a single value.
 
-    Args:
-        deviation: standard deviation of the values, or an array of several.
-        count: number of values.
+    ``deviation`` is the standard deviation of ``count`` values; both may be arrays.
 
     >>> float(round(half_width(0.1, 3), 3))
     0.248

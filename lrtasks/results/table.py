@@ -67,25 +67,17 @@ def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFram
         raise UsageError("a table needs at least one run record")
     if not unequal_budgets:
         require_equal_budgets(runs)
-    setups = list(dict.fromkeys(runs["setup"]))
-    rows = dict(zip(setups, labels([json.loads(setup) for setup in setups]), strict=True))
+    setups, variants = ({text: json.loads(text) for text in runs[name].unique()} for name in ("setup", "variant"))
+    # variants that share no row (preset values per task) may share a label
+    beside = [[variants[text] for text in own.unique()] for _, own in runs.groupby("setup")["variant"]]
     places = {}
-    for name, own, found in (("row", "setup", rows), ("column", "variant", _columns(runs))):
+    for name, own, settings, groups in (("row", "setup", setups, None), ("column", "variant", variants, beside)):
+        found = dict(zip(settings, labels(list(settings.values()), groups), strict=True))
         order = sorted(dict(found.values()).items(), key=lambda entry: entry[1])
         # pandas' text type does not accept damaged text
         texts = pd.Series([found[entry][0] for entry in runs[own]], dtype=object)
         places[name] = pd.Categorical(texts, pd.Index([text for text, _ in order], dtype=object), ordered=True)
     return runs.assign(**places).sort_values([*CELL, "seed"], kind="stable")
-
-
-def _columns(runs: pd.DataFrame) -> dict[str, tuple[str, Any]]:
-    """Return label and sort key of each variant; variants that share no row (preset values per task) may share both."""
-    settings: dict[str, Settings] = {variant: json.loads(variant) for variant in dict.fromkeys(runs["variant"])}
-    rows: dict[str, dict[str, Settings]] = {}
-    for setup, variant in zip(runs["setup"], runs["variant"], strict=True):
-        rows.setdefault(setup, {})[variant] = settings[variant]
-    found = labels(list(settings.values()), [list(row.values()) for row in rows.values()])
-    return dict(zip(settings, found, strict=True))
 
 
 def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
@@ -123,6 +115,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     floors = runs["floor"].astype(float).groupby([runs["row"], runs["seed"]], observed=True).mean()
     floors = floors.groupby("row", observed=True).median()
     cells["floor"] = floors[cells.index.get_level_values("row")].to_numpy()
+    cells["baseline"] = cells["baseline"].fillna(cells["baseline"].groupby("row", observed=True).transform("first"))
     cells[["score", *numbers[2:]]] = seeds[["score", *numbers[2:]]].mean()
     cells[["median", *tests]] = seeds[["score", *tests]].median()
     for name, (never, side) in REACHED.items():
@@ -197,7 +190,18 @@ class Table:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat entry per cell, for CSV and JSON."""
-        return [_entry(cell) for cell in self.cells]
+        entries = []
+        for cell in self.cells:
+            counts = {name: cell[name] if cell[name] is None else int(cell[name]) for name in (*COUNTS, "solved")}
+            settings = {
+                "task_parameters": owned("task ", json.loads(cell["setup"])),
+                "model_parameters": owned("model ", json.loads(cell["variant"])),
+                "budget": owned("budget.", cell),
+                "selected": json.loads(cell["selected"] or "{}"),
+            }
+            entry = {**cell, **counts, **settings, "floor_name": cell["baseline"]}
+            entries.append({name: entry[name] for name in ENTRY})
+        return entries
 
     def scores(self) -> TextTable:
         """Return the table of scores: task, metric, floor, then each model's score and the paper's score."""
@@ -211,11 +215,9 @@ class Table:
         lines: list[list[str]] = []
         for row, cells in self.along("row").items():
             here = {cell["column"]: cell for cell in cells}
-            floor, floor_name = next(
-                ((cell["floor"], cell["baseline"]) for cell in cells if cell["floor"] is not None), (None, "")
-            )
+            floor = cells[0]["floor"]
             leading = _best(cells, -math.inf if floor is None else floor)
-            line = [row, cells[0]["metric"], f"{number(floor, 3)} {floor_name}".strip()]
+            line = [row, cells[0]["metric"], f"{number(floor, 3)} {cells[0]['baseline'] or ''}".strip()]
             for name in self.labels("column"):
                 cell = here.get(name)
                 if name in leading:
@@ -249,7 +251,8 @@ class Table:
             }
             for cell in self.cells
         ]
-        tests = sorted((name for name in names if any(words[name] for words in said)), key=test_order)
+        tests = [name for name in names if any(words[name] for words in said)]
+        tests.sort(key=lambda name: (length_of_test(name, 1) or math.inf, name))  # by length, then all others by name
         lines = []
         for cell, words in zip(self.cells, said, strict=True):
             if any(words.values()):
@@ -282,19 +285,6 @@ class Table:
         return [scores.transposed() if transpose else scores, self.costs(), *([further] if further else [])]
 
 
-def _entry(cell: Row) -> dict[str, Any]:
-    """Return a cell as plain data."""
-    counts = {name: cell[name] if cell[name] is None else int(cell[name]) for name in (*COUNTS, "solved")}
-    settings = {
-        "task_parameters": owned("task ", json.loads(cell["setup"])),
-        "model_parameters": owned("model ", json.loads(cell["variant"])),
-        "budget": owned("budget.", cell),
-        "selected": json.loads(cell["selected"] or "{}"),
-    }
-    made = {**cell, **counts, **settings, "floor_name": cell["baseline"]}
-    return {name: made[name] for name in ENTRY}
-
-
 def paper_beside(cell: Row) -> float | None:
     """Return the paper's score if the paper's setup equals that of the cell's runs, else ``None``."""
     found: float | None = None if cell["paper_differs"] else cell["paper"]
@@ -318,16 +308,6 @@ def length_of_test(name: str, trained: int) -> int | None:
     """Return the length of a further test: ``512``, or ``4x`` the training length; ``None`` for other tests."""
     number = name.removesuffix("x")
     return int(number) * (trained if name.endswith("x") else 1) if number.isdecimal() else None
-
-
-def test_order(name: str) -> tuple[bool, int, str]:
-    """Return the sort key of a further test: tests at other lengths by length, then all other tests by name.
-
-    >>> sorted(["sparse", "16x", "2x"], key=test_order)
-    ['2x', '16x', 'sparse']
-    """
-    length = length_of_test(name, 1)
-    return (True, 0, name) if length is None else (False, length, "")
 
 
 def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False, mean: bool = False) -> Table:

@@ -1,21 +1,8 @@
 """Expand a suite into run configs; reject impossible runs, duplicate runs and unequal budgets.
 
-A suite can be defined in Python, on the command line or in a TOML file:
-
-    models = ["dlr", "attention"]      # or "all", the default
-    tasks = ["shift", "reverse"]       # or "all", the default
-    preset = "small"
-    seeds = 3                          # 0, 1 and 2
-    settings = { steps = 500 }         # of every run
-    time_limit = 3600                  # seconds
-    unequal_budgets = false            # true: runs on one task may differ in steps, batch size, ...
-
-    [[runs]]                           # single runs, in addition to the combinations or instead of them
-    model = "dlr"
-    task = "shift"
-    seed = 7
-    preset = "small"                   # default: the preset of the suite
-    settings = { kernel = "prod" }     # in addition to the settings of the suite
+A suite can be defined in Python, on the command line or in a TOML file (docs/suites.md shows an example). The keys of
+the file are the parameters of :class:`Combinations`, ``settings`` for every run, and the tables ``[[runs]]`` for single
+runs (:class:`SingleRun`), each with ``settings`` of its own.
 """
 
 from __future__ import annotations
@@ -150,7 +137,7 @@ def read_suite(file: str | Path, settings: Mapping[str, Any] | None = None) -> S
     """Read a suite from a TOML file.
 
     Args:
-        file: the file, in the format that the module's docstring shows.
+        file: the file, in the format that the module's docstring describes.
         settings: settings of every run; they override the settings in the file.
 
     Raises:
@@ -174,12 +161,8 @@ def read_suite(file: str | Path, settings: Mapping[str, Any] | None = None) -> S
 def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, options: Iterable[str] = ()) -> Suite:
     """Make a suite from the content of a suite file; see :func:`read_suite`.
 
-    A setting whose text has commas varies: each of its values makes a point of the grid.
-
-    Args:
-        content: keys of a suite file and their values.
-        settings: settings of every run; they override the settings in ``content``.
-        options: other names that the user could have meant by an unknown setting, for a hint.
+    A setting whose text has commas varies: each of its values makes a point of the grid. The ``settings`` override
+    those in ``content``; a hint on an unknown setting may name ``options``.
 
     Raises:
         UsageError: for a value of a wrong type, an unknown model or task, an impossible single run, and as in

@@ -188,20 +188,13 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
         folder.mkdir(parents=True, exist_ok=True)
         with held(folder / LOCK, f"the run in {folder}"):
             status, record = look(run, folder)
-            return (status, record) if record else ("failed", _record_failure(run, folder, reason))
+            if record is None:
+                status, record = "failed", read_record(folder) if (folder / FILE).exists() else run.record()
+                record.status = "failed"
+                record.notes += [] if reason in record.notes else [reason]
+                record.write(folder)
+            return status, record
     except UsageError:  # another process works there
         return REFUSED, run.record("failed", [reason])
     except OSError as error:
         return "failed", run.record("failed", [f"{reason}; and no record can be written: {error.strerror}"])
-
-
-def _record_failure(run: RunConfig, folder: Path, reason: str) -> RunRecord:
-    """Write a record with status ``failed`` and the reason; keep what the run recorded before."""
-    if (folder / FILE).exists():
-        record = read_record(folder)
-        record.status = "failed"
-        record.notes += [] if reason in record.notes else [reason]
-    else:
-        record = run.record("failed", [reason])
-    record.write(folder)
-    return record

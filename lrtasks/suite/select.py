@@ -58,16 +58,16 @@ def of_task(setting: str, suite: Suite) -> bool:
 def run_selected(
     suite: Suite, names: Sequence[str], runner: Runner, out: Path
 ) -> tuple[list[RunConfig], list[RunRecord], dict[str, RunRecord]]:
-    """Carry out a suite with selection.
-
-    Args:
-        names: the settings that are selected (:func:`require_selectable`).
+    """Carry out a suite with a selection of the settings ``names`` (:func:`require_selectable`).
 
     Returns:
         The chosen runs of all seeds; their records; and, by title, the records of runs that failed at other values. If
         any failed, the choice is not final.
     """
-    bare = [_bare(name, suite) for name in names]
+    # in records, settings stand without their owner or the label of the model that they belong to
+    labels = {run.model.address or run.model.name for run in suite.runs}
+    bare = [name.partition(".")[2] if of_one_model(name, labels) else split_setting(name)[1] for name in names]
+    bare = [name.replace("-", "_") for name in bare]
     groups: dict[str, list[RunConfig]] = {}
     for run in suite.runs:
         groups.setdefault(_group(run, bare), []).append(run)
@@ -95,12 +95,6 @@ def run_selected(
         if run.digest not in tried_values and records[run.digest].status not in FINISHED
     }
     return chosen, [records[run.digest] for run in chosen], failed
-
-
-def _bare(name: str, suite: Suite) -> str:
-    """Return the name of a setting in records: without its owner or the label of the model that it belongs to."""
-    label = of_one_model(name, {run.model.address or run.model.name for run in suite.runs})
-    return (name.partition(".")[2] if label else split_setting(name)[1]).replace("-", "_")
 
 
 def _group(run: RunConfig, bare: Sequence[str]) -> str:
@@ -138,10 +132,7 @@ def _unchoose_others(
 ) -> None:
     """Mark runs as not chosen if an earlier selection, among other values, chose them and this one did not.
 
-    Args:
-        best: runs of the first seed that are chosen now.
-        records: records by digest.
-        chosen: digests of all runs that are chosen now.
+    ``best`` are the runs of the first seed that are chosen now, ``chosen`` the digests of all runs that are chosen now.
     """
     now = {_cell(records[run.digest]) for run in best}
     for folder in {run.folder(out.absolute()).parent for run in best}:

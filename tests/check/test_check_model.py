@@ -14,7 +14,8 @@ from broken_models import BROKEN, CLASSES, NOT_STORED, SIGNAL, SYMBOLS, TARGET, 
 from torch import Tensor, nn
 
 import lrtasks
-from lrtasks.check.model import check_model, model_problems
+from lrtasks.check import problems_of
+from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.spec import Spec
@@ -33,18 +34,20 @@ def test_names_what_is_not_stored(make: Callable[[], nn.Module], message: str) -
     def factory(*_: Spec) -> nn.Module:
         return make()
 
-    (problem,) = model_problems(factory, input=SIGNAL, target=TARGET, causal=True)
+    (problem,) = problems_of(check_model, factory, input=SIGNAL, target=TARGET, causal=True)
     assert re.search(message, problem)
 
 
 def test_padding_must_not_reach_the_rest_of_a_model_that_looks_ahead() -> None:
-    (problem,) = model_problems(IgnoresMask(), input=SIGNAL, target=TARGET, causal=False)
+    (problem,) = problems_of(check_model, IgnoresMask(), input=SIGNAL, target=TARGET, causal=False)
     assert problem.startswith("outputs at valid positions depend on values at padding (mask False): by ")
-    assert model_problems(Conv(ahead=2), input=SIGNAL, target=TARGET, causal=False) == [], "it takes no mask at all"
+    assert problems_of(check_model, Conv(ahead=2), input=SIGNAL, target=TARGET, causal=False) == [], (
+        "it takes no mask at all"
+    )
 
 
 def test_nothing_is_said_beside_what_is_wrong() -> None:
-    assert not [make for make, _ in BROKEN if len(model_problems(make(), input=SIGNAL, target=TARGET)) != 1]
+    assert not [make for make, _ in BROKEN if len(problems_of(check_model, make(), input=SIGNAL, target=TARGET)) != 1]
 
 
 def test_names_everything_at_once() -> None:

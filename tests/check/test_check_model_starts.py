@@ -7,7 +7,8 @@ import torch
 from broken_models import SIGNAL, TARGET, Conv, IgnoresMask
 from torch import Tensor, nn
 
-from lrtasks.check.model import model_problems
+from lrtasks.check import problems_of
+from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
 from lrtasks.models.base import takes_mask
 from lrtasks.spec import Spec
@@ -33,7 +34,7 @@ class Fourier(nn.Module):
 def test_rounding_of_an_fft_is_no_leak(kind: str, dtype: torch.dtype) -> None:
     t = torch.arange(256.0)
     kernel = {"late": t / 50 * torch.exp(-t / 50), "delay": (t == 1).float(), "rising": t / 256}[kind]
-    assert model_problems(Fourier(kernel), input=LONG, target=LONG, dtype=dtype) == []
+    assert problems_of(check_model, Fourier(kernel), input=LONG, target=LONG, dtype=dtype) == []
     ahead = torch.cat([kernel[1:], kernel[:1]])
     ahead[-1] = 0.01  # a circular convolution's look at the next position
 
@@ -41,7 +42,7 @@ def test_rounding_of_an_fft_is_no_leak(kind: str, dtype: torch.dtype) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.fft.irfft(torch.fft.rfft(x, dim=1) * torch.fft.rfft(self.kernel)[:, None], n=256, dim=1)
 
-    (problem,) = model_problems(Circular(ahead), input=LONG, target=LONG, dtype=dtype)
+    (problem,) = problems_of(check_model, Circular(ahead), input=LONG, target=LONG, dtype=dtype)
     assert problem.startswith("not causal")
 
 
@@ -66,10 +67,10 @@ class Ahead(nn.Module):
 def test_a_leak_behind_what_starts_at_zero_is_found(start: str) -> None:
     model = Ahead(start)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    (problem,) = model_problems(model, input=SIGNAL, target=TARGET)
+    (problem,) = problems_of(check_model, model, input=SIGNAL, target=TARGET)
     assert problem.startswith("not causal")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "a copy was checked"
-    assert model_problems(model, input=SIGNAL, target=TARGET, causal=False) == []
+    assert problems_of(check_model, model, input=SIGNAL, target=TARGET, causal=False) == []
 
 
 class Complex(nn.Module):
@@ -89,8 +90,8 @@ class Complex(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_complex_parameters_stay_complex(dtype: torch.dtype) -> None:
-    assert model_problems(Complex(), input=SIGNAL, target=TARGET, dtype=dtype) == []
-    (problem,) = model_problems(lambda *_: Complex(leak=True), input=SIGNAL, target=TARGET, dtype=dtype)
+    assert problems_of(check_model, Complex(), input=SIGNAL, target=TARGET, dtype=dtype) == []
+    (problem,) = problems_of(check_model, lambda *_: Complex(leak=True), input=SIGNAL, target=TARGET, dtype=dtype)
     assert problem.startswith("not causal")
 
 
@@ -103,9 +104,9 @@ def test_a_compiled_model_takes_the_mask_that_it_took() -> None:
 def test_lazy_modules_must_have_met_an_input() -> None:
     model = nn.Sequential(nn.LazyLinear(2))
     with pytest.raises(UsageError, match=r"0\.weight, 0\.bias of the model has no shape yet; call the model once"):
-        model_problems(model, input=SIGNAL, target=TARGET)
+        problems_of(check_model, model, input=SIGNAL, target=TARGET)
     model(torch.zeros(SIGNAL.shape(1)))
-    assert model_problems(model, input=SIGNAL, target=TARGET) == []
+    assert problems_of(check_model, model, input=SIGNAL, target=TARGET) == []
 
 
 def test_a_state_that_is_carried_from_step_to_step_is_found() -> None:
@@ -121,7 +122,7 @@ def test_a_state_that_is_carried_from_step_to_step_is_found() -> None:
                 self.state = state
             return torch.as_tensor(y)
 
-    (problem,) = model_problems(Carrying(), input=SIGNAL, target=TARGET)
+    (problem,) = problems_of(check_model, Carrying(), input=SIGNAL, target=TARGET)
     assert problem.startswith(
         "the backward pass fails after the first step; forward must keep nothing of an earlier one"
     )
@@ -132,4 +133,4 @@ def test_a_model_without_parameters_is_named() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x[..., :2]
 
-    assert model_problems(Fixed(), input=SIGNAL, target=TARGET) == ["it has no parameters to train"]
+    assert problems_of(check_model, Fixed(), input=SIGNAL, target=TARGET) == ["it has no parameters to train"]

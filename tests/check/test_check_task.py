@@ -13,7 +13,8 @@ import pytest
 from broken_tasks import BROKEN, Parity
 
 import lrtasks
-from lrtasks.check.task import task_problems
+from lrtasks.check import problems_of
+from lrtasks.check.task import check_task
 from lrtasks.config import parameter
 from lrtasks.errors import UsageError
 from lrtasks.generators import Batch, Sample, Task
@@ -32,7 +33,7 @@ def imports() -> Iterator[None]:
 
 def test_a_good_task_passes() -> None:
     lrtasks.check_task(Parity())
-    assert task_problems(Parity()) == []
+    assert problems_of(check_task, Parity()) == []
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -46,12 +47,12 @@ def test_what_is_wrong_is_named(name: str) -> None:
 
 def test_nothing_is_said_beside_what_is_wrong() -> None:
     for name in ("WrongDtype", "ScoredPadding", "OtherBatch", "BaselineClass", "SliceShape", "WrongText"):
-        assert len(task_problems(getattr(broken_tasks, name)())) == 1, name
+        assert len(problems_of(check_task, getattr(broken_tasks, name)())) == 1, name
 
 
 def test_all_that_is_wrong_is_named() -> None:
     task = broken_tasks.variant("Twice", **{**BROKEN["WrongText"][0], **BROKEN["SliceShape"][0]})
-    first, second = task_problems(task)[:2]
+    first, second = problems_of(check_task, task)[:2]
     assert first.startswith("slice 'odd'") and second.startswith("text()")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -40,22 +40,16 @@ MAX_WIDTH = 720
 """Maximum width in pixels of a run's picture; wider pictures are made smaller."""
 
 
-class State(NamedTuple):
-    """Text of a heat map cell without a scaled score, and its meaning."""
-
-    word: str
-    meaning: str
-
-
 STATES = {
-    "diverged": State("div.", "diverged: the loss stopped being a number"),
-    "failed": State("failed", "the run ended with an error"),
-    "interrupted": State("stopped", "the process ended before the run"),
-    "running": State("running", "not finished"),
-    "nan": State("NaN", "the score is no number"),
-    "unscored": State("none", "the record lacks the score"),
-    "scored": State("–", "no floor below 1 to compare the score with"),
+    "diverged": ("div.", "diverged: the loss stopped being a number"),
+    "failed": ("failed", "the run ended with an error"),
+    "interrupted": ("stopped", "the process ended before the run"),
+    "running": ("running", "not finished"),
+    "nan": ("NaN", "the score is no number"),
+    "unscored": ("none", "the record lacks the score"),
+    "scored": ("–", "no floor below 1 to compare the score with"),
 }
+"""Texts of heat map cells without a scaled score, and their meanings."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +63,8 @@ class Result:
         floor: name and headline score of the best trivial baseline.
         scaled: scaled score; ``None`` without a score or without a floor.
         state: ``scored``, or the reason for a missing score: one of :data:`STATES`.
+        score: median of the headline score over the seeds that have one.
+        paper: the paper's score if the paper's setup equals that of these runs, else ``None``.
     """
 
     id: str
@@ -81,17 +77,8 @@ class Result:
     floor: tuple[str, float] | None
     scaled: float | None
     state: str
-
-    @property
-    def score(self) -> float | None:
-        """Median of the headline score over the seeds that have one."""
-        median: float | None = self.cell["median"]
-        return median
-
-    @property
-    def paper(self) -> float | None:
-        """The paper's score if the paper's setup equals that of these runs, else ``None``."""
-        return paper_beside(self.cell)
+    score: float | None
+    paper: float | None
 
     @property
     def solved(self) -> str:
@@ -175,10 +162,10 @@ class Report:
         known = {name for result in self.results.values() for name in result.costs}
         return {name: cost for name, cost in COSTS.items() if name in known}
 
-    def states(self) -> dict[str, State]:
-        """Return the states of the cells without a scaled score."""
+    def states(self) -> list[str]:
+        """Return the states of the cells without a scaled score, in the order of :data:`STATES`."""
         found = {result.state for result in self.results.values() if result.scaled is None}
-        return {name: state for name, state in STATES.items() if name in found}
+        return [name for name in STATES if name in found]
 
     def in_row(self, row: int) -> list[Result]:
         """Return the results on one task, best score first, results without a score last."""
@@ -209,8 +196,6 @@ def make_report(
 
     arranged = arrange(make_frame(runs), unequal_budgets=unequal_budgets)
     cells = aggregate(arranged)
-    best = cells.groupby("row", observed=True)[["floor", "baseline"]].transform("first")
-    cells[["floor", "baseline"]] = cells[["floor", "baseline"]].fillna(best)
     pairs = zip(cells["median"], cells["floor"], strict=True)
     cells["scaled"] = [math.nan if math.isnan(sum(pair)) else scaled_score(*pair) for pair in pairs]
     orders = {axis: _best_first(cells, axis) for axis in CELL}
@@ -232,6 +217,8 @@ def make_report(
             None if cell["floor"] is None else (cell["baseline"], cell["floor"]),
             cell["scaled"],
             "scored" if cell["scored"] else _state(records),
+            cell["median"],
+            paper_beside(cell),
         )
     tasks = {result.cell["row"]: result for result in results.values()}
     models = {result.cell["column"]: result for result in results.values()}

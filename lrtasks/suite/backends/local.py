@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 from lrtasks.config import parameter
 from lrtasks.machine import cores
 from lrtasks.processes import Template
-from lrtasks.suite.backends import Backend, Began, Event, Job, run_job
+from lrtasks.suite.backends import Backend, Began, Event, Failure, Job, run_job
 
 
 @dataclass(frozen=True)
@@ -26,27 +26,17 @@ class Local(Backend):
 
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
         threads, stop = max(1, cores() // self.jobs), threading.Event()
-        events: queue.Queue[tuple[int, Event | BaseException]] = queue.Queue()
-
-        def carry_out(number: int) -> None:
-            if stop.is_set():
-                return
-            events.put((number, Began()))
-            try:
-                events.put((number, run_job(jobs[number], threads=threads, stop=stop, template=template)))
-            except BaseException as error:
-                events.put((number, error))
-
+        left, running = iter(range(len(jobs))), dict[Future[Failure | None], int]()
         with closing(Template(threads)) as template, ThreadPoolExecutor(self.jobs) as pool:
             try:
-                for number in range(len(jobs)):
-                    pool.submit(carry_out, number)
-                left = len(jobs)
-                while left:
-                    number, event = events.get()
-                    if isinstance(event, BaseException):
-                        raise event
-                    left -= not isinstance(event, Began)
-                    yield number, event
+                while True:
+                    for number in islice(left, self.jobs - len(running)):
+                        begun = pool.submit(run_job, jobs[number], threads=threads, stop=stop, template=template)
+                        running[begun] = number
+                        yield number, Began()
+                    if not running:
+                        return
+                    for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                        yield running.pop(ended), ended.result()
             finally:
                 stop.set()

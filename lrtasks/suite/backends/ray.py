@@ -34,16 +34,11 @@ class Ray(Backend):
 
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
         with connected(self.address) as ray:
-            self._require_room(ray)
+            machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            if not any(node.get("CPU", 0) >= self.cpus and node.get("GPU", 0) >= self.gpus for node in machines):
+                wanted = f"{self.cpus} cores and {self.gpus:g} GPUs, which each run asks for"
+                raise UsageError(f"no machine of the Ray cluster has {wanted}")  # Ray itself would wait forever
             yield from _Tasks(ray, self, jobs).events()
-
-    def _require_room(self, ray: Any) -> None:
-        """Raise :class:`UsageError` if no machine has room for a run; Ray itself would wait forever."""
-        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        if not any(node.get("CPU", 0) >= self.cpus and node.get("GPU", 0) >= self.gpus for node in machines):
-            raise UsageError(
-                f"no machine of the Ray cluster has {self.cpus} cores and {self.gpus:g} GPUs, which each run asks for"
-            )
 
 
 class _Tasks(Remote):

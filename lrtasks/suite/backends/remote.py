@@ -50,9 +50,6 @@ class Remote:
     """Base class of jobs on other machines, in the process that waits for them. A subclass sends the jobs.
 
     A job has ended once this machine sees the same version of its record as the other machine.
-
-    Args:
-        jobs: all jobs; their folders are made.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:

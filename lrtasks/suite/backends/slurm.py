@@ -66,7 +66,9 @@ def _executor(jobs: Sequence[Job], parameters: dict[str, Any]) -> Any:
         import submitit
     except ImportError:
         raise UsageError("the backend slurm needs submitit; pip install 'lrtasks[slurm]'") from None
-    given = {"name": "lrtasks", "timeout_min": _minutes(jobs), **parameters}
+    limits = [job.time_limit for job in jobs if job.time_limit is not None]
+    minutes = math.ceil(max(limits) / 60) + EXTRA_MINUTES if len(limits) == len(jobs) else None
+    given = {"name": "lrtasks", "timeout_min": minutes, **parameters}
     cluster = given.pop("cluster", "slurm")
     try:
         executor = submitit.AutoExecutor(jobs[0].folder.parents[1] / "slurm", cluster=cluster)
@@ -81,11 +83,6 @@ def _executor(jobs: Sequence[Job], parameters: dict[str, Any]) -> Any:
     except (AssertionError, NameError, TypeError, ValueError) as error:
         raise UsageError(f"bad parameters for Slurm: {first_line(error)}") from None
     return executor
-
-
-def _minutes(jobs: Sequence[Job]) -> int | None:
-    limits = [job.time_limit for job in jobs if job.time_limit is not None]
-    return math.ceil(max(limits) / 60) + EXTRA_MINUTES if len(limits) == len(jobs) else None
 
 
 @dataclass(frozen=True)
@@ -132,19 +129,12 @@ class _Elements(Remote):
                 yield number, 1
             if ended:
                 del self.running[submitted]
-                yield number, _report(submitted)
+                lost = (
+                    f"the Slurm job {submitted.job_id} ended without a result, in the state {submitted.state};"
+                    f" its log is {submitted.paths.stderr}"
+                )
+                yield number, Report("", Failure(lost)) if submitted.exception() else submitted.result()
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def cancel(self, running: Any) -> None:
         running.cancel(check=False)
-
-
-def _report(submitted: Any) -> Report:
-    if submitted.exception() is None:
-        report: Report = submitted.result()
-        return report
-    reason = (
-        f"the Slurm job {submitted.job_id} ended without a result, in the state {submitted.state};"
-        f" its log is {submitted.paths.stderr}"
-    )
-    return Report("", Failure(reason))
