@@ -108,10 +108,12 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
         score, floor = record.score_of(name), record.floor(name)
         record.scaled[name] = None if score is None or floor is None else scaled_score(score, floor)
     reached = None
-    for length, value in sorted((length, record.scaled[name]) for name, length in lengths.items() if _by_length(name)):
+    # of padded inputs of equal length, those of the trained length come first: ``sorted`` keeps the order
+    for name in sorted(filter(_by_length, lengths), key=lambda name: lengths[name]):
+        value = record.scaled[name]
         if value is None or value < GENERALISES or not math.isfinite(value):
             break
-        reached = length
+        reached = lengths[name]
     # shorter lengths alone do not count: the model then fails at its training length
     record.generalisation_length = reached if reached is not None and reached >= task.input.length else None
     record.steps_to_solve = steps_to_solve(record, val_floor)
