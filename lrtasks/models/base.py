@@ -275,7 +275,7 @@ class ModelConfig(Config):
         """Raise :class:`UsageError` unless ``causal``; for a model that is causal only, always or with ``part``."""
         if not causal:
             found = f"{self.name} with {part}" if part else self.name
-            raise UsageError(f"{found} is a causal model: build it with causal=True")
+            raise UsageError(f"{found} is a causal model: it cannot read in both directions (causal=False)")
 
     @property
     def around(self) -> tuple[int, str, bool, float]:
