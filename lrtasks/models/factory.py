@@ -150,7 +150,8 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
         return _of_config(target, parameters, address)
     if isinstance(target, nn.Module) or not callable(target):
         kinds = "the address of a class or a function" if address else "a name, a class, a function or a module"
-        raise UsageError(f"a model must be {kinds}, found an object of type {type(target).__name__}")
+        found = "an object of type " if address else ""
+        raise UsageError(f"a model must be {kinds}, found {found}{type(target).__name__}")
     label = model_label(target, name)
     build = _own_mixer(target, label, parameters) if _first(target) == ["d_model"] else _own_model(target, parameters)
     # an object without a source file has no identity outside this process
