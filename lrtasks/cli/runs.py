@@ -109,7 +109,9 @@ def evaluate(
             for number in range(seed, seed + seeds)
         ]
     except UsageError as error:
-        if any(isinstance(value, str) and "," in value and repr(value) in str(error) for value in given.values()):
+        from lrtasks.suite.expand import split_grid
+
+        if any(repr(given[name]) in str(error) for name in split_grid(given)[0]):
             raise UsageError(f"{error}; of several values, --select val chooses one; lrtasks suite runs all") from None
         raise
     if dry_run:

@@ -110,10 +110,12 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
     reached = None
     # tests that differ from the task only in their length: ``test``, ``4x`` or ``512``
     by_length = [name for name in lengths if name == "test" or name.rstrip("x").isdigit()]
-    for length, value in sorted((lengths[name], record.scaled[name]) for name in by_length):
+    # of padded inputs of equal length, those of the trained length come first: ``sorted`` keeps the order
+    for name in sorted(by_length, key=lengths.__getitem__):
+        value = record.scaled[name]
         if value is None or value < GENERALISES or not math.isfinite(value):
             break
-        reached = length
+        reached = lengths[name]
     # shorter lengths alone do not count: the model then fails at its training length
     record.generalisation_length = reached if reached is not None and reached >= task.input.length else None
     record.steps_to_solve = steps_to_solve(record, val_floor)

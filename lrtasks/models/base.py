@@ -275,7 +275,7 @@ class ModelConfig(Config):
         """Raise :class:`UsageError` unless ``causal``; for a model that is causal only, always or with ``part``."""
         if not causal:
             found = f"{self.name} with {part}" if part else self.name
-            raise UsageError(f"{found} is a causal model: build it with causal=True")
+            raise UsageError(f"{found} is a causal model: it cannot read in both directions (causal=False)")
 
     @property
     def around(self) -> tuple[int, str, bool, float]:
@@ -438,7 +438,7 @@ def parameter_count(model: nn.Module) -> int:
 
 @torch.no_grad()
 def state_bytes(model: Backbone) -> int | None:
-    """Return the bytes that the streaming form keeps per sequence at the end of the input; None without such a form.
+    """Return the bytes that the streaming form keeps per sequence at the end of the input; None if no such form works.
 
     The size is measured, except for caches that grow and declare their size (``cache_bytes``). Tensors whose size does
     not depend on the batch (coefficients computed once) are not counted.
@@ -446,7 +446,7 @@ def state_bytes(model: Backbone) -> int | None:
     training = model.training
     try:
         return _state_at_end(model.eval())
-    except UsageError:
+    except Exception:  # a user's module may use these names for something else; ``check_model`` says what fails
         return None
     finally:
         model.train(training)

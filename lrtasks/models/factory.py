@@ -149,7 +149,9 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
     if isinstance(target, type) and issubclass(target, ModelConfig):
         return _of_config(target, parameters, address)
     if isinstance(target, nn.Module) or not callable(target):
-        raise UsageError(f"a model must be a name, a class, a function or a module, found {type(target).__name__}")
+        kinds = "the address of a class or a function" if address else "a name, a class, a function or a module"
+        found = "an object of type " if address else ""
+        raise UsageError(f"a model must be {kinds}, found {found}{type(target).__name__}")
     label = model_label(target, name)
     build = _own_mixer(target, label, parameters) if _first(target) == ["d_model"] else _own_model(target, parameters)
     # an object without a source file has no identity outside this process

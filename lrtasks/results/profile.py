@@ -222,6 +222,8 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
         f"solved: a scaled score of at least {TEST_SOLVED:g}; training: one seed of each instance",
         "generalises to: the generalisation length as a multiple of the training length, median over instances",
     ]
+    if not own.cells:
+        return [*said, f"{own.label} has no score on any instance"]
     if not others:
         return [*said, "no published model has run on these instances"]
     said.append("distance: root mean square difference of scaled scores on shared instances; in brackets their number")

@@ -119,8 +119,10 @@ def _rank(record: RunRecord) -> tuple[float, float]:
 
 def _note(record: RunRecord, run: RunConfig, out: Path, values: dict[str, Any], *, chosen: bool) -> None:
     """Note in a run's record which values were tried, and whether this run was chosen."""
-    record.selection = {"by": BY[0], "values": values, "chosen": chosen}
-    folder = run.folder(out.absolute())
+    selection = {"by": BY[0], "values": values, "chosen": chosen}
+    if record.selection == selection:  # the folder of a finished selection may be read-only
+        return
+    record.selection, folder = selection, run.folder(out.absolute())
     with suppress(UsageError, FileNotFoundError), held(folder / LOCK, str(folder)):
         found = read_record(folder)
         if (found.digest, found.status) == (run.digest, record.status):

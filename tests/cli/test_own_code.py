@@ -60,6 +60,19 @@ class Leaves(MyLayer):
         raise SystemExit(0)
 
 
+class Steps(MyLayer):
+    """Its ``step`` and ``initial_state`` are not a streaming form."""
+
+    def initial_state(self):
+        return None
+
+    def step(self):
+        return None
+
+
+made = MyLayer(8)
+
+
 class Neither(nn.Module):
     def __init__(self, d_in, d_out):
         super().__init__()
@@ -172,6 +185,18 @@ def test_what_is_no_model_is_refused_in_one_line(command: Command) -> None:
 def test_a_class_without_a_constructor_is_refused(command: Command) -> None:
     said = command("describe", "mine.py:Bare")
     assert said.code == 2 and "found arguments: none, as it has no __init__" in said.err
+
+
+def test_a_built_module_has_no_address(command: Command) -> None:
+    said = command("eval", "--model", "mine.py:made", *SHORT)
+    assert said.code == 2
+    assert "a model must be the address of a class or a function, found an object of type MyLayer" in said.err
+
+
+def test_methods_that_are_no_streaming_form_do_not_stop_a_run(command: Command) -> None:
+    said = command("eval", "--model", "mine.py:Steps", *SHORT, "--json")
+    assert [record["model"]["state_bytes"] for record in json.loads(said.out)] == [None]
+    assert "step fails at position 0: TypeError" in command("check", "mine.py:Steps").out
 
 
 SHORT = ("--task", "shift", "--length", 8, "--steps", 2, "--test-batches", 1)

@@ -111,6 +111,18 @@ def test_shorter_lengths_alone_give_no_generalisation_length() -> None:
     assert record.generalisation_length == 32
 
 
+def test_tests_with_the_padded_length_of_the_trained_one_do_not_hide_it() -> None:
+    task = lrtasks.make("listops", setting="small", min_length=6, max_length=12, max_depth=3, max_args=2)
+    further = {name: FurtherTest(test) for name, test in task.tests().items()}
+    assert [test.task.input.length for test in further.values()][:2] == [task.input.length] * 2
+    record = RunRecord("", {"metric": "accuracy"}, {}, "small", {}, 0, {})
+    record.scores = {"test": {"accuracy": 1.0}, "2x": {"accuracy": 0.5}, "4x": {}, "8x": {}}
+    record.baselines = {"majority": {"accuracy": 0.1}}
+    record.further_baselines = dict.fromkeys(further, record.baselines)
+    note_summary(task, further, record, None)
+    assert record.generalisation_length == task.input.length
+
+
 def test_further_tests_have_breakdowns(tmp_path: Path) -> None:
     record = run("dlr", tmp_path, TASK, hyper=SMALL, budget={"test_lengths": 32})
     assert [row["label"] for row in record.further_slices["32"]["position"]] == [*range(0, 32, 4)]

@@ -71,7 +71,8 @@ def test_a_run_that_diverged_counts_as_0_and_one_that_failed_does_not() -> None:
     diverged = record("cumsum", 0.9, seed=1, status="diverged", scores={})
     cell = profile(record("cumsum", 0.9), diverged).cells["cumsum"]
     assert (cell.scaled, cell.seeds) == (0.45, 2)
-    assert not profile(record("cumsum", 0.9, status="failed")).cells
+    failed = profile(record("cumsum", 0.9, status="failed"))
+    assert not failed.cells and notes(failed, [])[-1] == "own has no score on any instance"
 
 
 def test_a_run_on_other_parameters_is_another_instance() -> None:

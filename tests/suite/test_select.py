@@ -108,6 +108,17 @@ def test_a_second_selection_takes_the_place_of_the_first(tmp_path: Path) -> None
     assert [cell.split(" (")[1] for cell in table.scores().lines[0][3:]] == ["lr 1.0)"] * 2
 
 
+def test_a_finished_selection_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite, runner = suite_of(), Runner(tmp_path, {"dlr": 0.1, "attention": 0.01})
+    before = run_selected(suite, ("lr",), runner, tmp_path)[1]
+    monkeypatch.setattr(RunRecord, "write", lambda *_: pytest.fail("a record is written"))
+
+    def stored(runs: Sequence[RunConfig]) -> list[RunRecord]:
+        return [read_record(run.folder(tmp_path)) for run in runs]
+
+    assert run_selected(suite, ("lr",), stored, tmp_path)[1] == before
+
+
 def test_a_run_that_was_not_chosen_stays_among_plain_runs(tmp_path: Path) -> None:
     runner = Runner(tmp_path, {"dlr": 0.1, "attention": 0.1})
     runner(suite_of(seeds=3, lr=0.001).runs)
