@@ -35,18 +35,19 @@ def of_task(words: Sequence[str]) -> str:
 
 
 def _solvers(name: str, folder: str) -> str:
-    """Return the table of a folder's runs on a task: scores, the step of the solution and the generalisation length."""
+    """Return the table of a folder's runs on a task: scores, step and cost of the solution, generalisation length."""
     runs = runs_of(RESULTS / folder)
     if not (runs["task"] == name).any():
         return ""
     made = make_table(runs[runs["task"] == name], unequal_budgets=True)
-    header = ["task", "model", "score", "floor", "learning rate", "solved at step", "samples", "generalises to"]
+    header = ["task", "model", "score", "floor", "rate", "solved at step", "samples", "ms per step", "generalises to"]
     rows = []
     for cell in made.cells:
         steps = cell["steps_to_solve"]
         samples = steps and steps * cell["budget.batch_size"]
         line = [cell["row"], cell["column"], shown(cell), _floor(cell), f"{cell['budget.lr']:g}"]
-        rows.append([*line, number(steps), number(samples), number(cell["generalisation_length"])])
+        speed = number(cell["seconds_per_step"] and 1e3 * cell["seconds_per_step"])
+        rows.append([*line, number(steps), number(samples), speed, number(cell["generalisation_length"])])
     return f"{TODAY[folder]} ([records](../../results/{folder}/README.md)):\n\n" + table(header, rows)
 
 
