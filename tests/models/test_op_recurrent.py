@@ -463,9 +463,7 @@ ARRAYS = {
     "op_retention_a": (retention, decay.scalar_decay),
     "op_linear_attn_a": (linear_attention, decay.scalar_decay),
     "op_linear_attn_normalized_a": (normalised_linear_attention, decay.scalar_decay),
-    "op_delta_a": (delta_array, delta.delta_rule),
     "op_delta_neg_a": (delta_array, delta.delta_rule),
-    "op_gated_delta_a": (delta_array, delta.delta_rule),
     "op_gated_delta_neg_a": (delta_array, delta.delta_rule),
     "op_kda_a": (delta_array, delta.delta_rule),
     "op_gated_delta_product_a": (
