@@ -181,8 +181,10 @@ def published_profiles(own: Profile, runs: pd.DataFrame, tasks: Mapping[str, Tas
     """
     found: list[Profile] = []
     for strict in (True, False):
-        made = [make_profile(rows, tasks, label, own, strict=strict) for label, rows in by_column(runs).items()]
-        found = found or [profile for profile in made if own.shared(profile)]
+        made = (make_profile(rows, tasks, label, own, strict=strict) for label, rows in by_column(runs).items())
+        found = [profile for profile in made if own.shared(profile)]
+        if found:
+            break
     return sorted(found, key=lambda one: (math.inf if (away := own.distance(one)) is None else away, one.label))
 
 
