@@ -100,8 +100,10 @@ class RunRecord:
     schema: int = SCHEMA
 
     def to_json(self) -> str:
-        """Return the record as strict JSON; a number that is not finite becomes null."""
-        return json.dumps(_finite(dataclasses.asdict(self)), indent=1, allow_nan=False)
+        """Return the record as strict JSON, one line per field; a number that is not finite becomes null."""
+        fields = _finite(dataclasses.asdict(self)).items()
+        lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields)
+        return "{\n" + ",\n".join(lines) + "\n}"
 
     def write(self, folder: Path) -> None:
         """Write ``record.json`` into ``folder`` atomically."""
