@@ -37,20 +37,20 @@ class DiagonalSSM(Recurrent):
 
     a does not depend on the input. Padding does not change the state. State: h ``(batch, P)``, complex.
 
-    ``factor`` is 2 if the P states stand for their complex conjugates too. The parameters called ``own_options`` have
-    no weight decay and the learning rate ``recurrent_lr``.
+    ``factor`` is 2 if the P states stand for their complex conjugates too. The parameters ``recurrent`` have no weight
+    decay, and a learning rate as ``rate`` says: ``{"lr": ...}``, or ``{"lr_factor": ...}`` on the budget's rate.
     """
 
     factor = 1
-    own_options: tuple[str, ...]
+    recurrent: tuple[str, ...]
     D: nn.Parameter
 
-    def __init__(self, states: int, recurrent_lr: float | None) -> None:
+    def __init__(self, states: int, rate: dict[str, float]) -> None:
         super().__init__()
-        self.states, self._options = states, {"weight_decay": 0.0} | ({"lr": recurrent_lr} if recurrent_lr else {})
+        self.states, self.rate = states, rate
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return dict.fromkeys(self.own_options, self._options)
+        return {name: {"weight_decay": 0.0, **self.rate} for name in self.recurrent}
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return a ``(P,)``, B ``(P, d_model)`` and C ``(d_model, P)``, complex."""
@@ -81,10 +81,10 @@ def _state_space(x: Tensor, a: Tensor, B: Tensor, C: Tensor, h: Tensor, mask: Te
 class LRUCore(DiagonalSSM):
     """The linear recurrent unit of the module docstring."""
 
-    own_options = ("nu_log", "theta_log", "gamma_log", "B_re", "B_im")
+    recurrent = ("nu_log", "theta_log", "gamma_log", "B_re", "B_im")
 
     def __init__(self, config: LRU) -> None:
-        super().__init__(config.d_state, config.recurrent_lr)
+        super().__init__(config.d_state, {"lr_factor": config.recurrent_lr_factor})
         states, d_model, r_min, r_max = config.d_state, config.d_model, config.r_min, config.r_max
         # avoid draws of 0, whose logarithm is not finite
         squares = torch.rand(states).clamp_min(1e-7) * (r_max**2 - r_min**2) + r_min**2
@@ -123,10 +123,10 @@ class S5Core(DiagonalSSM):
     """The S5 state space of the module docstring, with P conjugate pairs."""
 
     factor = 2
-    own_options = ("Lambda_re", "Lambda_im", "B", "log_step")
+    recurrent = ("Lambda_re", "Lambda_im", "B", "log_step")
 
     def __init__(self, config: S5) -> None:
-        super().__init__(config.d_state // 2, config.recurrent_lr)
+        super().__init__(config.d_state // 2, {"lr": config.recurrent_lr} if config.recurrent_lr else {})
         d_model, pairs, blocks = config.d_model, self.states, config.blocks_of_start
         self.discretisation = config.discretisation
         eigenvalues, vectors = legs_eigenvalues(2 * pairs // blocks)
@@ -199,7 +199,7 @@ class LRU(RecurrentConfig):
     r_min: float = parameter(0.0, "smallest radius of an eigenvalue at the start", at_least=0, at_most=1)
     r_max: float = parameter(1.0, "largest radius of an eigenvalue at the start", above=0, at_most=1)
     max_phase: float = parameter(6.28, "largest phase of an eigenvalue at the start, in radians", above=0)
-    recurrent_lr: float | None = parameter(5e-4, "learning rate of eigenvalues and B; none: the budget's", above=0)
+    recurrent_lr_factor: float = parameter(0.5, "factor on the learning rate of eigenvalues and B", above=0, at_most=1)
 
     def check(self) -> None:
         if self.r_min >= self.r_max:

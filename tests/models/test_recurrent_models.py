@@ -107,12 +107,22 @@ def test_vectors_decays_and_taps_have_no_weight_decay(name: str) -> None:
     assert all(id(module.weight) in decayed for module in built.modules() if type(module) is nn.Linear)
 
 
-def test_the_bias_of_rwkv7s_decay_learns_at_twice_the_rate() -> None:
-    built = model("rwkv7")
+@pytest.mark.parametrize(
+    ("name", "rate", "parameters"),
+    [
+        ("rwkv7", 0.2, {"bias"}),
+        ("lru", 0.05, {"nu_log", "theta_log", "gamma_log", "B_re", "B_im"}),
+        ("s5", 0.001, {"Lambda_re", "Lambda_im", "B", "log_step"}),
+    ],
+)
+def test_some_parameters_have_another_learning_rate(name: str, rate: float, parameters: set[str]) -> None:
+    built = model(name)
     groups = make_optimiser(built, Budget(lr=0.1)).param_groups
-    faster = {id(value) for group in groups if group["lr"] == 0.2 for value in group["params"]}
-    names = {name for name, value in built.named_parameters() if id(value) in faster}
-    assert {name.partition("w_lora")[2] for name in names} == {".up.bias"} and len(names) == 2
+    others = {id(value) for group in groups if group["lr"] != 0.1 for value in group["params"]}
+    assert {group["lr"] for group in groups} == {0.1, rate}
+    names = [full for full, value in built.named_parameters() if id(value) in others]
+    assert {full.rpartition(".")[2] for full in names} == parameters
+    assert all("w_lora.up" in full for full in names) or name != "rwkv7"
 
 
 @pytest.mark.parametrize("preset", ["recall-16k", "recall-64k"])
@@ -205,7 +215,7 @@ VARIANTS = [
     ("lstm", {"hidden": 5, "orthogonal": True}),
     ("gru", {"hidden": 5, "orthogonal": True}),
     ("mingru", {"expansion": 1.0}),
-    ("lru", {"r_min": 0.9, "r_max": 0.99, "recurrent_lr": None}),
+    ("lru", {"r_min": 0.9, "r_max": 0.99, "recurrent_lr_factor": 0.25}),
     ("s5", {"d_state": 8, "blocks_of_start": 2, "discretisation": "bilinear"}),
     ("rglru", {"width": 12, "mlp": False}),
     ("rwkv7", {"channel_mixing": True, "allow_neg_eigval": True}),
