@@ -15,8 +15,8 @@ import argparse
 import numpy as np
 
 from lrtasks.generators import make
+from lrtasks.generators.pathfinder import RESOLUTIONS, VARIANTS
 from lrtasks.generators.pathfinder.image import Layout, draw, lay_out
-from lrtasks.generators.pathfinder.settings import RESOLUTIONS, VARIANTS
 
 
 def beyond(layout: Layout) -> list[float]:

@@ -25,8 +25,7 @@ import numpy as np
 
 from lrtasks.data.columns import encode_labels, encode_png
 from lrtasks.generators import make
-from lrtasks.generators.pathfinder import image
-from lrtasks.generators.pathfinder.settings import RESOLUTIONS
+from lrtasks.generators.pathfinder import RESOLUTIONS, image
 from lrtasks.generators.pathfinder.tables import kit
 
 PARTS = ("placement", "drawing", "PNG")

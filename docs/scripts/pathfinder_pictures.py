@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 
 from lrtasks.generators import make
+from lrtasks.generators.pathfinder import RESOLUTIONS, VARIANTS
 from lrtasks.generators.pathfinder.image import Layout, Picture, draw, lay_out
-from lrtasks.generators.pathfinder.settings import RESOLUTIONS, VARIANTS
 
 FOLDER = Path(__file__).parents[1] / "tasks"
 # colours of label 0, 1 and 2 of stored label maps: no path, a path, the path with both marks

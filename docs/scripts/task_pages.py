@@ -13,8 +13,7 @@ from parameter_tables import parameter_table, settings
 from regions import link, table
 
 from lrtasks.generators import Spec, make, registry
-from lrtasks.generators.base import GROUPS
-from lrtasks.generators.fingerprint import INSTANCES, QUICK
+from lrtasks.generators.base import FINGERPRINT, GROUPS, QUICK
 from lrtasks.registry import split_preset
 
 THROUGHPUT = task_examples.TASKS / "throughput.txt"
@@ -59,7 +58,7 @@ def gallery(page: Path, _: Sequence[str]) -> str:
 def fingerprint(page: Path, _: Sequence[str]) -> str:
     """Return the table of the instances of a profile by group."""
     rows = []
-    for group, names in INSTANCES.items():
+    for group, names in FINGERPRINT.items():
         shown = [named(page, name) for name in names]
         rows.append([group, ", ".join(shown[:QUICK]), ", ".join(shown[QUICK:])])
     return table(["group", "instances, also of `--quick`", "further instances"], rows)

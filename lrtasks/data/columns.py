@@ -15,7 +15,7 @@ import numpy as np
 
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.generators.base import Split, Task
-from lrtasks.generators.pixels import from_bytes
+from lrtasks.generators.tables import from_bytes
 from lrtasks.spec import IGNORED, Batch, Sample, Spec, misfit
 
 if TYPE_CHECKING:

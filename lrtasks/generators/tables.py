@@ -1,4 +1,4 @@
-"""Conversion of token samples to rows of a text table and back; a list is whole numbers separated by blanks."""
+"""Stored forms of samples: rows of a text table for tokens (a list is numbers separated by blanks), 8-bit pixels."""
 
 from __future__ import annotations
 
@@ -75,3 +75,15 @@ def numbers(row: Row, name: str) -> np.ndarray:
 def join(values: np.ndarray) -> str:
     """Write numbers as text, separated by blanks."""
     return " ".join(map(str, values.tolist()))
+
+
+def from_bytes(pixels: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Convert 8-bit pixels to float32 values ``(byte / 255 - 0.5) / 0.5`` of the same shape, in ``out`` if given.
+
+    >>> from_bytes(np.array([0, 255], np.uint8)).tolist()
+    [-1.0, 1.0]
+    """
+    values: np.ndarray = np.divide(pixels, np.float32(255), out=out, dtype=np.float32)
+    values -= np.float32(0.5)
+    values /= np.float32(0.5)
+    return values

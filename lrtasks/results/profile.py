@@ -18,8 +18,7 @@ import numpy as np
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import printable
-from lrtasks.generators.base import GROUPS, Task
-from lrtasks.generators.fingerprint import INSTANCES, SCORED_ON
+from lrtasks.generators.base import FINGERPRINT, GROUPS, SCORED_ON, Task
 from lrtasks.metrics import TEST_SOLVED
 from lrtasks.results.compare import by_column
 from lrtasks.results.formats import TextTable, number
@@ -160,9 +159,9 @@ def make_profile(
     wanted = {} if like is None else {name: _compared(cell.budget) for name, cell in like.cells.items()}
     ended = runs[runs["status"].isin(("done", "diverged"))]
     found: dict[str, list[Cell]] = {}
-    counts = {group: set(names) for group, names in INSTANCES.items()}
+    counts = {group: set(names) for group, names in FINGERPRINT.items()}
     for name, task in tasks.items():
-        group = next((group for group, names in INSTANCES.items() if name in names), task.group)
+        group = next((group for group, names in FINGERPRINT.items() if name in names), task.group)
         counts.setdefault(group, set()).add(name)
         on = budgets_on(ended, task)
         counted = Counter(on)

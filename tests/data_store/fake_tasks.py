@@ -12,7 +12,7 @@ import numpy as np
 
 from lrtasks.config import parameter
 from lrtasks.generators.base import Task
-from lrtasks.generators.pixels import from_bytes
+from lrtasks.generators.tables import from_bytes
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 HOLD = "LRTASKS_TEST_HOLD"

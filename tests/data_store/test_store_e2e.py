@@ -18,7 +18,7 @@ from test_store_generate import FEW, TASK
 
 import lrtasks
 from lrtasks.data import generate, info, open_dataset, verify
-from lrtasks.generators.pixels import from_bytes
+from lrtasks.generators.tables import from_bytes
 from lrtasks.generators.tasks.shift import Shift
 
 pytestmark = pytest.mark.e2e

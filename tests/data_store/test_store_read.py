@@ -24,7 +24,7 @@ from lrtasks.data.columns import decode_labels, encode_labels, layout, to_bytes
 from lrtasks.data.manifest import read_manifest
 from lrtasks.data.store import Store
 from lrtasks.generators.base import Task
-from lrtasks.generators.pixels import from_bytes
+from lrtasks.generators.tables import from_bytes
 from lrtasks.generators.tasks.shift import Shift
 from lrtasks.spec import Batch
 

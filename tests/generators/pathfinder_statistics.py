@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import ndimage
 
+from lrtasks.generators.pathfinder import Settings
 from lrtasks.generators.pathfinder.image import Layout, Picture, draw, lay_out
 from lrtasks.generators.pathfinder.placement import TRIED
-from lrtasks.generators.pathfinder.settings import Settings
 
 REFERENCE = Path(__file__).parents[1] / "data" / "pathfinder_stats.json"
 EIGHT = np.ones((3, 3), int)

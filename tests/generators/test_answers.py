@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lrtasks.errors import UsageError
-from lrtasks.generators import Task, make, registry
-from lrtasks.generators.base import GROUPS, MAX_SEED
-from lrtasks.generators.listops import grammar
-from lrtasks.generators.splits import overlap
+from lrtasks.generators import Task, listops, make, registry
+from lrtasks.generators.base import GROUPS, MAX_SEED, overlap
 
 LENGTHS = st.integers(4, 40)
 EVEN = LENGTHS.map(lambda length: 2 * length)
@@ -91,8 +89,8 @@ def changed(x: np.ndarray, position: Any, value: Any) -> np.ndarray:
         ("recall", {"length": 8}, lambda x: changed(changed(x, 0, x[2]), 1, 31 - x[3]), "two values"),
         ("mqar", {"length": 8, "pairs": 2}, lambda x: changed(x, slice(4, None), 0), "must come once more"),
         ("listops", {"setting": "small"}, lambda x: changed(x, 0, 3), "brackets"),
-        ("listops", {"setting": "small"}, lambda x: changed(x, 5, grammar.PAD), "padding on the right"),
-        ("listops", {"setting": "small"}, lambda x: changed(changed(x, slice(None), grammar.PAD), 0, 3), "an operator"),
+        ("listops", {"setting": "small"}, lambda x: changed(x, 5, listops.PAD), "padding on the right"),
+        ("listops", {"setting": "small"}, lambda x: changed(changed(x, slice(None), listops.PAD), 0, 3), "an operator"),
     ],
 )
 def test_what_is_no_input_is_refused(name: str, parameters: dict[str, Any], change: Any, message: str) -> None:

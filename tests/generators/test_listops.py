@@ -12,7 +12,7 @@ from listops_parser import parse
 
 import lrtasks
 from lrtasks.errors import UsageError
-from lrtasks.generators.listops import grammar
+from lrtasks.generators import listops
 from lrtasks.generators.listops.sampling import Limits
 from lrtasks.generators.tasks.listops import SETTINGS
 
@@ -31,11 +31,11 @@ def test_labels_meta_and_padding_agree_with_an_independent_parser(setting: str, 
         length = len(text.split())
         assert task.limits.min_length < length < task.limits.max_length
         assert (batch.mask[row] == (np.arange(task.input.length) < length)).all()
-        assert (batch.x[row, length:] == grammar.PAD).all()
+        assert (batch.x[row, length:] == listops.PAD).all()
         labels = np.full(task.input.length, -100)
         labels[[node.close for node in nodes]] = [node.value for node in nodes]
         assert (batch.y[row] == labels).all()
-        assert [grammar.OPERATORS[kind] for kind in batch.meta["operator"][row]] == [node.operator for node in nodes]
+        assert [listops.OPERATORS[kind] for kind in batch.meta["operator"][row]] == [node.operator for node in nodes]
         assert batch.meta["height"][row].tolist() == [node.height for node in nodes]
         assert batch.meta["subtree_length"][row].tolist() == [node.length for node in nodes]
         assert max(node.depth for node in nodes) < task.limits.max_depth
@@ -43,7 +43,7 @@ def test_labels_meta_and_padding_agree_with_an_independent_parser(setting: str, 
 
 
 def test_the_papers_example_is_labelled_as_printed() -> None:
-    found = grammar.operators(grammar.parse(EXAMPLE)[None])
+    found = listops.operators(listops.parse(EXAMPLE)[None])
     labels = ["-"] * len(EXAMPLE.split())
     for close, value in zip(found.close, found.value, strict=True):
         labels[close] = str(value)
@@ -127,7 +127,7 @@ def test_fingerprint_is_the_expression_without_its_digits() -> None:
     task = lrtasks.make("listops", setting="small")
     batch = task.batch(range(8))
     for row in range(8):
-        names = [grammar.VOCABULARY[token] for token in task.fingerprint(batch, row)]
+        names = [listops.VOCABULARY[token] for token in task.fingerprint(batch, row)]
         assert "".join(names) == re.sub(r"[0-9 ]", "", task.text(batch, row))
 
 
@@ -168,13 +168,13 @@ def test_limits_that_no_tree_meets_are_refused_with_the_reachable_range(limits: 
 )
 def test_reading_malformed_text_names_what_is_wrong(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        grammar.parse(text)
+        listops.parse(text)
 
 
 def test_text_is_read_and_written_with_and_without_binary_branching() -> None:
-    assert grammar.render(grammar.parse(EXAMPLE)) == EXAMPLE
-    assert (grammar.parse("( ( ( [MAX 4 ) [MIN 3 ] ) ] )") == grammar.parse("[MAX 4 [MIN 3 ] ]")).all()
-    assert grammar.subtree_columns(grammar.parse(EXAMPLE)) == {
+    assert listops.render(listops.parse(EXAMPLE)) == EXAMPLE
+    assert (listops.parse("( ( ( [MAX 4 ) [MIN 3 ] ) ] )") == listops.parse("[MAX 4 [MIN 3 ] ]")).all()
+    assert listops.subtree_columns(listops.parse(EXAMPLE)) == {
         "Source": EXAMPLE,
         "Target": "6",
         "SubTreeEvals": "0 3 6",

@@ -17,8 +17,8 @@ from listops_parser import parse
 from scipy import stats
 
 from lrtasks.errors import UsageError
-from lrtasks.generators import make
-from lrtasks.generators.listops import grammar, sampling
+from lrtasks.generators import listops, make
+from lrtasks.generators.listops import sampling
 from lrtasks.generators.listops.sampling import Limits
 from lrtasks.generators.tasks.listops import SETTINGS
 
@@ -74,7 +74,7 @@ def test_expressions_follow_the_conditional_law_exactly(limits: Limits, count: i
     }
     expressions = drawn(limits, count)
     found = Counter(
-        re.sub("[0-9]", "d", re.sub(r"\[[A-Z]+", "[", grammar.render(tokens))).replace(" ", "")
+        re.sub("[0-9]", "d", re.sub(r"\[[A-Z]+", "[", listops.render(tokens))).replace(" ", "")
         for tokens in expressions
     )
     assert set(found) <= set(law)
@@ -114,7 +114,7 @@ def test_length_law_and_longest_expression_agree_with_enumeration() -> None:
 def test_statistics_agree_with_plain_rejection(limits: Limits) -> None:
     rng = random.Random(1)
     plain = [parse(plain_rejection(rng, limits)) for _ in range(200)]
-    ours = [parse(grammar.render(tokens)) for tokens in drawn(limits, 1000)]
+    ours = [parse(listops.render(tokens)) for tokens in drawn(limits, 1000)]
     measures = {
         "length": lambda nodes: nodes[-1].length,
         "operators": len,
@@ -133,7 +133,7 @@ def test_statistics_agree_with_plain_rejection(limits: Limits) -> None:
 @pytest.mark.parametrize(("setting", "count"), [("lra-like", 500), ("paper", 200)])
 def test_statistics_agree_with_the_reference(setting: str, count: int, data: Path) -> None:
     reference = json.loads((data / "listops_stats.json").read_text())[setting]
-    expressions = [parse(grammar.render(tokens)) for tokens in drawn(SETTINGS[setting], count, seed=11)]
+    expressions = [parse(listops.render(tokens)) for tokens in drawn(SETTINGS[setting], count, seed=11)]
     nodes = [node for expression in expressions for node in expression]
 
     def check_mean(name: str, values: list[float], expected: dict[str, float]) -> None:

@@ -15,7 +15,7 @@ import pytest
 import lrtasks
 from lrtasks import compiling
 from lrtasks.generators import make
-from lrtasks.generators.pixels import from_bytes
+from lrtasks.generators.tables import from_bytes
 
 TASKS = ("pathfinder", "pathfinder-classification")
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from lrtasks.generators import make
-from lrtasks.generators.pathfinder import image
+from lrtasks.generators.pathfinder import RESOLUTIONS, image
 from lrtasks.generators.pathfinder.placement import DEGREES
-from lrtasks.generators.pathfinder.settings import RESOLUTIONS
 from lrtasks.generators.pathfinder.tables import kit
 
 

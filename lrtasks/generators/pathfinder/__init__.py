@@ -1,7 +1,94 @@
-"""The Pathfinder generator: settings, tables, placement and images. The tasks are in ``generators/tasks``.
+"""The Pathfinder generator. This file has the settings of an image, with the DLR paper's values for each resolution.
 
 An image holds two long dashed paths that start near each other, many short dashed paths (distractors), and round marks:
 two on the long paths, one on each distractor. The design follows Linsley et al., "Learning long-range spatial
 dependencies with horizontal gated recurrent units" (arXiv:1805.08315), and the settings follow
 Pathfinder-Segmentation in the DLR paper.
 """
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from lrtasks.errors import UsageError
+
+VARIANTS = ("paper", "clean")
+MAX_RESOLUTION = 2048
+
+
+class Settings(NamedTuple):
+    """All settings that determine the distribution of images; the tasks' parameters document each field."""
+
+    res: int
+    variant: str
+    dashes: int
+    distractor_dashes: int
+    distractors: int
+    dash_length: int
+    dash_thickness: float
+    gap_margins: tuple[int, ...]
+    continuity: float
+    seed_distance: int
+    antialias: int
+    mark_radius: float
+    contrast: float
+    padding: int
+    dash_tries: int
+    distractor_tries: int
+
+
+# fields dashes to contrast of Settings, in this order: the DLR paper's generator settings. Row 64 is our own: small
+# enough for a two-core machine, and so dense that a model must follow the whole path.
+_TABLE: dict[int, tuple[Any, ...]] = {
+    64: (8, 2, 8, 4, 1.5, (1, 2), 1.8, 10, 2, 2.1, 0.9),
+    128: (14, 4, 16, 5, 1.5, (2, 3), 1.8, 22, 2, 2.1, 0.9),
+    256: (16, 5, 16, 8, 2.0, (4,), 2.2, 27, 2, 4.2, 1.0),
+    512: (12, 4, 18, 22, 6.0, (7,), 2.5, 40, 3, 9.0, 1.0),
+}
+RESOLUTIONS = tuple(_TABLE)
+
+
+def complete(given: Mapping[str, Any]) -> Settings:
+    """Return settings in which each value that is ``None`` in ``given`` comes from the table.
+
+    The table row is the row of ``res`` or of the next smaller listed resolution (below 64: the row of 64). If
+    ``dashes`` is given and ``distractor_dashes`` is not, the latter is a third of ``dashes``, rounded down, at least 1.
+
+    Raises:
+        UsageError: for settings that contradict each other.
+    """
+    row = _TABLE[max((known for known in RESOLUTIONS if known <= given["res"]), default=RESOLUTIONS[0])]
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if "dashes" in chosen and "distractor_dashes" not in chosen:
+        chosen["distractor_dashes"] = max(1, chosen["dashes"] // 3)
+    settings = Settings(**{**dict(zip(Settings._fields[2:], row, strict=False)), **chosen})
+    _check(settings)
+    return settings
+
+
+def _check(s: Settings) -> None:
+    if not s.gap_margins:
+        raise UsageError("pathfinder: gap_margins must hold at least one margin, found none")
+    drawn = s.dash_thickness * s.antialias
+    if drawn < 1 or not drawn.is_integer():
+        raise UsageError(
+            "pathfinder: dash_thickness × antialias must be a whole number of at least 1, "
+            f"found {s.dash_thickness:g} × {s.antialias} = {drawn:g}"
+        )
+    band, cause = max((2 * s.seed_distance, "seed_distance"), (s.padding, "padding"))
+    window = s.res - 2 * band
+    needed = s.dash_length + 4 * max(s.gap_margins) + math.ceil(s.dash_thickness) + 4
+    if window < needed:
+        raise UsageError(
+            f"pathfinder: {cause}={getattr(s, cause)} is too large for res={s.res}: paths start in the"
+            f" central {window} pixels (on each side 2 × seed_distance or padding is left out), and a dash with"
+            f" its margins needs {needed}"
+        )
+    largest = math.pi / 2 * (s.dash_length + min(s.gap_margins))
+    if s.continuity > largest:
+        raise UsageError(
+            f"pathfinder: continuity={s.continuity:g} is too large for dash_length={s.dash_length} and gap"
+            f" margin {min(s.gap_margins)}: it must be at most {largest:.2f}, or a turn is less than a pixel"
+        )

@@ -12,9 +12,8 @@ from PIL import Image
 
 from lrtasks.compiling import announced, compiled
 from lrtasks.errors import UsageError
-from lrtasks.generators.pathfinder import placement
+from lrtasks.generators.pathfinder import Settings, placement
 from lrtasks.generators.pathfinder.placement import Scene
-from lrtasks.generators.pathfinder.settings import Settings
 from lrtasks.generators.pathfinder.tables import Kit, kit, shrunk
 
 LANCZOS_REACH = 3

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
+from lrtasks.generators.pathfinder import Settings
 from lrtasks.generators.pathfinder.placement import DEGREES, REGISTER, Tables
-from lrtasks.generators.pathfinder.settings import Settings
 
 # Weights are whole numbers, so that all platforms make the same choices: cos² in units of 2^-20, times 0..255.
 WEIGHT_UNIT = 2**20

@@ -9,10 +9,10 @@ import numpy as np
 
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
-from lrtasks.generators import tables
+from lrtasks.generators import listops, tables
 from lrtasks.generators.base import Rngs, Task, budget, column, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass, octave
-from lrtasks.generators.listops import grammar, sampling
+from lrtasks.generators.listops import sampling
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 SETTINGS = {
@@ -41,8 +41,8 @@ class ListOps(Task):
     >>> task = ListOps(setting="small", min_length=10, max_length=13)
     >>> task.input.length, task.limits.max_depth
     (64, 6)
-    >>> x = np.full(64, grammar.PAD)
-    >>> x[:15] = grammar.parse("[MAX 2 6 [MED [SM 3 1 6 ] 8 3 ] 4 5 ]")
+    >>> x = np.full(64, listops.PAD)
+    >>> x[:15] = listops.parse("[MAX 2 6 [MED [SM 3 1 6 ] 8 3 ] 4 5 ]")
     >>> y = task.answer(x)
     >>> {int(position): int(y[position]) for position in np.flatnonzero(y >= 0)}
     {8: 0, 11: 3, 14: 6}
@@ -85,7 +85,7 @@ class ListOps(Task):
     @property
     def input(self) -> Spec:
         longest = self.limits.max_length - 1
-        return Spec("token", -(-longest // ROUNDED_TO) * ROUNDED_TO, len(grammar.VOCABULARY))
+        return Spec("token", -(-longest // ROUNDED_TO) * ROUNDED_TO, len(listops.VOCABULARY))
 
     @property
     def target(self) -> Spec:
@@ -116,27 +116,27 @@ class ListOps(Task):
         ``meta`` has, for the labelled positions of each sample in order, ``operator`` (0..3: MIN, MAX, MED, SM),
         ``height`` (1: all arguments are digits) and ``subtree_length`` (tokens, brackets included).
         """
-        x = np.full((len(rngs), self.input.length), grammar.PAD)
+        x = np.full((len(rngs), self.input.length), listops.PAD)
         for row, tokens in zip(x, sampling.draw(rngs, self.limits), strict=True):
             row[: len(tokens)] = tokens
         return self._evaluated(x)
 
     def _evaluated(self, x: np.ndarray) -> Batch:
         """Return inputs ``(batch, length)`` with their targets and ``meta``."""
-        found = grammar.operators(x)
+        found = listops.operators(x)
         y = np.full(x.shape, IGNORED)
         y[found.row, found.close] = found.value
         ends = np.searchsorted(found.row, np.arange(1, len(x)))
         details = {"operator": found.kind, "height": found.height, "subtree_length": found.length}
         meta = {name: column(np.split(values, ends)) for name, values in details.items()}
-        return Batch(x, y, x != grammar.PAD, meta)
+        return Batch(x, y, x != listops.PAD, meta)
 
     def answer(self, x: np.ndarray) -> np.ndarray:
         tokens = self.checked_input(x)
-        length = int((tokens != grammar.PAD).sum())
-        if (tokens[:length] == grammar.PAD).any() or length < 2:
+        length = int((tokens != listops.PAD).sum())
+        if (tokens[:length] == listops.PAD).any() or length < 2:
             self.refuse("an input begins with an operator and has all padding on the right")
-        grammar.check(tokens[:length])
+        listops.check(tokens[:length])
         return self._evaluated(tokens[None]).sample(0).y
 
     def baselines(self) -> dict[str, Baseline]:
@@ -144,37 +144,37 @@ class ListOps(Task):
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """Break scores down by operator, height, length (octaves) of the sub-expression, and root (1) or not (0)."""
-        found = grammar.operators(batch.x)
-        last = (batch.x != grammar.PAD).sum(axis=1) - 1
-        labels = {"operator": np.array(grammar.OPERATORS)[found.kind], "height": found.height}
+        found = listops.operators(batch.x)
+        last = (batch.x != listops.PAD).sum(axis=1) - 1
+        labels = {"operator": np.array(listops.OPERATORS)[found.kind], "height": found.height}
         labels |= {"subtree_length": octave(found.length), "root": (found.close == last[found.row]).astype(np.int64)}
         return {name: _at_brackets(batch.x, found, values) for name, values in labels.items()}
 
     def text(self, batch: Batch, index: int) -> str:
-        return grammar.render(batch.x[index])
+        return listops.render(batch.x[index])
 
     def to_row(self, batch: Batch, index: int) -> dict[str, str]:
         """Return the columns of the Long Range Arena and the columns for sub-expressions of the DLR paper's code."""
-        return grammar.subtree_columns(batch.x[index])
+        return listops.subtree_columns(batch.x[index])
 
     def from_row(self, row: tables.Row) -> Sample:
-        tokens = grammar.parse(tables.cell(row, "Source"))
-        sample = tables.padded(tokens, *self._labels(row, tokens), self.input, self.target, grammar.PAD)
-        return sample._replace(mask=sample.x != grammar.PAD)
+        tokens = listops.parse(tables.cell(row, "Source"))
+        sample = tables.padded(tokens, *self._labels(row, tokens), self.input, self.target, listops.PAD)
+        return sample._replace(mask=sample.x != listops.PAD)
 
     def _labels(self, row: tables.Row, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the labels and their positions."""
         labels, places = tables.numbers(row, "SubTreeEvals"), tables.numbers(row, "SubTreeInds")
-        if not np.array_equal(np.sort(places), np.flatnonzero(tokens == grammar.CLOSE)):
+        if not np.array_equal(np.sort(places), np.flatnonzero(tokens == listops.CLOSE)):
             raise UsageError("SubTreeInds must be the positions of the closing brackets")
         return labels, places
 
     def fingerprint(self, batch: Batch, index: int) -> bytes:
         """Return the expression without its digits; the published data sets keep one expression per such template."""
-        return grammar.template(batch.x[index])
+        return listops.template(batch.x[index])
 
     def _operators(self, x: np.ndarray) -> np.ndarray:
-        found = grammar.operators(x)
+        found = listops.operators(x)
         return _at_brackets(x, found, found.kind)
 
 
@@ -187,8 +187,8 @@ class ListOpsRoot(ListOps):
     ``setting="lra-like"`` has the lengths of this paper.
 
     >>> task = ListOpsRoot(setting="small", min_length=10, max_length=13)
-    >>> x = np.full(64, grammar.PAD)
-    >>> x[:15] = grammar.parse("[MAX 2 6 [MED [SM 3 1 6 ] 8 3 ] 4 5 ]")
+    >>> x = np.full(64, listops.PAD)
+    >>> x[:15] = listops.parse("[MAX 2 6 [MED [SM 3 1 6 ] 8 3 ] 4 5 ]")
     >>> task.answer(x).tolist()
     [6]
     """
@@ -214,7 +214,7 @@ class ListOpsRoot(ListOps):
         return tables.numbers(row, "Target"), np.zeros(1, np.int64)
 
 
-def _at_brackets(x: np.ndarray, found: grammar.Operators, values: np.ndarray) -> np.ndarray:
+def _at_brackets(x: np.ndarray, found: listops.Operators, values: np.ndarray) -> np.ndarray:
     """Spread values of the operators over an array like ``x``, each at its closing bracket; zeros elsewhere."""
     spread: np.ndarray = np.zeros(x.shape, dtype=values.dtype)
     spread[found.row, found.close] = values
@@ -223,5 +223,5 @@ def _at_brackets(x: np.ndarray, found: grammar.Operators, values: np.ndarray) ->
 
 def _at_root(x: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Pick, from an array like ``x``, the column of the last tokens: ``(batch, 1)``."""
-    last = (x != grammar.PAD).sum(axis=1, keepdims=True) - 1
+    last = (x != listops.PAD).sum(axis=1, keepdims=True) - 1
     return np.take_along_axis(values, last, axis=1)

@@ -10,8 +10,8 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import Rngs, Task, budget, columns, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass
-from lrtasks.generators.pathfinder.settings import MAX_RESOLUTION, VARIANTS, Settings, complete
-from lrtasks.generators.pixels import from_bytes
+from lrtasks.generators.pathfinder import MAX_RESOLUTION, VARIANTS, Settings, complete
+from lrtasks.generators.tables import from_bytes
 from lrtasks.spec import Batch, Spec
 
 if TYPE_CHECKING:
