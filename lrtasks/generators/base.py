@@ -231,9 +231,17 @@ class Task(Config):
         Raises:
             UsageError: if an argument is outside its range.
         """
-        from lrtasks.generators.torch_dataset import make_dataset
+        from lrtasks.generators.torch_dataset import TaskSamples, TaskStream
 
-        return make_dataset(self, split, seed=seed, samples=samples, batch_size=batch_size)
+        self.key(seed, split)  # raise an error now, not in a worker
+        for name, value in (("samples", samples), ("batch_size", batch_size)):
+            if value is not None:
+                require_whole(name, value, 1, MAX_SEED)
+        if samples is None:
+            return TaskStream(self, split, seed, batch_size)
+        if batch_size is not None:
+            raise UsageError("batch_size belongs to the endless stream; with samples, give it to the DataLoader")
+        return TaskSamples(self, split, seed, samples)
 
     def key(self, seed: int, split: str) -> np.ndarray:
         """Return the Philox key of the samples of one seed and split.

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from lrtasks.errors import UsageError, require_whole
-from lrtasks.generators.base import MAX_SEED, Split, Task
+from lrtasks.generators.base import Split, Task
 from lrtasks.spec import Batch
 
 Item = tuple[Tensor, ...]
@@ -54,21 +53,6 @@ class TaskStream(IterableDataset[Item]):
         for number in itertools.count(first, every):
             drawn = _tensors(self.task.batch(range(number * size, (number + 1) * size), self.seed, self.split))
             yield drawn if self.batch_size else tuple(array[0] for array in drawn)
-
-
-def make_dataset(
-    task: Task, split: Split, *, seed: int, samples: int | None, batch_size: int | None
-) -> TaskSamples | TaskStream:
-    """Return the dataset that :meth:`Task.torch_dataset` describes."""
-    task.key(seed, split)  # raise an error now, not in a worker
-    for name, value in (("samples", samples), ("batch_size", batch_size)):
-        if value is not None:
-            require_whole(name, value, 1, MAX_SEED)
-    if samples is None:
-        return TaskStream(task, split, seed, batch_size)
-    if batch_size is not None:
-        raise UsageError("batch_size belongs to the endless stream; with samples, give it to the DataLoader")
-    return TaskSamples(task, split, seed, samples)
 
 
 def _tensors(batch: Batch) -> Item:

@@ -279,7 +279,7 @@ class FocusLayer(NormedBlock):
         normed = self.normed(x)
         filtered, past = self.filter.step(normed, theta, past, position)
         k, v, reset, update, hidden = self._mix(filtered)
-        attended, cache = self.attention.step(self.query(normed), k, v, cache, position)
+        attended, cache = self.attention.step(self.query(normed), k, v, cache)
         following, inner = self.coefficients.step(normed, summary, inner)
         theta = theta if following is None else following
         return self._finish(x, attended, reset, update, hidden), (theta, past, cache, inner, position + 1)

@@ -33,12 +33,10 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import mega, registry
-from lrtasks.models.base import NormedBlock
-from lrtasks.models.ops.layers import WEIGHT_STD, at_least_float32, hide, linear, normal_, require_causal
+from lrtasks.models.ops.layers import WEIGHT_STD, Portrait, at_least_float32, hide, linear, normal_, require_causal
 from lrtasks.models.ops.positions import LocalBias
 from lrtasks.models.ops.quantised_attention import KeyGradients, attend_quantised, join, sum_by_code
 from lrtasks.models.ops.scoped_attention import AttentionFunction, Scope, attention_weights
-from lrtasks.models.portraits import Portrait
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 128
@@ -343,7 +341,7 @@ class QueriesAndKeys(nn.Module):
         return shared * self.gamma[0] + self.beta[0], shared * self.gamma[1] + self.beta[1]
 
 
-class LongVQLayer(NormedBlock):
+class LongVQLayer(mega.GatedLayer):
     """One layer of the module docstring, for sequences of at most ``length``."""
 
     def __init__(self, config: LongVQ, length: int, causal: bool) -> None:
@@ -357,28 +355,16 @@ class LongVQLayer(NormedBlock):
         self.update = linear(d_model, d_model, truncated=False)
         self.set_norm(*config.around)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        normed = self.normed(x)
-        z = self.dropout(F.silu(self.ssm(normed, mask)))
-        q, k = self.maps(z)
-        attended = self.attention(q, k, F.silu(self.value(normed)), mask)
-        return self._finish(x, normed, z, attended)
-
     def initial_state(self, batch: int) -> Any:
         return self.ssm.initial_state(batch), self.attention.initial_state(batch, self.value.weight)
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        recurrent, memory = state
-        normed = self.normed(x)
-        z, recurrent = self.ssm.step(normed, recurrent)
-        z = F.silu(z)
-        q, k = self.maps(z)
-        attended, memory = self.attention.step(q, k, F.silu(self.value(normed)), memory)
-        return self._finish(x, normed, z, attended), (recurrent, memory)
-
-    def _finish(self, x: Tensor, normed: Tensor, z: Tensor, attended: Tensor) -> Tensor:
+    def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        normed, (recurrent, memory) = self.normed(x), state or (None, None)
+        averaged, recurrent = mega.computed(self.ssm, normed, state=recurrent, mask=mask)
+        z, v = self.dropout(F.silu(averaged)), F.silu(self.value(normed))
+        attended, memory = mega.computed(self.attention, *self.maps(z), v, state=memory, mask=mask)
         candidate = self.dropout(self.out(F.silu(self.gate(z)) * attended))
-        return self.blend(x, torch.sigmoid(self.update(normed)), candidate)
+        return self.blend(x, torch.sigmoid(self.update(normed)), candidate), (recurrent, memory)
 
 
 TREES: dict[str, Any] = {"d_model": 80, "layers": 6, "d_k": 64, "dropout": 0.1, **mega.LISTOPS}

@@ -81,7 +81,29 @@ class EMAKernel(Kernel):
         return weight[0].double(), log_decay[0].double()
 
 
-class MegaLayer(NormedBlock):
+def computed(module: Any, *given: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+    """Return outputs and new state of a module with both forms: of ``(batch, length, d)``, or of one ``(batch, d)``.
+
+    The parallel form uses ``mask`` alone, and leaves the state unchanged.
+    """
+    return (module(*given, mask), state) if given[0].dim() == 3 else module.step(*given, state)
+
+
+class GatedLayer(NormedBlock):
+    """A layer on the output of a state-space map, which subclasses write once for both forms, as :meth:`run`."""
+
+    def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        """Return outputs and new state as :func:`computed` does; the state is None in the parallel form."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.run(x, None, mask)[0]
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return self.run(x, state, None)
+
+
+class MegaLayer(GatedLayer):
     """One layer of the module docstring, for sequences of at most ``length``."""
 
     def __init__(self, config: Mega, length: int, scope: Scope) -> None:
@@ -98,30 +120,16 @@ class MegaLayer(NormedBlock):
         self.out = linear(d_v, d_model, truncated=False)
         self.set_norm(*config.around)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        normed = self.normed(x)
-        update, z, gate, hidden = self._mix(self.dropout(F.silu(self.ssm(normed, mask))))
-        attended = self.attention(z, F.silu(self.value(normed)), mask)
-        return self._finish(x, update, gate * attended, hidden)
-
     def initial_state(self, batch: int) -> Any:
-        return self.ssm.initial_state(batch), self.attention.initial_state(batch), 0
+        return self.ssm.initial_state(batch), self.attention.initial_state(batch)
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        recurrent, memory, position = state
-        normed = self.normed(x)
-        averaged, recurrent = self.ssm.step(normed, recurrent)
-        update, z, gate, hidden = self._mix(F.silu(averaged))
-        attended, memory = self.attention.step(z, F.silu(self.value(normed)), memory, position)
-        return self._finish(x, update, gate * attended, hidden), (recurrent, memory, position + 1)
-
-    def _mix(self, averaged: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        update, z, gate, hidden = self.mix(averaged).split(self.widths, -1)
-        return update.sigmoid(), F.silu(z), F.silu(gate), hidden
-
-    def _finish(self, x: Tensor, update: Tensor, gated: Tensor, hidden: Tensor) -> Tensor:
-        candidate = self.dropout(F.silu(hidden + self.out(gated)))
-        return self.blend(x, update, candidate)
+    def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        normed, (recurrent, memory) = self.normed(x), state or (None, None)
+        averaged, recurrent = computed(self.ssm, normed, state=recurrent, mask=mask)
+        update, z, gate, hidden = self.mix(self.dropout(F.silu(averaged))).split(self.widths, -1)
+        attended, memory = computed(self.attention, F.silu(z), F.silu(self.value(normed)), state=memory, mask=mask)
+        candidate = self.dropout(F.silu(hidden + self.out(F.silu(gate) * attended)))
+        return self.blend(x, update.sigmoid(), candidate), (recurrent, memory)
 
 
 # Training budgets that MEGA, SeqBoat and LongVQ publish for the Long Range Arena, as settings of presets. Source: the

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from lrtasks.config import parameter
 from lrtasks.errors import UsageError
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
-from lrtasks.models.ops.layers import GatedFeedForward, Recurrent, ShortConv, check_canon
-from lrtasks.models.portraits import Portrait
+from lrtasks.models.ops.layers import GatedFeedForward, Portrait, Recurrent, ShortConv, check_canon
 from lrtasks.spec import Spec
 
 

@@ -33,11 +33,9 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import mega, registry
-from lrtasks.models.base import NormedBlock
-from lrtasks.models.ops.layers import at_least_float32, linear
+from lrtasks.models.ops.layers import Portrait, at_least_float32, linear
 from lrtasks.models.ops.positions import RelativeBias
 from lrtasks.models.ops.scoped_attention import Memory, Scope, SharedAttention, attention_span, warn_of_padding
-from lrtasks.models.portraits import Portrait
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 256
@@ -191,9 +189,9 @@ class SparseModule(nn.Module):
     def initial_state(self, batch: int) -> Any:
         return self.inner.initial_state(batch)  # type: ignore[operator]
 
-    def step(self, h: Tensor, state: Any, position: int) -> tuple[Tensor, Any]:
+    def step(self, h: Tensor, state: Any) -> tuple[Tensor, Any]:
         active, confidence = (None, None) if self.router is None else self.router(h)
-        inner = (position, active) if self.scope is not None else ()
+        inner = (active,) if self.scope is not None else ()
         y, state = self.inner.step(h, state, *inner)  # type: ignore[operator]
         return y if active is None else y * (active * confidence).to(y.dtype).unsqueeze(-1), state
 
@@ -253,14 +251,14 @@ class GatedAttentionUnit(nn.Module):
     def initial_state(self, batch: int) -> Memory:
         return self.attention.initial_state(batch)
 
-    def step(self, h: Tensor, state: Memory, position: int, active: Tensor | None = None) -> tuple[Tensor, Memory]:
+    def step(self, h: Tensor, state: Memory, active: Tensor | None = None) -> tuple[Tensor, Memory]:
         z, g, v = torch.split(F.silu(self.mix(h)), self.widths, -1)
-        attended, state = self.attention.step(z, v, state, position, active)
+        attended, state = self.attention.step(z, v, state, active)
         y: Tensor = self.out(g * attended)
         return y, state
 
 
-class SeqBoatLayer(NormedBlock):
+class SeqBoatLayer(mega.GatedLayer):
     """One layer of the module docstring; with several modules, c ⊙ Y is the sum over the modules."""
 
     def __init__(self, config: SeqBoat, length: int, scope: Scope) -> None:
@@ -277,27 +275,20 @@ class SeqBoatLayer(NormedBlock):
         self.set_norm(*config.around)
         self.residual_dropout = nn.Dropout(config.dropout if scope.causal else 0.0)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        h = self.dropout(F.silu(self.ssm(self.normed(x), mask)))
-        update = self.skip(h)
-        for module in self.sparse:
-            update = update + module(h, mask)
-        return self.after(F.silu(self.residual_dropout(update) + x))
-
     def initial_state(self, batch: int) -> Any:
-        """Return the states of the state-space map and of the modules, and the position of the next input."""
-        return self.ssm.initial_state(batch), [module.initial_state(batch) for module in self.sparse], 0  # type: ignore[operator]
+        """Return the states of the state-space map and of the modules."""
+        return self.ssm.initial_state(batch), [module.initial_state(batch) for module in self.sparse]  # type: ignore[operator]
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        recurrent, memories, position = state
-        h, recurrent = self.ssm.step(self.normed(x), recurrent)
-        h = F.silu(h)
+    def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        recurrent, memories = state or (None, [None] * len(self.sparse))
+        h, recurrent = mega.computed(self.ssm, self.normed(x), state=recurrent, mask=mask)
+        h = self.dropout(F.silu(h))
         update, following = self.skip(h), []
         for module, memory in zip(self.sparse, memories, strict=True):
-            y, memory = module.step(h, memory, position)  # type: ignore[operator]
+            y, memory = mega.computed(module, h, state=memory, mask=mask)
             update = update + y
             following.append(memory)
-        return self.after(F.silu(update + x)), (recurrent, following, position + 1)
+        return self.after(F.silu(self.residual_dropout(update) + x)), (recurrent, following)
 
 
 PIXELS: dict[str, Any] = {**mega.PIXELS, "attention": "relu2", "sinusoids": True}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lrtasks.generators import Batch, Task
-    from lrtasks.models.portraits import Portrait
+    from lrtasks.models.ops.layers import Portrait
 
 SAMPLES = 4
 """Number of test samples that a model processes before its modules return their portraits."""

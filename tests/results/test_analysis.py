@@ -18,7 +18,7 @@ from lrtasks import models
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.loop import WEIGHTS
-from lrtasks.models.portraits import Portrait
+from lrtasks.models.ops.layers import Portrait
 from lrtasks.record import read_record
 from lrtasks.results import analysis, style
 

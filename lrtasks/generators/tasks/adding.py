@@ -1,5 +1,3 @@
-"""Add the two marked numbers of a long sequence."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

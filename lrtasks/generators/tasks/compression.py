@@ -1,5 +1,3 @@
-"""Give every token of the sequence from its last position alone."""
-
 from __future__ import annotations
 
 import math

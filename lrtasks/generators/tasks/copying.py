@@ -1,5 +1,3 @@
-"""Return a string: forwards, backwards, or the part that follows a given piece."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Read the edges of a cycle in random order; give the node that comes k steps after a given node."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

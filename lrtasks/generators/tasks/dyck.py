@@ -1,5 +1,3 @@
-"""Say which kind of bracket closes next."""
-
 from __future__ import annotations
 
 import dataclasses

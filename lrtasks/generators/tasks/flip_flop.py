@@ -1,5 +1,3 @@
-"""Return the bit that was written last, whatever came after it."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""At every key that occurred before, return its value; keys and values are several adjacent tokens."""
-
 from __future__ import annotations
 
 import itertools

@@ -1,5 +1,3 @@
-"""Read strings of a random automaton; where the text so far determines a legal next symbol, give it."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""A mark occurs once in the text and again at the end: return the token that followed it."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""Read a table of values by context and key; then return each value when it is queried in another order."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""From the letter at each position, go k times to the letter that followed its last earlier occurrence."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable

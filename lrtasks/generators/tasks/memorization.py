@@ -1,5 +1,3 @@
-"""Give the value of a pair of tokens under one fixed map that all samples share."""
-
 from __future__ import annotations
 
 import functools

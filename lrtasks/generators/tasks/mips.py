@@ -1,5 +1,3 @@
-"""At each position, give the value whose key is nearest to the query among the keys so far."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

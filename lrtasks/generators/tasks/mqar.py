@@ -1,5 +1,3 @@
-"""Read K pairs of a key and a value; when a key comes again, return its value."""
-
 from __future__ import annotations
 
 import functools

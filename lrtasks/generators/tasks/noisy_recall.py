@@ -1,5 +1,3 @@
-"""At every key that occurred before, return its value; noise tokens lie between the pairs."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Keys get values, and some later get new values: return the current value of each key."""
-
 from __future__ import annotations
 
 import dataclasses

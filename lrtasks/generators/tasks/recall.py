@@ -1,5 +1,3 @@
-"""Read many pairs of a key and a value; return the value of the queried key."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

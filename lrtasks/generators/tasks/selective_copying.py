@@ -1,5 +1,3 @@
-"""Return, in order, the tokens that are not noise."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Read a system AX = B row by row, then give its solution X."""
-
 from __future__ import annotations
 
 import functools

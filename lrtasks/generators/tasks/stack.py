@@ -1,5 +1,3 @@
-"""Push values on named stacks; at a pop, return the value that it removes."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

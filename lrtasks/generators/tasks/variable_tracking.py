@@ -1,5 +1,3 @@
-"""Statements assign a constant or another variable to a variable: return the constant that a variable has."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""Multiply group elements from left to right; at every position give the product so far."""
-
 from __future__ import annotations
 
 import functools

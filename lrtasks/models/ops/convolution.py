@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.layers import hide, normal_, require_causal
-from lrtasks.models.portraits import Portrait
+from lrtasks.models.ops.layers import Portrait, hide, normal_, require_causal
 
 CHUNK = {"cpu": 1 << 19}
 """Real numbers in the padded signals that are transformed together: 2 MiB in float32."""

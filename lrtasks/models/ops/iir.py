@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lrtasks.models.ops.convolution import fft_conv
-from lrtasks.models.ops.layers import at_least_float32
-from lrtasks.models.portraits import Portrait
+from lrtasks.models.ops.layers import Portrait, at_least_float32
 
 Filtering = Literal["reset", "carry", "circular"]
 

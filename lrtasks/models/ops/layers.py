@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -60,6 +62,33 @@ def require_causal(causal: bool) -> None:
     """Raise :class:`UsageError` for a module that is not causal: it has no streaming form."""
     if not causal:
         raise UsageError("a bidirectional model has no streaming form; build it with causal=True")
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """One figure as data, which a module's ``portraits()`` returns; ``lrtasks analyze`` draws it.
+
+    Attributes:
+        title: title of the figure, also the stem of the file name.
+        kind: kind of each series: ``"lines"``, y over 0, 1, 2, ...; ``"plane"``, complex numbers, drawn with the unit
+            circle; ``"image"``, a matrix; ``"positions"``, a matrix ``(samples, positions)``, drawn as one picture per
+            sample where positions are pixels; ``"bars"``, one height per label.
+        series: arrays by name.
+        x_label: meaning of the horizontal axis.
+        y_label: meaning of the vertical axis.
+        log_x: whether the horizontal axis is logarithmic (lines).
+        log_y: whether the vertical axis is logarithmic (lines).
+        labels: names of the bars.
+    """
+
+    title: str
+    kind: Literal["lines", "plane", "image", "positions", "bars"]
+    series: Mapping[str, np.ndarray]
+    x_label: str = ""
+    y_label: str = ""
+    log_x: bool = False
+    log_y: bool = False
+    labels: tuple[str, ...] = ()
 
 
 class Recurrent(nn.Module):

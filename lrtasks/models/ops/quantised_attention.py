@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lrtasks.models.ops.layers import hide
-from lrtasks.models.ops.scoped_attention import AttentionFunction, Bias, Scope, Tiles, attention_weights, by_distance
+from lrtasks.models.ops.scoped_attention import AttentionFunction, Bias, Scope, attention_weights, by_distance
 
 KeyGradients = Literal["near", "code-mean"]
 WORKING = 2**25
@@ -76,8 +76,8 @@ def attend_quantised(
     block = min(block, length)
     count = -(-length // block)
     back = min(1, count - 1)
-    tiles = Tiles(length, block, back, 0 if causal else back)
-    added = by_distance(Scope(causal), block, tiles.span, back * block, q.device, bias)
+    span = (1 + back + (0 if causal else back)) * block
+    added = by_distance(Scope(causal), block, span, back * block, q.device, bias)
     d_v, padded = v.shape[2], valid is not None
     dtype = torch.promote_types(v.dtype, torch.float32)
     k, v = hide(k, valid), hide(v, valid)
@@ -87,11 +87,6 @@ def attend_quantised(
     edge, extra = back * block, count * block - length
     q = F.pad(q, (0, 0, 0, extra))
     k, content = (F.pad(x, (0, 0, edge, edge + extra)) for x in (k, torch.cat(columns, -1)))
-
-    def near_keys(x: Tensor, blocks: int) -> Tensor:
-        """Return the near keys of each block, ``(batch, blocks, span, width)``, from ``(batch, positions, width)``."""
-        x = _blocks(x, block)
-        return torch.cat([x[:, shift : shift + blocks] for shift in range(1 + tiles.back + tiles.ahead)], 2)
 
     def part(
         q: Tensor,
@@ -108,11 +103,12 @@ def attend_quantised(
         and over the far keys of the last block that follow the segment.
         """
         queries = _blocks(q, block)
-        near_content = near_keys(content, queries.shape[1])
-        values = near_content[..., :d_v].to(q.dtype)
-        near = queries @ near_keys(k, queries.shape[1]).transpose(-1, -2)
+        # keys and content of the near keys of each block: (batch, G, width, span)
+        near_k, near_content = (x.unfold(1, span, block)[:, : queries.shape[1]] for x in (k, content))
+        values = near_content[:, :, :d_v].mT.to(q.dtype)
+        near = queries @ near_k
         near = near if added is None else near + added
-        near = near.masked_fill(near_content[..., d_v].unsqueeze(2) == 0, -torch.inf)
+        near = near.masked_fill(near_content[:, :, d_v].unsqueeze(2) == 0, -torch.inf)
         if codes is None or centres is None or before is None:
             weights = attention_weights(near.to(dtype), function, padded=padded)
             return (weights.to(q.dtype) @ values).flatten(1, 2)
@@ -131,7 +127,7 @@ def attend_quantised(
 
     codes = F.pad(codes, (edge, edge + extra))
     size = len(centres)
-    per_block = batch * max(block * (tiles.span + size), size * content.shape[2])
+    per_block = batch * max(block * (span + size), size * content.shape[2])
     together = max(1, min(BLOCKS, working // per_block))
     starts = range(0, count, together)
     stops = [min(start + together, count) for start in starts]

@@ -14,7 +14,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -155,14 +155,11 @@ class Tiles:
 
     def queries(self, x: Tensor) -> Tensor:
         """Split ``(batch, length, ...)`` into ``(batch, count, block, ...)``, padded with zeros at the end."""
-        return self._blocks(x, 0, 0)
+        return torch.unflatten(self._padded(x, 0, 0), 1, (-1, self.block))
 
     def keys(self, x: Tensor) -> Tensor:
         """Gather ``(batch, length, ...)`` to ``(batch, count, span, ...)``, padded with zeros at both ends."""
-        blocks = self._blocks(x, self.back, self.ahead)
-        if not self.back + self.ahead:
-            return blocks
-        return torch.cat([blocks[:, shift : shift + self.count] for shift in range(1 + self.back + self.ahead)], 2)
+        return self._padded(x, self.back, self.ahead).unfold(1, self.span, self.block).movedim(-1, 2)
 
     def merge(self, tiles: Tensor) -> Tensor:
         """Join ``(batch, count, block, f)`` to ``(batch, length, f)``."""
@@ -176,11 +173,9 @@ class Tiles:
             valid = torch.ones(1, self.length, dtype=torch.bool, device=device)
         return self.keys(valid).unsqueeze(2)
 
-    def _blocks(self, x: Tensor, back: int, ahead: int) -> Tensor:
+    def _padded(self, x: Tensor, back: int, ahead: int) -> Tensor:
         extra = self.count * self.block - self.length
-        if back or ahead or extra:
-            x = F.pad(x, (*(0, 0) * (x.dim() - 2), back * self.block, ahead * self.block + extra))
-        return x.reshape(len(x), -1, self.block, *x.shape[2:])
+        return F.pad(x, (*(0, 0) * (x.dim() - 2), back * self.block, ahead * self.block + extra))
 
 
 def attend(
@@ -265,28 +260,7 @@ def by_distance(
     values = torch.zeros(len(distances), device=device) if bias is None else bias(distances)
     if visible is not None:
         values = values.masked_fill(~visible, -torch.inf)
-    matrix: Tensor = Toeplitz.apply(values, queries, keys)  # type: ignore[no-untyped-call]
-    return matrix
-
-
-class Toeplitz(torch.autograd.Function):
-    """``T[i, j] = values[rows - 1 - i + j]``, ``(rows, columns)`` from ``rows + columns - 1`` numbers.
-
-    Both passes use an array whose rows are one number longer than the row stride of T. Every diagonal of T is a column
-    of this array.
-    """
-
-    @staticmethod
-    def forward(_: Any, values: Tensor, rows: int, columns: int) -> Tensor:
-        return values.expand(rows, -1).flatten().as_strided((rows, columns), (len(values) - 1, 1), rows - 1)
-
-    @staticmethod
-    def backward(_: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        rows, columns = grad.shape
-        count = rows + columns - 1
-        skewed = grad.new_zeros(rows, count)
-        skewed.as_strided((rows, columns), (count - 1, 1), rows - 1).copy_(grad)
-        return skewed.sum(0), None, None
+    return values.unfold(0, keys, 1).flip(0)
 
 
 def _scale(q: Tensor, scope: Scope, function: AttentionFunction, valid: Tensor | None) -> Tensor | float:
@@ -305,22 +279,26 @@ class Memory:
         v: values ``(batch, slots, f)``.
         position: original positions ``(batch, slots)``; None if they are not needed.
         count: number of keys that each row has stored so far, ``(batch,)``, or ``(1,)`` if all rows store every key.
+        following: original position of the next input.
     """
 
     k: Tensor
     v: Tensor
     position: Tensor | None
     count: Tensor
+    following: int = 0
 
-    def push(self, k: Tensor, v: Tensor, position: int, active: Tensor | None) -> Memory:
+    def push(self, k: Tensor, v: Tensor, active: Tensor | None) -> Memory:
         """Store one key and value in each row, or in each ``active`` row, and drop the oldest entry of that row."""
 
         def pushed(old: Tensor, entry: Tensor) -> Tensor:
             shifted = torch.cat([old[:, 1:], entry.to(old.dtype).unsqueeze(1)], 1)
             return shifted if active is None else torch.where(active.view(-1, *(1,) * (old.dim() - 1)), shifted, old)
 
-        place = None if self.position is None else pushed(self.position, self.position.new_full((len(k),), position))
-        return Memory(pushed(self.k, k), pushed(self.v, v), place, self.count + (1 if active is None else active))
+        place = self.position
+        place = None if place is None else pushed(place, place.new_full((len(k),), self.following))
+        count = self.count + (1 if active is None else active)
+        return Memory(pushed(self.k, k), pushed(self.v, v), place, count, self.following + 1)
 
 
 class ScopedAttention(nn.Module):
@@ -374,7 +352,7 @@ class ScopedAttention(nn.Module):
         return Memory(k, v, position, integers.new_zeros(batch if self.by_row else 1))
 
     def step(
-        self, q: Tensor, k: Tensor, v: Tensor, memory: Memory, position: int, active: Tensor | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, memory: Memory, active: Tensor | None = None
     ) -> tuple[Tensor, Memory]:
         """Compute one position of a causal scope.
 
@@ -383,13 +361,12 @@ class ScopedAttention(nn.Module):
             k: ``(batch, e)``.
             v: ``(batch, f)``.
             memory: keys so far; distances for the bias use their positions, or ranks if the memory has no positions.
-            position: original position.
             active: ``(batch,)`` bool, rows whose key is stored; outputs of other rows are meaningless. None for all.
 
         Returns:
             ``(batch, f)`` and the memory with the new keys.
         """
-        memory = memory.push(k, v, position, active)
+        position, memory = memory.following, memory.push(k, v, active)
         rank = memory.count.unsqueeze(1) - 1
         ranks = rank + torch.arange(1 - memory.k.shape[1], 1, device=q.device)
         first = self.scope.first(rank)
@@ -444,12 +421,12 @@ class SharedAttention(ScopedAttention):
         return super().initial_state(batch, self.gamma)
 
     def step(  # type: ignore[override]
-        self, z: Tensor, v: Tensor, memory: Memory, position: int, active: Tensor | None = None
+        self, z: Tensor, v: Tensor, memory: Memory, active: Tensor | None = None
     ) -> tuple[Tensor, Memory]:
         """Map one position: z ``(batch, d_z)`` and value ``(batch, d_v)`` to ``(batch, d_v)`` and the new memory."""
-        places = torch.full((len(z), 1), position, device=z.device)
+        places = torch.full((len(z), 1), memory.following, device=z.device)
         q, k = (x[:, 0] for x in self._queries_and_keys(z.unsqueeze(1), places))
-        return super().step(q, k, v, memory, position, active)
+        return super().step(q, k, v, memory, active)
 
     def _queries_and_keys(self, z: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
         q, k = z * self.gamma[0] + self.beta[0], z * self.gamma[1] + self.beta[1]
