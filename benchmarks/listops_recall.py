@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 import lrtasks
-from lrtasks.generators.listops.sampling import Limits
+from lrtasks.generators.listops import Limits
 
 BATCH = 16
 SECONDS = 3.0

@@ -29,7 +29,7 @@ from lrtasks.models import registry
 from lrtasks.models.base import Backbone, ModelConfig
 from lrtasks.models.ops.attention import KVCache, MultiHeadAttention, check_heads
 from lrtasks.models.ops.layers import WEIGHT_STD, FeedForward, check_canon
-from lrtasks.models.presets import CAREFUL
+from lrtasks.models.presets import ATOMIC, CAREFUL, RECALL
 from lrtasks.models.recurrent import shrink_outputs
 from lrtasks.spec import Spec
 
@@ -173,10 +173,8 @@ class Transformer(TransformerLike):
         # Short convolutions are causal; the models of these tasks are bidirectional.
         "small/pathfinder": {"conv": False},
         "small/pathfinder-classification": {"conv": False},
-        # The budget of the DLR paper's atomic tasks.
-        "paper": {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001},
-        # Hyena paper, associative recall: 2,000 samples, 200 epochs (10 of them warm-up), 500 test sequences.
-        "paper/recall": {"d_model": 64, "layers": 2, "budget.lr": 0.0005},
+        "paper": ATOMIC,
+        "paper/recall": RECALL,
     }
 
     heads: int = parameter(4, "attention heads", at_least=1, at_most=1024)

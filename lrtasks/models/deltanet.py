@@ -26,7 +26,7 @@ from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.delta_rule import delta_rule
-from lrtasks.models.ops.layers import GatedRMSNorm, full_precision, hide, l2_normalised
+from lrtasks.models.ops.layers import GatedRMSNorm, at_least_float32, hide, l2_normalised
 from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import KernelConfig, QKVLayer, linear, log_uniform, state_zeros, step_bias
 
@@ -110,17 +110,14 @@ class DeltaLayer(QKVLayer):
     def _log_decay(self, x: Tensor) -> Tensor | None:
         if self.decay == "none":
             return None
-        if self.decay == "head":
-            return _log_decay(self.a_proj(x), self.A_log, self.dt_bias, None)
-        f, bias = (torch.unflatten(each, -1, (-1, self.d_key)) for each in (self.f_proj(x), self.dt_bias))
-        return _log_decay(f, self.A_log.unsqueeze(-1), bias, self.lower_bound)
-
-
-@full_precision
-def _log_decay(raw: Tensor, A_log: Tensor, bias: Tensor, lower_bound: float | None) -> Tensor:
-    if lower_bound is None:
-        return -A_log.exp() * F.softplus(raw + bias)
-    return lower_bound * torch.sigmoid(A_log.exp() * (raw + bias))
+        given: list[Tensor] = [self.a_proj(x) if self.decay == "head" else self.f_proj(x), self.A_log, self.dt_bias]
+        raw, A_log, bias = map(at_least_float32, given)
+        if self.decay == "channel":
+            raw, bias = (torch.unflatten(each, -1, (-1, self.d_key)) for each in (raw, bias))
+            A_log = A_log.unsqueeze(-1)
+        if self.lower_bound is None:
+            return -A_log.exp() * F.softplus(raw + bias)
+        return self.lower_bound * torch.sigmoid(A_log.exp() * (raw + bias))
 
 
 @registry.register("deltanet")

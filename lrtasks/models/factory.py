@@ -147,7 +147,9 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
         return _of_module(model, parameters, name)
     address, target = model if isinstance(model, str) else None, _resolved(model)
     if isinstance(target, type) and issubclass(target, ModelConfig):
-        return _of_config(target, parameters, address)
+        config = target.make(**parameters)
+        identity = model_label(target), config.identifying(), address, target.version, config.own_source()
+        return ModelFactory(*identity, lambda input, target, causal: config.build(input, target, causal=causal))
     if isinstance(target, nn.Module) or not callable(target):
         kinds = "the address of a class or a function" if address else "a name, a class, a function or a module"
         found = "an object of type " if address else ""
@@ -157,12 +159,6 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
     # an object without a source file has no identity outside this process
     source = source_digest(target) or f"object {secrets.token_hex(8)}"
     return ModelFactory(label, _json_ready(parameters), address, None, source, build)
-
-
-def _of_config(cls: type[ModelConfig], parameters: dict[str, Any], address: str | None) -> ModelFactory:
-    config = cls.make(**parameters)
-    identity = model_label(cls), config.identifying(), address, cls.version, config.own_source()
-    return ModelFactory(*identity, lambda input, target, causal: config.build(input, target, causal=causal))
 
 
 def _of_module(module: nn.Module, parameters: dict[str, Any], name: str) -> ModelFactory:

@@ -45,6 +45,7 @@ from lrtasks.models.ops.iir import BinFilter, stable_coefficients
 from lrtasks.models.ops.layers import WEIGHT_STD, hide, linear, normal_, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias
 from lrtasks.models.ops.scoped_attention import Scope, ScopedAttention, warn_of_padding
+from lrtasks.models.presets import ATOMIC
 from lrtasks.spec import Spec
 
 CHUNKS = 32
@@ -393,8 +394,7 @@ def small_and_paper(width: int) -> Presets:
     """Return the presets of both models; ``width`` gives about as many parameters as dlr's small preset has."""
     return {
         "small": {"d_model": width, "layers": 2, "norm": "layer", "budget.lr": 0.001},
-        # The budget of the DLR paper's atomic tasks, at that paper's width.
-        "paper": {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001},
+        "paper": ATOMIC,
         # Focus paper, Table 6, associative recall with vocabulary 30: one filter, four bins, 2,000 samples, 10 epochs
         # of warm-up. Weight decay, 200 epochs, the cosine schedule and 500 test sequences are not given there; they
         # are taken from the Hyena paper.

@@ -23,6 +23,7 @@ from lrtasks.models import registry
 from lrtasks.models.attention import TransformerLike
 from lrtasks.models.ops.convolution import WindowState, fft_conv
 from lrtasks.models.ops.layers import hide
+from lrtasks.models.presets import ATOMIC, RECALL
 
 SHORT = 3  # lags of the short convolution
 DECAY = (0.3, 1.5)  # the fastest and the slowest channel fall to 0.01 at these fractions of the length
@@ -121,10 +122,8 @@ class Hyena(TransformerLike):
         # Two layers, as in the paper's recall experiments.
         "small/recall": {"d_model": 64, "layers": 2},
         "small/mqar": {"d_model": 64, "layers": 2},
-        # The budget of the DLR paper's atomic tasks.
-        "paper": {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001},
-        # Hyena paper, associative recall: 2,000 samples, 200 epochs (10 of them warm-up), 500 test sequences.
-        "paper/recall": {"d_model": 64, "layers": 2, "budget.lr": 0.0005},
+        "paper": ATOMIC,
+        "paper/recall": RECALL,
     }
 
     filter_features: int = parameter(

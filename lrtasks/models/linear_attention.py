@@ -34,7 +34,7 @@ from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.decay import channel_decay, scalar_decay
-from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, canon_layer, full_precision, hide
+from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, at_least_float32, canon_layer, full_precision, hide
 from lrtasks.models.ops.positions import rotate_halves
 from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import KernelConfig, QKVLayer, RecurrentConfig, linear, state_zeros
@@ -186,17 +186,12 @@ class GLALayer(QKVLayer):
             rates = torch.log1p(-(2.0 ** (-5 - torch.arange(self.heads, dtype=torch.float64, device=x.device))))
             g = rates.to(torch.promote_types(x.dtype, torch.float32)).expand(q.shape[:3])
         else:
-            g = _log_decay(self.gk_proj(x))
+            g = F.logsigmoid(at_least_float32(self.gk_proj(x))) / DIVISOR
             g = torch.unflatten(g, -1, (self.heads, -1)) if self.decay == "channel" else g
         self.show(log_decay=g)
         y, S = self.op(q * self.d_key**-0.5, k, v, g, state=S, mask=mask)
         gate = None if self.g_proj is None else torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
         return self.o_proj(self.g_norm_swish_gate(y, gate).flatten(-2)), (S, after, first + x.shape[1])
-
-
-@full_precision
-def _log_decay(raw: Tensor) -> Tensor:
-    return F.logsigmoid(raw) / DIVISOR
 
 
 @registry.register("gla")

@@ -37,6 +37,7 @@ from lrtasks.models.ops.layers import WEIGHT_STD, Portrait, at_least_float32, hi
 from lrtasks.models.ops.positions import LocalBias
 from lrtasks.models.ops.quantised_attention import KeyGradients, attend_quantised, join, sum_by_code
 from lrtasks.models.ops.scoped_attention import AttentionFunction, Scope, attention_weights
+from lrtasks.models.presets import ATOMIC, RECALL
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 128
@@ -387,14 +388,12 @@ class LongVQ(mega.GatedConfig):
         # a few hundred positions.
         "small": {"d_model": 52, "layers": 2, "norm": "layer", "codebook": 128, "window": 32, "budget.lr": 0.001},
         "small/compression": {"window": None},
-        # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16, d_k and S as in most rows of the
-        # LongVQ paper.
-        "paper": {**mega.ATOMIC, "d_k": 64, "d_state": 16, "codebook": 512},
-        # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
-        "paper/recall": {"d_model": 64, "d_k": 32, "layers": 2, "budget.lr": 0.0005},
+        # N = 16, d_k and S as in most rows of the LongVQ paper
+        "paper": {**ATOMIC, "d_k": 64, "d_state": 16, "codebook": 512},
+        "paper/recall": {**RECALL, "d_k": 32},
         # LongVQ paper, hyper-parameters of LRA. Softmax and ListOps' layer norm are choices (docs/models/longvq.md).
-        **mega.paper_presets(mega.LISTOPS_TASKS, TREES),
-        **mega.paper_presets(mega.PATH_X_TASKS, {"d_model": 64, "d_k": 32, "layers": 4, **mega.PIXELS, **mega.PATH_X}),
+        **dict.fromkeys(mega.LISTOPS_TASKS, TREES),
+        **{name: {"d_model": 64, "d_k": 32, "layers": 4, **mega.PIXELS, **mega.PATH_X} for name in mega.PATH_X_TASKS},
         # The other rows of the LRA table, for a user's own tasks.
         "lra-text": {"d_model": 128, "layers": 4, "d_k": 64, "norm": "scale", "dropout": 0.1, **mega.TEXT},
         "lra-retrieval": {"d_model": 128, "layers": 6, "d_k": 64, "norm": "scale", "dropout": 0.1, **mega.RETRIEVAL},

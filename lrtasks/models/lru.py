@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.ops.layers import Portrait, Recurrent, full_precision, hide
+from lrtasks.models.ops.layers import Portrait, Recurrent, at_least_float32, full_precision, hide
 from lrtasks.models.ops.scans import diagonal_scan
 from lrtasks.models.presets import PAPER, SMALL, TRACKING
 from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
@@ -95,18 +95,11 @@ class LRUCore(DiagonalSSM):
         self.D = nn.Parameter(torch.randn(d_model))
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
-        B, C = (self.B_re, self.B_im), (self.C_re, self.C_im)
-        return _lru_coefficients(self.nu_log, self.theta_log, self.gamma_log, *B, *C)
-
-
-@full_precision
-def _lru_coefficients(
-    nu_log: Tensor, theta_log: Tensor, gamma_log: Tensor, B_re: Tensor, B_im: Tensor, C_re: Tensor, C_im: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    # in float64, because an error of the phase grows with the length
-    a = torch.exp(torch.complex(-nu_log.double().exp(), theta_log.double().exp()))
-    B, C = torch.complex(B_re, B_im), torch.complex(C_re, C_im)
-    return a.to(B.dtype), B * gamma_log.exp().unsqueeze(1), C
+        B_re, B_im, C_re, C_im = map(at_least_float32, (self.B_re, self.B_im, self.C_re, self.C_im))
+        # in float64, because an error of the phase grows with the length
+        a = torch.exp(torch.complex(-self.nu_log.double().exp(), self.theta_log.double().exp()))
+        B = torch.complex(B_re, B_im) * at_least_float32(self.gamma_log).exp().unsqueeze(1)
+        return a.to(B.dtype), B, torch.complex(C_re, C_im)
 
 
 def legs_eigenvalues(states: int) -> tuple[np.ndarray, np.ndarray]:
@@ -141,23 +134,17 @@ class S5Core(DiagonalSSM):
         self.log_step = nn.Parameter(torch.empty(pairs, 1).uniform_(math.log(config.dt_min), math.log(config.dt_max)))
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
-        return _s5_coefficients(self.Lambda_re, self.Lambda_im, self.B, self.C, self.log_step, self.discretisation)
-
-
-@full_precision
-def _s5_coefficients(
-    Lambda_re: Tensor, Lambda_im: Tensor, B: Tensor, C: Tensor, log_step: Tensor, discretisation: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    # in float64, because a - 1 cancels digits
-    Lambda, dt = torch.complex(Lambda_re.double(), Lambda_im.double()), log_step[:, 0].double().exp()
-    if discretisation == "zoh":
-        a = torch.exp(Lambda * dt)
-        entering = (a - 1) / Lambda
-    else:
-        inverse = 1 / (1 - dt / 2 * Lambda)
-        a, entering = inverse * (1 + dt / 2 * Lambda), inverse * dt
-    B, C = (torch.view_as_complex(value.contiguous()) for value in (B, C))
-    return a.to(B.dtype), B * entering.unsqueeze(1).to(B.dtype), C
+        # in float64, because a - 1 cancels digits
+        Lambda = torch.complex(self.Lambda_re.double(), self.Lambda_im.double())
+        dt = self.log_step[:, 0].double().exp()
+        if self.discretisation == "zoh":
+            a = torch.exp(Lambda * dt)
+            entering = (a - 1) / Lambda
+        else:
+            inverse = 1 / (1 - dt / 2 * Lambda)
+            a, entering = inverse * (1 + dt / 2 * Lambda), inverse * dt
+        B, C = (torch.view_as_complex(at_least_float32(value).contiguous()) for value in (self.B, self.C))
+        return a.to(B.dtype), B * entering.unsqueeze(1).to(B.dtype), C
 
 
 class SSMLayer(RecurrentLayer):

@@ -15,7 +15,7 @@ A feed-forward sub-layer follows each layer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -32,6 +32,7 @@ from lrtasks.models.ops.exponentials import exp_kernel
 from lrtasks.models.ops.layers import FeedForward, at_least_float32, linear, normal_, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias, RotaryBias, Sinusoids
 from lrtasks.models.ops.scoped_attention import Scope, SharedAttention, warn_of_padding
+from lrtasks.models.presets import ATOMIC, RECALL
 from lrtasks.models.s4d import S4D, S4DKernel
 from lrtasks.spec import Spec
 
@@ -152,17 +153,10 @@ PATH_X = budget(125_000, 128, 1e-2, 0.01, 25_000)
 SPEECH = budget(250_000, 20, 1e-2, 0.01, 10_000)
 ENWIK8 = budget(400_000, 8, 5e-3, 0.1, 24_000)
 
-ATOMIC: dict[str, Any] = {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001}
-"""The budget of the DLR paper's atomic tasks, at that paper's width."""
 PIXELS: dict[str, Any] = {"norm": "batch", "prenorm": True}
-LISTOPS_TASKS = ("listops-root", "listops")
-PATH_X_TASKS = ("pathfinder-classification", "pathfinder")
-"""Tasks with the Path-X settings: images as pixel sequences, with one answer or an answer at every position."""
-
-
-def paper_presets(tasks: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the presets ``paper/TASK`` with the same settings for each of ``tasks``."""
-    return {f"paper/{task}": settings for task in tasks}
+LISTOPS_TASKS = ("paper/listops-root", "paper/listops")
+PATH_X_TASKS = ("paper/pathfinder-classification", "paper/pathfinder")
+"""Presets with the Path-X settings: images as pixel sequences, with one answer or an answer at every position."""
 
 
 @dataclass(frozen=True)
@@ -228,17 +222,15 @@ class Mega(GatedConfig):
     presets: ClassVar[Presets] = {
         # About as many parameters as dlr's small preset; a step takes longer.
         "small": {"d_model": 48, "layers": 2, "norm": "layer", "budget.lr": 0.001},
-        # The budget of the DLR paper's atomic tasks, at that paper's width; N = 16 and d_z as in most rows of the MEGA
-        # paper's table.
+        # N = 16 and d_z as in most rows of the MEGA paper's table
         "paper": {**ATOMIC, "d_z": 64, "d_state": 16},
-        # Focus and Hyena papers, associative recall: width 64, two layers, 2,000 samples.
-        "paper/recall": {"d_model": 64, "d_z": 32, "layers": 2, "budget.lr": 0.0005},
+        "paper/recall": {**RECALL, "d_z": 32},
         # MEGA paper, hyper-parameters of LRA.
-        **paper_presets(LISTOPS_TASKS, {"d_model": 80, "layers": 6, "dropout": 0.1, **LISTOPS}),
-        **paper_presets(
-            PATH_X_TASKS,
-            {**PIXELS, "d_model": 64, "d_z": 32, "layers": 4, "attention": "laplace"} | {"sinusoids": True, **PATH_X},
-        ),
+        **{name: {"d_model": 80, "layers": 6, "dropout": 0.1, **LISTOPS} for name in LISTOPS_TASKS},
+        **{
+            name: {**PIXELS, "d_model": 64, "d_z": 32, "layers": 4, "attention": "laplace", "sinusoids": True, **PATH_X}
+            for name in PATH_X_TASKS
+        },
     }
 
     d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
@@ -266,8 +258,8 @@ class Mega(GatedConfig):
 CHUNKS = {
     "small": 32,
     "paper": 128,
-    **{f"paper/{task}": 128 for task in LISTOPS_TASKS},
-    **{f"paper/{task}": 4096 for task in PATH_X_TASKS},
+    **dict.fromkeys(LISTOPS_TASKS, 128),
+    **dict.fromkeys(PATH_X_TASKS, 4096),
 }
 """Positions per chunk in the presets of MEGA-chunk."""
 

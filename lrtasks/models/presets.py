@@ -1,4 +1,4 @@
-"""Settings that the presets of several models share: recurrent models, Transformers and stacks of both."""
+"""Settings that the presets of several models share."""
 
 from __future__ import annotations
 
@@ -22,3 +22,9 @@ themselves train language models."""
 PAPER_MQAR = {**PAPER, "mlp": False, "budget.steps": 22_500, "budget.lr": 10**-2.5, "budget.warmup_steps": 0}
 PAPER_MQAR |= {"budget.train_samples": 180_000}
 """Settings of recall in zoology's code: 32 epochs, at the best learning rate of 10^-3, 10^-2.5, 10^-2 and 10^-1.5."""
+
+ATOMIC: dict[str, Any] = {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001}
+"""The budget of the DLR paper's atomic tasks, at that paper's width."""
+
+RECALL: dict[str, Any] = {"d_model": 64, "layers": 2, "budget.lr": 0.0005}
+"""Focus and Hyena papers, associative recall: 2,000 samples, 200 epochs (10 of them warm-up), 500 test sequences."""

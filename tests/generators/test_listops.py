@@ -13,7 +13,7 @@ from listops_parser import parse
 import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.generators import listops
-from lrtasks.generators.listops.sampling import Limits
+from lrtasks.generators.listops import Limits
 from lrtasks.generators.tasks.listops import SETTINGS
 
 EXAMPLE = "[MAX 2 6 [MED [SM 3 1 6 ] 8 3 ] 4 5 ]"

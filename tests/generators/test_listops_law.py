@@ -18,8 +18,7 @@ from scipy import stats
 
 from lrtasks.errors import UsageError
 from lrtasks.generators import listops, make
-from lrtasks.generators.listops import sampling
-from lrtasks.generators.listops.sampling import Limits
+from lrtasks.generators.listops import Limits
 from lrtasks.generators.tasks.listops import SETTINGS
 
 
@@ -40,7 +39,7 @@ def plain_rejection(rng: random.Random, limits: Limits) -> str:
 
 def drawn(limits: Limits, count: int, seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return list(sampling.draw(itertools.repeat(rng, count), limits))
+    return list(listops.draw(itertools.repeat(rng, count), limits))
 
 
 def shapes(depth: int, max_depth: int, max_args: int, limit: int) -> Iterator[tuple[str, int, float]]:
@@ -88,16 +87,16 @@ def test_expressions_follow_the_conditional_law_exactly(limits: Limits, count: i
 
 def test_the_depth_for_longer_expressions_is_the_least_that_is_accepted() -> None:
     limits = Limits(min_length=40, max_length=96, max_depth=3, max_args=2)
-    depth = sampling.deep_enough(limits).max_depth
-    assert sampling.acceptance(limits._replace(max_depth=depth)) >= sampling.RAREST
-    assert sampling.acceptance(limits._replace(max_depth=depth - 1)) < sampling.RAREST
-    assert sampling.deep_enough(limits._replace(max_depth=depth + 2)).max_depth == depth + 2
-    assert sampling.deep_enough(limits._replace(min_length=94)) == limits._replace(min_length=94)
+    depth = listops.deep_enough(limits).max_depth
+    assert listops.acceptance(limits._replace(max_depth=depth)) >= listops.RAREST
+    assert listops.acceptance(limits._replace(max_depth=depth - 1)) < listops.RAREST
+    assert listops.deep_enough(limits._replace(max_depth=depth + 2)).max_depth == depth + 2
+    assert listops.deep_enough(limits._replace(min_length=94)) == limits._replace(min_length=94)
 
 
 def test_a_length_beyond_the_limit_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     task = make("listops", setting="small")
-    monkeypatch.setattr(sampling, "length_laws", None)
+    monkeypatch.setattr(listops, "length_laws", None)
     with pytest.raises(UsageError, match="max_length must be at most 32,768"):
         task.at_length(10**6)
 
@@ -106,8 +105,8 @@ def test_length_law_and_longest_expression_agree_with_enumeration() -> None:
     exact = np.zeros(21)
     for _, length, chance in shapes(1, 3, 4, 20):
         exact[length] += chance
-    np.testing.assert_allclose(sampling.length_law(20, 3, 4), exact, atol=1e-14)
-    assert sampling.longest(3, 3) == 17
+    np.testing.assert_allclose(listops.length_law(20, 3, 4), exact, atol=1e-14)
+    assert listops.longest(3, 3) == 17
 
 
 @pytest.mark.parametrize("limits", [SETTINGS["small"], Limits(60, 80, 9, 3)], ids=["common", "rare"])
@@ -165,7 +164,7 @@ def test_statistics_agree_with_the_reference(setting: str, count: int, data: Pat
 @pytest.mark.parametrize("setting", ["lra-like", "paper"])
 def test_length_law_agrees_with_samples_and_with_the_references_acceptance(setting: str, data: Path) -> None:
     limits = SETTINGS[setting]
-    law = sampling.length_law(limits.max_length - 1, limits.max_depth, limits.max_args)
+    law = listops.length_law(limits.max_length - 1, limits.max_depth, limits.max_args)
     reference = json.loads((data / "listops_stats.json").read_text())[setting]["acceptance"]
     test = stats.binomtest(reference["accepted"], reference["attempts"], law[limits.min_length + 1 :].sum())
     assert test.pvalue > 1e-3

@@ -97,7 +97,7 @@ def test_reference_paths_are_redrawn_byte_for_byte(examples: dict[str, np.ndarra
 
 def pasted(shared: Kit, chain: list[tuple[int, int, int]]) -> np.ndarray:
     canvas = np.zeros((shared.settings.res, shared.settings.res), np.float32)
-    image.paste_dashes(canvas, shared, np.array(chain))
+    image.paste_dashes(canvas, shared.ink, shared.ink_box, np.array(chain))
     return canvas
 
 

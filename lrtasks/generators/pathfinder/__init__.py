@@ -9,7 +9,6 @@ Pathfinder-Segmentation in the DLR paper.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lrtasks.errors import UsageError
@@ -41,34 +40,17 @@ class Settings(NamedTuple):
 
 # fields dashes to contrast of Settings, in this order: the DLR paper's generator settings. Row 64 is our own: small
 # enough for a two-core machine, and so dense that a model must follow the whole path.
-_TABLE: dict[int, tuple[Any, ...]] = {
+TABLE: dict[int, tuple[Any, ...]] = {
     64: (8, 2, 8, 4, 1.5, (1, 2), 1.8, 10, 2, 2.1, 0.9),
     128: (14, 4, 16, 5, 1.5, (2, 3), 1.8, 22, 2, 2.1, 0.9),
     256: (16, 5, 16, 8, 2.0, (4,), 2.2, 27, 2, 4.2, 1.0),
     512: (12, 4, 18, 22, 6.0, (7,), 2.5, 40, 3, 9.0, 1.0),
 }
-RESOLUTIONS = tuple(_TABLE)
+RESOLUTIONS = tuple(TABLE)
 
 
-def complete(given: Mapping[str, Any]) -> Settings:
-    """Return settings in which each value that is ``None`` in ``given`` comes from the table.
-
-    The table row is the row of ``res`` or of the next smaller listed resolution (below 64: the row of 64). If
-    ``dashes`` is given and ``distractor_dashes`` is not, the latter is a third of ``dashes``, rounded down, at least 1.
-
-    Raises:
-        UsageError: for settings that contradict each other.
-    """
-    row = _TABLE[max((known for known in RESOLUTIONS if known <= given["res"]), default=RESOLUTIONS[0])]
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if "dashes" in chosen and "distractor_dashes" not in chosen:
-        chosen["distractor_dashes"] = max(1, chosen["dashes"] // 3)
-    settings = Settings(**{**dict(zip(Settings._fields[2:], row, strict=False)), **chosen})
-    _check(settings)
-    return settings
-
-
-def _check(s: Settings) -> None:
+def check(s: Settings) -> None:
+    """Raise :class:`UsageError` for settings that contradict each other."""
     if not s.gap_margins:
         raise UsageError("pathfinder: gap_margins must hold at least one margin, found none")
     drawn = s.dash_thickness * s.antialias

@@ -123,9 +123,10 @@ def draw(layout: Layout) -> Picture:
     settings = layout.kit.settings
     paths = np.zeros((2, settings.res, settings.res), np.float32)
     for path, dashes in zip(paths, layout.scene.main, strict=True):
-        paste_dashes(path, layout.kit, dashes)
+        paste_dashes(path, layout.kit.ink, layout.kit.ink_box, dashes)
     canvas = np.maximum(paths[0], paths[1])
-    paste_dashes(canvas, layout.kit, layout.scene.others[: layout.distractors].reshape(-1, 3))
+    others = layout.scene.others[: layout.distractors].reshape(-1, 3)
+    paste_dashes(canvas, layout.kit.ink, layout.kit.ink_box, others)
     for row, col in layout.marks.tolist():
         top, left, patch = mark(settings.res, settings.mark_radius, settings.antialias, row, col)
         view = canvas[top : top + patch.shape[0], left : left + patch.shape[1]]
@@ -138,13 +139,9 @@ def draw(layout: Layout) -> Picture:
     return Picture(normalised(canvas, peak), target, on_path, peak)
 
 
-def paste_dashes(canvas: np.ndarray, shared: Kit, dashes: np.ndarray) -> None:
-    """Paste each dash (row, column, orientation) into ``canvas`` as a pixel-wise maximum; cut dashes at the border."""
-    _paste(canvas, shared.ink, shared.ink_box, dashes)
-
-
 @compiled
-def _paste(canvas: np.ndarray, ink: np.ndarray, ink_box: np.ndarray, dashes: np.ndarray) -> None:
+def paste_dashes(canvas: np.ndarray, ink: np.ndarray, ink_box: np.ndarray, dashes: np.ndarray) -> None:
+    """Paste each dash (row, column, orientation) into ``canvas`` as a pixel-wise maximum; cut dashes at the border."""
     half, size = ink.shape[1] // 2, len(canvas)
     for dash in dashes:
         first_row, height, first_col, width = ink_box[dash[2]]

@@ -251,12 +251,9 @@ def _settle(t: Tables, canvas: Canvas, keep: bool) -> None:
     """Keep or remove all dashes that were pasted since the last call."""
     for index in range(canvas.pending[0]):
         at, orientation = canvas.pasted[index, 0], canvas.pasted[index, 1]
-        if keep:
-            _copy(t, canvas.kept_cover, canvas.cover, t.cover_box[orientation], at)
-            _copy(t, canvas.kept_reach, canvas.reach, t.reach_box[orientation], at)
-        else:
-            _copy(t, canvas.cover, canvas.kept_cover, t.cover_box[orientation], at)
-            _copy(t, canvas.reach, canvas.kept_reach, t.reach_box[orientation], at)
+        cover, reach = (canvas.kept_cover, canvas.kept_reach) if keep else (canvas.cover, canvas.reach)
+        _copy(t, cover, canvas.cover if keep else canvas.kept_cover, t.cover_box[orientation], at)
+        _copy(t, reach, canvas.reach if keep else canvas.kept_reach, t.reach_box[orientation], at)
     canvas.pending[0] = 0
 
 

@@ -12,13 +12,12 @@ from lrtasks.errors import UsageError
 from lrtasks.generators import listops, tables
 from lrtasks.generators.base import Rngs, Task, budget, column, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass, octave
-from lrtasks.generators.listops import sampling
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 SETTINGS = {
-    "small": sampling.Limits(min_length=63, max_length=257, max_depth=6, max_args=10),
-    "lra-like": sampling.Limits(min_length=1500, max_length=2000, max_depth=10, max_args=10),
-    "paper": sampling.Limits(min_length=7000, max_length=8180, max_depth=15, max_args=9),
+    "small": listops.Limits(min_length=63, max_length=257, max_depth=6, max_args=10),
+    "lra-like": listops.Limits(min_length=1500, max_length=2000, max_depth=10, max_args=10),
+    "paper": listops.Limits(min_length=7000, max_length=8180, max_depth=15, max_args=9),
 }
 ROUNDED_TO = 64
 LIMIT = 2**15
@@ -75,12 +74,12 @@ class ListOps(Task):
         for field, default in SETTINGS[self.setting]._asdict().items():
             if getattr(self, field) is None:
                 object.__setattr__(self, field, default)
-        sampling.check(self._title(), self.limits)
+        listops.check_limits(self._title(), self.limits)
 
     @property
-    def limits(self) -> sampling.Limits:
+    def limits(self) -> listops.Limits:
         """Limits on length, depth and arguments in use; the setting provides those that were not given."""
-        return sampling.Limits(*(getattr(self, field) for field in sampling.Limits._fields))
+        return listops.Limits(*(getattr(self, field) for field in listops.Limits._fields))
 
     @property
     def input(self) -> Spec:
@@ -104,7 +103,7 @@ class ListOps(Task):
         least = self.limits.min_length * length // self.nominal_length
         limits = self.limits._replace(min_length=max(1, least), max_length=length + 1)
         if isinstance(length, (int, np.integer)) and length < LIMIT:  # the parameters refuse other lengths
-            limits = sampling.deep_enough(limits)
+            limits = listops.deep_enough(limits)
         return replace(self, **limits._asdict())
 
     def tests(self) -> dict[str, Task]:
@@ -117,7 +116,7 @@ class ListOps(Task):
         ``height`` (1: all arguments are digits) and ``subtree_length`` (tokens, brackets included).
         """
         x = np.full((len(rngs), self.input.length), listops.PAD)
-        for row, tokens in zip(x, sampling.draw(rngs, self.limits), strict=True):
+        for row, tokens in zip(x, listops.draw(rngs, self.limits), strict=True):
             row[: len(tokens)] = tokens
         return self._evaluated(x)
 

@@ -10,7 +10,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import Rngs, Task, budget, columns, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass
-from lrtasks.generators.pathfinder import MAX_RESOLUTION, VARIANTS, Settings, complete
+from lrtasks.generators.pathfinder import MAX_RESOLUTION, RESOLUTIONS, TABLE, VARIANTS, Settings, check
 from lrtasks.generators.tables import from_bytes
 from lrtasks.spec import Batch, Spec
 
@@ -25,8 +25,8 @@ class PathfinderTask(Task):
     """Base of the Pathfinder tasks: ``res`` chooses all settings, but each setting can also be given.
 
     A setting that is not given has the value of the DLR paper's generator for ``res`` (for 64: our own value). A
-    ``res`` that is not listed takes the settings of the next smaller listed one. After construction every field holds
-    the value in use.
+    ``res`` that is not listed takes the settings of the next smaller listed one (below 64: those of 64). After
+    construction every field holds the value in use.
     """
 
     causal: ClassVar[bool] = False
@@ -74,8 +74,14 @@ class PathfinderTask(Task):
     distractor_tries: int = parameter(5, "attempts for each distractor before it is left out", at_least=1, at_most=100)
 
     def check(self) -> None:
-        for name, value in complete({name: getattr(self, name) for name in Settings._fields})._asdict().items():
-            object.__setattr__(self, name, value)
+        row = TABLE[max((known for known in RESOLUTIONS if known <= self.res), default=RESOLUTIONS[0])]
+        defaults = dict(zip(Settings._fields[2:], row, strict=False))
+        if self.dashes is not None:
+            defaults["distractor_dashes"] = max(1, self.dashes // 3)
+        for name, value in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        check(self.settings)
 
     @property
     def settings(self) -> Settings:

@@ -184,7 +184,7 @@ def decayed_products(rows: Sequence[Tensor], columns: Sequence[Tensor], G: Tenso
         For each tensor in ``rows``, the list over ``columns`` of ``(..., c, c)``.
     """
     if not single:
-        return _by_sub_blocks(rows, columns, G)
+        return [list(row) for row in _by_sub_blocks(torch.stack(list(rows)), torch.stack(list(columns)), G)]
     # the anchor cancels in the product, so it needs no gradient
     anchored = G - G[..., G.shape[-2] // 2 - 1, None, :].detach()
     up, down = anchored.exp(), (-anchored).exp()
@@ -200,35 +200,26 @@ def decayed_products(rows: Sequence[Tensor], columns: Sequence[Tensor], G: Tenso
     return [[product(*row, *column) for column in pairs] for row in zip(rows, raised, strict=True)]
 
 
-def _by_sub_blocks(rows: Sequence[Tensor], columns: Sequence[Tensor], G: Tensor) -> list[list[Tensor]]:
-    dtype, s = rows[0].dtype, SUB_BLOCK
+def _by_sub_blocks(row: Tensor, column: Tensor, G: Tensor) -> Tensor:
+    """Compute as above from stacked rows ``(R, ..., c, K)`` and columns ``(C, ...)``: ``(R, C, ..., c, c)``."""
+    dtype, s = row.dtype, SUB_BLOCK
     blocks = G.shape[-2] // s
-    row_blocks = [torch.unflatten(row, -2, (blocks, s)) for row in rows]
-    column_blocks = [torch.unflatten(column, -2, (blocks, s)) for column in columns]
-    G_blocks = torch.unflatten(G, -2, (blocks, s))
+    row_blocks, column_blocks, G_blocks = (torch.unflatten(x, -2, (blocks, s)) for x in (row, column, G))
     # diagonal blocks: the decays of all pairs of positions, (..., blocks, s, s, K)
     below = torch.ones(s, s, dtype=torch.bool, device=G.device).tril(-1)
     same = torch.zeros(s, s, dtype=dtype, device=G.device).masked_fill(below.mT, -torch.inf).unsqueeze(-1)
     # constant 0 on the diagonal: G - G would have two gradients that must cancel
     between = (G_blocks.unsqueeze(-2) - G_blocks.unsqueeze(-3)).to(dtype).where(below.unsqueeze(-1), same).exp()
-    diagonal = [
-        [((between * column.unsqueeze(-3)) @ row.unsqueeze(-1)).squeeze(-1).unbind(-3) for column in column_blocks]
-        for row in row_blocks
-    ]
+    diagonal = torch.einsum("r...ik,c...ijk->rc...ij", row_blocks, between * column_blocks.unsqueeze(-3))
     # below the diagonal, the anchor of each row of blocks is the end of the previous block
-    G_rows, row_parts = G_blocks.unbind(-3), [row.unbind(-3) for row in row_blocks]
-    parts: list[list[list[Tensor]]] = [[[] for _ in columns] for _ in rows]
-    for r in range(blocks):
+    product = "r...ik,c...jk->rc...ij"
+    G_rows, row_parts, strips = G_blocks.unbind(-3), row_blocks.unbind(-3), []
+    for r, part in enumerate(diagonal.unbind(-3)):
         keys = r * s
         if r:
             anchor = G_rows[r - 1][..., -1:, :].detach()
             up = (G_rows[r] - anchor).exp().to(dtype)
             down = (anchor - G.narrow(-2, 0, keys)).exp().to(dtype)
-            scaled = [(column.narrow(-2, 0, keys) * down).mT for column in columns]
-        for i in range(len(rows)):
-            for j in range(len(columns)):
-                part = diagonal[i][j][r]
-                if r:
-                    part = torch.cat(((row_parts[i][r] * up) @ scaled[j], part), -1)
-                parts[i][j].append(F.pad(part, (0, (blocks - 1 - r) * s)))
-    return [[torch.cat(strips, -2) for strips in row] for row in parts]
+            part = torch.cat((torch.einsum(product, row_parts[r] * up, column.narrow(-2, 0, keys) * down), part), -1)
+        strips.append(F.pad(part, (0, (blocks - 1 - r) * s)))
+    return torch.cat(strips, -2)

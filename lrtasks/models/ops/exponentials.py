@@ -128,11 +128,6 @@ def _unflat(x: Tensor, like: Tensor) -> Tensor:
     return torch.view_as_complex(x.view(*x.shape[:-1], -1, 2)) if like.is_complex() else x
 
 
-def _slices(total: int, step: int) -> Iterator[slice]:
-    for start in range(0, total, step):
-        yield slice(start, min(start + step, total))
-
-
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
     """Disable autocast, and TF32 or bfloat16 in float32 products: either would cost the kernel three digits.
@@ -176,7 +171,8 @@ class _Plan:
         chunk = CHUNK.get(device.type, CHUNK_ELSEWHERE)
         rows = max(1, min(R, chunk // (self.L1 * N)))
         groups = max(1, chunk // (N * max(self.B, rows * self.L1))) if rows == R else 1
-        self.groups, self.rows = list(_slices(G, groups)), list(_slices(R, rows))
+        self.groups = [slice(start, start + groups) for start in range(0, G, groups)]
+        self.rows = [slice(start, start + rows) for start in range(0, R, rows)]
 
     def tables(
         self, part: slice, rate: Tensor | None, freq: Tensor | None, dtype: torch.dtype
