@@ -155,11 +155,12 @@ class Tiles:
 
     def queries(self, x: Tensor) -> Tensor:
         """Split ``(batch, length, ...)`` into ``(batch, count, block, ...)``, padded with zeros at the end."""
-        return torch.unflatten(self._padded(x, 0, 0), 1, (-1, self.block))
+        return self._blocks(x, 0, 0)
 
     def keys(self, x: Tensor) -> Tensor:
         """Gather ``(batch, length, ...)`` to ``(batch, count, span, ...)``, padded with zeros at both ends."""
-        return self._padded(x, self.back, self.ahead).unfold(1, self.span, self.block).movedim(-1, 2)
+        blocks = self._blocks(x, self.back, self.ahead)
+        return torch.cat([blocks[:, shift : shift + self.count] for shift in range(1 + self.back + self.ahead)], 2)
 
     def merge(self, tiles: Tensor) -> Tensor:
         """Join ``(batch, count, block, f)`` to ``(batch, length, f)``."""
@@ -173,9 +174,10 @@ class Tiles:
             valid = torch.ones(1, self.length, dtype=torch.bool, device=device)
         return self.keys(valid).unsqueeze(2)
 
-    def _padded(self, x: Tensor, back: int, ahead: int) -> Tensor:
+    def _blocks(self, x: Tensor, back: int, ahead: int) -> Tensor:
         extra = self.count * self.block - self.length
-        return F.pad(x, (*(0, 0) * (x.dim() - 2), back * self.block, ahead * self.block + extra))
+        x = F.pad(x, (*(0, 0) * (x.dim() - 2), back * self.block, ahead * self.block + extra))
+        return torch.unflatten(x, 1, (-1, self.block))
 
 
 def attend(
