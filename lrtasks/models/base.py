@@ -46,7 +46,7 @@ class Block(nn.Module):
     * ``diagnostics() -> {name: value}``, valid after a forward pass: numbers or lists for the run record;
     * ``initial_state(batch) -> state`` and ``step(x, state) -> (y, state)``, streaming form on ``(batch, d_model)``;
     * ``cache_bytes(steps) -> bytes`` by which the state of one sequence has grown after that many steps;
-    * ``portraits() -> [Portrait, ...]``, valid after a forward pass: figures that ``lrtasks analyze`` draws.
+    * ``portraits() -> [ops.layers.Portrait, ...]``, valid after a forward pass: figures that ``lrtasks analyze`` draws.
     """
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -392,8 +392,8 @@ class LongVQ(mega.GatedConfig):
         "paper": {**ATOMIC, "d_k": 64, "d_state": 16, "codebook": 512},
         "paper/recall": {**RECALL, "d_k": 32},
         # LongVQ paper, hyper-parameters of LRA. Softmax and ListOps' layer norm are choices (docs/models/longvq.md).
-        **dict.fromkeys(mega.LISTOPS_TASKS, TREES),
-        **{name: {"d_model": 64, "d_k": 32, "layers": 4, **mega.PIXELS, **mega.PATH_X} for name in mega.PATH_X_TASKS},
+        **dict.fromkeys(mega.LISTOPS_PRESETS, TREES),
+        **{name: {"d_model": 64, "d_k": 32, "layers": 4, **mega.PIXELS, **mega.PATH_X} for name in mega.PATH_X_PRESETS},
         # The other rows of the LRA table, for a user's own tasks.
         "lra-text": {"d_model": 128, "layers": 4, "d_k": 64, "norm": "scale", "dropout": 0.1, **mega.TEXT},
         "lra-retrieval": {"d_model": 128, "layers": 6, "d_k": 64, "norm": "scale", "dropout": 0.1, **mega.RETRIEVAL},

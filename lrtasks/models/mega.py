@@ -154,8 +154,8 @@ SPEECH = budget(250_000, 20, 1e-2, 0.01, 10_000)
 ENWIK8 = budget(400_000, 8, 5e-3, 0.1, 24_000)
 
 PIXELS: dict[str, Any] = {"norm": "batch", "prenorm": True}
-LISTOPS_TASKS = ("paper/listops-root", "paper/listops")
-PATH_X_TASKS = ("paper/pathfinder-classification", "paper/pathfinder")
+LISTOPS_PRESETS = ("paper/listops-root", "paper/listops")
+PATH_X_PRESETS = ("paper/pathfinder-classification", "paper/pathfinder")
 """Presets with the Path-X settings: images as pixel sequences, with one answer or an answer at every position."""
 
 
@@ -226,10 +226,10 @@ class Mega(GatedConfig):
         "paper": {**ATOMIC, "d_z": 64, "d_state": 16},
         "paper/recall": {**RECALL, "d_z": 32},
         # MEGA paper, hyper-parameters of LRA.
-        **{name: {"d_model": 80, "layers": 6, "dropout": 0.1, **LISTOPS} for name in LISTOPS_TASKS},
+        **{name: {"d_model": 80, "layers": 6, "dropout": 0.1, **LISTOPS} for name in LISTOPS_PRESETS},
         **{
             name: {**PIXELS, "d_model": 64, "d_z": 32, "layers": 4, "attention": "laplace", "sinusoids": True, **PATH_X}
-            for name in PATH_X_TASKS
+            for name in PATH_X_PRESETS
         },
     }
 
@@ -258,8 +258,8 @@ class Mega(GatedConfig):
 CHUNKS = {
     "small": 32,
     "paper": 128,
-    **dict.fromkeys(LISTOPS_TASKS, 128),
-    **dict.fromkeys(PATH_X_TASKS, 4096),
+    **dict.fromkeys(LISTOPS_PRESETS, 128),
+    **dict.fromkeys(PATH_X_PRESETS, 4096),
 }
 """Positions per chunk in the presets of MEGA-chunk."""
 

@@ -307,8 +307,8 @@ TASK_PRESETS: Presets = {
     "paper": {**ATOMIC, "d_z": 64, "d_state": 16, "window": 256},
     "paper/recall": {**RECALL, "d_z": 32},
     # SeqBoat paper, hyper-parameters of LRA.
-    **dict.fromkeys(mega.LISTOPS_TASKS, TREES),
-    **dict.fromkeys(mega.PATH_X_TASKS, PATH_X),
+    **dict.fromkeys(mega.LISTOPS_PRESETS, TREES),
+    **dict.fromkeys(mega.PATH_X_PRESETS, PATH_X),
 }
 """Presets that SeqBoat and its two named variants share."""
 

@@ -57,8 +57,7 @@ class Shift(Lagged):
 
     group: ClassVar[str] = "copying"
     presets: ClassVar[Presets] = {
-        "small": {"length": 256},
-        "paper": {"length": 4096},
+        **SignalTask.presets,
         # DLR paper, Table 2: lengths 2^14 to 2^20.
         "long": {"length": 16384}
         | budget(steps=86400, batch_size=4, eval_every=7200, val_batches=80, test_batches=800),
