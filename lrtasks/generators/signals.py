@@ -91,3 +91,20 @@ def _positions(length: int) -> np.ndarray:
     table = np.stack([np.cos(angle), np.sin(angle)]).astype(np.float32)
     table.setflags(write=False)
     return table
+
+
+class Lagged(SignalTask):
+    """Base of tasks that, at another length, keep the lags of the length in training (``coded``)."""
+
+    lags_of: int | None
+
+    def check(self) -> None:
+        if self.lags_of == self.length:
+            object.__setattr__(self, "lags_of", None)
+
+    @property
+    def coded(self) -> int:
+        return self.lags_of or self.length
+
+    def at_length(self, length: int) -> Task:
+        return self.make(**{**self.parameters(), "length": length, "lags_of": self.coded})

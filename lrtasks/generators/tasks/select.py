@@ -1,5 +1,3 @@
-"""Read values, then give them back over further positions: reversed, sorted, or only the marked ones."""
-
 from __future__ import annotations
 
 import functools
@@ -10,68 +8,8 @@ import numpy as np
 
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, MAX_SEED, budget, registry
-from lrtasks.generators.baselines import Baseline, ScaledFirstValue
-from lrtasks.generators.signals import EASY, HARD, SignalTask, noise
+from lrtasks.generators.signals import SignalTask, noise
 from lrtasks.spec import Spec
-
-
-@dataclass(frozen=True)
-class ReadBack(SignalTask):
-    """Base of tasks that read L values, and are asked for L values at the L further positions, which hold zeros."""
-
-    length: int = parameter(4096, "number of values L; the input has 2L positions", at_least=2, at_most=MAX_LENGTH)
-
-    @property
-    def input(self) -> Spec:
-        return Spec("real", 2 * self.length, 3)
-
-
-@registry.register("reverse")
-@dataclass(frozen=True)
-class Reverse(ReadBack):
-    """Read L values, then, over L further positions that hold zeros, give them back in reverse order.
-
-    ``y[t] = x[L - 1 - t]`` for t = 0..L-1, at input positions L..2L-1. Source: DLR paper (arXiv:2212.00768),
-    section 3.1.
-
-    >>> x = np.zeros((6, 3))
-    >>> x[:3, 0] = 0.5, -1, 0.25
-    >>> Reverse(length=3).answer(x)[:, 0].tolist()
-    [0.25, -1.0, 0.5]
-    """
-
-    group: ClassVar[str] = "copying"
-    presets: ClassVar[Presets] = {"small": {"length": 32, **budget(batch_size=32)}, **HARD}
-
-    def respond(self, x: np.ndarray, y: np.ndarray) -> None:
-        y[:, 0] = x[: self.length, 0][::-1]
-
-
-@registry.register("sort")
-@dataclass(frozen=True)
-class Sort(ReadBack):
-    """Read L values, then give them back in ascending order of ``|x[i] - x[0]|``, ties in order of position.
-
-    The targets stand at input positions L..2L-1, where the input holds zeros. Source: DLR paper (arXiv:2212.00768),
-    section 3.1.
-
-    >>> x = np.zeros((8, 3))
-    >>> x[:4, 0] = 0.5, -1, 0.25, 0.625
-    >>> Sort(length=4).answer(x)[:, 0].tolist()
-    [0.5, 0.625, 0.25, -1.0]
-    """
-
-    group: ClassVar[str] = "algorithms"
-    presets: ClassVar[Presets] = {"small": {"length": 4, **EASY, **budget(schedule="linear")}, **HARD}
-
-    def respond(self, x: np.ndarray, y: np.ndarray) -> None:
-        values = x[: self.length, 0]
-        # in float64: differences of float32 values are hardly rounded, so no false ties arise
-        distance = np.abs(values.astype(np.float64) - float(values[0]))
-        y[:, 0] = values[np.argsort(distance, kind="stable")]
-
-    def baselines(self) -> dict[str, Baseline]:
-        return {**super().baselines(), "first-value": ScaledFirstValue()}
 
 
 @registry.register("select")
