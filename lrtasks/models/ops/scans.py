@@ -62,8 +62,8 @@ def diagonal_scan(a: Tensor, b: Tensor, initial: Tensor | None = None, form: For
     if form == "plain":
         return over_positions(_diagonal_step, (a.expand_as(b), b), start)[0]
     a = a.to(dtype).expand_as(b)
-    h: Tensor = _DiagonalScan.apply(a.movedim(1, 0), b.movedim(1, 0), start, form)  # type: ignore[no-untyped-call]
-    return h.movedim(0, 1)
+    _, h = _DiagonalScan.apply(a.movedim(1, 0), b.movedim(1, 0), start, form)  # type: ignore[no-untyped-call]
+    return h.movedim(0, 1)  # type: ignore[no-any-return]
 
 
 def carry(decay: Tensor, update: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,45 +78,52 @@ def carry(decay: Tensor, update: Tensor, start: Tensor) -> tuple[Tensor, Tensor]
         S_0 .. S_(n-1), shaped as ``update``, and S_n, ``(B, H, K, V)``.
     """
     inputs = decay.movedim(2, 0), update.movedim(2, 0), start
-    after: Tensor = _DiagonalScan.apply(*inputs, "sequential")  # type: ignore[no-untyped-call]
-    return torch.cat((start.unsqueeze(0), after[:-1])).movedim(0, 2), after[-1]
+    before, after = _DiagonalScan.apply(*inputs, "sequential")  # type: ignore[no-untyped-call]
+    return before.movedim(0, 2), after[-1]
 
 
 class _DiagonalScan(torch.autograd.Function):
-    """The scan of b, ``(length, ...)``, by a, which has as many axes and is broadcastable to b."""
+    """The scan of b, ``(length, ...)``, by a, which has as many axes and is broadcastable to b.
+
+    The results are h before and after each position.
+    """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, initial: Tensor, form: Form | None) -> Tensor:
+    def forward(ctx: Any, a: Tensor, b: Tensor, initial: Tensor, form: Form | None) -> tuple[Tensor, Tensor]:
         h = _scan(a, b, initial, form)
-        ctx.save_for_backward(a, h, initial)
+        ctx.save_for_backward(a, h)
         ctx.form = form
-        return h
+        ctx.set_materialize_grads(False)
+        return h[:-1], h[1:]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        a, h, initial = ctx.saved_tensors
+    def backward(ctx: Any, before: Tensor | None, after: Tensor | None) -> tuple[Tensor | None, ...]:
+        a, h = ctx.saved_tensors
         a = a.conj()
+        if after is None:
+            if before is None:
+                return None, None, None, None
+            given, last = before[1:], torch.zeros_like(h[-1])
+        else:
+            given, last = after[:-1] if before is None else after[:-1] + before[1:], after[-1]
         # from the last position to the first; the gradient at position t uses a of position t + 1
-        turned = torch.cat((torch.zeros_like(a[:1]), a[1:].flip(0)))
-        gradient = _scan(turned, given.flip(0), torch.zeros_like(initial), ctx.form).flip(0)
-        before = torch.cat((initial.unsqueeze(0), h[:-1])).conj()
-        return (gradient * before).sum_to_size(a.shape), gradient, a[0] * gradient[0], None
+        gradient = _scan(a[1:], given, last, ctx.form, backwards=True)
+        of_initial = a[0] * gradient[0]
+        of_a = (gradient * h[:-1].conj()).sum_to_size(a.shape)
+        return of_a, gradient, of_initial if before is None else of_initial + before[0], None
 
 
-def _scan(a: Tensor, b: Tensor, initial: Tensor, form: Form | None) -> Tensor:
-    """Return h for a and b of shape ``(length, batch, ...)``."""
+def _scan(a: Tensor, b: Tensor, initial: Tensor, form: Form | None, backwards: bool = False) -> Tensor:
+    """Return ``initial`` and, after it, h for a and b of shape ``(length, batch, ...)``; ``backwards``, before it."""
     if form is None:
         form = "blocks" if initial.numel() < NARROW or a.device.type != "cpu" else "sequential"
-    return _by_blocks(a, b, initial) if form == "blocks" else _sequential(a, b, initial)
-
-
-def _sequential(a: Tensor, b: Tensor, initial: Tensor) -> Tensor:
-    h = torch.empty_like(b, memory_format=torch.contiguous_format)
-    before = initial
-    for a_t, b_t, h_t in rows(a, b, h):
-        torch.addcmul(b_t, a_t, before, out=h_t)
-        before = h_t
+    if form == "blocks":
+        return _by_blocks(a.flip(0), b.flip(0), initial).flip(0) if backwards else _by_blocks(a, b, initial)
+    h = b.new_empty(len(b) + 1, *initial.shape)
+    last = h[-1 if backwards else 0].copy_(initial)
+    for a_t, b_t, h_t in rows(a, b, h[:-1] if backwards else h[1:], backwards=backwards):
+        last = torch.addcmul(b_t, a_t, last, out=h_t)
     return h
 
 
@@ -134,7 +141,10 @@ def _by_blocks(a: Tensor, b: Tensor, initial: Tensor) -> Tensor:
     for A_i, H_i in zip(A.unbind(1), H.unbind(1), strict=True):
         H_i.addcmul_(A_i, before)
         before = H_i[-1]
-    return H.transpose(0, 1).flatten(0, 1)[:length]
+    h = b.new_empty(n * c + 1, *initial.shape)
+    h[0] = initial
+    torch.unflatten(h[1:], 0, (n, c)).copy_(H.transpose(0, 1))
+    return h[: length + 1]
 
 
 def _blocks(x: Tensor, n: int, c: int) -> Tensor:
