@@ -106,13 +106,18 @@ class MLSTMLayer(RecurrentLayer):
         u, z = self.proj_up(hide(x, mask)).chunk(2, -1)
         c, before = self.conv1d.run(u, before)
         q, k, v = self.q_proj(c), self.k_proj(c), self.v_proj(u)
-        all_three = torch.cat((q, k, v), -1)
-        i, f = self.igate(all_three), self.fgate(all_three)
+        i, f = self._gates(q, k, v)
         q, k, v = (torch.unflatten(value, -1, (self.heads, -1)) for value in (q, k, v))
         if not self.training:
             self.show(log_forget_gate=F.logsigmoid(f), log_input_gate=i)
         h, memory = mlstm(q, k, v, i, f, memory, mask)
         return self.proj_down((self.outnorm(h) + self.learnable_skip * c) * F.silu(z)), (memory, before)
+
+    def _gates(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        """Return the maps of the joined q, k and v to i and f, as products with each part, which is not copied."""
+        weight = torch.cat((self.igate.weight, self.fgate.weight))
+        products = [F.linear(part, own) for part, own in zip(parts, weight.chunk(3, -1), strict=True)]
+        return sum(products, torch.cat((self.igate.bias, self.fgate.bias))).chunk(2, -1)
 
 
 class SLSTMLayer(RecurrentLayer):

@@ -75,11 +75,14 @@ def even_chunk(length: int, largest: int) -> int:
 
 
 def to_chunks(x: Tensor, chunk: int, value: float = 0.0) -> Tensor:
-    """Split ``(B, L, H, ...)`` into ``(B, H, n, chunk, ...)``; pad the last chunk with ``value``."""
+    """Split ``(B, L, H, ...)`` into ``(B, H, n, chunk, ...)``; pad the last chunk with ``value``.
+
+    The result is contiguous, because each product would copy it otherwise.
+    """
     missing = -x.shape[1] % chunk
     if missing:
         x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, missing), value=value)
-    return torch.unflatten(x, 1, (-1, chunk)).movedim(3, 1)
+    return torch.unflatten(x, 1, (-1, chunk)).movedim(3, 1).contiguous()
 
 
 def from_chunks(x: Tensor, length: int) -> Tensor:
@@ -93,29 +96,38 @@ def start_state(state: Tensor | None, like: Tensor, *shape: int) -> Tensor:
 
 
 class _DecayMatrix(torch.autograd.Function):
-    """``exp(G_i - G_j + row_i + column_j)`` for ``j <= i``, 0 elsewhere. Saves only its result for the gradient."""
+    """``exp(G_i - G_j + row_i + column_j)`` for ``j <= i``, 0 elsewhere, times ``scores`` if they are not None."""
 
     @staticmethod
-    def forward(ctx: Any, G: Tensor, row: Tensor, column: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(ctx: Any, G: Tensor, row: Tensor, column: Tensor, dtype: torch.dtype, scores: Tensor | None) -> Tensor:
         exponent = ((G + row).unsqueeze(-1) + (column - G).unsqueeze(-2)).to(dtype)
         # tril_, not a product with a mask, because entries above the diagonal may be infinite
         D = exponent.exp_().tril_()
-        ctx.save_for_backward(D)
-        return D
+        result = D if scores is None else scores * D
+        ctx.save_for_backward(D, result)
+        ctx.of_scores = None if scores is None else scores.shape
+        return result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dD: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        (D,) = ctx.saved_tensors
-        weight = D * dD
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor | None, ...]:
+        D, result = ctx.saved_tensors
+        weight = result * given
         diagonal = weight.diagonal(dim1=-2, dim2=-1).to(torch.float64, copy=True)
         # the diagonal does not depend on G; its large entries would cancel in the gradient of G and lose digits
         weight.diagonal(dim1=-2, dim2=-1).zero_()
         in_row, in_column = weight.sum(-1).double(), weight.sum(-2).double()
-        return in_row - in_column, in_row + diagonal, in_column + diagonal, None
+        of_scores = None if ctx.of_scores is None else torch.mul(given, D, out=weight).sum_to_size(ctx.of_scores)
+        return in_row - in_column, in_row + diagonal, in_column + diagonal, None, of_scores
 
 
-def decay_matrix(G: Tensor, dtype: torch.dtype, row: Tensor | None = None, column: Tensor | None = None) -> Tensor:
+def decay_matrix(
+    G: Tensor,
+    dtype: torch.dtype,
+    row: Tensor | None = None,
+    column: Tensor | None = None,
+    scores: Tensor | None = None,
+) -> Tensor:
     """Return the decay from position j to position i of a chunk: ``exp(G_i - G_j)`` for ``j <= i``, otherwise 0.
 
     Args:
@@ -123,9 +135,11 @@ def decay_matrix(G: Tensor, dtype: torch.dtype, row: Tensor | None = None, colum
         dtype: type of the result, ``(..., c, c)``.
         row: added to the exponents of row i, shaped as G; None for 0.
         column: added to the exponents of column j, shaped as G; None for 0.
+        scores: multiplied by the decays, broadcastable to the result; None for 1.
     """
     zero = torch.zeros((), dtype=G.dtype, device=G.device)
-    D: Tensor = _DecayMatrix.apply(G, zero if row is None else row, zero if column is None else column, dtype)  # type: ignore[no-untyped-call]
+    row, column = (zero if x is None else x for x in (row, column))
+    D: Tensor = _DecayMatrix.apply(G, row, column, dtype, scores)  # type: ignore[no-untyped-call]
     return D
 
 

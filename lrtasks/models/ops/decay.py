@@ -102,10 +102,10 @@ def scalar_decay(
     v = to_chunks(torch.unflatten(v, 2, (groups, -1)), chunk)
     G = to_chunks(torch.unflatten(g.double(), 2, (groups, -1)), chunk).cumsum(3)
     by_head = (0, 1, 4, 2, 3)
-    D = decay_matrix(G.permute(by_head), v.dtype)
     scores = q @ k.mT
     scores = scores if similarity is None else similarity(scores)
-    y = ((scores.unsqueeze(2) * D) @ v.permute(*by_head, 5)).permute(0, 1, 3, 4, 2, 5)
+    scores = decay_matrix(G.permute(by_head), v.dtype, scores=scores.unsqueeze(2))
+    y = (scores @ v.permute(*by_head, 5)).permute(0, 1, 3, 4, 2, 5)
     if features is not None:
         q, k = features(q), features(k)
     update = k.mT @ (v * to_end(G, 3).exp().to(v.dtype).unsqueeze(-1)).flatten(-2)

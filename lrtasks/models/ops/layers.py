@@ -280,12 +280,13 @@ class ShortConv(Recurrent, nn.Conv1d):
         window = torch.cat((state.to(x.dtype), x), 1)
         if x.shape[1] == 1:  # faster than a convolution
             y = (window * self.weight.squeeze(1).mT).sum(1, keepdim=True)
-            y = y if self.bias is None else y + self.bias
         else:
             # as an image of height 1 with channels last in memory, as is the result: two to three times faster on a
             # CPU than conv1d, and the layout that fast attention needs
             image = window.mT.unsqueeze(2)
-            y = F.conv2d(image, self.weight.unsqueeze(2), self.bias, groups=self.groups).squeeze(2).mT
+            y = F.conv2d(image, self.weight.unsqueeze(2), groups=self.groups).squeeze(2).mT
+        if self.bias is not None:  # not in conv2d, whose gradient of the bias is slow on a CPU
+            y = y + self.bias
         if self.activation == "silu":
             y = F.silu(y)
         return x + y if self.residual else y, window[:, x.shape[1] :]

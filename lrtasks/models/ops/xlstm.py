@@ -90,27 +90,29 @@ def mlstm(
     """
     length = q.shape[1]
     C, m = state or mlstm_start(q, v)
-    lf, i, k = hide(F.logsigmoid(f), mask), hide(i, mask, NOTHING), hide(k, mask) / math.sqrt(k.shape[-1])
-    v = F.pad(v, (0, 1), value=1.0)
+    lf, i, k = hide(F.logsigmoid(f), mask), hide(i, mask, NOTHING), hide(k, mask)
+    scale = 1 / math.sqrt(k.shape[-1])
     if plain or length == 1:
-        return over_positions(_mlstm_step, (q, k, v, i, lf), (C, m))
+        return over_positions(_mlstm_step, (q, k * scale, F.pad(v, (0, 1), value=1.0), i, lf), (C, m))
     c = even_chunk(length, CHUNK)
-    q, k, v = to_chunks(q, c), to_chunks(k, c), to_chunks(v, c)
+    q, k, v = to_chunks(q, c), to_chunks(k, c), to_chunks(F.pad(v, (0, 1), value=1.0), c)
     # in float64, (B, H, n, c), because sums are subtracted
-    G, i = to_chunks(lf.double(), c).cumsum(-1), to_chunks(i.double(), c, NOTHING)
-    last = G[..., -1:]
-    at_end = to_end(G, 3) + i  # log weight of a position at the end of its chunk
-    m_in, m_end = _border_maxima(last.squeeze(-1), at_end.amax(-1), m)
-    m_all = G + torch.maximum((i - G).cummax(-1).values, m_in.unsqueeze(-1))
+    lf, i = to_chunks(lf.double(), c), to_chunks(i.double(), c, NOTHING)
+    G, total = lf.cumsum(-1), lf.flatten(2).cumsum(-1)
+    start = m.double().unsqueeze(-1)
+    m_all = total + torch.maximum((i.flatten(2) - total).cummax(-1).values, start)
+    m_all = torch.unflatten(m_all, -1, (-1, c))
+    m_out = m_all[..., -1:]
+    m_in = torch.cat((start.unsqueeze(-1), m_out[..., :-1, :]), -2)
+    i = i + math.log(scale)
 
-    scores = (q @ k.mT) * decay_matrix(G, q.dtype, -m_all, i)
-    inherited = (G + m_in.unsqueeze(-1) - m_all).exp().to(q.dtype)
-    m_out = torch.cat((m_in[..., 1:], m_end.unsqueeze(-1)), -1)
-    written = (at_end - m_out.unsqueeze(-1)).exp().to(q.dtype)
-    kept = (last.squeeze(-1) + m_in - m_out).exp().to(q.dtype)
-    inside, C = carry(kept[..., None, None], k.mT @ (v * written.unsqueeze(-1)), C)
+    scores = decay_matrix(G, q.dtype, -m_all, i, q @ k.mT)
+    inherited = (G + m_in - m_all).exp().to(q.dtype)
+    written = (to_end(G, 3) + i - m_out).exp().to(q.dtype)
+    kept = (G[..., -1:] + m_in - m_out).exp().to(q.dtype)
+    inside, C = carry(kept.unsqueeze(-1), (k * written.unsqueeze(-1)).mT @ v, C)
     sums = scores @ v + (q @ inside) * inherited.unsqueeze(-1)
-    return from_chunks(_normalised(sums, m_all.to(q.dtype)), length), (C, m_end.to(q.dtype))
+    return from_chunks(_normalised(sums, m_all.to(q.dtype)), length), (C, m_out[:, :, -1, 0].to(q.dtype))
 
 
 def _mlstm_step(q: Tensor, k: Tensor, v: Tensor, i: Tensor, lf: Tensor, state: State) -> tuple[Tensor, State]:
@@ -126,18 +128,9 @@ def _normalised(sums: Tensor, m: Tensor) -> Tensor:
     """Divide by the last column; ``exp(-m)`` is kept finite, so that its gradient is finite."""
     least = math.log(torch.finfo(sums.dtype).max) * 0.9
     floor = (-m.clamp_min(-least)).exp()
-    denominator = torch.maximum(sums[..., -1].abs(), floor) + EPS
-    return sums[..., :-1] / denominator.unsqueeze(-1)
-
-
-def _border_maxima(last: Tensor, largest: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-    """Return m before each chunk, ``(B, H, n)``, and after the last chunk, ``(B, H)``, both in float64."""
-    before = []
-    m = m.double()
-    for last_i, largest_i in zip(last.unbind(-1), largest.unbind(-1), strict=True):
-        before.append(m)
-        m = torch.maximum(last_i + m, largest_i)
-    return torch.stack(before, -1), m
+    sums, normaliser = sums.split((sums.shape[-1] - 1, 1), -1)
+    # the gradient of a product has fewer operations than that of a quotient
+    return sums * (torch.maximum(normaliser.abs(), floor.unsqueeze(-1)) + EPS).reciprocal()
 
 
 class SLSTMState(NamedTuple):
