@@ -120,14 +120,15 @@ def gru_backward(
 
 @compiled
 def slstm_forward(
-    slots: np.ndarray, R: np.ndarray, gates: np.ndarray, pairs: np.ndarray, h: np.ndarray, m: np.ndarray
+    slots: np.ndarray, R: np.ndarray, keep: np.ndarray, pairs: np.ndarray, h: np.ndarray, m: np.ndarray
 ) -> None:
     """Compute h at all positions of the scalar memory.
 
     Args:
-        slots: ``(L, H, B, 4 D)``, contribution of the input to i, f, z and o; receives the slots.
+        slots: ``(L, H, B, 4 D)``, contribution of the input to i, f, z and o; receives i', sigmoid(-f), tanh(z) and
+            sigmoid(o).
         R: ``(H, D in, 4 D out)``, recurrent map of each head.
-        gates: ``(L, 2, H, B, D)``, receives i' and f'.
+        keep: ``(L, H, B, D)``, receives f'.
         pairs: ``(L + 1, 2, H, B, D)``; the first row is the initial c and n, and the others receive c and n.
         h: ``(L + 1, H, B, D)``; the first row is the initial state, and the others receive h.
         m: ``(H, B, D)``, the initial m; receives the last one.
@@ -139,25 +140,27 @@ def slstm_forward(
             for b in range(h.shape[2]):
                 for j in range(D):
                     i, f = slots[t, head, b, j], slots[t, head, b, D + j]
-                    z, o = slots[t, head, b, 2 * D + j], slots[t, head, b, 3 * D + j]
-                    kept = min(f, zero) - math.log1p(math.exp(-abs(f))) + m[head, b, j]
-                    top = max(kept, i)
-                    write, keep = math.exp(i - top), math.exp(kept - top)
-                    c = keep * pairs[t, 0, head, b, j] + write * math.tanh(z)
-                    n = keep * pairs[t, 1, head, b, j] + write
-                    gates[t, 0, head, b, j], gates[t, 1, head, b, j] = write, keep
+                    small = math.exp(-abs(f))
+                    kept = min(f, zero) - math.log1p(small) + m[head, b, j]
+                    lesser = math.exp(-abs(kept - i))  # the smaller one of i' and f'; the other one is 1
+                    write, hold = (lesser, one) if kept > i else (one, lesser)
+                    z = math.tanh(slots[t, head, b, 2 * D + j])
+                    o = one / (one + math.exp(-slots[t, head, b, 3 * D + j]))
+                    c = hold * pairs[t, 0, head, b, j] + write * z
+                    n = hold * pairs[t, 1, head, b, j] + write
+                    slots[t, head, b, j] = write
+                    slots[t, head, b, D + j] = (small if f > zero else one) / (one + small)
+                    slots[t, head, b, 2 * D + j], slots[t, head, b, 3 * D + j] = z, o
+                    keep[t, head, b, j], m[head, b, j] = hold, max(kept, i)
                     pairs[t + 1, 0, head, b, j], pairs[t + 1, 1, head, b, j] = c, n
-                    h[t + 1, head, b, j] = c / n / (one + math.exp(-o))
-                    m[head, b, j] = top
+                    h[t + 1, head, b, j] = o * c / n
 
 
 @compiled
 def slstm_backward(
-    by_h: np.ndarray,
-    by_c: np.ndarray,
-    by_n: np.ndarray,
-    by_own: np.ndarray,
+    slots: np.ndarray,
     keep: np.ndarray,
+    pairs: np.ndarray,
     RT: np.ndarray,
     d_h: np.ndarray,
     d_pair: np.ndarray,
@@ -166,30 +169,29 @@ def slstm_backward(
     """Compute the gradients of :func:`slstm_forward` from the last position to the first.
 
     Args:
-        by_h: ``(L, 2, H, B, D)``, factors from the gradient of h to those of c and n.
-        by_c: ``(L, H, B, 4, D)``, factors from the gradient of c to those of the slots; ``by_n`` of n, ``by_own`` of h.
-        keep: ``(L, H, B, D)``, the gate f'.
+        slots: as :func:`slstm_forward` leaves it; also keep and pairs.
         RT: ``(H, 4 D, D)``, the transpose of R.
         d_h: ``(L + 1, H, B, D)``, gradients of h from outside; each row receives its total gradient.
         d_pair: ``(2, H, B, D)``, zeros; work space for the gradients of c and n.
         d_slots: ``(L, H, B, 4 D)``, receives the gradient of the slots.
     """
-    D = d_h.shape[3]
+    D, one = d_h.shape[3], d_h.dtype.type(1)
     for t in range(len(d_slots) - 1, -1, -1):
         for head in range(len(RT)):
             for b in range(d_h.shape[2]):
                 for j in range(D):
-                    given = d_h[t + 1, head, b, j]
-                    d_c = d_pair[0, head, b, j] + by_h[t, 0, head, b, j] * given
-                    d_n = d_pair[1, head, b, j] + by_h[t, 1, head, b, j] * given
-                    for slot in range(4):
-                        d_slots[t, head, b, slot * D + j] = (
-                            by_c[t, head, b, slot, j] * d_c
-                            + by_n[t, head, b, slot, j] * d_n
-                            + by_own[t, head, b, slot, j] * given
-                        )
-                    d_pair[0, head, b, j] = d_c * keep[t, head, b, j]
-                    d_pair[1, head, b, j] = d_n * keep[t, head, b, j]
+                    write, forget = slots[t, head, b, j], slots[t, head, b, D + j]
+                    z, o = slots[t, head, b, 2 * D + j], slots[t, head, b, 3 * D + j]
+                    n, hold = pairs[t + 1, 1, head, b, j], keep[t, head, b, j]
+                    ratio, given = pairs[t + 1, 0, head, b, j] / n, d_h[t + 1, head, b, j]
+                    d_c = d_pair[0, head, b, j] + given * o / n
+                    d_n = d_pair[1, head, b, j] - given * o / n * ratio
+                    d_pair[0, head, b, j], d_pair[1, head, b, j] = d_c * hold, d_n * hold
+                    d_hold = d_c * pairs[t, 0, head, b, j] + d_n * pairs[t, 1, head, b, j]
+                    d_slots[t, head, b, j] = (d_c * z + d_n) * write
+                    d_slots[t, head, b, D + j] = d_hold * hold * forget
+                    d_slots[t, head, b, 2 * D + j] = d_c * write * (one - z * z)
+                    d_slots[t, head, b, 3 * D + j] = given * ratio * o * (one - o)
             _add_product(d_slots[t, head], RT[head], d_h[t, head])
 
 

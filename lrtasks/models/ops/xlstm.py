@@ -194,13 +194,13 @@ class _SLSTM(torch.autograd.Function):
         length, heads, batch, width = x.shape
         width //= 4
         slots, R = x.clone(memory_format=torch.contiguous_format), R.contiguous()
-        gates = x.new_empty(length, 2, heads, batch, width)  # i' and f'
+        keep = x.new_empty(length, heads, batch, width)  # f'
         pairs = x.new_zeros(length + 1, 2, heads, batch, width)  # c and n, from before the first position
         h = x.new_zeros(length + 1, heads, batch, width)
         m = x.new_full((heads, batch, width), START)
         loop = loops.on_tensors(loops.slstm_forward) if loops.usable(m) else _slstm_forward
-        loop(slots, R, gates, pairs, h, m)
-        ctx.save_for_backward(slots, gates, pairs, h, R)
+        loop(slots, R, keep, pairs, h, m)
+        ctx.save_for_backward(slots, keep, pairs, h, R)
         return h[1:]
 
     @staticmethod
@@ -208,58 +208,44 @@ class _SLSTM(torch.autograd.Function):
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
         from lrtasks.models.ops import loops
 
-        slots, gates, pairs, h, R = ctx.saved_tensors
-        _, f, z, o = slots.chunk(4, -1)
-        z, o = z.tanh(), o.sigmoid()
-        write, keep = gates.unbind(1)
-        before_c, before_n = pairs[:-1].unbind(1)
-        c, n = pairs[1:].unbind(1)
-        # factors from the gradient of h to the gradients of c and n; then factors from the gradients of c, n and h to
-        # the gradients of the slots (L, H, B, 4, D)
-        by_h = torch.stack((o / n, -o * c / n.square()), 1)
-        forget = keep * torch.sigmoid(-f)
-        zero = torch.zeros_like(z)
-        by_slots = (
-            torch.stack((z * write, before_c * forget, write * (1 - z.square()), zero), -2),
-            torch.stack((write, before_n * forget, zero, zero), -2),
-            torch.stack((zero, zero, zero, c / n * o * (1 - o)), -2),
-        )
+        slots, keep, pairs, h, R = ctx.saved_tensors
         d_slots = torch.empty_like(slots)
         d_h, d_pair = torch.cat((torch.zeros_like(h[:1]), given)), torch.zeros_like(pairs[0])
         loop = loops.on_tensors(loops.slstm_backward) if loops.usable(d_h[0]) else _slstm_backward
-        loop(by_h, *by_slots, keep.contiguous(), R.mT.contiguous(), d_h, d_pair, d_slots)
+        loop(slots, keep, pairs, R.mT.contiguous(), d_h, d_pair, d_slots)
         of_R = h[:-1].transpose(0, 1).flatten(1, 2).mT @ d_slots.transpose(0, 1).flatten(1, 2)
         return d_slots, of_R
 
 
-def _slstm_forward(slots: Tensor, R: Tensor, gates: Tensor, pairs: Tensor, h: Tensor, m: Tensor) -> None:
+def _slstm_forward(slots: Tensor, R: Tensor, keep: Tensor, pairs: Tensor, h: Tensor, m: Tensor) -> None:
     """Do what :func:`~lrtasks.models.ops.loops.slstm_forward` does, by operations of torch."""
     written = torch.ones_like(pairs[0])  # tanh(z) and 1
-    for slots_t, gates_t, before_h, before, h_t, pair in rows(slots, gates, h[:-1], pairs[:-1], h[1:], pairs[1:]):
+    for slots_t, keep_t, before_h, before, h_t, pair in rows(slots, keep, h[:-1], pairs[:-1], h[1:], pairs[1:]):
         i, f, z, o = slots_t.baddbmm_(before_h, R).chunk(4, -1)
-        write, keep = gates_t.unbind()
-        write.copy_(i)
-        torch.add(F.logsigmoid(f), m, out=keep)
-        m = torch.maximum(write, keep)
-        gates_t.sub_(m).exp_()
-        torch.tanh(z, out=written[0])
-        torch.addcmul(keep * before, write, written, out=pair)
+        torch.add(F.logsigmoid(f), m, out=keep_t)
+        m = torch.maximum(i, keep_t)
+        i.sub_(m).exp_()
+        keep_t.sub_(m).exp_()
+        written[0] = z.tanh_()
+        torch.addcmul(keep_t * before, i, written, out=pair)
         c, n = pair.unbind()
-        torch.div(o.sigmoid() * c, n, out=h_t)
+        torch.div(o.sigmoid_() * c, n, out=h_t)
+    slots.chunk(4, -1)[1].neg_().sigmoid_()
 
 
 def _slstm_backward(
-    by_h: Tensor,
-    by_c: Tensor,
-    by_n: Tensor,
-    by_own: Tensor,
-    keep: Tensor,
-    RT: Tensor,
-    d_h: Tensor,
-    d_pair: Tensor,
-    d_slots: Tensor,
+    slots: Tensor, keep: Tensor, pairs: Tensor, RT: Tensor, d_h: Tensor, d_pair: Tensor, d_slots: Tensor
 ) -> None:
     """Do what :func:`~lrtasks.models.ops.loops.slstm_backward` does, by operations of torch."""
+    write, forget, z, o = slots.chunk(4, -1)
+    before_c, before_n = pairs[:-1].unbind(1)
+    c, n = pairs[1:].unbind(1)
+    zero = torch.zeros_like(z)
+    # factors from the gradient of h to the gradients of c and n, then from those of c, n and h to those of the slots
+    by_h = torch.stack((o / n, -o * c / n.square()), 1)
+    by_c = torch.stack((z * write, before_c * keep * forget, write * (1 - z.square()), zero), -2)
+    by_n = torch.stack((write, before_n * keep * forget, zero, zero), -2)
+    by_own = torch.stack((zero, zero, zero, c / n * o * (1 - o)), -2)
     unflat = torch.unflatten(d_slots, -1, (4, -1))
     inputs = (d_h[1:], d_h[:-1], by_h, by_c, by_n, by_own, keep, unflat, d_slots)
     for given, before, by_h_t, by_c_t, by_n_t, by_own_t, keep_t, unflat_t, d_slots_t in rows(*inputs, backwards=True):
