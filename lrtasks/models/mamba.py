@@ -42,6 +42,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
@@ -228,14 +229,35 @@ class Mamba3State(NamedTuple):
 @full_precision
 def rotated(theta: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
     """Rotate the first pairs of neighbouring features of each ``(..., N)`` by theta, ``(..., angles)``."""
-    dtype, angles = given[0].dtype, theta.shape[-1]
-    theta = torch.remainder(theta, 2 * math.pi).to(dtype)  # accurate in float32
+    theta = torch.remainder(theta, 2 * math.pi).to(given[0].dtype)  # accurate in float32
     turn = torch.complex(theta.cos(), theta.sin())
-    results = []
-    for x in given:
-        pairs = torch.view_as_complex(torch.unflatten(x[..., : 2 * angles], -1, (angles, 2)).contiguous())
-        results.append(torch.cat((torch.view_as_real(pairs * turn).flatten(-2), x[..., 2 * angles :]), -1))
-    return tuple(results)
+    return tuple(_Turned.apply(x, turn) for x in given)  # type: ignore[no-untyped-call]
+
+
+class _Turned(torch.autograd.Function):
+    """The first pairs of x, ``(..., N)``, as complex numbers times turn, ``(..., angles)``, and the other features."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, turn: Tensor) -> Tensor:
+        pairs = _pairs(x, turn)
+        ctx.save_for_backward(pairs, turn)
+        return _with_pairs(x, pairs * turn)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
+        before, turn = ctx.saved_tensors
+        pairs = _pairs(given, turn)
+        return _with_pairs(given, pairs * turn.conj()), (pairs * before.conj()).sum_to_size(turn.shape)
+
+
+def _pairs(x: Tensor, turn: Tensor) -> Tensor:
+    angles = turn.shape[-1]
+    return torch.view_as_complex(torch.unflatten(x[..., : 2 * angles], -1, (angles, 2)).contiguous())
+
+
+def _with_pairs(x: Tensor, pairs: Tensor) -> Tensor:
+    return torch.cat((torch.view_as_real(pairs).flatten(-2), x[..., 2 * pairs.shape[-1] :]), -1)
 
 
 @full_precision
@@ -279,7 +301,7 @@ def trapezoid(
     seen = torch.ones(rank, rank, dtype=q.dtype, device=q.device).tril()
     share = own[..., None, None] - seen * seen_later[..., None, None]
     if rank == 1:  # faster than the products below
-        return y + (q * k).sum(-1, keepdim=True) * share.squeeze(-1).unsqueeze(2) * v, S
+        return torch.addcmul(y, (q * k).sum(-1, keepdim=True) * share.squeeze(-1).unsqueeze(2), v), S
     scores = torch.einsum("blrhn,blshn->blhrs", q, k) * share
     return y + torch.einsum("blhrs,blshp->blrhp", scores, v), S
 
@@ -334,11 +356,13 @@ class Mamba3Layer(RecurrentLayer):
         z, v, B, C, dt, A, lam, angle = torch.split(self.in_proj(x), self.sizes, -1)
         z, v = (torch.unflatten(value, -1, (self.heads, -1)) for value in (z, v))
         groups = self.config.groups
+        # by group, and then by head of the group
         k, q = (
-            norm(torch.unflatten(value, -1, (self.rank, groups, -1))).repeat_interleave(self.heads // groups, -2)
-            + bias.transpose(0, 1)
+            norm(torch.unflatten(value, -1, (self.rank, groups, 1, -1)))
+            + torch.unflatten(bias.transpose(0, 1), 1, (groups, -1))
             for norm, value, bias in ((self.B_norm, B, self.B_bias), (self.C_norm, C, self.C_bias))
         )
+        k, q = k.flatten(-3, -2), q.flatten(-3, -2)
         dt, g = _step_and_log_alpha(dt, self.dt_bias, A, self.config.a_activation)
         return z, v, k, q, g, dt, lam.sigmoid(), angle
 
