@@ -300,29 +300,40 @@ def test_diagonal_scan_by_constants_and_without_a_start() -> None:
 @pytest.mark.parametrize("largest_state", [loops.LARGEST_STATE, 0], ids=["compiled", "torch"])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("length", [1, 2, 40])
-def test_slstm_equals_the_loop(length: int, masked: bool, largest_state: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("dtype", "at_most"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_slstm_equals_the_loop(
+    length: int,
+    masked: bool,
+    largest_state: int,
+    dtype: torch.dtype,
+    at_most: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(loops, "LARGEST_STATE", largest_state)
     torch.manual_seed(length)
-    x, R = torch.randn(B, length, 4, H, K).double() * 5, torch.randn(H, 4, K, K).double()
+    x, R = torch.randn(B, length, 4, H, K) * 5, torch.randn(H, 4, K, K)
     mask = torch.rand(B, length) < 0.7 if masked else None
-    cotangent = torch.randn(B, length, H, K).double()
+    cotangent = torch.randn(B, length, H, K)
     results = []
     for plain in (False, True):
-        leaves = x.clone().requires_grad_(), R.clone().requires_grad_()
+        leaves = [value.to(torch.float64 if plain else dtype, copy=True).requires_grad_() for value in (x, R)]
         y = xlstm.slstm(*leaves, mask, plain=plain)
         (y * cotangent).sum().backward()
         results.append([y.detach(), *(value.grad for value in leaves)])
-    assert largest_gap(*results) < 1e-9
+    assert largest_gap(*results) < at_most
 
 
 @pytest.mark.parametrize("scale", [1, 300])
 @pytest.mark.parametrize("length", [2, 40])
-def test_gru_equals_torch(length: int, scale: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("dtype", "at_most"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
+def test_gru_equals_torch(
+    length: int, scale: int, dtype: torch.dtype, at_most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With gradients of the input, of the initial state and of the weights; gates that saturate stay finite."""
     torch.manual_seed(length)
-    rnn = torch.nn.GRU(K, V, batch_first=True).double()
-    x, state = torch.randn(B, length, K).double() * scale, torch.randn(1, B, V).double()
-    cotangent, of_last = torch.randn(B, length, V).double(), torch.randn(1, B, V).double()
+    rnn = torch.nn.GRU(K, V, batch_first=True).to(dtype)
+    x, state = torch.randn(B, length, K).to(dtype) * scale, torch.randn(1, B, V).to(dtype)
+    cotangent, of_last = torch.randn(B, length, V).to(dtype), torch.randn(1, B, V).to(dtype)
     results = []
     for largest_state in (loops.LARGEST_STATE, 0):
         monkeypatch.setattr(loops, "LARGEST_STATE", largest_state)
@@ -331,7 +342,7 @@ def test_gru_equals_torch(length: int, scale: int, monkeypatch: pytest.MonkeyPat
         gradients = torch.autograd.grad((y * cotangent).sum() + (last * of_last).sum(), (*leaves, *rnn.parameters()))
         results.append([y.detach(), last.detach(), *gradients])
     assert all(value.isfinite().all() for value in results[0])
-    assert largest_gap(*results) < 1e-12
+    assert largest_gap(*results) < at_most
 
 
 @pytest.mark.parametrize("rule", [delta.low_rank_rule, in_chunks(delta.low_rank_rule)], ids=["loop", "chunks"])

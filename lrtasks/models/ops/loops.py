@@ -19,9 +19,9 @@ from torch import Tensor
 
 from lrtasks.compiling import announced, compiled
 
-LARGEST_STATE = 2048
+LARGEST_STATE = 4096
 """Numbers of state in a batch up to which these loops are used. For larger states, torch is faster
-(``python benchmarks/recurrent_ops.py --ops gru --batch 32`` has 2,048 numbers)."""
+(``python benchmarks/recurrent_ops.py --ops gru --batch 64`` has 4,096 numbers)."""
 MOST_THREADS = 2
 """Threads of torch up to which the loop of the delta rules is used. It has one thread; products of chunks use them all
 and are faster with many."""
@@ -65,6 +65,40 @@ def _add_product(h: np.ndarray, R: np.ndarray, out: np.ndarray) -> None:
 
 
 @compiled
+def _exp(x: np.float32) -> np.float32:
+    """Return exp(x) with an error below two units in the last place; below -87.3, return the smallest normal number.
+
+    ``exp(x) = 2^n exp(r)``: n is the integer nearest to x / log 2, and a polynomial (Cephes' ``expf``) gives exp(r).
+    Compilers turn loops with this function, but not with ``math.exp``, into vector instructions.
+    """
+    x = np.float32(-87.3) if x < np.float32(-87.3) else x
+    x = np.float32(89.0) if x > np.float32(89.0) else x  # n = 128 below, which gives infinity
+    rounding = np.float32(1.5 * 2**23)  # a sum with it has n in its last bits
+    shifted = np.float32(x * np.float32(1 / math.log(2)) + rounding)
+    n = shifted - rounding
+    r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)  # x - n log 2, in two steps
+    y = np.float32(1.9875691500e-4) * r + np.float32(1.3981999507e-3)
+    y = y * r + np.float32(8.3334519073e-3)
+    y = y * r + np.float32(4.1665795894e-2)
+    y = y * r + np.float32(1.6666665459e-1)
+    y = y * r + np.float32(5.0000001201e-1)
+    y = y * r * r + r + np.float32(1)
+    exponent = np.int32((shifted.view(np.int32) << 23) + (127 << 23))
+    return y * exponent.view(np.float32)
+
+
+@compiled
+def _exps(x: np.ndarray) -> None:
+    """Replace each number of ``x``, ``(n,)``, by its exponential; in float32 by vector instructions."""
+    if x.itemsize == 4:
+        for j in range(len(x)):
+            x[j] = _exp(np.float32(x[j]))
+    else:
+        for j in range(len(x)):
+            x[j] = math.exp(x[j])
+
+
+@compiled
 def gru_forward(
     x: np.ndarray, R: np.ndarray, bias: np.ndarray, h: np.ndarray, gates: np.ndarray, own: np.ndarray
 ) -> None:
@@ -78,20 +112,26 @@ def gru_forward(
         gates: ``(L, B, 4 H)``, receives r, z, n, and the recurrent contribution to n.
         own: ``(B, 3 H)``, work space.
     """
-    H, one = h.shape[2], h.dtype.type(1)  # in float32, 1 + x would have float64
+    H, one, two = h.shape[2], h.dtype.type(1), h.dtype.type(2)  # in float32, 1 + x would have float64
     for t in range(x.shape[0]):
         for b in range(len(own)):
             for j in range(len(bias)):
                 own[b, j] = bias[j]
         _add_product(h[t], R, own)
         for b in range(x.shape[1]):
+            for j in range(2 * H):
+                gates[t, b, j] = -(x[t, b, j] + own[b, j])
+            _exps(gates[t, b, : 2 * H])
+            for j in range(2 * H):
+                gates[t, b, j] = one / (one + gates[t, b, j])
             for j in range(H):
-                r = one / (one + math.exp(-(x[t, b, j] + own[b, j])))
-                z = one / (one + math.exp(-(x[t, b, H + j] + own[b, H + j])))
-                n = math.tanh(x[t, b, 2 * H + j] + r * own[b, 2 * H + j])
-                gates[t, b, j], gates[t, b, H + j], gates[t, b, 2 * H + j] = r, z, n
                 gates[t, b, 3 * H + j] = own[b, 2 * H + j]
-                h[t + 1, b, j] = n + z * (h[t, b, j] - n)
+                gates[t, b, 2 * H + j] = -two * (x[t, b, 2 * H + j] + gates[t, b, j] * own[b, 2 * H + j])
+            _exps(gates[t, b, 2 * H : 3 * H])
+            for j in range(H):
+                n = two / (one + gates[t, b, 2 * H + j]) - one  # tanh
+                gates[t, b, 2 * H + j] = n
+                h[t + 1, b, j] = n + gates[t, b, H + j] * (h[t, b, j] - n)
 
 
 @compiled
@@ -133,25 +173,34 @@ def slstm_forward(
         h: ``(L + 1, H, B, D)``; the first row is the initial state, and the others receive h.
         m: ``(H, B, D)``, the initial m; receives the last one.
     """
-    D, zero, one = h.shape[3], h.dtype.type(0), h.dtype.type(1)
+    D, zero, one, two = h.shape[3], h.dtype.type(0), h.dtype.type(1), h.dtype.type(2)
     for t in range(len(slots)):
         for head in range(len(R)):
             _add_product(h[t, head], R[head], slots[t, head])
             for b in range(h.shape[2]):
                 for j in range(D):
-                    i, f = slots[t, head, b, j], slots[t, head, b, D + j]
-                    small = math.exp(-abs(f))
+                    keep[t, head, b, j] = -abs(slots[t, head, b, D + j])
+                    slots[t, head, b, 2 * D + j] *= -two
+                    slots[t, head, b, 3 * D + j] *= -one
+                _exps(keep[t, head, b])
+                _exps(slots[t, head, b, 2 * D :])
+                for j in range(D):
+                    i, f, small = slots[t, head, b, j], slots[t, head, b, D + j], keep[t, head, b, j]
                     kept = min(f, zero) - math.log1p(small) + m[head, b, j]
-                    lesser = math.exp(-abs(kept - i))  # the smaller one of i' and f'; the other one is 1
-                    write, hold = (lesser, one) if kept > i else (one, lesser)
-                    z = math.tanh(slots[t, head, b, 2 * D + j])
-                    o = one / (one + math.exp(-slots[t, head, b, 3 * D + j]))
+                    m[head, b, j] = max(kept, i)
+                    slots[t, head, b, j] = kept - i
+                    slots[t, head, b, D + j] = (small if f > zero else one) / (one + small)
+                    keep[t, head, b, j] = -abs(kept - i)
+                _exps(keep[t, head, b])  # the smaller one of i' and f'; the other one is 1
+                for j in range(D):
+                    lesser = keep[t, head, b, j]
+                    write, hold = (lesser, one) if slots[t, head, b, j] > zero else (one, lesser)
+                    z = two / (one + slots[t, head, b, 2 * D + j]) - one  # tanh
+                    o = one / (one + slots[t, head, b, 3 * D + j])
                     c = hold * pairs[t, 0, head, b, j] + write * z
                     n = hold * pairs[t, 1, head, b, j] + write
-                    slots[t, head, b, j] = write
-                    slots[t, head, b, D + j] = (small if f > zero else one) / (one + small)
+                    slots[t, head, b, j], keep[t, head, b, j] = write, hold
                     slots[t, head, b, 2 * D + j], slots[t, head, b, 3 * D + j] = z, o
-                    keep[t, head, b, j], m[head, b, j] = hold, max(kept, i)
                     pairs[t + 1, 0, head, b, j], pairs[t + 1, 1, head, b, j] = c, n
                     h[t + 1, head, b, j] = o * c / n
 
@@ -193,29 +242,6 @@ def slstm_backward(
                     d_slots[t, head, b, 2 * D + j] = d_c * write * (one - z * z)
                     d_slots[t, head, b, 3 * D + j] = given * ratio * o * (one - o)
             _add_product(d_slots[t, head], RT[head], d_h[t, head])
-
-
-@compiled
-def _exp(x: np.float32) -> np.float32:
-    """Return exp(x) with an error below two units in the last place; below -87.3, return the smallest normal number.
-
-    ``exp(x) = 2^n exp(r)``: n is the integer nearest to x / log 2, and a polynomial (Cephes' ``expf``) gives exp(r).
-    Compilers turn loops with this function, but not with ``math.exp``, into vector instructions.
-    """
-    x = np.float32(-87.3) if x < np.float32(-87.3) else x
-    x = np.float32(89.0) if x > np.float32(89.0) else x  # n = 128 below, which gives infinity
-    rounding = np.float32(1.5 * 2**23)  # a sum with it has n in its last bits
-    shifted = np.float32(x * np.float32(1 / math.log(2)) + rounding)
-    n = shifted - rounding
-    r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)  # x - n log 2, in two steps
-    y = np.float32(1.9875691500e-4) * r + np.float32(1.3981999507e-3)
-    y = y * r + np.float32(8.3334519073e-3)
-    y = y * r + np.float32(4.1665795894e-2)
-    y = y * r + np.float32(1.6666665459e-1)
-    y = y * r + np.float32(5.0000001201e-1)
-    y = y * r * r + r + np.float32(1)
-    exponent = np.int32((shifted.view(np.int32) << 23) + (127 << 23))
-    return y * exponent.view(np.float32)
 
 
 @functools.partial(compiled, regroup=True)

@@ -128,7 +128,7 @@ def _normalised(sums: Tensor, m: Tensor) -> Tensor:
     """Divide by the last column; ``exp(-m)`` is kept finite, so that its gradient is finite."""
     least = math.log(torch.finfo(sums.dtype).max) * 0.9
     floor = (-m.clamp_min(-least)).exp()
-    sums, normaliser = sums.split((sums.shape[-1] - 1, 1), -1)
+    sums, normaliser = torch.split(sums, [sums.shape[-1] - 1, 1], -1)
     # the gradient of a product has fewer operations than that of a quotient
     return sums * (torch.maximum(normaliser.abs(), floor.unsqueeze(-1)) + EPS).reciprocal()
 
