@@ -13,7 +13,8 @@ from parameter_tables import parameter_table, settings
 from regions import link, table
 
 from lrtasks.generators import Spec, make, registry
-from lrtasks.generators.base import FINGERPRINT, GROUPS, QUICK
+from lrtasks.generators.base import GROUPS
+from lrtasks.generators.fingerprint import FINGERPRINT, QUICK
 from lrtasks.registry import split_preset
 
 THROUGHPUT = task_examples.TASKS / "throughput.txt"

@@ -194,7 +194,7 @@ def profile(
             raise UsageError(f"--out writes {', '.join(ENDINGS)}, found {out}")
         if not out.parent.is_dir():
             raise UsageError(f"cannot write {out}: there is no folder {out.parent}")
-    from lrtasks.generators.base import instances
+    from lrtasks.generators.fingerprint import instances
     from lrtasks.machine import cores
 
     options = {**({"jobs": 2} if backend == "local" and cores() > 1 else {}), **options}

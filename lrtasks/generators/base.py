@@ -19,6 +19,7 @@ from lrtasks.errors import UsageError, require_whole, unknown
 from lrtasks.generators import randomness as random
 from lrtasks.generators import tables
 from lrtasks.generators.baselines import Baseline, MajorityClass, PositionMean, bin_starts
+from lrtasks.generators.fingerprint import FINGERPRINT, instances
 from lrtasks.registry import Registry, file_of
 from lrtasks.spec import Batch, Sample, Spec
 
@@ -32,55 +33,14 @@ Rngs = random.Generators | Sequence[np.random.Generator]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_LENGTH = 2**24
 MAX_SEED = 2**63 - 1
-COMPARED_SAMPLES, COMPARED_TOKENS = 50_000, 2**19
-"""Most inputs and tokens that :func:`overlap` draws from each split, which takes about a second."""
 
 LOSSES = {"real": ("mse",), "token": ("cross-entropy", "balanced-cross-entropy")}
 """Losses that a task may declare, by the kind of its target; the first loss is the usual one."""
 METRICS = {"real": ("r2",), "token": ("accuracy", "macro_f1")}
 """Metrics that a task may declare, by the kind of its target; the first metric is the usual one."""
 
-FINGERPRINT: dict[str, tuple[str, ...]] = {
-    "state": (
-        *("word-problem@s3", "flip-flop", "word-problem@z2", "word-problem@a5"),
-        *("chomsky@modular-arithmetic", "chomsky@parity-check"),
-    ),
-    "structure": (
-        *("dyck", "chomsky@modular-arithmetic-brackets", "listops", "stack"),
-        *("chomsky@missing-duplicate", "in-context-language"),
-    ),
-    "copying": (
-        *("selective-copying@spread", "induction-heads", "copying@forward", "copying@reverse", "copying@lookup"),
-        *("selective-copying@delay", "shift", "reverse", "select", "select-fixed"),
-    ),
-    "retrieval": ("mqar", "overwrite", "recall", "noisy-recall", "fuzzy-recall", "joint-recall", "mips"),
-    "hops": ("k-hop", "variable-tracking@forward", "variable-tracking@shuffled", "depo"),
-    "capacity": ("compression", "memorization"),
-    "latching": ("adding", "cummax", "cumsum"),
-}
-"""The instances that make up the profile of a model, by group, the most informative first.
-
-An instance is a task with preset ``small`` or with another named preset (``word-problem@a5``). In a suite,
-``--tasks fingerprint`` selects all instances. ``listops-root`` is left out: it is ``listops`` with fewer labels.
-"""
-
-SCORED_ON = {"flip-flop": "sparse"}
-"""Instances scored on a further test: in flip-flop, a model that loses the stored bit fails most at rare reads."""
-
-QUICK = 2
-"""Number of instances of each group in a quick profile."""
-
 GROUPS = (*FINGERPRINT, "algorithms", "geometry", "other")
 """Groups of tasks, one for each capability that is tested, in the order in which lists show them."""
-
-
-def instances(quick: bool = False) -> list[str]:
-    """Return all instances of the fingerprint, or the first :data:`QUICK` of each group.
-
-    >>> len(instances()), len(instances(quick=True))
-    (38, 14)
-    """
-    return [name for names in FINGERPRINT.values() for name in (names[:QUICK] if quick else names)]
 
 
 registry: Registry[Task] = Registry(
@@ -525,28 +485,3 @@ def names(group: str | None = None) -> list[str]:
     if group not in GROUPS:
         raise unknown("group", group, GROUPS)
     return [name for name in registry.usable() if registry.get(name).group == group]
-
-
-def overlap(task: Task, train_samples: int, test_samples: int, seed: int = 0) -> float:
-    """Return the share of test inputs that also occur among the training inputs, 0..1.
-
-    Splits share no randomness, but in a small input space both can draw the same inputs. The share is 0 for real-valued
-    inputs, which are assumed to be all different. For tokens, the first samples of each split are drawn and compared:
-    at most :data:`COMPARED_SAMPLES` samples and :data:`COMPARED_TOKENS` tokens per split. If the training set is
-    larger, the share is a lower bound.
-
-    >>> overlap(make("recall", length=2, vocab=8), 1000, 100)
-    1.0
-    >>> overlap(make("recall", length=64), 1000, 100)
-    0.0
-    """
-    if task.input.kind == "real":
-        return 0.0
-
-    def inputs(samples: int, split: Split) -> Iterator[bytes]:
-        samples = max(1, min(samples, COMPARED_SAMPLES, COMPARED_TOKENS // task.input.length))
-        for first in range(0, samples, 512):
-            yield from map(np.ndarray.tobytes, task.batch(range(first, min(first + 512, samples)), seed, split).x)
-
-    train = set(inputs(train_samples, "train"))
-    return float(np.mean([x in train for x in inputs(test_samples, "test")]))

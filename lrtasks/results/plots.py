@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import instances, make
+from lrtasks.generators.base import make
+from lrtasks.generators.fingerprint import instances
 from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord
 from lrtasks.registry import split_preset

@@ -18,7 +18,8 @@ import numpy as np
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import printable
-from lrtasks.generators.base import FINGERPRINT, GROUPS, SCORED_ON, Task
+from lrtasks.generators.base import GROUPS, Task
+from lrtasks.generators.fingerprint import FINGERPRINT, SCORED_ON
 from lrtasks.metrics import TEST_SOLVED
 from lrtasks.results.compare import by_column
 from lrtasks.results.formats import TextTable, number

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pretend import Pretend, settings_of
 
-from lrtasks.generators.base import instances
+from lrtasks.generators.fingerprint import instances
 
 Command = Callable[..., Any]
 SMALL = ("--tasks", "cumsum,shift,word-problem@a5", "--length", 16, "--published", "other")

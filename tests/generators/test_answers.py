@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from lrtasks.errors import UsageError
 from lrtasks.generators import Task, listops, make, registry
-from lrtasks.generators.base import GROUPS, MAX_SEED, overlap
+from lrtasks.generators.base import GROUPS, MAX_SEED
+from lrtasks.generators.splits import overlap
 
 LENGTHS = st.integers(4, 40)
 EVEN = LENGTHS.map(lambda length: 2 * length)

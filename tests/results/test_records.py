@@ -40,6 +40,12 @@ def test_the_file_is_strict_json(tmp_path: Path) -> None:
     assert read_record(tmp_path).headline() is None
 
 
+def test_the_file_has_one_line_per_field() -> None:
+    lines = made(scores={"val": {"r2": 0.1}, "test": {"r2": 0.5}}).to_json().splitlines()
+    names = [line.split('"')[1] for line in lines[1:-1]]
+    assert names == [field.name for field in dataclasses.fields(RunRecord)]
+
+
 def test_headline() -> None:
     record = made(scores={"test": {"r2": 0.5}, "val": {"r2": 0.25}})
     assert (record.headline(), record.headline("val"), record.headline("train")) == (0.5, 0.25, None)

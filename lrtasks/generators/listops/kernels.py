@@ -172,7 +172,7 @@ def evaluate(tokens: np.ndarray, counts: np.ndarray, frames: np.ndarray, found: 
         tokens: ``(batch, length)``, padded on the right.
         counts: ``(length, 10)``, work space: how many arguments of each open operator have each value.
         frames: ``(length, 3)``, work space: position, kind and height of each open operator.
-        found: ``(6, nodes)``, receives the fields of :class:`lrtasks.generators.listops.listops.Operators`.
+        found: ``(6, nodes)``, receives the fields of :class:`lrtasks.generators.listops.Operators`.
     """
     node = 0
     for row in range(tokens.shape[0]):
