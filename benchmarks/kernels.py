@@ -6,10 +6,11 @@
     python benchmarks/kernels.py --step --batch 4 --lengths 65536       # forward, backward and AdamW of one layer
     python benchmarks/kernels.py --crossover                            # where the package switches to a full table
 
-Forms: ``factored`` is the package's form. ``plain`` is the definition, with one complex table of N × L exponentials
-(per channel for DSS) and one complex product, in float32. ``keops`` is the same sum by PyKeOps, if installed. Each
-measurement runs in its own process. Memory is the peak of the process minus its memory before the first call. The error
-is the largest difference from float64 at sampled positions (the last included), divided by the largest value.
+Forms: ``package`` is the form that the package chooses. ``plain`` is the definition, with one complex table of N × L
+exponentials (per channel for DSS) and one complex product, in float32. ``keops`` is the same sum by PyKeOps, if
+installed. Each measurement runs in its own process. Memory is the peak of the process minus its memory before the first
+call. The error is the largest difference from float64 at sampled positions (the last included), divided by the largest
+value.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ import torch
 from torch import Tensor
 
 import lrtasks.models.dlr
+import lrtasks.models.s4d
 from lrtasks.models.dlr import DLR, DLRKernel
 from lrtasks.models.ops import exponentials
 from lrtasks.models.ops.exponentials import exp_kernel
 from lrtasks.models.s4d import DSS, DSSKernel
 from lrtasks.spec import Spec
 
-FORMS = ("factored", "plain", "keops")
+FORMS = ("package", "plain", "keops")
 ENOUGH = 20.0  # a measurement is not repeated after this number of seconds
 
 
@@ -70,7 +72,7 @@ def keops_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, lengt
     return kernel
 
 
-KERNELS: dict[str, Callable[..., Tensor]] = {"factored": exp_kernel, "plain": plain_kernel, "keops": keops_kernel}
+KERNELS: dict[str, Callable[..., Tensor]] = {"package": exp_kernel, "plain": plain_kernel, "keops": keops_kernel}
 
 
 def plain_bytes(case: dict[str, Any]) -> int:
@@ -138,11 +140,11 @@ def error(case: dict[str, Any]) -> float:
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Run one case in this process and return its measurements."""
     torch.set_num_threads(case["threads"])
-    for module in (lrtasks.models.dlr, exponentials):  # the modules that call it
+    for module in (lrtasks.models.dlr, lrtasks.models.s4d):  # the modules that call it
         vars(module)["exp_kernel"] = KERNELS[case["form"]]
     make = step_run if case["step"] else kernel_run
     on_gpu = case["device"] == "cuda"
-    make({**case, "states": 64, "channels": 4}, 64)()  # load thread pools, libraries and code before the measurement
+    make({**case, "states": 512, "channels": 4}, 2048)()  # load thread pools, libraries and code before the measurement
     run = make(case, case["length"])
     before = 0 if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if on_gpu:

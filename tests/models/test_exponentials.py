@@ -12,7 +12,7 @@ from parity import gap
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lrtasks.models.ops import exponentials
+from lrtasks.models.ops import exponentials, nonuniform
 from lrtasks.models.ops.exponentials import Frequencies, block_size, exp_kernel
 
 # (groups, rows, states, length); groups 0: one set of exponents shared by all rows
@@ -87,6 +87,82 @@ def test_equals_the_plain_definition(
 ) -> None:
     monkeypatch.setattr(exponentials, "PLAIN", 0 if form == "factored" else 1 << 40)
     check(*draw(shape, parts, dtype), shape[-1], at_most)
+
+
+@pytest.fixture
+def always_nonuniform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exponentials, "PLAIN", 0)
+    monkeypatch.setattr(exponentials, "SHORTEST_NONUNIFORM", 0)
+    monkeypatch.setattr(nonuniform, "faster", lambda *_: True)
+
+
+@pytest.mark.usefixtures("always_nonuniform")
+class TestNonuniform:
+    """Non-uniform transforms, in float32, against the definition."""
+
+    @pytest.mark.parametrize("parts", ["complex", "frequencies"])
+    @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[-1] >= 50], ids=str)
+    def test_equals_the_plain_definition(self, shape: tuple[int, int, int, int], parts: str) -> None:
+        check(*draw(shape, parts, torch.float32), shape[-1], 2e-6)
+
+    def test_real_weights(self) -> None:
+        _, rate, freq = draw((0, 3, 40, 500), "complex", torch.float32)
+        check(torch.randn(3, 40, generator=torch.Generator().manual_seed(0)), rate, freq, 500, 2e-6)
+
+    @pytest.mark.parametrize("chunk", [100, 1 << 19])
+    @pytest.mark.parametrize("shape", [(0, 3, 200, 3000), (4, 2, 70, 2053), (3, 1, 90, 100)], ids=str)
+    def test_decays_of_all_sizes(
+        self, shape: tuple[int, int, int, int], chunk: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """From none over the whole length to nearly all over one position: every class, and what is left out of all."""
+        monkeypatch.setattr(nonuniform, "CHUNK", chunk)
+        weight, rate, freq = draw(shape, "complex", torch.float32)
+        rate = -torch.logspace(-5, 1, rate.numel(), dtype=torch.float64).flip(0).reshape(rate.shape)
+        rate[..., -1] = 0.0
+        check(weight, rate, freq, shape[-1], 2e-6)
+
+    def test_frequencies_at_the_ends_of_the_grid(self) -> None:
+        freq = math.pi * torch.tensor(
+            [0, 1e-9, 1e-3, 0.999, 1 - 1e-9, 1, 1 + 1e-9, 1.5, 2, -0.5, 7], dtype=torch.float64
+        )
+        weight = torch.randn(2, len(freq), dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+        check(weight, torch.full_like(freq, -1e-3), freq, 1001, 2e-6)
+
+    def test_phases_hold_to_a_million_positions(self) -> None:
+        check(*draw((0, 2, 3, (1 << 20) - 777), "complex", torch.float32), (1 << 20) - 777, 1e-5)
+
+
+def test_nonuniform_transforms_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+    monkeypatch.setattr(nonuniform, "nonuniform_kernel", lambda *inputs: used.append(inputs) or torch.zeros(1))
+    weight, rate, freq = draw((0, 2, 512, 4096), "complex", torch.float32)
+    exp_kernel(weight, rate, freq, 4096)
+    assert len(used) == 1
+    double = weight.to(torch.complex128)
+    for inputs in ((weight, rate, freq, 1023), (double, rate, freq, 4096), (weight, rate, None, 4096)):
+        exp_kernel(*inputs)  # short, in float64, real
+    assert len(used) == 1
+
+
+def test_nonuniform_transforms_are_chosen_by_their_cost() -> None:
+    def chosen(shape: tuple[int, int, int], decay: Tensor, length: int) -> bool:
+        decay = decay.double().expand(shape[0], shape[2])
+        return nonuniform.faster(shape, decay, torch.ones_like(decay), length)
+
+    slow, broad = torch.tensor(5e-6), torch.logspace(-4, -1, 512)
+    assert chosen((1, 32, 4096), slow, 4096)
+    assert chosen((128, 1, 512), slow, 4096)
+    assert not chosen((1, 32, 64), slow, 4096)  # few exponentials: a matrix product is less work
+    assert not chosen((1, 32, 512), broad, 4096)  # many classes, with transforms of their own
+    assert not chosen((1, 32, 4096), torch.tensor(-1e-9), 4096)  # grows
+    assert not chosen((1, 32, 4096), torch.tensor(math.nan), 4096)  # diverged
+
+
+def test_growing_and_diverged_kernels_are_evaluated() -> None:
+    """Non-uniform transforms do not suit them, so that matrix products take over."""
+    weight, rate, freq = draw((0, 4, 512, 2048), "complex", torch.float32)
+    check(weight, -rate, freq, 2048, 2e-6)
+    assert exp_kernel(weight, rate * math.nan, freq, 2048).isnan().all()
 
 
 @pytest.mark.parametrize("shape", [(0, 6, 5, 64), (0, 2, 4, 30), (5, 2, 3, 100)], ids=str)

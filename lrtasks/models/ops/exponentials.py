@@ -12,6 +12,9 @@ Phases: ``freq * position`` is computed and reduced to one turn in float64, with
 float32 is wrong by half a radian. Everything after that may be float32: at any l, the error is a few 1e-7 of the
 largest value.
 
+Sums of a hundred exponentials and more at a thousand positions and more are faster by
+:mod:`lrtasks.models.ops.nonuniform`, in float32 on a CPU.
+
 Memory: groups and rows are processed in chunks. The backward pass recomputes large intermediates chunk by chunk; only
 small tables of exponentials are saved for it. With P[r,l1,n] = sum_l0 G[r,l] exp(Λ_n l0) for the incoming gradient G,
 the gradient of W is conj(sum_l1 exp(Λ l1 B) P), and the gradient of Λ is the conjugate of
@@ -22,7 +25,7 @@ a second matrix product.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +41,8 @@ KEPT = 1 << 19
 """Maximum numbers in a table of exponentials that is saved for the backward pass: 4 MiB in complex64."""
 PLAIN = 1 << 14
 """Maximum number of exponentials for which the full table is faster (benchmarks/kernels.py --crossover)."""
+SHORTEST_NONUNIFORM = 1024
+"""Positions from which non-uniform transforms are considered."""
 
 
 def exp_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
@@ -66,9 +71,30 @@ def exp_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length:
     grouped = pole.dim() == 2
     W = weight if grouped else weight.unsqueeze(0)
     a, q = (None if x is None else x.double().reshape(-1, x.shape[-1]) for x in (rate, freq))
-    evaluate = _plain if pole.numel() * length <= PLAIN else _ExpKernel.apply
-    kernel: Tensor = evaluate(W, a, q, length)
+    evaluate: Callable[..., Tensor] = _ExpKernel.apply
+    if pole.numel() * length <= PLAIN:
+        evaluate = _plain
+    elif q is not None and length >= SHORTEST_NONUNIFORM and W.is_cpu and dtype.to_real() == torch.float32:
+        evaluate = _fastest
+    kernel = evaluate(W, a, q, length)
     return kernel if grouped else kernel.squeeze(0)
+
+
+def _fastest(W: Tensor, rate: Tensor | None, freq: Tensor, length: int) -> Tensor:
+    """Evaluate by non-uniform transforms if these are faster, and very fast decays by matrix products."""
+    from lrtasks.models.ops import nonuniform
+
+    decay = torch.zeros_like(freq) if rate is None else -rate
+    if not nonuniform.faster(W.shape, decay, freq, length):
+        kernel: Tensor = _ExpKernel.apply(W, rate, freq, length)  # type: ignore[no-untyped-call]
+        return kernel
+    kernel = nonuniform.nonuniform_kernel(W.to(W.dtype.to_complex()), decay, freq, length)
+    fast = ~nonuniform.in_reach(decay)
+    if fast.any():
+        reach = min(length, nonuniform.FAST_REACH)
+        rest: Tensor = _ExpKernel.apply(W * fast.unsqueeze(1), rate, freq, reach)  # type: ignore[no-untyped-call]
+        kernel = kernel + torch.nn.functional.pad(rest, (0, length - reach))
+    return kernel
 
 
 def _plain(W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
