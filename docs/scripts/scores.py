@@ -11,9 +11,9 @@ from regions import table
 
 from lrtasks.results import RunRecord, frame, read_records
 from lrtasks.results.formats import markdown_text, number
-from lrtasks.results.frame import read_runs
-from lrtasks.results.report import heat_map_svg, make_report
-from lrtasks.results.table import Row, make_table, paper_beside, paper_notes, shown
+from lrtasks.results.plots import draw_heatmap
+from lrtasks.results.style import encode
+from lrtasks.results.table import Row, arrange, make_table, paper_beside, paper_notes, shown
 
 RESULTS = Path(__file__).parents[2] / "results"
 SMALL, FAIR = RESULTS / "small", RESULTS / "fair"
@@ -91,8 +91,8 @@ def of_models(words: Sequence[str]) -> str:
 
 
 def heat_map() -> str:
-    """Return the heat map of tasks × models under the fair protocol, as SVG."""
-    return heat_map_svg(make_report(*read_runs([FAIR])))
+    """Return the heat map of tasks × models under the fair protocol, as ``lrtasks plot heatmap`` writes it in SVG."""
+    return encode(draw_heatmap(arrange(runs_of(FAIR)), []), ".svg").decode()
 
 
 KINDS: dict[str, Callable[[Sequence[str]], str]] = {"task": of_task, "models": of_models}

@@ -204,30 +204,23 @@ def report(
     folders: Folders = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Page to write.")] = Path("report.html"),
     unequal_budgets: UnequalRows = False,
-    heat_map: Annotated[Path | None, typer.Option(help="Also write the heat map alone, as SVG.")] = None,
 ) -> None:
     """Write one HTML page: scores of tasks × models, learning curves, breakdowns, costs, and each run's settings.
 
     Example: lrtasks report runs -o report.html
     """
-    if heat_map is not None and heat_map.suffix.lower() != ".svg":
-        raise UsageError(f"--heat-map writes SVG; its name must end in .svg, found {heat_map}")
     if out.suffix.lower() not in (".html", ".htm") and (out.is_file() or not out.exists()):
         raise UsageError(f"--out writes HTML; its name must end in .html, found {out}")
     from lrtasks.results.frame import read_runs
-    from lrtasks.results.report import heat_map_svg, make_report, render_page
+    from lrtasks.results.report import make_report, render_page
 
-    targets = [path for path in (out, heat_map) if path is not None]
-    for path in targets:
-        inside = any(path.parent.resolve().is_relative_to(folder.resolve()) for folder in folders or RUNS)
-        if path.is_symlink() and inside:
-            raise UsageError(f"cannot write {path}: it is a link in a results folder")
+    inside = any(out.parent.resolve().is_relative_to(folder.resolve()) for folder in folders or RUNS)
+    if out.is_symlink() and inside:
+        raise UsageError(f"cannot write {out}: it is a link in a results folder")
     runs, problems = read_runs(folders or RUNS)
     _left_out(problems)
     made = make_report(runs, problems, unequal_budgets=unequal_budgets)
-    contents = [render_page(made), *([heat_map_svg(made)] if heat_map is not None else [])]
-    for path, content in zip(targets, contents, strict=True):
-        write_file(path, content.encode(errors="replace"))
+    write_file(out, render_page(made).encode(errors="replace"))
 
 
 def read_frame(folders: Sequence[Path]) -> pd.DataFrame:

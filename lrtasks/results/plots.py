@@ -16,7 +16,6 @@ import numpy as np
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import make
 from lrtasks.generators.fingerprint import instances
-from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord
 from lrtasks.registry import split_preset
 from lrtasks.results.profile import draw_profile, make_profile
@@ -149,14 +148,12 @@ def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "second
 
 @styled
 def draw_heatmap(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
-    """Draw the scaled score of tasks × models: 0 is the best trivial baseline, 1 a perfect score.
+    """Draw the scaled score of tasks × models, of the median over seeds: 0 is the best trivial baseline, 1 perfect.
 
     Raises:
         UsageError: if no run has a score and a floor below 1.
     """
-    cells = aggregate(runs)
-    cells["scaled"] = [scaled_score(*pair) for pair in zip(cells["score"], cells["floor"], strict=True)]
-    scaled = cells.dropna(subset=["score", "floor"]).pivot(index="row", columns="column", values="scaled")
+    scaled = aggregate(runs).dropna(subset="scaled_median").pivot(index="row", columns="column", values="scaled_median")
     if scaled.empty:
         raise UsageError("no run has a scaled score: a test score and a floor below 1")
     scaled = scaled.reindex(index=runs["row"].cat.categories, columns=runs["column"].cat.categories)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError
-from lrtasks.metrics import TEST_SOLVED
+from lrtasks.metrics import TEST_SOLVED, scaled_score
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.settings import Settings, as_given, key, labels, owned
 from lrtasks.results.statistics import bootstrap, half_width
@@ -87,8 +87,9 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
 
     - ``score``, ``scaled_score``, ``batch_mean``, ``batch_std``: means over seeds; ``score_std``: the standard
       deviation over seeds; ``score_low`` and ``score_high``: the 95 % interval of the mean score by Student's t;
-    - ``median``: the median score (if seeds fall into two groups, no seed has a score near the mean); ``median_low``
-      and ``median_high``: its interval by bootstrap over seeds and test samples; further tests: medians;
+    - ``median``: the median score (if seeds fall into two groups, no seed has a score near the mean);
+      ``scaled_median``: its scaled score; ``median_low`` and ``median_high``: its interval by bootstrap over seeds and
+      test samples; further tests: medians;
     - ``generalisation_length`` and ``steps_to_solve``: medians, missing if half of the seeds or more have none;
     - ``centre`` and ``centre_low``: the shown score and the lower end of its interval. The shown score is the mean,
       with its ``half_width``, if ``mean`` is set, for a single seed, or without a scaled score; else the median;
@@ -118,6 +119,8 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     cells["baseline"] = cells["baseline"].fillna(cells["baseline"].groupby("row", observed=True).transform("first"))
     cells[["score", *numbers[2:]]] = seeds[["score", *numbers[2:]]].mean()
     cells[["median", *tests]] = seeds[["score", *tests]].median()
+    pairs = zip(cells["median"], cells["floor"], strict=True)
+    cells["scaled_median"] = [math.nan if math.isnan(sum(pair)) else scaled_score(*pair) for pair in pairs]
     for name, (never, side) in REACHED.items():
         reached = seeds[name].quantile(0.5, interpolation=side)
         cells[name] = reached.where(reached != never)

@@ -100,7 +100,11 @@ def test_scatter_has_a_point_per_model_with_the_range_over_seeds() -> None:
 
 
 def test_the_heat_map_holds_scaled_scores() -> None:
-    records = [made(score=0.6, floor=0.2), made(model="dss", score=0.2, floor=0.2), made(task="mips", score=1.0)]
+    records = [
+        *(made(seed=seed, score=score, floor=0.2) for seed, score in enumerate((0.6, 0.2, 0.64))),  # the median: 0.6
+        made(model="dss", score=0.2, floor=0.2),
+        made(task="mips", score=1.0),
+    ]
     panel, _ = drawn("heatmap", records).axes
     (image,) = panel.get_images()
     shown = np.ma.filled(image.get_array(), np.nan)

@@ -15,13 +15,12 @@ from report_pages import parse, trained, write_runs
 Command = Callable[..., Any]
 
 
-def test_a_page_and_a_heat_map_are_written(command: Command, tmp_path: Path) -> None:
+def test_a_page_is_written(command: Command, tmp_path: Path) -> None:
     write_runs(tmp_path / "runs", trained(), made(task="sort"))
-    said = command("report", "-o", "page.html", "--heat-map", "map.svg")
-    assert (said.code, said.out, said.err) == (0, "wrote page.html\nwrote map.svg\n", "")
+    said = command("report", "-o", "page.html")
+    assert (said.code, said.out, said.err) == (0, "wrote page.html\n", "")
     assert "shift" in parse((tmp_path / "page.html").read_text()).one("main").text()
-    assert (tmp_path / "map.svg").read_text().startswith("<svg")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["map.svg", "page.html", "runs"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "runs"]
 
 
 def test_several_folders_make_one_page(command: Command, tmp_path: Path) -> None:
@@ -58,7 +57,6 @@ MISTAKES = {
     ("report", "full", "-o", "file/page.html"): "cannot write file/page.html: Not a directory",
     ("report", "full", "-o", "empty"): "cannot write empty: Is a directory",
     ("report", "full", "-o", "/proc/page.html"): "cannot write /proc/page.html: ",
-    ("report", "full", "--heat-map", "map.png"): "--heat-map writes SVG; its name must end in .svg, found map.png",
     ("report", "full", "-o", "a.svg"): "--out writes HTML; its name must end in .html, found a.svg",
     ("report", "unequal"): "unequal budgets on shift: steps is",
     ("report", "bad"): "no run records below bad that can be read; 1 cannot: bad/record.json is damaged",

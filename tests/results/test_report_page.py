@@ -10,7 +10,6 @@ import random
 import sys
 from collections import Counter
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from made_records import made
@@ -20,7 +19,7 @@ from report_pages import HOSTILE, Element, opened, parse, renamed, report_of, tr
 from lrtasks.errors import UsageError
 from lrtasks.results import RunRecord
 from lrtasks.results.frame import read_runs
-from lrtasks.results.report import Report, heat_map_svg, make_report, render_page
+from lrtasks.results.report import Report, make_report, render_page
 from lrtasks.results.report.charts import vega
 
 pytestmark = pytest.mark.usefixtures("samples_drawn_once")
@@ -237,29 +236,11 @@ def test_fifty_runs_are_far_below_the_limit() -> None:
     assert 100_000 < len(render_page(report).encode()) < MAX_BYTES
 
 
-def test_the_heat_map_alone() -> None:
-    svg = heat_map_svg(report_of(made(score=0.6), made(model="dss", score=None, status="diverged"), made(task="sort")))
-    texts = [
-        "".join(element.itertext()) for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
-    ]
-    assert {"shift", "sort", "dlr", "dss", "0.50", "div.", "0.87"} <= set(texts)
-    assert "prefers-color-scheme:dark" in svg
-    assert "<script" not in svg and "href" not in svg
-
-
-@pytest.mark.parametrize("name", [HOSTILE, "\x00\x1b[31m", "\ud800", "\uffff"])
-def test_the_heat_map_alone_is_xml_whatever_the_names(name: str) -> None:
-    svg = heat_map_svg(report_of(renamed(made(), task=name, model=name)))
-    root = ElementTree.fromstring(svg.encode(errors="replace"))
-    assert {element.tag.rpartition("}")[2] for element in root.iter()} == {"svg", "title", "style", "rect", "text"}
-
-
 def test_without_the_charting_packages_the_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     vega.cache_clear()
     with pytest.raises(UsageError, match=r"needs the package altair: pip install 'lrtasks\[report\]'"):
         render_page(report_of(made()))
-    assert "<svg" in heat_map_svg(report_of(made()))
 
 
 def test_control_characters_do_not_reach_the_page() -> None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from lrtasks.metrics import scaled_score
 from lrtasks.record import MAX_BYTES, PANEL, STATUSES, RunRecord, score_name
 from lrtasks.results.formats import number
 from lrtasks.results.frame import make_frame
@@ -196,8 +195,6 @@ def make_report(
 
     arranged = arrange(make_frame(runs), unequal_budgets=unequal_budgets)
     cells = aggregate(arranged)
-    pairs = zip(cells["median"], cells["floor"], strict=True)
-    cells["scaled"] = [math.nan if math.isnan(sum(pair)) else scaled_score(*pair) for pair in pairs]
     orders = {axis: _best_first(cells, axis) for axis in CELL}
     for axis, order in orders.items():
         cells[axis] = cells[axis].cat.reorder_categories(pd.Index(order, dtype=object))
@@ -215,7 +212,7 @@ def make_report(
             records,
             folders,
             None if cell["floor"] is None else (cell["baseline"], cell["floor"]),
-            cell["scaled"],
+            cell["scaled_median"],
             "scored" if cell["scored"] else _state(records),
             cell["median"],
             paper_beside(cell),
@@ -235,7 +232,7 @@ def make_report(
 
 def _best_first(cells: pd.DataFrame, axis: str) -> pd.Index:
     """Return the labels by decreasing sum of scaled scores, each limited to 0..1; a missing result adds nothing."""
-    limited = cells["scaled"].clip(0, 1).fillna(0)
+    limited = cells["scaled_median"].clip(0, 1).fillna(0)
     # fsum is exact, so the order of the records does not change the sum
     sums = limited.groupby(cells[axis], observed=True).agg(math.fsum)
     return sums.sort_values(ascending=False, kind="stable").index.astype(object)

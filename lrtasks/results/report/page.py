@@ -1,8 +1,7 @@
-"""The report page as HTML from templates, and the heat map as SVG.
+"""The report page as HTML from templates.
 
 The page contains its style and scripts; its content security policy allows nothing else. Both colour ramps become
-steadily darker or steadily lighter, so that they are legible in grey and for colour-blind readers. The heat map alone
-follows the reader's dark or light setting.
+steadily darker or steadily lighter, so that they are legible in grey and for colour-blind readers.
 """
 
 from __future__ import annotations
@@ -38,9 +37,6 @@ DARK = ("#222b3a", "#23466e", "#22708f", "#2f9f97", "#83d18c", "#f6ec85")
 STEPS = 21
 """Number of colours of a ramp: one for each multiple of 0.05 from 0 to 1."""
 
-CELL_WIDTH, CELL_HEIGHT, GAP, EDGE = 52, 30, 2, 16
-LETTER = 6.6
-"""Width in pixels of a letter of size 12, a little above the average."""
 STYLES = ("base.css", "scores.css", "details.css")
 SCRIPTS = ("theme.js", "sort.js", "charts.js", "details.js", "filter.js")
 MAX_POSITIONS = 1024
@@ -166,18 +162,6 @@ def luminance(colour: str) -> float:
     """Return the relative luminance of a colour ``#rrggbb``, 0 to 1, as WCAG 2 defines it."""
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def heat_map_svg(report: Report) -> str:
-    """Return the heat map as a separate SVG picture: scaled score of each model (columns) on each task (rows)."""
-    left = EDGE + max(len(row.label) for row in report.rows) * LETTER + 8
-    top = EDGE + max(len(column.label) for column in report.columns) * LETTER * 0.72 + 14
-    sizes = {"cell": CELL_WIDTH, "high": CELL_HEIGHT, "wide": CELL_WIDTH + GAP, "down": CELL_HEIGHT + GAP}
-    return (
-        environment()
-        .get_template("heatmap.svg")
-        .render(report=report, left=round(left), top=round(top), edge=EDGE, light=ramp(LIGHT), dark=ramp(DARK), **sizes)
-    )
 
 
 def _lines(text: str) -> Markup:
