@@ -1,12 +1,10 @@
-"""Make tables of measurements: costs, ratios to the Transformer, growth with the length, and the papers' ratios."""
+"""Make tables of measurements: costs, ratios to the Transformer, and growth with the length."""
 
 from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +36,7 @@ RATIOS = {
     "state": ("state_bytes", "state"),
     "parameters": ("parameters", "parameters"),
 }
-"""Ratios of two models: the column of a row that gives the ratio, and the name of the ratio in tables."""
-NEAR = 1.1
-"""Largest factor between a paper's length and our length at which the ratios are compared."""
+"""Ratios to the Transformer: the column of a row that gives the ratio, and the name of the ratio in tables."""
 
 Row = dict[str, Any]
 
@@ -100,15 +96,12 @@ def make_row(found: Mapping[str, Any]) -> Row:
     return row
 
 
-def ratios(one: Row, other: Row) -> dict[str, float | None]:
-    """Return how many times faster ``one`` is than ``other``, and the ratios of their memory, state and parameters.
-
-    Speeds are already relative to the Transformer, so the ratio of two speeds compares two other models.
-    """
+def ratios(row: Row, transformer: Row) -> dict[str, float | None]:
+    """Return how many times faster a model is than the Transformer, and its shares of memory, state and parameters."""
     found: dict[str, float | None] = {}
     for name, (column, _) in RATIOS.items():
-        base = 1.0 if other["model"] == BASELINE and name.endswith("speed") else other[column]
-        found[name] = one[column] / base if one[column] is not None and base else None
+        base = 1.0 if name.endswith("speed") else transformer[column]
+        found[name] = row[column] / base if row[column] is not None and base else None
     return found
 
 
@@ -171,33 +164,12 @@ class Report:
             "environment": first["environment"],
             "rows": self.rows(),
             "growth": self.growths(),
-            "papers": self.papers(),
             "notes": self.notes(),
         }
 
-    def papers(self) -> list[dict[str, Any]]:
-        """Return the papers' ratios and ours, for models that were measured near the paper's length.
-
-        ``against_unfused`` is our ratio to the unfused Transformer, if the paper's ratio is to a Transformer.
-        """
-        papers = tomllib.loads((resources.files("lrtasks.bench") / "papers.toml").read_text(encoding="utf-8"))["ratios"]
-        found = []
-        for paper in papers:
-            length = min(self._lengths, key=lambda each: abs(math.log(each / paper["length"])))
-            near = abs(math.log(length / paper["length"])) <= math.log(NEAR)
-            for quantity in (name for name in paper if near and name in RATIOS):
-                for model, value in paper[quantity].items():
-                    against = (paper["against"], UNFUSED)
-                    ours, unfused = (self._ratios(model, length, other)[quantity] for other in against)
-                    entry = {name: paper[name] for name in ("source", "where", "length", "against")}
-                    entry |= {"model": model, "quantity": quantity, "value": value, "our_length": length}
-                    entry |= {"ours": ours, "against_unfused": unfused if paper["against"] == BASELINE else None}
-                    found += [] if ours is None else [entry]
-        return found
-
     def tables(self) -> list[TextTable]:
-        """Return tables of costs, ratios to the Transformer, growth and the papers' ratios, without empty tables."""
-        costs, against, papers = [], [], []
+        """Return tables of costs, ratios to the Transformer, and growth, without empty tables."""
+        costs, against = [], []
         for place, row in sorted(self._rows.items(), key=lambda entry: self._models.index(entry[0][0])):
             name = [row["model"], f"{row['length']:,}"]
             costs.append([*name, *(_cell(row[cost], unit) for cost, (_, _, unit) in COSTS.items())])
@@ -210,19 +182,11 @@ class Report:
                 shown = f"{entry['slope']:.2f}, {entry['last']:.2f}{fewer}"
                 exponents.setdefault(entry["model"], {})[entry["cost"]] = shown
         growths = [[model, *(found.get(name, "") for name in growing)] for model, found in exponents.items()]
-        for entry in self.papers():
-            texts = [entry[name] for name in ("source", "where", "model", "against")]
-            figures = [_times(entry[name]) for name in ("value", "ours", "against_unfused")]
-            same = entry["length"] == entry["our_length"]
-            length = f"{entry['our_length']:,}" + ("" if same else f" (paper: {entry['length']:,})")
-            papers.append([*texts, RATIOS[entry["quantity"]][1], *figures, length])
-        paper_header = ["paper", "task", "model", "against", "quantity", "paper's", "ours", f"ours against {UNFUSED}"]
         growth_header = [f"growth over {len(self._lengths)} lengths, last two", *(COSTS[name][0] for name in growing)]
         tables = [
             TextTable(["model", "length", *(column for _, column, _ in COSTS.values())], costs),
             TextTable([f"against {BASELINE}", "length", *(name for _, name in RATIOS.values())], against),
             TextTable(growth_header, growths),
-            TextTable([*paper_header, "at length"], papers),
         ]
         return [table for table in tables if table.lines]
 
@@ -271,10 +235,10 @@ class Report:
                 active.append(f"{name}: {', '.join(f'{rate:.2f}' for rate in rates)} of the positions active")
         return [*notes, *missing, *settings, *active]
 
-    def _ratios(self, model: str, length: int, other: str = BASELINE) -> dict[str, float | None]:
-        """Return the ratios of a model to another model at the same length; None for figures that were not measured."""
-        one, base = (self._rows.get((name, length)) for name in (model, other))
-        return ratios(one, base) if one and base else dict.fromkeys(RATIOS)
+    def _ratios(self, model: str, length: int) -> dict[str, float | None]:
+        """Return the ratios of a model to the Transformer of the same length; None for figures not measured."""
+        transformer = self._rows.get((BASELINE, length))
+        return ratios(self._rows[model, length], transformer) if transformer else dict.fromkeys(RATIOS)
 
 
 def _cell(value: float | None, unit: float) -> str:
