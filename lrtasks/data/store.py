@@ -10,10 +10,9 @@ import hashlib
 import os
 import re
 import secrets
-import socket
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -163,38 +162,21 @@ class Store:
     def locked(self) -> Iterator[None]:
         """Make and lock the folder for the ``with`` block; raise :class:`UsageError` if another process has locked it.
 
-        An object store has no locks. There, the lock is an object that names the holder's process number and host. The
-        lock is stale if the host is this machine and the process is dead.
+        An object store has no locks and no folders, so nothing happens there.
         """
-        if self.root is not None:
-            (self.root / HIDDEN).mkdir(parents=True, exist_ok=True)
-            try:
-                with held(self.root / LOCK, self.address):
-                    (self.root / PARTIAL).mkdir(exist_ok=True)
-                    try:
-                        yield
-                    finally:
-                        remove_empty(self.root / PARTIAL)
-            finally:
-                remove_empty(self.root / HIDDEN, self.root)
-            return
-        host, me = socket.gethostname(), f"{os.getpid()} {socket.gethostname()}"
-        holder = self.read(LOCK).decode(errors="replace") if self.exists(LOCK) else ""
-        here = re.fullmatch(rf"(\d{{1,9}}) {re.escape(host)}", holder)
-        if not holder or (here and not _is_alive(int(here[1]))):
-            self.write(LOCK, [me.encode()])
-            holder = self.read(LOCK).decode(errors="replace")
-        elif holder == me:
-            holder = f"{holder}, this one"
-        if holder != me:
-            raise UsageError(
-                f"another process is working on {self.address} (process and host: {holder}); wait for it or stop it; if"
-                f" it is gone, remove {self.address.rstrip('/')}/{LOCK}"
-            )
-        try:
+        if self.root is None:
             yield
+            return
+        (self.root / HIDDEN).mkdir(parents=True, exist_ok=True)
+        try:
+            with held(self.root / LOCK, self.address):
+                (self.root / PARTIAL).mkdir(exist_ok=True)
+                try:
+                    yield
+                finally:
+                    remove_empty(self.root / PARTIAL)
         finally:
-            self.remove(LOCK)
+            remove_empty(self.root / HIDDEN, self.root)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -225,15 +207,6 @@ def partial_of(name: str) -> str | None:
     """
     found = re.fullmatch(rf"{re.escape(PARTIAL)}/([^/]+)\.\d+-[0-9a-f]{{8}}", name)
     return found and found[1]
-
-
-def _is_alive(process: int) -> bool:
-    with suppress(PermissionError):
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return False
-    return True
 
 
 def _raise(error: OSError) -> None:

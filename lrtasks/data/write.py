@@ -82,7 +82,7 @@ def generate(
     Args:
         task: task that draws the samples.
         out: folder, or an fsspec address such as ``s3://bucket/name``. The folder must be empty, or contain only this
-            dataset, finished or not.
+            dataset, finished or not. Two runs must not write to one address of an object store, which has no locks.
         samples: number of samples over all splits, at most :data:`MAX_SAMPLES`.
         split: fractions of train, validation and test samples.
         seed: seed of the streams.
@@ -100,7 +100,7 @@ def generate(
 
     Raises:
         UsageError: for an argument out of range, a folder that contains another file or a symbolic link, another run
-            that writes to the folder, a sample that does not fit the task's specs, too few different samples, an
+            that writes to the local folder, a sample that does not fit the task's specs, too few different samples, an
             address that cannot be written, or a Ray cluster that does not answer.
         GenerationError: if the disk is full, the folder vanishes or a worker dies; finished shards are kept.
     """
@@ -338,8 +338,8 @@ def _check_folder(store: Store, plan: Manifest) -> None:
     names = store.names() if store.root is None or store.root.exists() else []
     for name in filter(store.is_link, names):
         raise UsageError(f"{name!r} in {store.address} is a symbolic link; choose another folder")
-    # before the plan is written, the folder contains only the lock; in a local folder, the lock file is empty
-    own = {LOCK} if LOCK in names and (store.root is None or not store.size(LOCK)) else set()
+    # before the plan is written, the folder contains only the lock, which is an empty file
+    own = {LOCK} if LOCK in names and not store.size(LOCK) else set()
     if MANIFEST in names or PLAN in names:
         try:
             found = read_manifest(store).request() if MANIFEST in names else dict(json.loads(store.read(PLAN)))

@@ -9,7 +9,6 @@ import json
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from fake_tasks import HOLD, Blot, Few, Grey
 
 import lrtasks
 from lrtasks.data import generate, info, open_dataset, verify
-from lrtasks.data.store import LOCK, GenerationError, Store
+from lrtasks.data.store import GenerationError, Store
 from lrtasks.data.write import split_counts
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.further_tests import further_tests
@@ -309,23 +308,6 @@ def test_bad_places(tmp_path: Path) -> None:
 def test_pictures_that_are_no_bytes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(lrtasks.UsageError, match="8-bit"):
         generate(Grey(), str(tmp_path), samples=10, workers=1)
-
-
-def test_a_lock_object_is_stale_when_its_process_is_gone() -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    store = Store("memory://locks/set")
-    store.write(LOCK, [f"{ended.pid} {socket.gethostname()}".encode()])
-    with store.locked(), pytest.raises(lrtasks.UsageError, match=f"host: {os.getpid()} "), store.locked():
-        pass
-    assert not store.exists(LOCK)
-    store.write(LOCK, [f"{ended.pid} elsewhere".encode()])
-    with pytest.raises(lrtasks.UsageError, match=r"elsewhere.*remove memory:"), store.locked():
-        pass
-    for content in (b"another program's lock", b"\xff", f"{10**30} {socket.gethostname()}".encode()):
-        store.write(LOCK, [content])
-        with pytest.raises(lrtasks.UsageError, match="another process is working on"), store.locked():
-            pass
 
 
 def test_workers_import_no_torch() -> None:
