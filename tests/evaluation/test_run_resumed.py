@@ -60,11 +60,16 @@ def test_a_corrupted_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert {entry.name: entry.read_bytes() for entry in folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("content", [[1], {"model": {}}])
-def test_a_checkpoint_of_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [([1], r"checkpoint\.pt is damaged or holds something else; remove .*-seed0"), ({"model": {}}, "to another run")],
+)
+def test_a_checkpoint_of_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any, message: str
+) -> None:
     folder = half_way(tmp_path, monkeypatch)
     torch.save(content, folder / loop.CHECKPOINT)
-    with pytest.raises(UsageError, match=r"checkpoint\.pt is damaged or was changed.*; remove .*-seed0"):
+    with pytest.raises(UsageError, match=message):
         run(plain, tmp_path)
 
 
@@ -76,18 +81,6 @@ def test_a_flipped_bit_in_a_checkpoint_or_weights_is_noticed(tmp_path: Path, mon
     place = whole.index(stored) + 5
     file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     with pytest.raises(UsageError, match=r"checkpoint\.pt (is damaged|cannot be read)"):
-        run(plain, tmp_path)
-
-
-@pytest.mark.parametrize("change", [{"step": 1000}, {"step": "5"}, {"best": None}, {"curve": "x"}])
-def test_an_edited_field_of_a_checkpoint_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
-) -> None:
-    file = half_way(tmp_path, monkeypatch) / loop.CHECKPOINT
-    content = torch.load(file, weights_only=True)
-    content["state"] |= change
-    torch.save(content, file)
-    with pytest.raises(UsageError, match=r"checkpoint\.pt is damaged or was changed"):
         run(plain, tmp_path)
 
 
