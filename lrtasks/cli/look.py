@@ -197,13 +197,11 @@ def _size_at_small(name: str) -> dict[str, Any]:
     """Return parameter count and streaming state of a model at preset ``small`` on shift, or why it cannot be built."""
     from lrtasks.generators.tasks.shift import Shift
     from lrtasks.models.base import Backbone, parameter_count, state_bytes
-    from lrtasks.models.factory import model_factory, model_presets
+    from lrtasks.run_config import build_model
 
-    cls = model_presets(name)
-    hyper = cls.preset_values("small")[0] if cls else {}
     task = Shift.make(**Shift.preset_values("small")[0])
     try:
-        built = model_factory(name, hyper).build(task.input, task.target, True)
+        built = build_model(name, task, preset="small")
         state = state_bytes(built) if isinstance(built, Backbone) else None
     except Exception as error:  # a model of another package may accept tokens only
         return {"task": task.identity(), "problem": f"{type(error).__name__}: {error}"}

@@ -176,9 +176,9 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     Raises:
         UsageError: if the folder does not exist.
     """
-    store = _reachable(path)
+    _reachable(path)
     try:
-        _, manifest = _opened(path)
+        store, manifest = _opened(path)
     except UsageError as error:
         return [str(error)]
     with store.explained():

@@ -18,9 +18,8 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 import jinja2
-import numpy as np
 from markupsafe import Markup, escape
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from PIL import Image
 
 from lrtasks import __version__
@@ -151,9 +150,7 @@ def step(value: float) -> int:
 @functools.cache
 def ramp(stops: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return the colours of a ramp through ``stops``, each with a legible text colour (``#000000`` or ``#ffffff``)."""
-    places = np.linspace(0, len(stops) - 1, STEPS)
-    parts = [np.interp(places, range(len(stops)), channel) for channel in zip(*map(to_rgb, stops), strict=True)]
-    colours = map(to_hex, zip(*parts, strict=True))
+    colours = map(to_hex, LinearSegmentedColormap.from_list("", stops, N=STEPS)(range(STEPS)))
     # at the luminance 0.179, black and white have the same contrast as WCAG 2 defines it
     return [(colour, "#000000" if luminance(colour) > 0.179 else "#ffffff") for colour in colours]
 
