@@ -138,6 +138,8 @@ def main() -> None:
         _forget_output()
         file = f": {error.filename}" if error.filename else ""
         _fail(f"{error.strerror or in_one_line(error)}{file}; what was finished before is kept", 1, debug)
+    except SystemExit:  # typer returns codes here; an exit code of the user's code could claim success
+        _fail("the code of the model or task called sys.exit", 1, debug)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}, line {place.lineno}, in {place.name}"

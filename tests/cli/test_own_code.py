@@ -216,6 +216,14 @@ def test_a_layer_that_leaves_the_program_fails(command: Command) -> None:
     assert said.code == 1 and "called sys.exit" in said.err
 
 
+@pytest.mark.parametrize(
+    "words", [("check", "mine.py:Leaves"), ("eval", "--model", "mine.py:Leaves", *SHORT, "--dry-run")]
+)
+def test_a_layer_that_leaves_the_program_does_not_pass_for_success(command: Command, words: tuple[str, ...]) -> None:
+    said = command(*words)
+    assert said.code == 1 and "called sys.exit" in said.err
+
+
 def test_an_own_task_is_described_drawn_and_stored(command: Command, tmp_path: Path) -> None:
     assert json.loads(command("describe", "mine.py:Copy", "--json").out)["kind"] == "task"
     assert command("preview", "mine.py:Copy", "--length", "8").code == 0
