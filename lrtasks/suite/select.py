@@ -1,9 +1,9 @@
 """Choose settings such as the learning rate by validation score, then run the other seeds at the chosen values.
 
-Seed 0 runs at every value. The run with the best validation score is chosen; at equal scores, the run that solved the
-task in fewer steps. The other seeds then run only at the chosen values. The test stream has no influence on the choice.
-All runs stay in the results folder. Their records name the values that were tried (``selection``), and tables show the
-chosen runs.
+Seed 0 runs at every value. The run with the best validation score is chosen. If scores are equal to four decimals, the
+run that solved the task in fewer steps is chosen; if the steps are also equal, the run that was named first. The other
+seeds then run only at the chosen values. The test stream has no influence on the choice. All runs stay in the results
+folder. Their records name the values that were tried (``selection``), and tables show the chosen runs.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _values(run: RunConfig, bare: Sequence[str]) -> dict[str, Any]:
 
 
 def _rank(record: RunRecord) -> tuple[float, float]:
-    """Return the sort key of a run for the choice: validation score, then fewer steps to solve the task."""
+    """Return the sort key of a run for the choice: validation score to four decimals, then fewer steps."""
     score = record.headline("val") if record.status == "done" else None
     solved = record.steps_to_solve
     return (-math.inf if score is None else round(score, 4), -math.inf if solved is None else -solved)
