@@ -156,7 +156,8 @@ def write_frame(runs: pd.DataFrame, file: Path) -> None:
             | ({"json": "true"} if name in texts else {})
             for name in columns
         }
-        pq.write_table(table.cast(pa.schema([field.with_metadata(said[field.name]) for field in table.schema])), buffer)
+        described = table.cast(pa.schema([field.with_metadata(said[field.name]) for field in table.schema]))
+        pq.write_table(described, buffer, compression="zstd")
     else:
         raise UsageError(f"a frame is written as .parquet or .csv, found {file}")
     write_output(file, buffer.getvalue())
