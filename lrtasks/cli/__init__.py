@@ -138,7 +138,10 @@ def main() -> None:
         _forget_output()
         file = f": {error.filename}" if error.filename else ""
         _fail(f"{error.strerror or in_one_line(error)}{file}; what was finished before is kept", 1, debug)
-    except SystemExit:  # typer returns codes here; an exit code of the user's code could claim success
+    except SystemExit as error:  # typer returns codes here; an exit code of the user's code could claim success
+        if isinstance(error.__context__, BrokenPipeError):  # rich and typer exit where the reader has ended
+            _forget_output()
+            sys.exit(1)
         _fail("the code of the model or task called sys.exit", 1, debug)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
