@@ -9,6 +9,7 @@ The script uses one thread, the models' preset ``small`` and 4,096 positions per
 
 Bytes count the operands and results of all operations except views. An FFT of n points has 2.5 n log2 n FLOPs (real) or
 twice as many (complex). Fused attention has two products forward and five backward; causal attention has half of that.
+Torch's LSTM has two products forward and four backward. Compiled loops count the FLOPs of their definition.
 The script measures the rates first: a float32 product of 1,024 x 1,024, real FFTs of 4,096 points, and a copy of 3 MB,
 which stays in the cache. So the floor shows how efficiently the operations run, not whether they are necessary. The
 script prints the shortest time, the floor, their ratio, the number of operations and the megabytes.
@@ -19,7 +20,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -30,19 +31,52 @@ from torch.utils.flop_counter import flop_registry
 
 from lrtasks.evaluation.optimiser import LOSSES
 from lrtasks.models import names
+from lrtasks.models.ops import loops
 from lrtasks.run_config import RunConfig
 
 POSITIONS = 4096
 FUSED = {"_scaled_dot_product_flash_attention_for_cpu": 2, "_scaled_dot_product_flash_attention_for_cpu_backward": 5}
+RNNS = {"mkldnn_rnn_layer": 1, "mkldnn_rnn_layer_backward": 2}
+LOOPS: dict[str, Callable[..., int]] = {  # FLOPs of the compiled loops, from their arguments; an exponential is one
+    "gru_forward": lambda *x: 2 * x[0][..., 0].numel() * x[1].numel(),
+    "gru_backward": lambda *x: 2 * x[1][..., 0].numel() * x[2].numel(),
+    "slstm_forward": lambda *x: 2 * x[0][..., 0].numel() * x[1][0].numel(),
+    "slstm_backward": lambda *x: 2 * x[0][..., 0].numel() * x[3][0].numel(),
+    "selective_forward": lambda *x: 7 * x[1][..., 0].numel() * x[2].numel(),
+    "selective_backward": lambda *x: 20 * x[1][..., 0].numel() * x[2].numel(),
+    "low_rank_forward": lambda *x: 9 * x[0].numel() * x[3].shape[-1],
+    "low_rank_backward": lambda *x: 26 * x[0].numel() * x[3].shape[-1],
+}
 FFTS = {"_fft_r2c": 2.5, "_fft_c2r": 2.5, "_fft_c2c": 5.0}
 
 
 class Count(TorchDispatchMode):
-    """Counter of the tensor operations in its context: operations, bytes, FLOPs of products and of FFTs."""
+    """Counter of operations and compiled loops, their bytes, and FLOPs of products and FFTs, in its context."""
 
     def __init__(self) -> None:
         super().__init__()
         self.operations, self.bytes, self.products, self.ffts = 0, 0, 0.0, 0.0
+        self.on_tensors = loops.on_tensors
+
+    def __enter__(self) -> Count:
+        loops.on_tensors = self._counted_loop
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *error: Any) -> None:
+        loops.on_tensors = self.on_tensors
+        super().__exit__(*error)
+
+    def _counted_loop(self, loop: Callable[..., None]) -> Callable[..., None]:
+        def run(*inputs: Any) -> None:
+            self.on_tensors(loop)(*inputs)
+            self._add(x for x in inputs if isinstance(x, Tensor))
+            self.products += LOOPS[loop.__name__](*inputs)
+
+        return run
+
+    def _add(self, tensors: Iterable[Tensor]) -> None:
+        self.operations += 1
+        self.bytes += sum(x.numel() * x.element_size() for x in tensors)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -51,8 +85,7 @@ class Count(TorchDispatchMode):
             return out
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         made = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
-        self.operations += 1
-        self.bytes += sum(x.numel() * x.element_size() for x in (*given, *made))
+        self._add((*given, *made))
         packet = func._overloadpacket
         if packet in flop_registry:
             self.products += flop_registry[packet](*args, **kwargs, out_val=out)
@@ -60,6 +93,9 @@ class Count(TorchDispatchMode):
             q, k = given[1:3] if packet.__name__.endswith("_backward") else given[:2]
             causal = any(x is True for x in args)
             self.products += FUSED[packet.__name__] * 2 * q.numel() * k.shape[-2] / (2 if causal else 1)
+        if packet.__name__ in RNNS:  # x is (L, B, d_model); then come the maps of the input and of the state
+            x, *maps = given[:3]
+            self.products += RNNS[packet.__name__] * 2 * x[..., 0].numel() * sum(weight.numel() for weight in maps)
         if packet.__name__ in FFTS:
             points = max(given[0].numel(), made[0].numel())
             length = max(given[0].shape[-1], made[0].shape[-1])
