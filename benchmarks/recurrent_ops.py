@@ -126,7 +126,7 @@ OPS = {
     ),
     "s6": Op(selective_inputs, *both(scans.selective_scan), 1),
     "slstm": Op(
-        lambda b, n: (normal(b, n, 4, 4, 16), normal(4, 4, 16, 16) / 4),
+        lambda b, n: (normal(b, n, 4, 2, 16), normal(b, n, 4, 2, 16), normal(4, 4, 16), normal(4, 4, 16, 16) / 4),
         xlstm.slstm,
         partial(xlstm.slstm, plain=True),
         2,

@@ -40,7 +40,7 @@ RNNS = {"mkldnn_rnn_layer": 1, "mkldnn_rnn_layer_backward": 2}
 LOOPS: dict[str, Callable[..., int]] = {  # FLOPs of the compiled loops, from their arguments; an exponential is one
     "gru_forward": lambda *x: 2 * x[0][..., 0].numel() * x[1].numel(),
     "gru_backward": lambda *x: 2 * x[1][..., 0].numel() * x[2].numel(),
-    "slstm_forward": lambda *x: 2 * x[0][..., 0].numel() * x[1][0].numel(),
+    "slstm_forward": lambda *x: 2 * x[0][..., 0].numel() * x[3][0].numel(),
     "slstm_backward": lambda *x: 2 * x[0][..., 0].numel() * x[3][0].numel(),
     "selective_forward": lambda *x: 7 * x[1][..., 0].numel() * x[2].numel(),
     "selective_backward": lambda *x: 20 * x[1][..., 0].numel() * x[2].numel(),

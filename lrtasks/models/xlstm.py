@@ -142,28 +142,40 @@ class SLSTMLayer(RecurrentLayer):
         return {"bias": {"weight_decay": 0.0}}
 
     def initial_state(self, batch: int) -> Any:
-        start = slstm_start(state_zeros(self.bias, batch, *self.bias.shape))
+        slots, heads, width = self.bias.shape
+        start = slstm_start(state_zeros(self.bias, batch, heads, slots, width))
         return start, None if self.conv1d is None else self.conv1d.initial_state(batch)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         before = None if self.conv1d is None else self.conv1d.initial_state(len(x))
-        h: Tensor = self.group_norm(slstm(self._slots(hide(x, mask), before)[0], self.R, mask))
+        x_if, x_zo, _ = self._slots(hide(x, mask), before)
+        h: Tensor = self.group_norm(slstm(x_if, x_zo, self.bias.transpose(0, 1), self.R, mask))
         return h
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         memory, before = state
-        slots, before = self._slots(x.unsqueeze(1), before)
-        h, memory = slstm_step(slots.squeeze(1), self.R, memory)
+        x_if, x_zo, before = self._slots(x.unsqueeze(1), before)
+        slots = torch.cat((x_if, x_zo), -2).squeeze(1) + self.bias.transpose(0, 1)
+        h, memory = slstm_step(slots, self.R, memory)
         return self.group_norm(h), (memory, before)
 
-    def _slots(self, x: Tensor, before: Any) -> tuple[Tensor, Any]:
-        """Return the slots of :func:`slstm`, and the state of the convolution after the last position."""
+    def _slots(self, x: Tensor, before: Any) -> tuple[Tensor, Tensor, Any]:
+        """Return the two inputs of :func:`slstm`, and the state of the convolution after the last position."""
         gated = x
         if self.conv1d is not None:
             gated, before = self.conv1d.run(x, before)
-        maps = ((self.input_i, gated), (self.input_f, gated), (self.input_z, x), (self.input_o, x))
-        slots = torch.unflatten(torch.stack([slot(value) for slot, value in maps], -2), -1, (self.heads, -1))
-        return slots + self.bias, before
+        return (
+            _two_maps(gated, self.input_i.weight, self.input_f.weight),
+            _two_maps(x, self.input_z.weight, self.input_o.weight),
+            before,
+        )
+
+
+def _two_maps(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Apply two maps of heads, ``(H, D, D)``, to ``(B, L, H D)``: ``(B, L, H, 2, D)``, a view of ``(H, B, L, 2 D)``."""
+    weight = torch.stack((first, second), 1)
+    y = torch.unflatten(x, -1, (len(first), -1)).permute(2, 0, 1, 3).flatten(1, 2) @ weight.flatten(1, 2).mT
+    return torch.unflatten(torch.unflatten(y, 1, x.shape[:2]).permute(1, 2, 0, 3), -1, (2, -1))
 
 
 @registry.register("mlstm")

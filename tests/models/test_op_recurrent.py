@@ -311,12 +311,14 @@ def test_slstm_equals_the_loop(
 ) -> None:
     monkeypatch.setattr(loops, "LARGEST_STATE", largest_state)
     torch.manual_seed(length)
-    x, R = torch.randn(B, length, 4, H, K) * 5, torch.randn(H, 4, K, K)
+    x_if, x_zo = torch.randn(2, B, length, H, 2, K) * 5
+    bias, R = torch.randn(H, 4, K) * 5, torch.randn(H, 4, K, K)
     mask = torch.rand(B, length) < 0.7 if masked else None
     cotangent = torch.randn(B, length, H, K)
     results = []
     for plain in (False, True):
-        leaves = [value.to(torch.float64 if plain else dtype, copy=True).requires_grad_() for value in (x, R)]
+        computed = torch.float64 if plain else dtype
+        leaves = [value.to(computed, copy=True).requires_grad_() for value in (x_if, x_zo, bias, R)]
         y = xlstm.slstm(*leaves, mask, plain=plain)
         (y * cotangent).sum().backward()
         results.append([y.detach(), *(value.grad for value in leaves)])

@@ -54,14 +54,18 @@ def on_tensors(loop: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-@compiled
+@functools.partial(compiled, regroup=True)
 def _add_product(h: np.ndarray, R: np.ndarray, out: np.ndarray) -> None:
-    """Add ``h R`` to ``out``."""
-    for b in range(h.shape[0]):
-        for k in range(R.shape[0]):
-            factor = h[b, k]
-            for j in range(R.shape[1]):
-                out[b, j] += factor * R[k, j]
+    """Add ``h R`` to ``out``, for vectors h and out. Each pass writes ``out`` to memory, so a pass adds four rows."""
+    K = R.shape[0]
+    whole = K - K % 4
+    for k in range(0, whole, 4):
+        h_0, h_1, h_2, h_3 = h[k], h[k + 1], h[k + 2], h[k + 3]
+        for j in range(R.shape[1]):
+            out[j] += h_0 * R[k, j] + h_1 * R[k + 1, j] + h_2 * R[k + 2, j] + h_3 * R[k + 3, j]
+    for k in range(whole, K):
+        for j in range(R.shape[1]):
+            out[j] += h[k] * R[k, j]
 
 
 @compiled
@@ -99,6 +103,26 @@ def _exps(x: np.ndarray) -> None:
 
 
 @compiled
+def _log1ps(x: np.ndarray) -> None:
+    """Replace each number of ``x``, ``(n,)``, in [0, 1], by log(1 + x); in float32 by vector instructions.
+
+    With s = x / (2 + x) of at most 1 / 3, log(1 + x) is 2 artanh(s) = 2 (s + s³ / 3 + s⁵ / 5 + ...). The first term
+    left out is below 2e-9 times the sum.
+    """
+    if x.itemsize == 4:
+        one, two = np.float32(1), np.float32(2)
+        for j in range(len(x)):
+            s = x[j] / (two + x[j])
+            q = s * s
+            y = np.float32(1 / 11) + q * (np.float32(1 / 13) + q * np.float32(1 / 15))
+            y = np.float32(1 / 5) + q * (np.float32(1 / 7) + q * (np.float32(1 / 9) + q * y))
+            x[j] = two * s * (one + q * (np.float32(1 / 3) + q * y))
+    else:
+        for j in range(len(x)):
+            x[j] = math.log1p(x[j])
+
+
+@compiled
 def gru_forward(
     x: np.ndarray, R: np.ndarray, bias: np.ndarray, h: np.ndarray, gates: np.ndarray, own: np.ndarray
 ) -> None:
@@ -117,7 +141,7 @@ def gru_forward(
         for b in range(len(own)):
             for j in range(len(bias)):
                 own[b, j] = bias[j]
-        _add_product(h[t], R, own)
+            _add_product(h[t, b], R, own[b])
         for b in range(x.shape[1]):
             for j in range(2 * H):
                 gates[t, b, j] = -(x[t, b, j] + own[b, j])
@@ -155,54 +179,76 @@ def gru_backward(
                 d_x[t, b, j], d_x[t, b, H + j], d_x[t, b, 2 * H + j] = d_r, d_z, d_n
                 d_own[t, b, j], d_own[t, b, H + j], d_own[t, b, 2 * H + j] = d_r, d_z, d_n * r
                 d_h[t, b, j] += given * z
-        _add_product(d_own[t], RT, d_h[t])
+            _add_product(d_own[t, b], RT, d_h[t, b])
 
 
 @compiled
 def slstm_forward(
-    slots: np.ndarray, R: np.ndarray, keep: np.ndarray, pairs: np.ndarray, h: np.ndarray, m: np.ndarray
+    x_if: np.ndarray,
+    x_zo: np.ndarray,
+    bias: np.ndarray,
+    R: np.ndarray,
+    slots: np.ndarray,
+    keep: np.ndarray,
+    pairs: np.ndarray,
+    h: np.ndarray,
+    m: np.ndarray,
 ) -> None:
     """Compute h at all positions of the scalar memory.
 
     Args:
-        slots: ``(L, H, B, 4 D)``, contribution of the input to i, f, z and o; receives i', sigmoid(-f), tanh(z) and
-            sigmoid(o).
+        x_if: ``(H, B, L, 2 D)``, contribution of the input to i and f.
+        x_zo: ``(H, B, L, 2 D)``, contribution of the input to z and o.
+        bias: ``(H, 4 D)``.
         R: ``(H, D in, 4 D out)``, recurrent map of each head.
-        keep: ``(L, H, B, D)``, receives f'.
-        pairs: ``(L + 1, 2, H, B, D)``; the first row is the initial c and n, and the others receive c and n.
-        h: ``(L + 1, H, B, D)``; the first row is the initial state, and the others receive h.
+        slots: ``(H, B, L, 4 D)``, receives i', sigmoid(-f), tanh(z) and sigmoid(o).
+        keep: ``(H, B, L, D)``, receives f'.
+        pairs: ``(H, B, L + 1, 2, D)``; the first row is the initial c and n, and the others receive c and n.
+        h: ``(H, B, L + 1, D)``; the first row is the initial state, and the others receive h.
         m: ``(H, B, D)``, the initial m; receives the last one.
     """
     D, zero, one, two = h.shape[3], h.dtype.type(0), h.dtype.type(1), h.dtype.type(2)
-    for t in range(len(slots)):
-        for head in range(len(R)):
-            _add_product(h[t, head], R[head], slots[t, head])
-            for b in range(h.shape[2]):
+    for head in range(slots.shape[0]):
+        for b in range(slots.shape[1]):
+            for t in range(slots.shape[2]):
+                for j in range(2 * D):
+                    slots[head, b, t, j] = x_if[head, b, t, j] + bias[head, j]
+                for j in range(2 * D):
+                    slots[head, b, t, 2 * D + j] = x_zo[head, b, t, j] + bias[head, 2 * D + j]
+                _add_product(h[head, b, t], R[head], slots[head, b, t])
+                i, f = slots[head, b, t, :D], slots[head, b, t, D : 2 * D]
+                z, o = slots[head, b, t, 2 * D : 3 * D], slots[head, b, t, 3 * D :]
+                hold, log, m_t = keep[head, b, t], h[head, b, t + 1], m[head, b]
                 for j in range(D):
-                    keep[t, head, b, j] = -abs(slots[t, head, b, D + j])
-                    slots[t, head, b, 2 * D + j] *= -two
-                    slots[t, head, b, 3 * D + j] *= -one
-                _exps(keep[t, head, b])
-                _exps(slots[t, head, b, 2 * D :])
+                    hold[j] = -abs(f[j])
+                    z[j] *= -two
+                    o[j] *= -one
+                _exps(hold)
+                _exps(slots[head, b, t, 2 * D :])
                 for j in range(D):
-                    i, f, small = slots[t, head, b, j], slots[t, head, b, D + j], keep[t, head, b, j]
-                    kept = min(f, zero) - math.log1p(small) + m[head, b, j]
-                    m[head, b, j] = max(kept, i)
-                    slots[t, head, b, j] = kept - i
-                    slots[t, head, b, D + j] = (small if f > zero else one) / (one + small)
-                    keep[t, head, b, j] = -abs(kept - i)
-                _exps(keep[t, head, b])  # the smaller one of i' and f'; the other one is 1
+                    log[j] = hold[j]
+                _log1ps(log)
                 for j in range(D):
-                    lesser = keep[t, head, b, j]
-                    write, hold = (lesser, one) if slots[t, head, b, j] > zero else (one, lesser)
-                    z = two / (one + slots[t, head, b, 2 * D + j]) - one  # tanh
-                    o = one / (one + slots[t, head, b, 3 * D + j])
-                    c = hold * pairs[t, 0, head, b, j] + write * z
-                    n = hold * pairs[t, 1, head, b, j] + write
-                    slots[t, head, b, j], keep[t, head, b, j] = write, hold
-                    slots[t, head, b, 2 * D + j], slots[t, head, b, 3 * D + j] = z, o
-                    pairs[t + 1, 0, head, b, j], pairs[t + 1, 1, head, b, j] = c, n
-                    h[t + 1, head, b, j] = o * c / n
+                    kept = min(f[j], zero) - log[j] + m_t[j]
+                    m_t[j] = max(kept, i[j])
+                    i[j] = kept - i[j]
+                for j in range(D):
+                    f[j] = (hold[j] if f[j] > zero else one) / (one + hold[j])
+                    hold[j] = -abs(i[j])
+                _exps(hold)  # the smaller one of i' and f'; the other one is 1
+                for j in range(D):
+                    lesser, of_f = hold[j], i[j] > zero
+                    hold[j] = one if of_f else lesser
+                    i[j] = lesser if of_f else one
+                    z[j] = two / (one + z[j]) - one  # tanh
+                    o[j] = one / (one + o[j])
+                before, pair = pairs[head, b, t], pairs[head, b, t + 1]
+                for j in range(D):
+                    pair[0, j] = hold[j] * before[0, j] + i[j] * z[j]
+                for j in range(D):
+                    pair[1, j] = hold[j] * before[1, j] + i[j]
+                for j in range(D):
+                    h[head, b, t + 1, j] = o[j] * pair[0, j] / pair[1, j]
 
 
 @compiled
@@ -220,28 +266,43 @@ def slstm_backward(
     Args:
         slots: as :func:`slstm_forward` leaves it; also keep and pairs.
         RT: ``(H, 4 D, D)``, the transpose of R.
-        d_h: ``(L + 1, H, B, D)``, gradients of h from outside; each row receives its total gradient.
-        d_pair: ``(2, H, B, D)``, zeros; work space for the gradients of c and n.
-        d_slots: ``(L, H, B, 4 D)``, receives the gradient of the slots.
+        d_h: ``(H, B, L + 1, D)``, gradients of h from outside; each row receives its total gradient.
+        d_pair: ``(H, B, 2, D)``, zeros; work space for the gradients of c and n.
+        d_slots: ``(H, B, L, 4 D)``, receives the gradient of the slots.
     """
     D, one = d_h.shape[3], d_h.dtype.type(1)
-    for t in range(len(d_slots) - 1, -1, -1):
-        for head in range(len(RT)):
-            for b in range(d_h.shape[2]):
+    for head in range(d_slots.shape[0]):
+        for b in range(d_slots.shape[1]):
+            d_c, d_n = d_pair[head, b, 0], d_pair[head, b, 1]
+            for t in range(d_slots.shape[2] - 1, -1, -1):
+                write, forget = slots[head, b, t, :D], slots[head, b, t, D : 2 * D]
+                z, o = slots[head, b, t, 2 * D : 3 * D], slots[head, b, t, 3 * D :]
+                d_i, d_f = d_slots[head, b, t, :D], d_slots[head, b, t, D : 2 * D]
+                d_z, d_o = d_slots[head, b, t, 2 * D : 3 * D], d_slots[head, b, t, 3 * D :]
+                before, pair, given, hold = (
+                    pairs[head, b, t],
+                    pairs[head, b, t + 1],
+                    d_h[head, b, t + 1],
+                    keep[head, b, t],
+                )
                 for j in range(D):
-                    write, forget = slots[t, head, b, j], slots[t, head, b, D + j]
-                    z, o = slots[t, head, b, 2 * D + j], slots[t, head, b, 3 * D + j]
-                    n, hold = pairs[t + 1, 1, head, b, j], keep[t, head, b, j]
-                    ratio, given = pairs[t + 1, 0, head, b, j] / n, d_h[t + 1, head, b, j]
-                    d_c = d_pair[0, head, b, j] + given * o / n
-                    d_n = d_pair[1, head, b, j] - given * o / n * ratio
-                    d_pair[0, head, b, j], d_pair[1, head, b, j] = d_c * hold, d_n * hold
-                    d_hold = d_c * pairs[t, 0, head, b, j] + d_n * pairs[t, 1, head, b, j]
-                    d_slots[t, head, b, j] = (d_c * z + d_n) * write
-                    d_slots[t, head, b, D + j] = d_hold * hold * forget
-                    d_slots[t, head, b, 2 * D + j] = d_c * write * (one - z * z)
-                    d_slots[t, head, b, 3 * D + j] = given * ratio * o * (one - o)
-            _add_product(d_slots[t, head], RT[head], d_h[t, head])
+                    d_o[j] = given[j] * o[j]
+                for j in range(D):
+                    of_c = d_o[j] / pair[1, j]
+                    d_c[j] += of_c
+                    d_n[j] -= of_c * pair[0, j] / pair[1, j]
+                for j in range(D):
+                    d_o[j] *= pair[0, j] / pair[1, j] * (one - o[j])
+                for j in range(D):
+                    d_i[j] = (d_c[j] * z[j] + d_n[j]) * write[j]
+                for j in range(D):
+                    d_z[j] = d_c[j] * write[j] * (one - z[j] * z[j])
+                for j in range(D):
+                    d_c[j] *= hold[j]
+                    d_n[j] *= hold[j]
+                for j in range(D):
+                    d_f[j] = (d_c[j] * before[0, j] + d_n[j] * before[1, j]) * forget[j]
+                _add_product(d_slots[head, b, t], RT[head], d_h[head, b, t])
 
 
 @functools.partial(compiled, regroup=True)

@@ -143,16 +143,16 @@ class SLSTMState(NamedTuple):
 
 
 def slstm_start(x: Tensor) -> SLSTMState:
-    """Return the state before the first position, for slots ``(B, ..., 4, H, D)``."""
-    zero = x.new_zeros(x.shape[0], *x.shape[-2:])
+    """Return the state before the first position, for slots ``(B, ..., H, 4, D)``."""
+    zero = x.new_zeros(x.shape[0], x.shape[-3], x.shape[-1])
     return SLSTMState(zero, zero, zero, torch.full_like(zero, START))
 
 
 @full_precision
 def slstm_step(x: Tensor, R: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
-    """Compute one position from x ``(B, 4, H, D)`` and R as in :func:`slstm`; return h ``(B, H, D)`` and the state."""
+    """Compute one position from x ``(B, H, 4, D)`` and R as in :func:`slstm`; return h ``(B, H, D)`` and the state."""
     h, c, n, m = state
-    i, f, z, o = (x + torch.einsum("bhd,hsed->bshe", h, R)).unbind(1)
+    i, f, z, o = (x + torch.einsum("bhd,hsed->bhse", h, R)).unbind(2)
     lf = F.logsigmoid(f)
     m_new = torch.maximum(lf + m, i)
     write, keep = (i - m_new).exp(), (lf + m - m_new).exp()
@@ -162,11 +162,16 @@ def slstm_step(x: Tensor, R: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMSt
 
 
 @full_precision
-def slstm(x: Tensor, R: Tensor, mask: Tensor | None = None, *, plain: bool = False) -> Tensor:
+def slstm(
+    x_if: Tensor, x_zo: Tensor, bias: Tensor, R: Tensor, mask: Tensor | None = None, *, plain: bool = False
+) -> Tensor:
     """Compute all positions of the scalar memory, one after the other.
 
     Args:
-        x: contribution of the input to the slots i, f, z, o, including biases, ``(B, L, 4, H, D)``.
+        x_if: contribution of the input to the slots i and f, ``(B, L, H, 2, D)``. It is not copied if it is a view of
+            ``(H, B, L, 2, D)``.
+        x_zo: contribution of the input to the slots z and o, like ``x_if``.
+        bias: ``(H, 4, D)``.
         R: recurrent maps of each head and slot, ``(H, 4, D out, D in)``.
         mask: ``(B, L)``, False at padding, which is skipped; h is 0 there.
         plain: compute by the definition.
@@ -175,52 +180,71 @@ def slstm(x: Tensor, R: Tensor, mask: Tensor | None = None, *, plain: bool = Fal
         h ``(B, L, H, D)``, in float32 at least.
     """
 
-    def run(x: Tensor) -> Tensor:
+    def run(x_if: Tensor, x_zo: Tensor) -> Tensor:
         if plain:
+            x = torch.cat((x_if, x_zo), -2) + bias
             return over_positions(lambda x_t, state: slstm_step(x_t, R, state), (x,), slstm_start(x))[0]
-        h: Tensor = _SLSTM.apply(x.permute(1, 3, 0, 2, 4).flatten(3), R.flatten(1, 2).mT)  # type: ignore[no-untyped-call]
-        return h.permute(2, 0, 1, 3)
+        inputs = (x.permute(2, 0, 1, 3, 4).flatten(3) for x in (x_if, x_zo))
+        h: Tensor = _SLSTM.apply(*inputs, bias.flatten(1), R.flatten(1, 2).mT)  # type: ignore[no-untyped-call]
+        return h.permute(1, 2, 0, 3)
 
-    return run(x) if mask is None else skipping_padding(run, x, mask)
+    if mask is None:
+        return run(x_if, x_zo)
+    return skipping_padding(lambda x: run(*x.chunk(2, -2)), torch.cat((x_if, x_zo), -2), mask)
 
 
 class _SLSTM(torch.autograd.Function):
-    """The loop of :func:`slstm`, on slots ``(L, H, B, 4 D)`` and R ``(H, D in, 4 D out)``."""
+    """The loop of :func:`slstm`, on ``x_if`` and ``x_zo`` ``(H, B, L, 2 D)``, bias ``(H, 4 D)``, R ``(H, D, 4 D)``."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, R: Tensor) -> Tensor:
+    def forward(ctx: Any, x_if: Tensor, x_zo: Tensor, bias: Tensor, R: Tensor) -> Tensor:
         from lrtasks.models.ops import loops  # imports numba
 
-        length, heads, batch, width = x.shape
-        width //= 4
-        slots, R = x.clone(memory_format=torch.contiguous_format), R.contiguous()
-        keep = x.new_empty(length, heads, batch, width)  # f'
-        pairs = x.new_zeros(length + 1, 2, heads, batch, width)  # c and n, from before the first position
-        h = x.new_zeros(length + 1, heads, batch, width)
-        m = x.new_full((heads, batch, width), START)
+        heads, batch, length, width = x_if.shape
+        width //= 2
+        slots = x_if.new_empty(heads, batch, length, 4 * width)
+        keep = x_if.new_empty(heads, batch, length, width)  # f'
+        pairs = x_if.new_zeros(heads, batch, length + 1, 2, width)  # c and n, from before the first position
+        h = x_if.new_zeros(heads, batch, length + 1, width)
+        m = x_if.new_full((heads, batch, width), START)
         loop = loops.on_tensors(loops.slstm_forward) if loops.usable(m) else _slstm_forward
-        loop(slots, R, keep, pairs, h, m)
+        loop(x_if.contiguous(), x_zo.contiguous(), bias.contiguous(), R.contiguous(), slots, keep, pairs, h, m)
         ctx.save_for_backward(slots, keep, pairs, h, R)
-        return h[1:]
+        return h[:, :, 1:]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, ...]:
         from lrtasks.models.ops import loops
 
         slots, keep, pairs, h, R = ctx.saved_tensors
         d_slots = torch.empty_like(slots)
-        d_h, d_pair = torch.cat((torch.zeros_like(h[:1]), given)), torch.zeros_like(pairs[0])
-        loop = loops.on_tensors(loops.slstm_backward) if loops.usable(d_h[0]) else _slstm_backward
-        loop(slots, keep, pairs, R.mT.contiguous(), d_h, d_pair, d_slots)
-        of_R = h[:-1].transpose(0, 1).flatten(1, 2).mT @ d_slots.transpose(0, 1).flatten(1, 2)
-        return d_slots, of_R
+        d_h, d_pair = F.pad(given, (0, 0, 1, 0)), torch.zeros_like(pairs[:, :, 0])
+        loop = loops.on_tensors(loops.slstm_backward) if loops.usable(d_pair[:, :, 0]) else _slstm_backward
+        loop(slots, keep, pairs, R.mT.contiguous(), d_h.contiguous(), d_pair, d_slots)
+        of_if, of_zo = d_slots.chunk(2, -1)
+        return of_if, of_zo, d_slots.sum((1, 2)), (h[:, :, :-1].mT @ d_slots).sum(1)
 
 
-def _slstm_forward(slots: Tensor, R: Tensor, keep: Tensor, pairs: Tensor, h: Tensor, m: Tensor) -> None:
+def _slstm_forward(
+    x_if: Tensor,
+    x_zo: Tensor,
+    bias: Tensor,
+    R: Tensor,
+    slots: Tensor,
+    keep: Tensor,
+    pairs: Tensor,
+    h: Tensor,
+    m: Tensor,
+) -> None:
     """Do what :func:`~lrtasks.models.ops.loops.slstm_forward` does, by operations of torch."""
-    written = torch.ones_like(pairs[0])  # tanh(z) and 1
-    for slots_t, keep_t, before_h, before, h_t, pair in rows(slots, keep, h[:-1], pairs[:-1], h[1:], pairs[1:]):
+    torch.add(torch.cat((x_if, x_zo), -1), bias[:, None, None], out=slots)
+    pairs = pairs.movedim(3, 0)
+    written = torch.ones_like(pairs[:, :, :, 0])  # tanh(z) and 1
+    by_position = (slots, keep, h[:, :, :-1], h[:, :, 1:])
+    both = (pairs[:, :, :, :-1], pairs[:, :, :, 1:])
+    inputs = (*(x.movedim(2, 0) for x in by_position), *(x.movedim(3, 0) for x in both))
+    for slots_t, keep_t, before_h, h_t, before, pair in rows(*inputs):
         i, f, z, o = slots_t.baddbmm_(before_h, R).chunk(4, -1)
         torch.add(F.logsigmoid(f), m, out=keep_t)
         m = torch.maximum(i, keep_t)
@@ -237,9 +261,11 @@ def _slstm_backward(
     slots: Tensor, keep: Tensor, pairs: Tensor, RT: Tensor, d_h: Tensor, d_pair: Tensor, d_slots: Tensor
 ) -> None:
     """Do what :func:`~lrtasks.models.ops.loops.slstm_backward` does, by operations of torch."""
+    slots, keep, pairs, d_h, d_slots = (x.movedim(2, 0) for x in (slots, keep, pairs, d_h, d_slots))
+    d_pair = d_pair.movedim(2, 0)
     write, forget, z, o = slots.chunk(4, -1)
-    before_c, before_n = pairs[:-1].unbind(1)
-    c, n = pairs[1:].unbind(1)
+    before_c, before_n = pairs[:-1].unbind(3)
+    c, n = pairs[1:].unbind(3)
     zero = torch.zeros_like(z)
     # factors from the gradient of h to the gradients of c and n, then from those of c, n and h to those of the slots
     by_h = torch.stack((o / n, -o * c / n.square()), 1)
