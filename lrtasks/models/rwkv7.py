@@ -129,7 +129,7 @@ class RWKV7Layer(RecurrentLayer):
         a = 2 * a if self.allow_neg_eigval else a
         self.show(log_decay=w, erase=a)
         y, S = self.rule(r, w, k, v, -kk, kk * a, state=S, mask=mask)
-        normed = _group_norm(y.flatten(-2), self.heads, self.g_norm.weight, self.g_norm.bias, self.g_norm.eps)
+        normed = _group_norm(y, self.g_norm.weight, self.g_norm.bias, self.g_norm.eps)
         bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v
         gate = self.g_lora(x_g)
         out = self.o_proj((normed.to(gate.dtype) + bonus.flatten(-2)) * gate)
@@ -147,8 +147,9 @@ def _log_decay(raw: Tensor) -> Tensor:
 
 
 @full_precision
-def _group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return F.group_norm(x.flatten(0, -2), groups, weight, bias, eps).view_as(x)
+def _group_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Normalise each head of ``(..., H, V)``; return ``(..., H V)``. Torch's group norm is three times slower."""
+    return F.layer_norm(x, x.shape[-1:], eps=eps).flatten(-2) * weight + bias
 
 
 class ChannelMixing(Recurrent):
