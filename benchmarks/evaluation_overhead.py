@@ -13,9 +13,10 @@ this time. All times are medians.
 ``--loop`` also runs the whole evaluation loop with background workers, and prints its wall time per step divided by the
 wall time of the bare step. Use an idle machine.
 
-``--forms`` compares two parts of a step with their plain forms, at the length of each task's preset: logits at labelled
-positions (forward, loss and backward) with logits everywhere, and one fused AdamW kernel with separate operations. The
-forms run alternately; the shortest times count.
+``--forms`` compares parts of a step with their plain forms, at the length of each task's preset: logits at labelled
+positions (forward, loss and backward) with logits everywhere, one fused AdamW kernel with separate operations, and, for
+signals, forward and backward of the encoder with those of ``torch.nn.Linear``. The forms run alternately; the shortest
+times count.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def training_step(config: RunConfig) -> Callable[[int], None]:
 
 
 def compare_forms(config: RunConfig, repeats: int) -> dict[str, tuple[float, float]]:
-    """Return the shortest CPU time of two parts of a step: of the package's form and of the plain form."""
+    """Return the shortest CPU time of some parts of a step: of the package's form and of the plain form."""
     torch.manual_seed(config.seed)
     model, loss = config.build(), LOSSES[config.task.loss]
     ours, plain = make_optimiser(model, config.budget), make_optimiser(model, config.budget)
@@ -95,6 +96,13 @@ def compare_forms(config: RunConfig, repeats: int) -> dict[str, tuple[float, flo
         "logits": (at_labels, everywhere),
         "AdamW": (ours.step, plain.step),
     }
+    if config.task.input.kind == "real":
+        linear = torch.nn.Linear(config.task.input.width, model.encoder.out_features)
+        cotangent = torch.randn_like(linear(batch.x))
+        forms["encoder"] = (
+            (lambda: model.encoder(batch.x).backward(cotangent)),
+            (lambda: linear(batch.x).backward(cotangent)),
+        )
     times: dict[Callable[[], object], list[float]] = {form: [] for pair in forms.values() for form in pair}
     for _ in range(repeats + 1):
         for form, taken in times.items():
