@@ -1,8 +1,9 @@
 """Registries that map names to classes: one for tasks and one for models. Listing the names imports no class.
 
-A built-in class has an entry in its registry's table, ``"shift": "shift:Shift"``, and is imported when it is first
-needed. Other packages add classes through entry points (``lrtasks.tasks``, ``lrtasks.models``). A user's own class
-needs no registration: its address, ``FILE.py:NAME`` or ``package.module:NAME``, serves as its name.
+A built-in class is found by the decorator ``@registry.register(NAME)`` in its file, which is read as text; the file is
+imported when the class is first needed. Other packages add classes through entry points (``lrtasks.tasks``,
+``lrtasks.models``). A user's own class needs no registration: its address, ``FILE.py:NAME`` or ``package.module:NAME``,
+serves as its name.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from lrtasks.errors import UsageError, in_one_line, suggestion, unknown
 T = TypeVar("T", bound=Config)
 
 _NAME = re.compile(r"[^\W_][\w.-]{0,99}")
+_REGISTERED = re.compile(r'^@registry\.register\("(.+)"\)\n(?:@.*\n)*class (\w+)', re.MULTILINE)
+"""Name and class in the source of a file that registers a built-in class."""
 
 
 class Registry(Generic[T]):
@@ -38,26 +41,26 @@ class Registry(Generic[T]):
         kind: the word used in messages, ``"task"`` or ``"model"``.
         group: entry-point group through which other packages add classes.
         base: ``"module:Class"``, the base class of every entry; imported together with the first entry.
-        package: dotted name of the package that holds the built-in classes.
-        built_in: ``"module:Class"`` below ``package`` for each built-in name.
+        package: dotted name of the package whose files register the built-in classes.
         lists: names that stand for several names in :meth:`select`.
     """
 
     def __init__(
-        self,
-        kind: str,
-        group: str,
-        base: str,
-        package: str,
-        built_in: Mapping[str, str],
-        lists: Mapping[str, Sequence[str]] | None = None,
+        self, kind: str, group: str, base: str, package: str, lists: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        self.kind = kind
+        self.kind, self._group, self._base, self._package = kind, group, base, package
         self._lists = lists or {}
-        self._group = group
-        self._base = base
-        self._built_in = {name: f"{package}.{address}" for name, address in built_in.items()}
         self._classes: dict[str, type[T]] = {}
+
+    @functools.cached_property
+    def _built_in(self) -> dict[str, str]:
+        """The address ``module:Class`` of each built-in class by name."""
+        files = [file for file in resources.files(self._package).iterdir() if file.name.endswith(".py")]
+        return {
+            name: f"{self._package}.{file.name.removesuffix('.py')}:{attribute}"
+            for file in files
+            for name, attribute in _REGISTERED.findall(file.read_text(encoding="utf-8"))
+        }
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
         """Return a class decorator that registers the class as ``name``.

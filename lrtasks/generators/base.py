@@ -1,7 +1,7 @@
 """Base class of tasks: a frozen dataclass of parameters that draws each sample from its own random generator.
 
-A new task needs one file in ``generators/tasks/`` and one line in the table below. The file holds a subclass of
-:class:`Task` that defines ``input``, ``target`` and :meth:`Task.sample`.
+A new task needs one file in ``generators/tasks/``. It registers a subclass of :class:`Task` that defines ``input``,
+``target`` and :meth:`Task.sample`.
 """
 
 from __future__ import annotations
@@ -48,44 +48,6 @@ registry: Registry[Task] = Registry(
     group="lrtasks.tasks",
     base="lrtasks.generators:Task",
     package="lrtasks.generators.tasks",
-    built_in={
-        "adding": "adding:Adding",
-        "chomsky": "chomsky:Chomsky",
-        "compression": "compression:Compression",
-        "context-shift": "context_shift:ContextShift",
-        "copying": "copying:Copying",
-        "cummax": "cummax:Cummax",
-        "cumsum": "cumsum:Cumsum",
-        "depo": "depo:Depo",
-        "dyck": "dyck:Dyck",
-        "flip-flop": "flip_flop:FlipFlop",
-        "fuzzy-recall": "fuzzy_recall:FuzzyRecall",
-        "in-context-language": "in_context_language:InContextLanguage",
-        "induction-heads": "induction_heads:InductionHeads",
-        "joint-recall": "joint_recall:JointRecall",
-        "k-hop": "k_hop:KHop",
-        "listops": "listops:ListOps",
-        "listops-root": "listops:ListOpsRoot",
-        "memorization": "memorization:Memorization",
-        "mips": "mips:Mips",
-        "mqar": "mqar:Mqar",
-        "noisy-recall": "noisy_recall:NoisyRecall",
-        "overwrite": "overwrite:Overwrite",
-        "pathfinder": "pathfinder:Pathfinder",
-        "pathfinder-classification": "pathfinder:PathfinderClassification",
-        "recall": "recall:Recall",
-        "reverse": "reverse:Reverse",
-        "select": "select:Select",
-        "select-fixed": "select:SelectFixed",
-        "selective-copying": "selective_copying:SelectiveCopying",
-        "shift": "shift:Shift",
-        "solve": "solve:Solve",
-        "solve-fixed": "solve:SolveFixed",
-        "sort": "sort:Sort",
-        "stack": "stack:Stack",
-        "variable-tracking": "variable_tracking:VariableTracking",
-        "word-problem": "word_problem:WordProblem",
-    },
     lists={"fingerprint": instances()},
 )
 

@@ -1,8 +1,8 @@
 """Base classes of models: a model is a frozen dataclass of hyper-parameters that builds encoder, blocks and decoder.
 
-To add a model, write one file in this folder and add a line to the table in ``lrtasks/models/__init__.py``. The model
-subclasses :class:`ModelConfig`, sets ``presets`` and defines :meth:`ModelConfig.mixer` (or :meth:`ModelConfig.blocks`,
-if it is more than a mixer in a residual block).
+To add a model, write one file in this folder. The model subclasses :class:`ModelConfig`, registers its name, sets
+``presets`` and defines :meth:`ModelConfig.mixer` (or :meth:`ModelConfig.blocks`, if it is more than a mixer in a
+residual block).
 """
 
 from __future__ import annotations
