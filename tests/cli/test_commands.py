@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -37,6 +38,8 @@ def test_help_has_whole_lines_and_choices(command: Command, monkeypatch: pytest.
     said = command("eval", "--help").out
     assert "or --d-state 64; lrtasks describe NAME lists them." in said
     assert "constant|linear|cosine" in said
+    assert re.search(r"--steps +INTEGER .*default: \(2000\)", said)
+    assert re.search(r"--eval-every +INTEGER .*default: \(100\)", said), "of the preset small"
 
 
 def test_describe_a_task(command: Command) -> None:
