@@ -26,10 +26,9 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import Backbone, ModelConfig
+from lrtasks.models.base import ATOMIC, CAREFUL, RECALL, Backbone, ModelConfig
 from lrtasks.models.ops.attention import KVCache, MultiHeadAttention, check_heads
 from lrtasks.models.ops.layers import WEIGHT_STD, FeedForward, check_canon
-from lrtasks.models.presets import ATOMIC, CAREFUL, RECALL
 from lrtasks.models.recurrent import shrink_outputs
 from lrtasks.spec import Spec
 

@@ -24,10 +24,10 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
+from lrtasks.models.base import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.delta_rule import delta_rule
 from lrtasks.models.ops.layers import GatedRMSNorm, at_least_float32, hide, l2_normalised
-from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import KernelConfig, QKVLayer, linear, log_uniform, state_zeros, step_bias
 
 SMALLEST_RATE = 0.01

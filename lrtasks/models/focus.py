@@ -39,13 +39,12 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import Block, ModelConfig, NormedBlock, ResidualBlock, Stack
+from lrtasks.models.base import ATOMIC, Block, ModelConfig, NormedBlock, ResidualBlock, Stack
 from lrtasks.models.ops.convolution import WindowState, fft_conv
 from lrtasks.models.ops.iir import BinFilter, stable_coefficients
 from lrtasks.models.ops.layers import WEIGHT_STD, hide, linear, normal_, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias
 from lrtasks.models.ops.scoped_attention import Scope, ScopedAttention, warn_of_padding
-from lrtasks.models.presets import ATOMIC
 from lrtasks.spec import Spec
 
 CHUNKS = 32

@@ -22,9 +22,9 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
+from lrtasks.models.base import PAPER, SMALL, TRACKING
 from lrtasks.models.ops.layers import ShortConv, full_precision, hide
 from lrtasks.models.ops.scans import diagonal_scan
-from lrtasks.models.presets import PAPER, SMALL, TRACKING
 from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
 
 RATE = 8.0

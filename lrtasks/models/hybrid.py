@@ -27,10 +27,9 @@ from lrtasks.config import Presets, parameter, parse_assignment
 from lrtasks.errors import UsageError, unknown
 from lrtasks.models import registry
 from lrtasks.models.attention import Transformer
-from lrtasks.models.base import ModelConfig
+from lrtasks.models.base import PAPER, SMALL, ModelConfig
 from lrtasks.models.factory import stack_of
 from lrtasks.models.ops.layers import Recurrent, ShortConv, check_canon
-from lrtasks.models.presets import PAPER, SMALL
 from lrtasks.models.recurrent import GatedStack, RecurrentConfig
 from lrtasks.models.rwkv7 import RWKV7, RWKV7Stack
 from lrtasks.registry import load_object, source_digest

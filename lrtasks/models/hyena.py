@@ -21,9 +21,9 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.attention import TransformerLike
+from lrtasks.models.base import ATOMIC, RECALL
 from lrtasks.models.ops.convolution import WindowState, fft_conv
 from lrtasks.models.ops.layers import hide
-from lrtasks.models.presets import ATOMIC, RECALL
 
 SHORT = 3  # lags of the short convolution
 DECAY = (0.3, 1.5)  # the fastest and the slowest channel fall to 0.01 at these fractions of the length

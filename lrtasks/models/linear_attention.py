@@ -32,11 +32,11 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
+from lrtasks.models.base import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.decay import channel_decay, scalar_decay
 from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, at_least_float32, canon_layer, full_precision, hide
 from lrtasks.models.ops.positions import rotate_halves
-from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import KernelConfig, QKVLayer, RecurrentConfig, linear, state_zeros
 
 FeatureMap = Literal["elu", "taylor"]

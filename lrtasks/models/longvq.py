@@ -33,11 +33,11 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import mega, registry
+from lrtasks.models.base import ATOMIC, RECALL
 from lrtasks.models.ops.layers import WEIGHT_STD, Portrait, at_least_float32, hide, linear, normal_, require_causal
 from lrtasks.models.ops.positions import LocalBias
 from lrtasks.models.ops.quantised_attention import KeyGradients, attend_quantised, join, sum_by_code
 from lrtasks.models.ops.scoped_attention import AttentionFunction, Scope, attention_weights
-from lrtasks.models.presets import ATOMIC, RECALL
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 128

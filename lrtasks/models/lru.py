@@ -24,9 +24,9 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
+from lrtasks.models.base import PAPER, SMALL, TRACKING
 from lrtasks.models.ops.layers import Portrait, Recurrent, at_least_float32, full_precision, hide
 from lrtasks.models.ops.scans import diagonal_scan
-from lrtasks.models.presets import PAPER, SMALL, TRACKING
 from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
 from lrtasks.models.s4d import legs_matrix
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
+from lrtasks.models.base import PAPER, SMALL, TRACKING
 from lrtasks.models.ops.chunked import skipping_padding
 from lrtasks.models.ops.gru import gru
 from lrtasks.models.ops.layers import hide
-from lrtasks.models.presets import PAPER, SMALL, TRACKING
 from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer
 
 

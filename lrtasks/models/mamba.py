@@ -47,11 +47,11 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
+from lrtasks.models.base import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.decay import scalar_decay
-from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, full_precision, hide
+from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, at_least_float32, full_precision, hide, step_size
 from lrtasks.models.ops.scans import selective_scan
-from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import KernelConfig, RecurrentConfig, RecurrentLayer, log_uniform, state_zeros, step_bias
 
 SLOWEST = 1e-4
@@ -90,17 +90,11 @@ class MambaLayer(RecurrentLayer):
         u, z = self.in_proj(hide(x, mask)).chunk(2, -1)
         u, before = self.conv1d.run(u, before)
         dt, B, C = torch.split(self.x_proj(u), self.sizes, -1)
-        dt, A = _step_and_rate(F.linear(dt, self.dt_proj.weight), self.dt_proj.bias, self.A_log)
+        dt, A = step_size(F.linear(dt, self.dt_proj.weight), self.dt_proj.bias), -at_least_float32(self.A_log).exp()
         if not self.training:
             self.show(log_decay=dt[:1, :, :, None] * A)
         y, h = selective_scan(u, dt, A, B, C, h, mask, self.negative)
         return self.out_proj((y + self.D * u).to(z.dtype) * F.silu(z)), (h, before)
-
-
-@full_precision
-def _step_and_rate(raw: Tensor, bias: Tensor, A_log: Tensor) -> tuple[Tensor, Tensor]:
-    """Return dt and A of Mamba."""
-    return F.softplus(raw + bias), -A_log.exp()
 
 
 @registry.register("mamba")
@@ -181,17 +175,11 @@ class Mamba2Layer(RecurrentLayer):
         x, B, C = torch.split(mixed, self.mixed_sizes, -1)
         B, C = (torch.unflatten(value, -1, (self.config.groups, -1)) for value in (B, C))
         x = torch.unflatten(x, -1, (-1, self.config.head_dim))
-        v, g = _step_and_decay(x, dt, self.dt_bias, self.A_log)
+        dt = step_size(dt, self.dt_bias)
+        g = -at_least_float32(self.A_log).exp() * dt
         self.show(log_decay=g)
-        y, S = self.decay(C, B, v, g, state=S, mask=mask)
+        y, S = self.decay(C, B, dt.unsqueeze(-1) * x, g, state=S, mask=mask)
         return self.out_proj(self.norm((y + self.D.unsqueeze(-1) * x).flatten(-2), z)), (S, before)
-
-
-@full_precision
-def _step_and_decay(x: Tensor, raw: Tensor, bias: Tensor, A_log: Tensor) -> tuple[Tensor, Tensor]:
-    """Return dt x and the log decay of Mamba-2."""
-    dt = F.softplus(raw + bias)
-    return dt.unsqueeze(-1) * x, -A_log.exp() * dt
 
 
 @registry.register("mamba2")
@@ -363,8 +351,10 @@ class Mamba3Layer(RecurrentLayer):
             for norm, value, bias in ((self.B_norm, B, self.B_bias), (self.C_norm, C, self.C_bias))
         )
         k, q = k.flatten(-3, -2), q.flatten(-3, -2)
-        dt, g = _step_and_log_alpha(dt, self.dt_bias, A, self.config.a_activation)
-        return z, v, k, q, g, dt, lam.sigmoid(), angle
+        dt, A = step_size(dt, self.dt_bias), at_least_float32(A)
+        softplus = self.config.a_activation == "softplus"
+        rate = F.softplus(A) if softplus else torch.where(A >= 0, 1 + A, 1 / (1 - A.clamp_max(0)))
+        return z, v, k, q, -rate.clamp_min(SLOWEST) * dt, dt, lam.sigmoid(), angle
 
     def _ranked(self, x: Tensor, name: str) -> Tensor:
         """Map ``(..., H, P)`` to ``(..., R, H, P)``, multiplied by the parameter called ``name`` if R > 1."""
@@ -380,14 +370,6 @@ class Mamba3Layer(RecurrentLayer):
             y = torch.unflatten(self.norm(y.flatten(-2), z.flatten(-2)), -1, (self.heads, -1))
         y = y.squeeze(-3) if self.rank == 1 else (y * self.mimo_o.transpose(0, 1)).sum(-3)  # type: ignore[operator]
         return self.out_proj(y.flatten(-2).to(z.dtype))  # type: ignore[no-any-return]
-
-
-@full_precision
-def _step_and_log_alpha(raw: Tensor, bias: Tensor, A: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    """Return dt and log alpha of Mamba-3."""
-    dt = F.softplus(raw + bias)
-    rate = F.softplus(A) if activation == "softplus" else torch.where(A >= 0, 1 + A, 1 / (1 - A.clamp_max(0)))
-    return dt, -rate.clamp_min(SLOWEST) * dt
 
 
 @registry.register("mamba3")

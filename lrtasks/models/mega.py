@@ -26,13 +26,12 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import ModelConfig, NormedBlock, ResidualBlock
+from lrtasks.models.base import ATOMIC, RECALL, ModelConfig, NormedBlock, ResidualBlock
 from lrtasks.models.ops.convolution import SSM, Kernel
 from lrtasks.models.ops.exponentials import exp_kernel
 from lrtasks.models.ops.layers import FeedForward, at_least_float32, linear, normal_, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias, RotaryBias, Sinusoids
 from lrtasks.models.ops.scoped_attention import Scope, SharedAttention, warn_of_padding
-from lrtasks.models.presets import ATOMIC, RECALL
 from lrtasks.models.s4d import S4D, S4DKernel
 from lrtasks.spec import Spec
 

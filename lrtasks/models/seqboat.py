@@ -33,10 +33,10 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import mega, registry
+from lrtasks.models.base import ATOMIC, RECALL
 from lrtasks.models.ops.layers import Portrait, at_least_float32, linear
 from lrtasks.models.ops.positions import RelativeBias
 from lrtasks.models.ops.scoped_attention import Memory, Scope, SharedAttention, attention_span, warn_of_padding
-from lrtasks.models.presets import ATOMIC, RECALL
 from lrtasks.spec import Spec
 
 DEFAULT_WINDOW = 256

@@ -30,9 +30,9 @@ from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
-from lrtasks.models.ops.layers import ShortConv, full_precision, hide
+from lrtasks.models.base import PAPER, PAPER_MQAR, SMALL, TRACKING
+from lrtasks.models.ops.layers import ShortConv, at_least_float32, hide
 from lrtasks.models.ops.xlstm import mlstm, mlstm_start, slstm, slstm_start, slstm_step
-from lrtasks.models.presets import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
 
 BLOCK = 4
@@ -67,11 +67,8 @@ class HeadNorm(nn.Module):
         self.weight = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._normed(x, self.weight).to(self.weight.dtype)
-
-    @full_precision
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], eps=1e-5).flatten(-2) * (1 + weight)
+        normed = F.layer_norm(at_least_float32(x), x.shape[-1:], eps=1e-5).flatten(-2)
+        return (normed * (1 + self.weight)).to(self.weight.dtype)
 
 
 class MLSTMLayer(RecurrentLayer):

@@ -51,6 +51,11 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def step_size(raw: Tensor, bias: Tensor) -> Tensor:
+    """Return ``softplus(raw + bias)``, the step of a state space, in float32 at least."""
+    return F.softplus(at_least_float32(raw) + at_least_float32(bias))
+
+
 def hide(x: Tensor, mask: Tensor | None, value: float = 0.0) -> Tensor:
     """Set ``x``, ``(batch, length, ...)``, to ``value`` at padding, where ``mask``, ``(batch, length)``, is False."""
     if mask is None:
