@@ -34,9 +34,8 @@ from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_su
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, fitted_baselines, score_baselines
 from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
 from lrtasks.files import held, make_folder, refuse_links, remove_empty, remove_partials
-from lrtasks.generators.base import Task, registry
+from lrtasks.generators.base import Task, overlap, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.generators.splits import overlap
 from lrtasks.models import names as model_names
 from lrtasks.models.base import Backbone, ModelLike, diagnostics, parameter_count, state_bytes
 from lrtasks.models.factory import model_factory

@@ -33,6 +33,8 @@ Rngs = random.Generators | Sequence[np.random.Generator]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_LENGTH = 2**24
 MAX_SEED = 2**63 - 1
+MOST_SAMPLES, MOST_TOKENS = 50_000, 2**19
+"""Largest numbers of inputs and tokens that :func:`overlap` draws from each split, which takes about a second."""
 
 LOSSES = {"real": ("mse",), "token": ("cross-entropy", "balanced-cross-entropy")}
 """Losses that a task may declare, by the kind of its target; the first loss is the usual one."""
@@ -382,6 +384,31 @@ def misdeclared(task: Task) -> Iterator[str]:
                 f"{field} of a {task.target.kind} target must be {names}, found {getattr(task, field)!r}; write"
                 f" {field} = {allowed[0]!r} in the class"
             )
+
+
+def overlap(task: Task, train_samples: int, test_samples: int, seed: int = 0) -> float:
+    """Return the share of test inputs that also occur among the training inputs, 0..1.
+
+    The share is 0 for real-valued inputs, which are assumed to be all different. For tokens, the first samples of each
+    split are drawn and compared: at most :data:`MOST_SAMPLES` samples and :data:`MOST_TOKENS` tokens per split. If the
+    training set is larger, the share is a lower bound.
+
+    >>> import lrtasks
+    >>> overlap(lrtasks.make("recall", length=2, vocab=8), 1000, 100)
+    1.0
+    >>> overlap(lrtasks.make("recall", length=64), 1000, 100)
+    0.0
+    """
+    if task.input.kind == "real":
+        return 0.0
+
+    def inputs(samples: int, split: Split) -> Iterator[bytes]:
+        samples = max(1, min(samples, MOST_SAMPLES, MOST_TOKENS // task.input.length))
+        for first in range(0, samples, 512):
+            yield from map(np.ndarray.tobytes, task.batch(range(first, min(first + 512, samples)), seed, split).x)
+
+    train = set(inputs(train_samples, "train"))
+    return float(np.mean([x in train for x in inputs(test_samples, "test")]))
 
 
 def stack(samples: Sequence[Sample]) -> Batch:
