@@ -14,7 +14,6 @@ from atomic_definitions import PLAIN, ROUNDED, plain_targets
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrtasks.errors import UsageError
 from lrtasks.generators import make
 from lrtasks.generators.base import MAX_SEED, SPLITS, Split
 from lrtasks.generators.tasks.mips import nearest_so_far
@@ -165,29 +164,3 @@ def test_scores_are_broken_down_by_shift() -> None:
     labels = np.broadcast_to(task.slices(batch)["shift"], batch.y.shape)
     assert np.array_equal(labels[:, 3, 0], batch.meta["shift"] // 4 * 4)
     assert len(np.unique(labels)) == 8
-
-
-@pytest.mark.parametrize("name", PLAIN)
-@pytest.mark.parametrize("length", [0, -1, 1, 2.5, "8", None, True, math.nan, math.inf, 2**24 + 1, 10**30])
-def test_impossible_lengths_are_refused(name: str, length: object) -> None:
-    with pytest.raises(UsageError, match=f"{name}: length must be "):
-        make(name, length=length)
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters", "message"),
-    [
-        ("shift", {"length": 4, "shifts": 5}, r"shifts must be at most length \(4\), found 5"),
-        ("shift", {"shifts": 0}, "shifts must be at least 1, found 0"),
-        ("select", {"marks": 0}, "marks must be at least 1 and at most 16,777,216, found 0"),
-        ("select", {"layout_seed": 1}, "select has no parameter 'layout_seed'"),
-        ("select-fixed", {"layout_seed": -1}, "layout_seed must be at least 0"),
-        ("solve-fixed", {"layout_seed": 2**63}, "layout_seed must be at least 0"),
-        ("mips", {"dim": 0}, "dim must be at least 1"),
-        ("context-shift", {"length": 2}, "length must be at least 3"),
-        ("solve", {"length": 2}, "length must be at least 3"),
-    ],
-)
-def test_impossible_parameters_are_refused(name: str, parameters: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make(name, **parameters)

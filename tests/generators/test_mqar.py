@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import lrtasks
-from lrtasks.errors import UsageError
 from lrtasks.generators.tasks.mqar import Mqar
 
 
@@ -114,27 +113,6 @@ def test_naming_a_value_of_the_sample_scores_one_in_pairs() -> None:
     floor = task.baselines()["own-value"]
     floor.fit([batch])
     assert (floor.predict(batch) == batch.y)[batch.y >= 0].mean() == pytest.approx(1 / 4)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"length": 65}, "length must be even, found 65"),
-        ({"vocab": 255}, "vocab must be even, found 255"),
-        ({"length": 64, "pairs": 17}, r"pairs must be at most length / 4 \(16\), found 17"),
-        (
-            {"length": 64, "pairs": 16, "vocab": 32},
-            "vocab must be at least 34 for 16 pairs, found 32",
-        ),
-        ({"length": 64, "pairs": (8, 4)}, r"must be a minimum and a maximum in this order, found \[8, 4\]"),
-        ({"length": 64, "pairs": 0}, "pairs must be at least 1"),
-        ({"power_a": 0}, "power_a must be above 0"),
-        ({"fillers": "none"}, "fillers must be one of"),
-    ],
-)
-def test_bad_parameters_are_named(parameters: dict, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        lrtasks.make("mqar", **parameters)
 
 
 def test_text_shows_pairs_and_queries() -> None:

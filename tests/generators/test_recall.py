@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import lrtasks
-from lrtasks.errors import UsageError
 from lrtasks.generators.tasks.recall import Recall, window_lookup
 
 
@@ -115,24 +114,6 @@ def test_floors_answer_at_the_last_position() -> None:
     assert abs(scores["majority"] - 1 / 14) < 0.03
     assert abs(scores["window-64"] - task.share_within(64)) < 0.03
     assert list(lrtasks.make("recall", length=64).baselines()) == ["majority"]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"length": 31}, "length must be even, found 31"),
-        ({"vocab": 29}, "vocab must be even, found 29"),
-        ({"vocab": 4}, "vocab must be at least 6"),
-        ({"length": 64, "distance": (3, 66)}, r"3\.\.65.*found \[3, 66\]"),
-        ({"length": 64, "distance": (2, 9)}, r"found \[2, 9\]"),
-        ({"length": 64, "distance": (9, 5)}, r"found \[9, 5\]"),
-        ({"length": 64, "distance": (6, 6)}, "an odd number"),
-        ({"supervise": "last"}, "'all', 'answer'"),
-    ],
-)
-def test_bad_parameters_are_named(parameters: dict, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        lrtasks.make("recall", **parameters)
 
 
 def test_text_shows_pairs_query_and_answer() -> None:

@@ -8,7 +8,6 @@ from published_arrays import asked, published, same_law
 from scipy import stats
 
 from lrtasks.errors import UsageError
-from lrtasks.generators import make
 from lrtasks.generators.languages import LANGUAGES
 from lrtasks.generators.tasks.chomsky import XLSTM, Chomsky, chomsky_score
 
@@ -208,60 +207,6 @@ def test_other_moduli(modulus: int) -> None:
 def test_answers_by_hand(language: str, string: str, answer: list[int]) -> None:
     tokens = [int(token) for token in (string.split() if " " in string else string)]
     assert asked(Chomsky(language=language).answer(tokens)).tolist() == answer
-
-
-@pytest.mark.parametrize(
-    ("language", "x", "message"),
-    [
-        ("modular-arithmetic", [1, 5], "digits and operators must alternate"),
-        ("modular-arithmetic", [1, 2, 3], "digits and operators must alternate"),
-        ("modular-arithmetic", [1, 8, 3], "digits and operators must alternate"),
-        ("modular-arithmetic", [1, 9, 9], "asks for 1 empty tokens"),
-        ("modular-arithmetic", [1, 10], "asks for 1 empty tokens"),
-        ("modular-arithmetic", [1, 9, 1], "asks for 1 empty tokens"),
-        ("modular-arithmetic", [9], "must begin with tokens of the language"),
-        ("modular-arithmetic", [1, 11], "tokens must be in 0..10"),
-        ("modular-arithmetic-brackets", [8, 1, 5, 1], "ends before the expression does"),
-        ("modular-arithmetic-brackets", [1, 5, 1], r"'\+' cannot stand at position 1"),
-        ("modular-arithmetic-brackets", [8, 1, 1, 9], "'1' cannot stand at position 2"),
-        ("modular-arithmetic-brackets", [8, 1, 5, 1, 5, 1, 9], r"'\+' cannot stand at position 4"),
-        ("modular-arithmetic-brackets", [8, 10, 9], "'_' cannot stand at position 1"),
-        ("modular-arithmetic-brackets", [1, 9], r"'\)' cannot stand at position 1"),
-        ("solve-equation", [7, 9, 5, 9, 8, 10, 1], "one x, '=' and a digit"),
-        ("solve-equation", [9, 1, 10], "one x, '=' and a digit"),
-        ("solve-equation", [0, 1], "one or two tokens must be zeros"),
-        ("stack-manipulation", [2, 0], "it must be bits"),
-        ("stack-manipulation", [0, 2, 1], "it must be bits"),
-        ("missing-duplicate", [0, 1, 1, 1], "it must be bits twice"),
-        ("missing-duplicate", [2, 2], "one bit alone may be a blank|bits twice"),
-        ("missing-duplicate", [2, 1, 1], "ends with 3"),
-        ("missing-duplicate", [0], "a string of one token is 1"),
-        ("binary-addition", [1, 0, 1], "two binary numbers with one '\\+'"),
-        ("binary-addition", [2, 0, 1], "two binary numbers"),
-        ("binary-multiplication", [1, 2, 2, 1], r"two binary numbers with one '\*'"),
-        ("binary-addition", [2], "two binary numbers"),
-    ],
-)
-def test_impossible_strings_are_refused(language: str, x: list[int], message: str) -> None:
-    with pytest.raises(UsageError, match=f"chomsky: .*({message})") as caught:
-        Chomsky(language=language).answer(x)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"language": "party-check"}, "language must be one of .*did you mean 'parity-check'"),
-        ({"lengths": (0, 4)}, "lengths must be at least 1"),
-        ({"lengths": (5, 4)}, "lengths must be a minimum and a maximum in this order"),
-        ({"law": "xlstm", "language": "odds-first"}, "law 'xlstm' has parity-check, .*, found odds-first"),
-        ({"law": "xlstm", "lengths": (2, 40)}, "with law 'xlstm' must be at least 3"),
-        ({"law": "xlstm", "lengths": (3, 3)}, "the greatest 4 for modular-arithmetic"),
-    ],
-)
-def test_impossible_settings_are_refused(parameters: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=f"chomsky: .*{message}"):
-        make("chomsky", **parameters)
 
 
 def test_further_tests() -> None:

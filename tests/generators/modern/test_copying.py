@@ -10,7 +10,6 @@ import pytest
 from published_arrays import asked, published, same_law
 from scipy import stats
 
-from lrtasks.errors import UsageError
 from lrtasks.generators import make
 from lrtasks.generators.tasks.copying import Copying
 
@@ -140,39 +139,3 @@ def test_the_answer_does_not_depend_on_what_is_fed() -> None:
     task = Copying(letters=3)
     assert task.answer([3, 2, 0, 1, 4]).tolist() == [-100] * 4 + [2]
     assert task.answer([3, 2, 0, 1, 4, 1, 1, 6, 6]).tolist() == [-100] * 4 + [2, 0, 1, -100, -100]
-
-
-@pytest.mark.parametrize(
-    ("mode", "x", "message"),
-    [
-        ("copy", [0, 1, 4], "must begin with 3 and have 1 bar"),
-        ("copy", [3, 1, 2], "have 1 bar .*, found 3 and 0"),
-        ("copy", [3, 4], "the string must be letters"),
-        ("copy", [3, 1, 5, 4], "the string must be letters"),
-        ("copy", [3, 1, 7, 4], "tokens must be in 0..6"),
-        ("suffix-lookup", [3, 0, 1, 2, 4, 2], "the key must have 2 letters"),
-        ("suffix-lookup", [3, 0, 1, 2, 4, 2, 2], r"the key \[2, 2\] must come in the string with 1 letters after"),
-        ("suffix-lookup", [3, 0, 1, 2, 4, 1, 2], r"the key \[1, 2\] must come in the string with 1 letters after"),
-        ("prefix-lookup", [3, 0, 1, 4, 0, 1, 2], "have 2 bars"),
-        ("prefix-lookup", [3, 0, 4, 0, 1, 2, 4], "the key must have 2 letters"),
-    ],
-)
-def test_impossible_questions_are_refused(mode: str, x: list[int], message: str) -> None:
-    task = make("copying", mode=mode, letters=3, ngram=2, answer_length=1, string=(6, 8))
-    with pytest.raises(UsageError, match=f"copying: .*{message}"):
-        task.answer(x)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"string": (9, 5)}, "string must be a minimum and a maximum in this order"),
-        ({"mode": "suffix-lookup", "string": (5, 9)}, "need strings of at least 10 letters"),
-        ({"mode": "suffix-lookup", "string": (5, 6), "law": "clean"}, "need strings of at least 7 letters"),
-        ({"mode": "suffix-lookup", "string": (20, 50), "law": "clean", "letters": 3}, "3 letters make 27 keys of 3"),
-        ({"mode": "suffix-lookup", "string": (80, 90), "ngram": 64}, "must be below 2"),
-    ],
-)
-def test_impossible_settings_are_refused(parameters: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=f"copying: .*{message}"):
-        make("copying", **parameters)

@@ -104,26 +104,6 @@ def test_whole_strings_have_no_one_length() -> None:
     assert Dyck(kinds=2, depth=3, length=32).at_length(64).input.length == 64
 
 
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        ([2], "closes nothing"),
-        ([0, 0, 0], "more than 2 brackets are open at position 2"),
-        ([0, 3], "must close kind 0, found kind 1"),
-        ([0, 2, 4, 0], "no bracket may follow END"),
-        ([0, 6], "tokens must be in 0..5"),
-    ],
-)
-def test_impossible_strings_are_refused(x: list[int], message: str) -> None:
-    with pytest.raises(UsageError, match=f"dyck: .*{message}"):
-        Dyck(kinds=2, depth=2).answer(x)
-
-
-def test_a_generic_closing_is_one_token() -> None:
-    with pytest.raises(UsageError, match="dyck: a closing is token 2, found 3 at position 1"):
-        Dyck(kinds=2, close="generic").answer([0, 3])
-
-
 @pytest.mark.parametrize("whole", [(1, 5), (7, 7), (8, 6), (2, 2**17)])
 def test_lengths_that_no_string_has_are_refused(whole: tuple[int, int]) -> None:
     with pytest.raises(UsageError, match="dyck: whole must"):

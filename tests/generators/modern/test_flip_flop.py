@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from lrtasks import make
-from lrtasks.errors import UsageError
 from lrtasks.generators.tasks.flip_flop import FlipFlop
 
 
@@ -71,19 +70,3 @@ def test_tests_change_density_and_length() -> None:
 def test_no_further_test_is_the_task_itself() -> None:
     assert set(FlipFlop(instructions=10, ignore=0.98).tests()) == {"dense", "2x", "4x"}
     assert make("overwrite", updates=0).tests() == {}
-
-
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        ([0, 3, 1], "a multiple of 2, found 3 tokens"),
-        ([1, 3], "the first instruction must write"),
-        ([0, 3, 3, 3], r"instructions .* must be in 0..2, found 3 at position 2"),
-        ([0, 3, 1, 1], r"bits .* must be in 3..5, found 1 at position 3"),
-        ([0, 3, 2, 5], "a blank may follow a read alone, found one at 3"),
-        ([0, 3, 1, 6], "tokens must be in 0..5, found 6"),
-    ],
-)
-def test_impossible_instructions_are_refused(x: list[int], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        FlipFlop(clean=True).answer(x)

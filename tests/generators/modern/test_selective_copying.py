@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from published_arrays import published, same_law
 from scipy import stats
 
-from lrtasks.errors import UsageError
-from lrtasks.generators import make
 from lrtasks.generators.tasks.selective_copying import SelectiveCopying
 
 ARRAYS = published("selective")
@@ -63,30 +60,3 @@ def test_slices_tell_which_token_and_how_far() -> None:
     task = SelectiveCopying(noise=4, memorise=2, alphabet=9)
     slices = task.slices(task.batch([0])._replace(x=np.array([[0, 3, 0, 0, 7, 0, 8, 8]])))
     assert slices["ordinal"].tolist() == [1, 2] and slices["distance"].tolist() == [[4, 2]]
-
-
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        ([0, 3, 0, 8, 8], r"must hold 2 data tokens \(1..7\), found 1"),
-        ([3, 3, 3, 0, 8, 8], "must hold 2 data tokens .*, found 3"),
-        ([3, 0, 0, 3, 8], "the last 2 positions are for the answer, found a data token at position 3 of 5"),
-        ([3, 9, 0, 0], "tokens must be in 0..8"),
-    ],
-)
-def test_impossible_inputs_are_refused(x: list[int], message: str) -> None:
-    with pytest.raises(UsageError, match=f"selective-copying: .*{message}"):
-        SelectiveCopying(noise=4, memorise=2, alphabet=9).answer(x)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"alphabet": 2}, "alphabet must be at least 3"),
-        ({"noise": 2**24}, r"noise \+ 2 memorise must be at most"),
-        ({"law": "mad", "spread": False}, "spread=false goes with law 'uniform' only"),
-    ],
-)
-def test_impossible_settings_are_refused(parameters: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=f"selective-copying: {message}"):
-        make("selective-copying", **parameters)

@@ -78,8 +78,3 @@ def test_slices_tell_octaves_and_the_last_position() -> None:
 def test_groups_that_do_not_exist_are_refused(group: str) -> None:
     with pytest.raises(UsageError, match="word-problem: group "):
         make("word-problem", group=group)
-
-
-def test_elements_outside_the_group_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"word-problem: tokens must be in 0..5, found 6 at position 2"):
-        WordProblem(group="S3").answer([0, 5, 6])
