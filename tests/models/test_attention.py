@@ -11,7 +11,6 @@ import torch
 from attention_reference import PRECISIONS, check_attention_parity, plain_attention
 from parity import gap
 
-from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.attention import Attention, AttentionLayer
 from lrtasks.models.ops.attention import MultiHeadAttention, attend
@@ -101,24 +100,6 @@ def test_rotary_defaults_to_positions_from_zero_in_any_precision(dtype: torch.dt
     assert gap(turned.double(), rotate(x)) <= 2 * torch.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("name", ["attention", "local-attention", "transformer"])
-@pytest.mark.parametrize("causal", [True, False])
-def test_padding_is_never_seen(name: str, causal: bool) -> None:
-    hyper = {"chunk": 5} if name == "local-attention" else {}
-    model = build(name, SYMBOLS, SYMBOLS, causal=causal, d_model=16, layers=2, **hyper).double()
-    x = torch.randint(5, (3, 24))
-    mask = torch.ones(3, 24, dtype=torch.bool)
-    mask[0, 15:], mask[1, :4], mask[2] = False, False, False
-    other = torch.where(mask, x, (x + 1) % 5)
-    y, changed = model(x, mask), model(other, mask)
-    assert y.isfinite().all()
-    assert gap(changed[mask], y[mask]) < 1e-10
-    # a row without padding on its right is the shorter sequence
-    assert gap(y[0, :15], model(x[:1, :15])[0]) < 1e-10
-    y[mask].sum().backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-
-
 def test_scale_is_one_learned_number_for_all_heads() -> None:
     model = build("attention", SIGNAL, SIGNAL, d_model=32, heads=2)
     scale = model.get_parameter("blocks.0.mixer.attention.scale")
@@ -154,15 +135,3 @@ def test_autocast_keeps_the_result() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         y = model(x)
     assert gap(y.float(), model(x)) < 0.05
-
-
-@pytest.mark.parametrize("heads", [4, 5])
-def test_heads_must_fit_the_width(heads: int) -> None:
-    with pytest.raises(UsageError, match=f"multiple of 2 \\* heads.*found d_model 12 with {heads} heads"):
-        build("attention", SIGNAL, SIGNAL, d_model=12, heads=heads)
-
-
-def test_a_bidirectional_model_has_no_stream() -> None:
-    model = build("attention", SIGNAL, SIGNAL, causal=False)
-    with pytest.raises(UsageError, match="a bidirectional model has no streaming form"):
-        model.blocks[0].initial_state(2)

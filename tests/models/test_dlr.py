@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parity import check_outputs_and_gradients, check_streaming_of, gap
+from parity import check_outputs_and_gradients, gap
 
-from lrtasks.errors import UsageError
 from lrtasks.models import build
-from lrtasks.models.base import offered, state_bytes
 from lrtasks.models.dlr import DLR, DLRKernel
 from lrtasks.models.ops import exponentials
 from lrtasks.models.ops.convolution import LongConvLayer
@@ -157,52 +155,6 @@ def test_kernel_is_exact_at_a_million_positions() -> None:
     assert abs(kernel(position + 1)[0, 0, position].item() - exact) < 1e-6 * scale
 
 
-@pytest.mark.parametrize(
-    "hyper",
-    [
-        {},
-        {"kernel": "imag"},
-        {"kernel": "sum", "real_weight": True},
-        {"kernel": "prod"},
-        {"kernel": "real-prod"},
-        {"eigenvalues": "real"},
-        {"eigenvalues": "imag"},
-        {"kernel_length": 7},
-        {"kernel_length": 60, "kernel": "prod"},
-        {"glu": True, "prenorm": True, "norm": "scalar"},
-    ],
-    ids=str,
-)
-def test_streaming_equals_convolution(hyper: dict[str, Any]) -> None:
-    check_streaming_of("dlr", dt_min=1e-3, dt_max=1e-1, **hyper)
-
-
-def test_state_holds_its_size_in_bytes() -> None:
-    spec = Spec("real", 60, 2)
-    sizes = {
-        "complex": ({}, 2 * 5 * 12 * 16),  # layers, channels, states, bytes of a complex128
-        "real": ({"eigenvalues": "real"}, 2 * 5 * 12 * 8),
-        "window": ({"kernel_length": 7}, 2 * 5 * 7 * 4),  # seven float32 inputs
-        "product": ({"kernel": "prod"}, 2 * 5 * 60 * 4),
-    }
-    for hyper, size in sizes.values():
-        assert state_bytes(build("dlr", spec, spec, layers=2, d_model=5, d_state=12, **hyper)) == size
-    assert state_bytes(build("dlr", spec, spec, causal=False, d_model=5, d_state=12)) is None
-
-
-def test_kernel_parameters_are_not_decayed() -> None:
-    spec = Spec("real", 8, 1)
-    model = build("dlr", spec, spec, d_model=4, d_state=8)
-    options = {
-        f"{module}.{name}": option
-        for module, method in offered(model, "parameter_options")
-        for name, option in method().items()
-    }
-    kernel = "blocks.0.mixer.kernel"
-    assert options == {f"{kernel}.{name}": {"weight_decay": 0.0} for name in ("W", "p", "q.offset")}
-    assert set(options) <= {name for name, _ in model.named_parameters()}
-
-
 def test_saved_model_gives_the_same_kernel() -> None:
     spec = Spec("real", 8, 1)
     model, other = (build("dlr", spec, spec, d_model=4, d_state=7) for _ in range(2))
@@ -214,42 +166,3 @@ def test_saved_model_gives_the_same_kernel() -> None:
     x = torch.randn(1, 8, 1)
     assert torch.equal(other(x), model(x))
     assert torch.equal(copy.deepcopy(model)(x), model(x))
-
-
-@pytest.mark.parametrize(
-    ("hyper", "words"),
-    [
-        ({"d_state": 0}, "d_state must be at least 1"),
-        ({"dt_min": 0.2, "dt_max": 0.1}, "dt_min must be at most dt_max"),
-        ({"dt_min": 0.0}, "dt_min must be above 0"),
-        ({"kernel": "product"}, "did you mean 'prod'"),
-        ({"eigenvalues": "complexx"}, "did you mean 'complex'"),
-        ({"eigenvalues": "real", "kernel": "prod"}, "kernel must be real or sum with eigenvalues='real'"),
-        ({"kernel_length": 9}, r"kernel_length must be at most the sequence length \(8\), found 9"),
-        ({"kernel_length": 0}, "kernel_length must be at least 1"),
-        ({"d_sate": 3}, "did you mean 'd_state'"),
-    ],
-    ids=str,
-)
-def test_bad_hyper_parameters(hyper: dict[str, Any], words: str) -> None:
-    spec = Spec("real", 8, 1)
-    with pytest.raises(UsageError, match=words):
-        build("dlr", spec, spec, **hyper)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_padding_weighs_nothing(causal: bool) -> None:
-    torch.manual_seed(0)
-    spec = Spec("real", 20, 2)
-    model = build("dlr", spec, spec, causal=causal, layers=2, d_model=4, d_state=6).double()
-    x = torch.randn(2, 20, 2, dtype=torch.float64)
-    mask = torch.arange(20) < torch.tensor([[20], [13]])
-    masked, changed = model(x, mask), model(torch.where(mask.unsqueeze(-1), x, torch.tensor(9.0)), mask)
-    assert gap(changed[mask], masked[mask].detach()) < 1e-12
-    assert gap(masked[1, :13], model(x[1:, :13]).detach()[0]) < 1e-12
-
-
-def test_no_streaming_form_when_bidirectional() -> None:
-    spec = Spec("real", 8, 1)
-    with pytest.raises(UsageError, match="bidirectional"):
-        build("dlr", spec, spec, causal=False).initial_state(1)

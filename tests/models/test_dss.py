@@ -9,15 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parity import check_outputs_and_gradients, check_streaming_of
+from parity import check_outputs_and_gradients
 
-from lrtasks.errors import UsageError
-from lrtasks.models import build
-from lrtasks.models.base import offered, state_bytes
 from lrtasks.models.ops import exponentials
 from lrtasks.models.ops.convolution import LongConvLayer
 from lrtasks.models.s4d import DSS, DSSKernel
-from lrtasks.spec import Spec
 
 
 def fill_kernel(kernel: DSSKernel, arrays: dict[str, Any], prefix: str) -> dict[str, torch.Tensor]:
@@ -83,42 +79,3 @@ def test_scale_is_exact_where_the_step_is_tiny() -> None:
         kernel.W.copy_(torch.tensor([[[[1.0, 0.0]]]]))
     dt = math.exp(kernel.log_dt.double().item())
     assert kernel(1)[0, 0, 0].item() == pytest.approx(-math.expm1(-dt / 2) / 0.5, rel=1e-6)
-
-
-@pytest.mark.parametrize("hyper", [{}, {"scale": False}, {"kernel_length": 7}, {"glu": True}], ids=str)
-def test_streaming_equals_convolution(hyper: dict[str, Any]) -> None:
-    check_streaming_of("dss", **hyper)
-
-
-def test_state_holds_one_complex_number_per_state() -> None:
-    spec = Spec("real", 60, 2)
-    assert state_bytes(build("dss", spec, spec, layers=2, d_model=5, d_state=12)) == 2 * 5 * 12 * 16
-
-
-@pytest.mark.parametrize("lr", [None, 1e-4])
-def test_kernel_parameters_have_their_own_options(lr: float | None) -> None:
-    spec = Spec("real", 8, 1)
-    model = build("dss", spec, spec, d_model=4, d_state=8, kernel_lr=lr)
-    options = {}
-    for module, method in offered(model, "parameter_options"):
-        options |= {
-            f"{module}.{name}".removeprefix("blocks.0.mixer.kernel."): given for name, given in method().items()
-        }
-    own = {"weight_decay": 0.0} | ({} if lr is None else {"lr": lr})
-    assert options == {"log_dt": own, "a": own, "b.offset": own, "W": {"weight_decay": 0.0}}
-
-
-@pytest.mark.parametrize(
-    ("hyper", "words"),
-    [
-        ({"d_state": 0}, "d_state must be at least 1"),
-        ({"dt_min": 0.2, "dt_max": 0.1}, "dt_min must be at most dt_max"),
-        ({"kernel_length": 9}, "kernel_length must be at most the sequence length"),
-        ({"kernel": "prod"}, "has no parameter 'kernel'"),
-    ],
-    ids=str,
-)
-def test_bad_hyper_parameters(hyper: dict[str, Any], words: str) -> None:
-    spec = Spec("real", 8, 1)
-    with pytest.raises(UsageError, match=words):
-        build("dss", spec, spec, **hyper)

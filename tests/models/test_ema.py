@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from hybrid_parity import GRADIENT, OUTPUT, check_close, check_gradients, fill, load, ssm_parts
+from parity import check_streaming
 from torch import Tensor
 
 from lrtasks.errors import UsageError
@@ -67,10 +68,7 @@ def test_streaming_parity(data: Path) -> None:
 @pytest.mark.parametrize("cut", [None, 5])
 def test_streaming_is_the_convolution(cut: int | None) -> None:
     ssm = SSM(EMAKernel(3, 4), 3, 20, cut).double()
-    x, state = torch.randn(2, 20, 3, dtype=torch.float64), ssm.initial_state(2)
-    for t, wanted in enumerate(ssm(x).unbind(1)):
-        y, state = ssm.step(x[:, t], state)
-        assert torch.allclose(y, wanted, rtol=0, atol=1e-12)
+    check_streaming(ssm, torch.randn(2, 20, 3, dtype=torch.float64), 1e-12)
 
 
 def test_a_bidirectional_map_cannot_be_streamed() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from parity import check_streaming
 from torch import Tensor, nn
 
 import lrtasks
@@ -245,10 +246,6 @@ class Unmasked(nn.Module):
 def test_a_mixer_without_mask_keeps_its_streaming_form() -> None:
     model = lrtasks.build_model(Unmasked, lrtasks.make("cumsum", length=16), d_model=8, layers=2)
     assert state_bytes(model) == 2 * 8 * 4  # two layers of float32
-    x, state, outputs = torch.randn(3, 16, 3), model.initial_state(3), []
-    for t in range(16):
-        y, state = model.step(x[:, t], state)
-        outputs.append(y)
-    torch.testing.assert_close(torch.stack(outputs, 1), model(x))
+    check_streaming(model, torch.randn(3, 16, 3), 1e-5)
     with pytest.raises(UsageError, match=r"^Mixer has no streaming form"):
         streaming(own_mixer(Mixer, 8, True, {})).initial_state(1)

@@ -1,4 +1,4 @@
-"""Focus and Focus-H: which inputs each output may depend on, streaming, invalid input."""
+"""Focus and Focus-H: which inputs each output may depend on, streaming, ragged sizes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from focus_models import SMALL, built, signal, spec
-from parity import check_streaming, gap
+from parity import gap
 from torch import nn
 
 from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
-from lrtasks.models import build, registry
+from lrtasks.models import registry
 from lrtasks.models.base import state_bytes
 from lrtasks.spec import Spec
 
@@ -31,16 +31,22 @@ CAUSAL: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("settings", [*CAUSAL, {"shared": False, "smooth": 3, "pooled": 7, "kernel_length": 9}])
-def test_causal_with_every_option(settings: dict[str, Any]) -> None:
-    small = Spec("real", 37, 2)
-    check_model("focus", input=small, target=small, dtype=torch.float64, **{**SMALL, **settings})
+LEARNED: list[dict[str, Any]] = [
+    {"shared": False, "smooth": 3, "pooled": 7, "kernel_length": 9},
+    {"shared": False},
+    {"shared": False, "smooth": 3, "pooled": 5},
+    {"shared": False, "kernel_length": 7, "pooled": 20},
+]
 
 
-@pytest.mark.parametrize("settings", CAUSAL)
-def test_focus_h_is_causal_with_every_option(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [*(("focus", settings) for settings in (*CAUSAL, *LEARNED)), *(("focus-h", settings) for settings in CAUSAL)],
+)
+def test_every_option_conforms(name: str, settings: dict[str, Any]) -> None:
+    """Causality, padding, streaming and gradients."""
     small = Spec("real", 37, 2)
-    check_model("focus-h", input=small, target=small, dtype=torch.float64, **{**SMALL, **settings})
+    check_model(name, input=small, target=small, dtype=torch.float64, **{**SMALL, **settings})
 
 
 def reach(model: nn.Module, position: int, length: int = 48) -> list[int]:
@@ -111,54 +117,11 @@ def test_padding_weighs_nothing(name: str, options: dict[str, Any], causal: bool
 # streaming
 
 
-@pytest.mark.parametrize("settings", CAUSAL)
-@pytest.mark.parametrize("name", ["focus", "focus-h"])
-def test_streaming_is_the_parallel_form(name: str, settings: dict[str, Any]) -> None:
-    check_streaming(built(name, 37, **settings), signal(37), 1e-9)
-
-
-@pytest.mark.parametrize("settings", [{}, {"smooth": 3, "pooled": 5}, {"kernel_length": 7, "pooled": 20}])
-def test_streaming_with_a_convolution_in_every_layer(settings: dict[str, Any]) -> None:
-    check_streaming(built(length=37, shared=False, **settings), signal(37), 1e-9)
-
-
 def test_state_does_not_grow() -> None:
     """Two outputs per filter and the keys and values of a chunk; with a hypernetwork the inputs of its convolution."""
     sizes = {length: [state_bytes(built(name, length)) for name in ("focus", "focus-h")] for length in (48, 96)}
     assert sizes[48][1] == sizes[96][1] == 8 * 2 * (6 * 2 + 8 * (3 + 6))
     assert sizes[96][0] - sizes[48][0] == 8 * 6 * 48
-
-
-# bad input
-
-
-@pytest.mark.parametrize("name", ["focus", "focus-h"])
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"filters": 0}, "filters must be at least 1 .*found 0"),
-        ({"bins": 49}, r"bins must be at most the sequence length \(48\), found 49"),
-        ({"chunk": 0}, "chunk must be at least 1, found 0"),
-        ({"conjugate": False}, "conjugate has no meaning with filtering='reset'"),
-        ({"filtering": "circlar"}, "filtering must be .* 'circlar'.*circular"),
-        ({"norm": "batch"}, "batch norm is not causal in training"),
-    ],
-)
-def test_bad_input(name: str, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        build(name, spec(), spec(), **settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"smooth": 4}, "smooth must be odd, found 4"),
-        ({"bins": 1}, "bins must be at least 2, found 1"),
-    ],
-)
-def test_bad_input_of_the_hypernetwork(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        build("focus", spec(), spec(), **settings)
 
 
 @pytest.mark.filterwarnings("default")

@@ -14,7 +14,6 @@ from test_local_attention import Largest
 from torch import nn
 
 from lrtasks.models import build
-from lrtasks.models.base import offered
 from lrtasks.models.focus import BinSummary, Focus, FocusH, GlobalConv, Hypernetwork, smooth
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divide the length")
@@ -84,12 +83,6 @@ def test_filters_start_mild(signed: bool) -> None:
         assert abs(theta1 - 0.12) < 0.05 and abs(theta0 - (0 if signed else 0.12)) < 0.1
         spread = theta.detach()[..., 1].logit().std()
         assert 0.4 < float(spread) < 1.2
-
-
-def test_kernels_have_options_of_their_own() -> None:
-    options = {name: given() for name, given in offered(built(), "parameter_options")}
-    assert {"kernel": {"lr": 1e-3, "weight_decay": 0.0}} in options.values()
-    assert {"raw": {"weight_decay": 0.0}} in [given() for _, given in offered(built("focus-h"), "parameter_options")]
 
 
 def test_memory_is_linear_in_the_length() -> None:

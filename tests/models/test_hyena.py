@@ -9,9 +9,7 @@ import pytest
 import torch
 from parity import gap
 
-from lrtasks.errors import UsageError
 from lrtasks.models import build
-from lrtasks.models.base import offered
 from lrtasks.models.hyena import Hyena, HyenaOperator, ImplicitFilter
 from lrtasks.spec import Spec
 
@@ -65,40 +63,6 @@ def test_operator_is_the_plain_definition() -> None:
     for lag in range(length):
         y[:, lag:] += kernel[lag] * u[:, : length - lag]
     assert gap(operator(x), operator.out(x0 * y)) < 1e-12
-
-
-def test_padding_weighs_nothing() -> None:
-    model = build("hyena", SYMBOLS, SYMBOLS, d_model=8, layers=2).double()
-    x = torch.randint(5, (2, 24))
-    mask = torch.ones(2, 24, dtype=torch.bool)
-    mask[0, 15:], mask[1, :4] = False, False
-    y, changed = model(x, mask), model(torch.where(mask, x, (x + 1) % 5), mask)
-    assert gap(changed[mask], y[mask]) < 1e-10
-
-
-def test_kernels_are_not_decayed() -> None:
-    model = build("hyena", SIGNAL, SIGNAL, d_model=8)
-    undecayed = {
-        f"{name}.{key}"
-        for name, options in offered(model, "parameter_options")
-        for key, option in options().items()
-        if option == {"weight_decay": 0.0}
-    }
-    assert undecayed == {name for name, _ in model.named_parameters() if ".filter." in name}
-
-
-@pytest.mark.parametrize(
-    ("hyper", "message"),
-    [({"filter_features": 4}, "filter_features must be odd, found 4"), ({"filter_frequency": 0}, "above 0")],
-)
-def test_bad_hyper_parameters(hyper: dict[str, float], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        build("hyena", SIGNAL, SIGNAL, **hyper)
-
-
-def test_refuses_to_be_bidirectional() -> None:
-    with pytest.raises(UsageError, match="hyena is a causal model"):
-        build("hyena", SIGNAL, SIGNAL, causal=False)
 
 
 def test_one_position_is_enough() -> None:

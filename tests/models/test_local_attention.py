@@ -12,7 +12,6 @@ from attention_reference import PRECISIONS, check_attention_parity, local_visibl
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from lrtasks.errors import UsageError
 from lrtasks.models import build
 from lrtasks.models.ops.attention import MultiHeadAttention, attend_local
 from lrtasks.spec import Spec
@@ -103,9 +102,3 @@ def test_streaming_keeps_a_bounded_cache() -> None:
         _, state = attention.step(torch.randn(1, 8), state)
         kept.append(state.k.shape[2])
     assert kept == [1, 2, 3, 4] + [5, 6, 7, 8] * 4
-
-
-def test_chunk_must_be_positive() -> None:
-    spec = Spec("real", 12, 1)
-    with pytest.raises(UsageError, match="chunk must be at least 1"):
-        build("local-attention", spec, spec, chunk=0)

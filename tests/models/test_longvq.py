@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 from hybrid_parity import GRADIENT, OUTPUT, Part, check_close, fill, load, ssm_parts
-from parity import check_streaming
 from test_quantised_attention import plain_attention, unrounded  # noqa: F401
 from test_quantiser import codebook_of
 from torch import nn
 
 from lrtasks.check.model import check_model
-from lrtasks.errors import UsageError
 from lrtasks.models import build, registry
 from lrtasks.models.base import Backbone, ResidualBlock, offered
 from lrtasks.models.longvq import LongVQ, LongVQLayer
@@ -112,22 +110,6 @@ def test_dense_hybrid_attends_to_the_keys_themselves(causal: bool, attention: st
     assert torch.allclose(found[:, :16], wanted[:, :16], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"prenorm": True, "codebook": 4, "window": 6},
-        {"attention": "laplace", "window": 3, "local_bias": False},
-        {"quantise": False, "qk_norm": False},
-        {"shared_qk": True, "ssm": "s4d-legs", "d_state": 4, "window": 1},
-        {"attention": "relu2", "codebook": 2, "window": 40},
-    ],
-)
-def test_streams_as_it_computes_in_parallel(settings: dict[str, Any]) -> None:
-    torch.manual_seed(0)
-    model = build("longvq", SPEC, SPEC, d_model=8, layers=2, **settings).double()
-    check_streaming(model, torch.randn(2, 40, 3, dtype=torch.float64), 1e-9)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
     "settings",
@@ -136,12 +118,17 @@ def test_streams_as_it_computes_in_parallel(settings: dict[str, Any]) -> None:
         {"quantise": False},
         {"key_gradients": "code-mean", "window": 5},
         {"attention": "relu2", "local_bias": False, "window": 5, "qk_norm": False},
+        {"prenorm": True, "codebook": 4, "window": 6},
+        {"attention": "laplace", "window": 3, "local_bias": False},
+        {"quantise": False, "qk_norm": False},
+        {"shared_qk": True, "ssm": "s4d-legs", "window": 1},
+        {"attention": "relu2", "codebook": 2, "window": 40},
     ],
 )
 def test_options_conform(causal: bool, settings: dict[str, Any]) -> None:
-    """Causality, independent rows, finite gradients: as for the defaults."""
+    """Causality, independent rows, streaming, finite gradients: as for the defaults."""
     hyper = {"d_model": 8, "layers": 2, "codebook": 16, "d_state": 4, **settings}
-    check_model("longvq", input=SPEC, target=SPEC, causal=causal, **hyper)
+    check_model("longvq", input=SPEC, target=SPEC, causal=causal, dtype=torch.float64, **hyper)
 
 
 def trained(seed: int, steps: range, restored: dict[str, Any] | None = None) -> tuple[Backbone, dict[str, Any]]:
@@ -224,25 +211,6 @@ def test_padding_is_not_seen(causal: bool) -> None:
     assert torch.allclose(layer(x, mask)[:, :21], layer(x[:, :21]), rtol=0, atol=1e-10)
     layer.train()(x, mask)
     assert float(layer.attention.codebook.usage.counts.sum()) == 42
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"codebook": 0}, "codebook must be at least 2 .*found 0"),
-        ({"codebook": 1}, "codebook must be at least 2 and at most 65,536, found 1"),
-        ({"window": 41}, r"window must be none or at most the sequence length \(40\), found 41"),
-        ({"window": 0}, "window must be at least 1, found 0"),
-        ({"commitment": -1e-4}, "commitment must be at least 0, found -0.0001"),
-        ({"decay": 1.5}, "decay must be at least 0 and at most 1, found 1.5"),
-        ({"ssm": "s4d-lin", "d_state": 5}, "d_state must be even with ssm='s4d-lin'"),
-        ({"norm": "batch"}, "batch norm is not causal in training"),
-        ({"code_book": 4}, "has no parameter 'code_book'.*codebook"),
-    ],
-)
-def test_bad_input(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        build("longvq", SPEC, SPEC, **settings)
 
 
 def test_the_first_training_call_sees_neither_the_future_nor_other_rows() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from hybrid_parity import Part, attention_parts, check_layer, linear_parts, load, norm_parts, ssm_parts
+from parity import check_streaming
 from test_local_attention import Largest
 
-from lrtasks.errors import UsageError
 from lrtasks.models import build, registry
 from lrtasks.models.base import ResidualBlock
 from lrtasks.models.mega import Mega, MegaChunk, MegaLayer
@@ -114,11 +114,7 @@ def test_streaming_is_the_parallel_form(chunk: int | None, attention: str, bias:
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.normal_(std=0.5)
-    x = torch.randn(2, 20, 8, dtype=torch.float64)
-    state = layer.initial_state(2)
-    for t, wanted in enumerate(layer(x).unbind(1)):
-        y, state = layer.step(x[:, t], state)
-        assert torch.allclose(y, wanted, rtol=0, atol=1e-12), t
+    check_streaming(layer, torch.randn(2, 20, 8, dtype=torch.float64), 1e-12)
 
 
 def test_a_sample_of_padding_only_stays_finite() -> None:
@@ -137,21 +133,6 @@ def test_memory_of_chunks_is_linear_in_the_length() -> None:
         with Largest() as largest:
             layer(torch.randn(1, length, 2)).sum().backward()
         assert largest.numel <= length * 64
-
-
-@pytest.mark.parametrize("name", ["mega", "mega-chunk"])
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"d_z": 5, "bias": "rotary"}, "d_z must be even with bias='rotary', found 5"),
-        ({"sinusoids": True, "d_model": 7}, "d_model must be even with sinusoids, found 7"),
-        ({"norm": "batch"}, "batch norm is not causal in training"),
-    ],
-)
-def test_bad_input(name: str, settings: dict[str, Any], message: str) -> None:
-    spec = Spec("real", 128, 1)
-    with pytest.raises(UsageError, match=message):
-        build(name, spec, spec, **settings)
 
 
 def test_initial_weights() -> None:

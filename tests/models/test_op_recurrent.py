@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from modern import arrays, check_outputs, plain_short_conv
-from parity import gap
+from parity import check_streaming, gap
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -509,11 +509,7 @@ def test_short_convolutions_stream(bias: bool, residual: bool, activation: Any) 
     torch.manual_seed(0)
     layer = ShortConv(V, bias=bias, activation=activation, residual=residual).double()
     x = torch.randn(B, 9, V).double()
-    state, outputs = layer.initial_state(B), []
-    for x_t in x.unbind(1):
-        y, state = layer.step(x_t, state)
-        outputs.append(y)
-    assert gap(torch.stack(outputs, 1), layer(x).detach()) < 1e-12
+    check_streaming(layer, x, 1e-12)
     plain = plain_short_conv(x, layer.weight, layer.bias)
     plain = F.silu(plain) if activation == "silu" else plain
     assert gap(layer(x), (x + plain if residual else plain).detach()) < 1e-12

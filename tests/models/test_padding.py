@@ -106,6 +106,14 @@ def test_nan_in_padding_reaches_nothing(name: str, pooled: bool, causal: bool) -
         assert gradient is None or torch.allclose(found_gradients[key], gradient, rtol=0, atol=1e-9), key
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", names())
+def test_padding_at_the_end_gives_what_the_shorter_sequence_gives(name: str, causal: bool) -> None:
+    model, x, mask = built(name, causal), signal(), (torch.arange(LENGTH) < CUT).expand(4, -1)
+    with torch.no_grad():
+        assert gap(model(x, mask)[:, :CUT], model(x[:, :CUT])) < 1e-9
+
+
 def mixers(causal: bool) -> dict[str, nn.Module]:
     directions = 1 if causal else 2
     found: dict[str, nn.Module] = {

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from modern import ARRAYS, arrays, check_outputs, settings
-from parity import gap
+from parity import gap, streamed
 from torch import Tensor, nn
 
 from lrtasks.models.deltanet import KDA, DeltaNet, GatedDeltaNet, GatedDeltaProduct
@@ -114,16 +114,6 @@ def run_with(module: nn.Module, values: dict[str, Tensor], x: Tensor) -> Tensor:
         for parameter_name, value in shaped.items():
             own[parameter_name].copy_(value)
     return y
-
-
-def streamed(module: Any, x: Tensor) -> Tensor:
-    """Output one position after the other."""
-    state, outputs = module.initial_state(len(x)), []
-    with torch.no_grad():
-        for x_t in x.unbind(1):
-            y, state = module.step(x_t, state)
-            outputs.append(y)
-    return torch.stack(outputs, 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -14,7 +14,6 @@ from torch import nn
 
 from lrtasks.budget import Budget
 from lrtasks.check.model import check_model
-from lrtasks.errors import UsageError
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.models import build, names, registry
 from lrtasks.models.base import Backbone, offered, state_bytes
@@ -33,30 +32,6 @@ def model(name: str, **hyper: Any) -> Backbone:
     torch.manual_seed(0)
     hyper = {"heads": 2} | hyper if "heads" in registry.get(name).parameter_names() else hyper
     return build(name, SIGNAL, SIGNAL, **{"d_model": 8, "layers": 2, **hyper})
-
-
-@pytest.mark.parametrize("name", RECURRENT)
-def test_refuses_to_look_ahead(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name} is a causal model"):
-        build(name, SIGNAL, SIGNAL, causal=False)
-
-
-@pytest.mark.parametrize("name", [name for name in RECURRENT if "heads" in registry.get(name).parameter_names()])
-def test_refuses_widths_that_do_not_divide_into_heads(name: str) -> None:
-    with pytest.raises(UsageError, match="heads must divide"):
-        registry.get(name).make(d_model=64, heads=5)
-
-
-@pytest.mark.parametrize(
-    ("name", "hyper", "message"),
-    [
-        ("gla", {"d_model": 24, "heads": 4, "decay": "fixed"}, "2 wide"),
-        ("rwkv7", {"d_model": 4, "heads": 4}, "heads must be at most d_model / 2"),
-    ],
-)
-def test_refuses_heads_that_are_too_narrow(name: str, hyper: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        registry.get(name).make(**hyper)
 
 
 def test_the_inner_width_of_mlstm_is_not_rounded_up_by_the_error_of_a_quotient() -> None:

@@ -10,7 +10,6 @@ import torch
 from parity import gap
 
 from lrtasks import generators
-from lrtasks.budget import Budget
 from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
 from lrtasks.models import names, registry
@@ -75,26 +74,6 @@ def test_a_bidirectional_model_is_seen_to_look_ahead(name: str) -> None:
         check_model(factory, input=spec, target=spec)
 
 
-@pytest.mark.parametrize("name", names())
-def test_streams_as_it_computes_in_parallel(name: str) -> None:
-    """One position at a time gives what the whole sequence gives, in evaluation mode."""
-    spec = SPECS["signals"][0]
-    torch.manual_seed(0)
-    model = registry.get(name).make(**small(name)).build(spec, spec, causal=True).double().eval()
-    try:
-        state = model.initial_state(2)
-    except UsageError as error:
-        assert name not in STREAMING
-        pytest.skip(str(error))
-    x = torch.randn(2, LENGTH, 3, dtype=torch.float64)
-    outputs = []
-    with torch.no_grad():
-        for t in range(LENGTH):
-            y, state = model.step(x[:, t], state)
-            outputs.append(y)
-        assert gap(torch.stack(outputs, 1), model(x)) < 1e-9
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("name", names())
 def test_computes_in_half_precision(name: str, dtype: torch.dtype) -> None:
@@ -110,19 +89,6 @@ def test_computes_in_half_precision(name: str, dtype: torch.dtype) -> None:
     found.float().square().mean().backward()
     for parameter in model.parameters():
         assert parameter.grad is None or (parameter.grad.dtype == parameter.dtype and parameter.grad.isfinite().all())
-
-
-@pytest.mark.parametrize("name", names())
-def test_presets_are_valid(name: str) -> None:
-    """Names and values of parameters and of the budget, for every preset and every task that it names."""
-    cls = registry.get(name)
-    assert {"small", "paper"} <= set(cls.presets)
-    for preset in cls.presets:
-        base, _, task = preset.partition("/")
-        assert base in cls.presets and (not task or task in generators.names())
-        (own, budget), (task_own, task_budget) = cls.preset_values(base), cls.preset_values(preset)
-        cls.make(**{**own, **task_own})
-        Budget.make(**{**budget, **task_budget})
 
 
 def parameter_count(name: str) -> int:

@@ -8,13 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parity import check_streaming_of, gap
+from parity import gap
 
-from lrtasks.errors import UsageError
-from lrtasks.models import build
-from lrtasks.models.base import offered, state_bytes
 from lrtasks.models.s4d import S4D, S4DKernel, starting_frequencies
-from lrtasks.spec import Spec
 
 
 def plain(leaves: dict[str, torch.Tensor], length: int) -> torch.Tensor:
@@ -70,41 +66,3 @@ def test_start() -> None:
     assert torch.allclose(torch.exp(kernel.r), torch.tensor(0.5))
     assert kernel.log_dt.mean().item() == pytest.approx(math.log(1e-2), abs=0.1)
     assert torch.view_as_complex(kernel.C).abs().square().mean().item() == pytest.approx(1, rel=0.05)
-
-
-@pytest.mark.parametrize("hyper", [{}, {"start": "legs"}, {"kernel_length": 7}, {"glu": False}], ids=str)
-def test_streaming_equals_convolution(hyper: dict[str, Any]) -> None:
-    check_streaming_of("s4d", **hyper)
-
-
-def test_state_holds_one_complex_number_per_pair() -> None:
-    spec = Spec("real", 60, 2)
-    assert state_bytes(build("s4d", spec, spec, layers=2, d_model=5, d_state=12)) == 2 * 5 * 6 * 16
-
-
-def test_kernel_parameters_have_their_own_options() -> None:
-    spec = Spec("real", 8, 1)
-    options = {}
-    for module, method in offered(build("s4d", spec, spec, d_model=4, d_state=8), "parameter_options"):
-        options |= {
-            f"{module}.{name}".removeprefix("blocks.0.mixer.kernel."): given for name, given in method().items()
-        }
-    assert options == {name: {"weight_decay": 0.0, "lr": 1e-3} for name in ("log_dt", "r", "omega.offset")}
-
-
-@pytest.mark.parametrize(
-    ("hyper", "words"),
-    [
-        ({"d_state": 0}, "d_state must be at least 2"),
-        ({"d_state": 7}, "d_state must be even"),
-        ({"dt_min": 0.2, "dt_max": 0.1}, "dt_min must be at most dt_max"),
-        ({"start": "leg"}, "did you mean 'legs'"),
-        ({"start": "legs", "d_state": 8192}, "d_state must be at most 4096 with start='legs'"),
-        ({"kernel_length": 9}, "kernel_length must be at most the sequence length"),
-    ],
-    ids=str,
-)
-def test_bad_hyper_parameters(hyper: dict[str, Any], words: str) -> None:
-    spec = Spec("real", 8, 1)
-    with pytest.raises(UsageError, match=words):
-        build("s4d", spec, spec, **hyper)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from parity import check_streaming
 from test_local_attention import Largest
 
-from lrtasks.errors import UsageError
 from lrtasks.models import build, registry
 from lrtasks.models.seqboat import SeqBoat, SeqBoatLayer
 from lrtasks.spec import Spec
@@ -115,13 +115,11 @@ def test_streaming_is_the_parallel_form(settings: dict[str, Any]) -> None:
     """One token at a time with a first-in-first-out memory; rows push at different positions."""
     layer = small_layer(True, **settings)
     x = torch.randn(3, 40, 8, dtype=torch.float64)
-    wanted, state = layer(x), layer.initial_state(3)
+    layer(x)
     active = layer.sparse[0].activity.active
     if layer.sparse[0].router is not None:
         assert active.sum(1).min() > 5 and active.sum(1).max() < 40 and not torch.equal(active[0], active[1])
-    for t in range(40):
-        y, state = layer.step(x[:, t], state)
-        assert torch.allclose(y, wanted[:, t], rtol=0, atol=1e-12), t
+    check_streaming(layer, x, 1e-12)
 
 
 def test_streaming_memory_is_bounded_by_the_window() -> None:
@@ -251,34 +249,6 @@ def test_parameter_counts_of_the_paper() -> None:
         config = SeqBoat(d_model=d_model, d_z=d_z, max_positions=positions)
         (block,) = config.blocks(spec, causal=False)
         assert sum(parameter.numel() for parameter in block.parameters()) == wanted
-
-
-BAD = [
-    ({"window": 0}, "window must be at least 1"),
-    ({"window": 26}, r"window must be none or at most the sequence length \(24\), found 26"),
-    ({"window": 8, "scope": "full"}, "window must be none with scope='full', found 8"),
-    ({"temperature": 0}, "temperature must be above 0, found 0"),
-    ({"temperature": -1.0}, "temperature must be above 0"),
-    ({"chunk": 0}, "chunk must be at least 1"),
-    ({"d_z": 5, "bias": "rotary"}, "d_z must be even, found 5"),
-    ({"ssm": "s4d", "d_state": 5}, "d_state must be even"),
-    ({"sinusoids": True, "d_model": 7}, "d_model must be even with sinusoids, found 7"),
-    ({"norm": "batch"}, "batch norm is not causal in training"),
-    ({"router": "sofmax"}, "did you mean 'softmax'"),
-]
-
-
-@pytest.mark.parametrize(("settings", "message"), BAD)
-def test_bad_input(settings: dict[str, Any], message: str) -> None:
-    spec = Spec("real", 24, 1)
-    with pytest.raises(UsageError, match=message):
-        build("seqboat", spec, spec, **settings)
-
-
-def test_an_odd_window_cannot_be_split() -> None:
-    spec = Spec("real", 24, 1)
-    with pytest.raises(UsageError, match="even window, found 5"):
-        build("seqboat", spec, spec, causal=False, window=5)
 
 
 def test_the_default_window_fits_the_length() -> None:

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parity import check_outputs_and_gradients, check_streaming_of, gap
+from parity import check_outputs_and_gradients, gap
 
-from lrtasks.errors import UsageError
 from lrtasks.models import build
-from lrtasks.models.base import offered
 from lrtasks.models.ops.convolution import LongConvLayer
 from lrtasks.models.sgconv import SGConv, SGConvKernel, scales
 from lrtasks.spec import Spec
@@ -113,32 +111,3 @@ def test_start() -> None:
     assert (kernel.w.std() * 16).item() == pytest.approx(1, rel=0.02)
     assert 0.5 <= kernel.alpha.min().item() < 0.52
     assert 0.98 < kernel.alpha.max().item() <= 1.0
-
-
-@pytest.mark.parametrize("hyper", [{}, {"kernel_length": 7}, {"d_state": 3, "glu": True}, {"d_state": 100}], ids=str)
-def test_streaming_equals_convolution(hyper: dict[str, Any]) -> None:
-    check_streaming_of("sgconv", **{"d_state": 8, **hyper})
-
-
-def test_kernel_parameters_are_not_decayed() -> None:
-    spec = Spec("real", 8, 1)
-    options: dict[str, Any] = {}
-    for _, method in offered(build("sgconv", spec, spec, d_model=4, d_state=8), "parameter_options"):
-        options |= method()
-    assert options == {"w": {"weight_decay": 0.0}, "alpha": {"weight_decay": 0.0}}
-
-
-@pytest.mark.parametrize(
-    ("hyper", "words"),
-    [
-        ({"d_state": 0}, "d_state must be at least 1"),
-        ({"alpha_min": 0.9, "alpha_max": 0.5}, "alpha_min must be at most alpha_max"),
-        ({"kernel_length": 9}, "kernel_length must be at most the sequence length"),
-        ({"dt_min": 0.1}, "has no parameter 'dt_min'"),
-    ],
-    ids=str,
-)
-def test_bad_hyper_parameters(hyper: dict[str, Any], words: str) -> None:
-    spec = Spec("real", 8, 1)
-    with pytest.raises(UsageError, match=words):
-        build("sgconv", spec, spec, **hyper)
