@@ -148,7 +148,6 @@ def test_a_sweep_over_words_lists_those_that_are_solved(command: Command, preten
         (("--preset", "papre"), "unknown preset 'papre'"),
         (("--set", "model.kernl=prod"), "has no parameter 'kernl'; did you mean 'kernel'"),
         (("--seeds", 0), "seeds must be at least 1"),
-        (("--jobs", 0), "jobs must be at least 1"),
         (("--time-limit", -1), "time_limit must be above 0 seconds and finite, found -1"),
         (("--time-limit", "inf"), "time_limit must be above 0 seconds and finite, found inf"),
         (("--models", "dlr,dlr"), "the suite has dlr on shift seed 0 twice"),

@@ -45,14 +45,6 @@ def test_another_process_makes_the_same_samples_without_torch() -> None:
 
 
 @pytest.mark.parametrize("name", registry.built_in())
-def test_presets_make_a_task(name: str) -> None:
-    cls = registry.get(name)
-    assert {"small", "paper"} <= set(cls.presets)
-    for preset in cls.presets:
-        assert make(name, **cls.preset_values(preset)[0]).name == name
-
-
-@pytest.mark.parametrize("name", registry.built_in())
 def test_parameters_and_class_are_described(name: str) -> None:
     assert len((registry.get(name).__doc__ or "").splitlines()[0]) > 20
     for entry in registry.get(name).describe_parameters():

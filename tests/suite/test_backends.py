@@ -27,7 +27,6 @@ def test_options_are_the_parameters_of_the_backend() -> None:
         ("local", {"gpus": 1}, "--gpus has no meaning with --backend local; it belongs to ray and slurm"),
         ("ray", {"slurm": ("partition=long",)}, "--slurm has no meaning with --backend ray; it belongs to slurm"),
         ("local", {"jobs": 0}, "jobs must be at least 1"),
-        ("slurm", {"jobs": 0}, "jobs must be at least 1"),
         ("ray", {"cpus": 0}, "cpus must be at least 1, found 0"),
         ("slurm", {"gpus": 0.5}, "gpus must be a whole number or none, found 0.5"),
         ("slurm", {"slurm": ("partition",)}, "--slurm takes NAME=VALUE, found 'partition'"),

@@ -67,11 +67,6 @@ def is_free(lock: Path) -> bool:
         return False
 
 
-def test_jobs_must_be_at_least_one() -> None:
-    with pytest.raises(UsageError, match=r"jobs must be at least 1 .*, found 0"):
-        Local(jobs=0)
-
-
 @pytest.mark.e2e
 def test_each_job_ends_once_with_its_reason(tmp_path: Path) -> None:
     words = [("list",), ("eval",), ("eval", "--model", "dlr", "--task", "shift")]
