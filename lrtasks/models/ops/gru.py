@@ -27,7 +27,7 @@ def gru(rnn: nn.GRU, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """
     from lrtasks.models.ops import loops  # imports numba
 
-    if x.shape[1] == 1 or not loops.usable(state):
+    if x.shape[1] == 1 or not loops.gru_usable(state):
         h, last = rnn(x, state)
         return h, last
     input_weight, weight, input_bias, bias = rnn.parameters()

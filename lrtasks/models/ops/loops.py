@@ -20,19 +20,26 @@ from torch import Tensor
 from lrtasks.compiling import announced, compiled
 
 LARGEST_STATE = 4096
-"""Numbers of state in a batch up to which these loops are used. For larger states, torch is faster
-(``python benchmarks/recurrent_ops.py --ops gru --batch 64`` has 4,096 numbers)."""
+"""Numbers of state in a batch up to which the loops of the GRU are used. For larger states, torch is faster
+(``python benchmarks/recurrent_ops.py --ops gru --batch 64`` has 4,096 numbers). The sLSTM needs more operations of
+torch per position, so its loops are used for eight times as many numbers."""
 MOST_THREADS = 2
-"""Threads of torch up to which the loop of the delta rules is used. It has one thread; products of chunks use them all
-and are faster with many."""
+"""Threads of torch up to which the loop of the delta rules is used, and that of the sLSTM for large states. The loops
+have one thread; operations of torch use them all and are faster with many."""
 BLOCK = 16
 """Positions between two states that a forward pass keeps. A backward pass computes the states between them again, which
 should stay in the cache."""
 
 
-def usable(h: Tensor) -> bool:
-    """Whether the loops of the GRU and of the scalar memory suit a state h of this size, type and device."""
+def gru_usable(h: Tensor) -> bool:
+    """Whether the loops of the GRU suit a state h of this size, type and device."""
     return _computable(h) and h.numel() <= LARGEST_STATE
+
+
+def slstm_usable(h: Tensor) -> bool:
+    """Whether the loops of the sLSTM suit a state h of this size, type and device, and the number of threads."""
+    few_threads = torch.get_num_threads() <= MOST_THREADS
+    return _computable(h) and h.numel() <= (8 * LARGEST_STATE if few_threads else LARGEST_STATE)
 
 
 def delta_usable(x: Tensor) -> bool:
