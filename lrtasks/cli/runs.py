@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.budget import MOST_SEEDS, SHARED_BUDGET, Budget
+from lrtasks.budget import DEFAULTS, MOST_SEEDS, SHARED_BUDGET, Budget
 from lrtasks.cli.options import (
     Device,
     Out,
@@ -49,7 +49,9 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
 ]
 
-budget_options = config_options("budget", "Training budget", Budget)
+budget_options = config_options(
+    "budget", "Training budget (task, model and other presets may set other defaults)", Budget, **DEFAULTS["small"]
+)
 
 
 @budget_options
