@@ -261,10 +261,14 @@ def load_object(address: str, kind: str) -> Any:
 def source_digest(target: Any) -> str | None:
     """Return the digest of a class's or function's source file, or ``None`` without a file (defined in a shell)."""
     try:
-        file = inspect.getsourcefile(inspect.unwrap(target))
-        return hashlib.blake2b(Path(file or "").read_bytes(), digest_size=16).hexdigest()
+        return file_digest(Path(inspect.getsourcefile(inspect.unwrap(target)) or ""))
     except (TypeError, OSError):
         return None
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a source file's content, which a run's record holds."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 def is_own(cls: type) -> bool:

@@ -67,14 +67,14 @@ def config_options(argument: str, panel: str, *classes: type[Config], **defaults
     """Add an option to a command for each parameter of ``classes``; the help shows them in a panel of their own.
 
     The command receives the given values by name as its keyword argument ``argument``. A parameter that several classes
-    have becomes one option. The help shows ``defaults`` in place of the defaults of the classes.
+    have becomes one option. The help shows ``defaults`` instead of the defaults of the classes.
     """
     entries = {entry["name"]: entry for cls in reversed(classes) for entry in cls.describe_parameters()}
-    for name, default in defaults.items():
-        entries[name]["default"] = default
     only = inspect.Parameter.KEYWORD_ONLY
     declared = [
-        inspect.Parameter(name, only, default=None, annotation=_option(entry, panel)) for name, entry in entries.items()
+        inspect.Parameter(name, only, default=None, annotation=_option({**entry, "default": default}, panel))
+        for name, entry in entries.items()
+        for default in [defaults.get(name, entry["default"])]
     ]
 
     def read(**values: Any) -> dict[str, Any]:
@@ -118,16 +118,21 @@ def _declared(command: Command) -> list[inspect.Parameter]:
 
 def _option(entry: dict[str, Any], panel: str) -> Any:
     several = entry["type"].startswith("tuple[str, ...")
+    default = "" if entry["default"] in (None, []) else f" (default: {_as_typed(entry['default'])})"
     kinds = {"int": "INTEGER", "float": "NUMBER", "bool": "true|false"}
     choices = "|".join(re.findall(r"'([^']*)'", entry["type"])) if entry["type"].startswith("Literal") else "TEXT"
     option = typer.Option(
         f"--{entry['name'].replace('_', '-')}",
-        help=f"{entry['doc'][0].upper()}{entry['doc'][1:]}.",
-        show_default=entry["default"] not in (None, []) and str(entry["default"]),
+        help=f"{entry['doc'][0].upper()}{entry['doc'][1:]}{default}.",
         metavar=None if several else kinds.get(entry["type"].split(" ")[0], choices),
         rich_help_panel=panel,
     )
     return Annotated[(list[str] if several else str) | None, option]
+
+
+def _as_typed(value: Any) -> str:
+    """Return a value in the form in which a user types it: ``false``, ``0.9,0.999``."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value).lower()
 
 
 def _read(name: str, value: Any) -> Any:

@@ -50,7 +50,7 @@ DryRun = Annotated[
 ]
 
 budget_options = config_options(
-    "budget", "Training budget (defaults of preset small; tasks and models can set others)", Budget, **DEFAULTS["small"]
+    "budget", "Training budget (task, model and other presets may set other defaults)", Budget, **DEFAULTS["small"]
 )
 
 

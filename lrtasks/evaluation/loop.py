@@ -142,6 +142,8 @@ def train(
                         loss = loss_function(output, part.y) + extra_losses(model, fabric.device)
                     else:
                         loss = loss_function(output, part.y, batch.y) + extra_losses(model, fabric.device) / len(parts)
+                    if before is not None and number == 1 and config.model.source:
+                        _check_trained(model, loss)
                     fabric.backward(loss)
                 running += loss.detach()
             if budget.clip:
@@ -243,8 +245,35 @@ def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, str], x: 
         )
 
 
+def _check_trained(model: nn.Module, loss: Tensor) -> None:
+    """Warn of parameters of a user's own model that no gradient reaches, and of trainable tensors outside of it."""
+    reached, seen, nodes = list[Tensor](), set[Any](), [loss.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes += [following for following, _ in node.next_functions]
+            if not node.next_functions and hasattr(node, "variable"):
+                reached.append(node.variable)
+    parameters = {id(value): name for name, value in model.named_parameters() if value.requires_grad}
+    idle = [name for key, name in parameters.items() if key not in {id(value) for value in reached}]
+    if idle:
+        more = f" and {len(idle) - 5} more" if len(idle) > 5 else ""
+        warnings.warn(f"no gradient reaches {', '.join(idle[:5])}{more}: they are not trained", stacklevel=2)
+    strange = [str(tuple(value.shape)) for value in reached if id(value) not in parameters]
+    if strange:
+        warnings.warn(
+            f"tensors of shape {', '.join(strange[:5])} have gradients, but they are not parameters of the model: they"
+            " are not trained; use nn.Parameter, nn.ModuleList or nn.ParameterList",
+            stacklevel=2,
+        )
+
+
 def _hidden_state(model: nn.Module) -> dict[str, str]:
-    """Return numbers, texts and tensors that a user's own modules keep outside ``state_dict``, as text by name."""
+    """Return numbers, texts and tensors that a user's own modules keep outside ``state_dict``, as text by name.
+
+    A tensor with a gradient function is a result of one forward pass, such as an extra loss, and no state.
+    """
     kept = set(model.state_dict())
     found = {}
     for prefix, module in model.named_modules():
@@ -252,8 +281,10 @@ def _hidden_state(model: nn.Module) -> dict[str, str]:
             continue
         for name, value in {**vars(module), **module._buffers}.items():
             path = f"{prefix}.{name}".lstrip(".")
-            if isinstance(value, (bool, int, float, str, Tensor)) and path not in kept and name != "training":
-                found[path] = repr(value.tolist()) if isinstance(value, Tensor) else repr(value)
+            if isinstance(value, Tensor) and value.grad_fn is None and path not in kept:
+                found[path] = repr(value.tolist())
+            elif isinstance(value, (bool, int, float, str)) and name != "training":
+                found[path] = repr(value)
     return found
 
 

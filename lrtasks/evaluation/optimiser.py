@@ -25,28 +25,27 @@ def mse(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
 
 
 def cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
-    """Return the mean cross-entropy over labelled positions.
+    """Return the mean cross-entropy over labelled positions; 0 if no position of the batch is labelled.
 
     ``output`` holds logits ``(batch, length, classes)``, ``target`` labels ``(batch, length)``.
     """
     logits, labels = output.float().flatten(0, 1), target.flatten()
-    if whole is None:
-        return F.cross_entropy(logits, labels, ignore_index=IGNORED)
-    return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / (whole != IGNORED).sum()
+    count = ((target if whole is None else whole) != IGNORED).sum().clamp_min(1)
+    return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / count
 
 
 def balanced_cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
     """Return the cross-entropy weighted by the inverse of each class's count in the batch (DLR code, pathfinder).
 
-    With the weights 1/n_c, the result is the mean of the classes' mean cross-entropies, over the classes in the batch.
+    With the weights 1/n_c, the result is the mean of the classes' mean cross-entropies, over the classes in the batch;
+    0 if no position of the batch is labelled.
     """
     logits, labels = output.float().flatten(0, 1), target.flatten()
     counted = labels if whole is None else whole.flatten()
     counts = torch.bincount(counted[counted >= 0], minlength=output.shape[-1])
     weight = 1 / counts.clamp_min(1).float()
-    if whole is None:
-        return F.cross_entropy(logits, labels, weight=weight, ignore_index=IGNORED)
-    return F.cross_entropy(logits, labels, weight=weight, ignore_index=IGNORED, reduction="sum") / (counts > 0).sum()
+    classes = (counts > 0).sum().clamp_min(1)
+    return F.cross_entropy(logits, labels, weight=weight, ignore_index=IGNORED, reduction="sum") / classes
 
 
 LOSSES: dict[str, Loss] = {

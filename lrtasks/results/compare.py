@@ -13,12 +13,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError, unknown
+from lrtasks.registry import file_digest
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.frame import OUTCOME
 from lrtasks.results.settings import Settings, bare, distinguishing, labels, owned
@@ -152,7 +154,8 @@ def model_runs(name: str, runs: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """Return label and runs of one model.
 
     Args:
-        name: label of the model's column in a table (``dlr (kernel=prod)``), or the model's name or address.
+        name: label of the model's column in a table (``dlr (kernel=prod)``), or the model's name or address. After an
+            edit, ``FILE.py:NAME`` means the runs of the file's present content, if there are any.
         runs: rows of :func:`lrtasks.results.frame`.
 
     Raises:
@@ -163,6 +166,11 @@ def model_runs(name: str, runs: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     matching = [name] if name in found else named
     if not matching:
         raise unknown("model", name, found)
+    file = Path(name.rpartition(":")[0])
+    if len(matching) > 1 and file.is_file():
+        digest = file_digest(file)
+        present = [text for text in matching if json.loads(found[text]["variant"].iloc[0]).get("source") == digest]
+        matching = present or matching
     if len(matching) > 1:
         raise UsageError(f"model {name!r} has several settings; name one of: {', '.join(matching)}")
     return matching[0], found[matching[0]]

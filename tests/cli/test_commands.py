@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -38,8 +37,9 @@ def test_help_has_whole_lines_and_choices(command: Command, monkeypatch: pytest.
     said = command("eval", "--help").out
     assert "or --d-state 64; lrtasks describe NAME lists them." in said
     assert "constant|linear|cosine" in said
-    assert re.search(r"--steps +INTEGER .*default: \(2000\)", said)
-    assert re.search(r"--eval-every +INTEGER .*default: \(100\)", said), "of the preset small"
+    assert all(f"(default: {value})." in said for value in ("2000", "0.9,0.999", "constant", "false"))
+    assert "batches of the fixed test stream (default: 20)." in said.lower()  # the default preset is small
+    assert "which share the processor cores; slurm: 256 (default: 1)." in command("suite", "--help").out
 
 
 def test_describe_a_task(command: Command) -> None:

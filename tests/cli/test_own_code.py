@@ -13,6 +13,7 @@ from lrtasks.bench.measure import Case, Settings
 from lrtasks.bench.run import identity, make_cases
 from lrtasks.errors import UsageError
 from lrtasks.models.factory import model_parameter_names
+from lrtasks.registry import file_digest
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.expand import make_suite
 
@@ -266,6 +267,15 @@ def test_an_edited_task_is_another_run(command: Command) -> None:
     assert before["digest"] != after["digest"]
     assert before["scores"]["test"] != after["scores"]["test"]
     assert json.loads(command(*words).out)[0] == after, "the same source is the same run"
+
+
+def test_an_edited_layer_is_compared_by_its_present_content(command: Command) -> None:
+    command("eval", "--model", "attention", *SHORT)
+    for text in (CODE, CODE.replace("A map.", "An edited map.")):
+        Path("mine.py").write_text(text)
+        command("eval", "--model", MINE, *SHORT)
+    now = file_digest(Path("mine.py"))
+    assert f"A: MyLayer (source={now}); B: attention" in command("compare", MINE, "attention").out
 
 
 def test_the_budget_is_described(command: Command) -> None:

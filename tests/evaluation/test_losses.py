@@ -49,6 +49,16 @@ def test_ignored_positions_have_no_gradient(name: str) -> None:
     assert torch.equal(moved, labels >= 0)
 
 
+@pytest.mark.parametrize("name", ["cross-entropy", "balanced-cross-entropy"])
+def test_a_batch_without_labels_trains_nothing(name: str) -> None:
+    logits = example()[0].requires_grad_()
+    none = torch.full((3, 20), -100)
+    for loss in (LOSSES[name](logits, none), LOSSES[name](logits, none, none)):
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert loss.item() == 0.0
+        assert not gradient.any()
+
+
 def test_losses_are_taken_in_float32() -> None:
     logits, labels, log = example()
     found = LOSSES["cross-entropy"](logits.bfloat16(), labels)

@@ -14,6 +14,7 @@ from toys import Labels, Net, Unmakeable, plain
 import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.results import read_record
+from lrtasks.spec import Spec
 
 
 def test_diverging_is_recorded(tmp_path: Path) -> None:
@@ -188,6 +189,44 @@ def test_state_outside_the_state_dict_is_warned_of(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="calls changed in a forward pass and is not in state_dict"):
         record = run(Counting, tmp_path)
     assert any("calls changed" in note for note in record.notes)
+
+
+def test_a_result_of_the_forward_pass_is_no_state(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    class WithLoss(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            self.kept = y.square().mean()
+            return y
+
+        def extra_losses(self) -> dict[str, Tensor]:
+            return {"size": self.kept}
+
+    assert not run(WithLoss, tmp_path).notes
+    assert not recwarn.list
+
+
+def test_weights_that_are_not_trained_are_warned_of(tmp_path: Path) -> None:
+    class CutOff(Net):
+        def __init__(self, input: Spec, target: Spec) -> None:
+            super().__init__(input, target)
+            self.inner = nn.Linear(target.width, target.width)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            return y + self.inner(y).detach()
+
+    class InList(Net):
+        def __init__(self, input: Spec, target: Spec) -> None:
+            super().__init__(input, target)
+            self.inner = [nn.Linear(target.width, target.width)]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + self.inner[0](super().forward(x))
+
+    with pytest.warns(UserWarning, match=r"no gradient reaches inner\.weight, inner\.bias: they are not trained"):
+        assert "no gradient reaches" in run(CutOff, tmp_path).notes[0]
+    with pytest.warns(UserWarning, match="have gradients, but they are not parameters of the model"):
+        assert "are not parameters" in run(InList, tmp_path).notes[0]
 
 
 def test_links_in_a_results_folder_are_refused(tmp_path: Path) -> None:

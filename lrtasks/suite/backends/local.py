@@ -22,7 +22,9 @@ class Local(Backend):
 
     name: ClassVar[str] = "local"
 
-    jobs: int = parameter(1, "number of parallel runs; they share the processor cores", at_least=1, at_most=10_000)
+    jobs: int = parameter(
+        1, "number of parallel runs, which share the processor cores; slurm: 256", at_least=1, at_most=10_000
+    )
 
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
         threads, stop = max(1, cores() // self.jobs), threading.Event()
