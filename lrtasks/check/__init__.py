@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -106,7 +107,7 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
 def _check_model(name: str, hyper: dict[str, Any], refused: dict[str, list[str]]) -> list[str]:
     from lrtasks.check.model import check_model  # loads torch
 
-    found: list[str] = []
+    found: list[tuple[str, str]] = []
     for direction in ("causal", "bidirectional"):
         for what, (input, target) in SPECS.items():
             case = f"{direction} on {what}"
@@ -116,9 +117,16 @@ def _check_model(name: str, hyper: dict[str, Any], refused: dict[str, list[str]]
             except UsageError as error:
                 refused.setdefault(str(error), []).append(case)
             except Exception as error:
-                found.append(f"{case}: it cannot be built: {in_one_line(error)}")
+                found.append((case, f"it cannot be built: {in_one_line(error)}"))
             else:
-                found += [f"{case}: {problem}" for problem in problems]
+                found += [(case, problem) for problem in problems]
+    merged: dict[str, tuple[str, list[str]]] = {}  # problems that differ in their numbers alone, with their cases
+    for case, problem in found:
+        merged.setdefault(re.sub(r"\d[\d.e+-]*", "", problem), (problem, []))[1].append(case)
+    lines = [
+        f"{cases[0]}: {problem}" + (f" (also {'; '.join(cases[1:])})" if cases[1:] else "")
+        for problem, cases in merged.values()
+    ]
     if sum(map(len, refused.values())) == 2 * len(SPECS):
-        found.append("it can be built for none of the inputs and targets that were tried")
-    return found
+        lines.append("it can be built for none of the inputs and targets that were tried")
+    return lines
