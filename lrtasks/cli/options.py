@@ -70,11 +70,11 @@ def config_options(argument: str, panel: str, *classes: type[Config], **defaults
     have becomes one option. The help shows ``defaults`` instead of the defaults of the classes.
     """
     entries = {entry["name"]: entry for cls in reversed(classes) for entry in cls.describe_parameters()}
+    for name, default in defaults.items():
+        entries[name]["default"] = default
     only = inspect.Parameter.KEYWORD_ONLY
     declared = [
-        inspect.Parameter(name, only, default=None, annotation=_option({**entry, "default": default}, panel))
-        for name, entry in entries.items()
-        for default in [defaults.get(name, entry["default"])]
+        inspect.Parameter(name, only, default=None, annotation=_option(entry, panel)) for name, entry in entries.items()
     ]
 
     def read(**values: Any) -> dict[str, Any]:

@@ -259,12 +259,12 @@ def _check_trained(model: nn.Module, loss: Tensor) -> None:
     idle = [name for key, name in parameters.items() if key not in {id(value) for value in reached}]
     if idle:
         more = f" and {len(idle) - 5} more" if len(idle) > 5 else ""
-        warnings.warn(f"no gradient reaches {', '.join(idle[:5])}{more}: they are not trained", stacklevel=2)
+        warnings.warn(f"in the first step, no gradient reaches {', '.join(idle[:5])}{more}", stacklevel=2)
     strange = [str(tuple(value.shape)) for value in reached if id(value) not in parameters]
     if strange:
         warnings.warn(
-            f"tensors of shape {', '.join(strange[:5])} have gradients, but they are not parameters of the model: they"
-            " are not trained; use nn.Parameter, nn.ModuleList or nn.ParameterList",
+            f"tensors of shape {', '.join(strange[:5])} have gradients, but are not trained, because they are not"
+            " parameters of the model; use nn.Parameter, nn.ModuleList or nn.ParameterList",
             stacklevel=2,
         )
 

@@ -128,7 +128,7 @@ class RWKV7Layer(RecurrentLayer):
         a = 2 * a if self.allow_neg_eigval else a
         self.show(log_decay=w, erase=a)
         y, S = self.rule(r, w, k, v, -kk, kk * a, state=S, mask=mask)
-        # torch's group norm is three times slower than its layer norm
+        # the group norm of the heads; torch's own group norm is slower than its layer norm
         normed = F.layer_norm(y, y.shape[-1:], eps=self.g_norm.eps).flatten(-2) * self.g_norm.weight + self.g_norm.bias
         bonus = (r * k * self.r_k).sum(-1, keepdim=True) * v
         gate = self.g_lora(x_g)

@@ -123,7 +123,7 @@ class SLSTMLayer(RecurrentLayer):
     def __init__(self, config: SLSTM, index: int) -> None:
         super().__init__()
         d_model, heads = config.d_model, config.heads
-        self.heads, width = heads, d_model // heads
+        width = d_model // heads
         self.conv1d = ShortConv(d_model, bias=True) if config.conv else None
         std = math.sqrt(2 / (5 * d_model))
         self.input_i, self.input_f, self.input_z, self.input_o = (BlockLinear(heads, width, std) for _ in range(4))

@@ -286,12 +286,8 @@ def slstm_backward(
                 z, o = slots[head, b, t, 2 * D : 3 * D], slots[head, b, t, 3 * D :]
                 d_i, d_f = d_slots[head, b, t, :D], d_slots[head, b, t, D : 2 * D]
                 d_z, d_o = d_slots[head, b, t, 2 * D : 3 * D], d_slots[head, b, t, 3 * D :]
-                before, pair, given, hold = (
-                    pairs[head, b, t],
-                    pairs[head, b, t + 1],
-                    d_h[head, b, t + 1],
-                    keep[head, b, t],
-                )
+                before, pair = pairs[head, b, t], pairs[head, b, t + 1]
+                given, hold = d_h[head, b, t + 1], keep[head, b, t]
                 for j in range(D):
                     d_o[j] = given[j] * o[j]
                 for j in range(D):
