@@ -1,7 +1,7 @@
 """Measure the cost of tables, comparisons and reports of many runs.
 
-    python benchmarks/report.py results/small --runs 50
-    python benchmarks/report.py results/small --runs 5000 --models 20
+    python benchmarks/report.py results/fair --runs 50
+    python benchmarks/report.py results/fair --runs 5000 --models 20
 
 The script takes ``--runs`` of the runs below the folder, evenly spread. With ``--models`` it renames the runs to this
 number of models with several learning rates and seeds, and repeats records if there are fewer than runs. It runs the

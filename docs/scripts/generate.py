@@ -45,8 +45,6 @@ RENDERERS: dict[str, Renderer] = {
     "leaderboard": published.leaderboard,
     "lengths": published.lengths,
     "measurements": published.measurements,
-    "activation": published.activation,
-    "codebooks": published.codebooks,
 }
 
 

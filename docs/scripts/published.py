@@ -9,12 +9,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 from regions import table
-from scores import PUBLISHED, RESULTS, records, runs_of
+from scores import PUBLISHED, RESULTS, runs_of
 
 from lrtasks.bench.report import COSTS, Report, read_measurements
 from lrtasks.generators.base import GROUPS, names
 from lrtasks.metrics import scaled_score
-from lrtasks.record import RunRecord
 from lrtasks.results import frame, style
 from lrtasks.results.formats import number, render
 from lrtasks.results.frame import COLUMNS, write_frame
@@ -109,35 +108,3 @@ def cost_chart() -> Figure:
         panel.set_ylabel(f"{title} ({unit.split()[-1]})")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
     return figure
-
-
-def activation(page: Path, _: Sequence[str]) -> str:
-    """Return activation rates and attention spans per layer of the runs whose model selects active positions."""
-    rows = []
-    for record in records(page.parent):
-        layers = [layer for layer in record.diagnostics.values() if "temperature" in layer]
-        rates = [f"{layer['activation_rate']:.3f} ±{layer['activation_rate_std']:.3f}" for layer in layers]
-        spans = [f"{layer['attention_span']:.1f}" for layer in layers]
-        if layers:
-            rows.append([*_run(record, record.model["name"]), *rates, *spans])
-    header = ["task", "model", "seed", "score", "rate, layer 1", "rate, layer 2", "span, layer 1", "span, layer 2"]
-    return table(header, rows)
-
-
-def codebooks(page: Path, _: Sequence[str]) -> str:
-    """Return perplexity and quantisation error of the codebooks per layer, for runs whose model quantises its keys."""
-    rows = []
-    for record in records(page.parent):
-        layers = [layer for layer in record.diagnostics.values() if "codebook_perplexity" in layer]
-        if layers:
-            perplexities = [f"{layer['codebook_perplexity']:.1f}" for layer in layers]
-            errors = [f"{layer['quantisation_error']:.3f}" for layer in layers]
-            rows.append([*_run(record, record.model["parameters"]["attention"]), *perplexities, *errors])
-    rows.sort(key=lambda row: (row[0], row[1] != "softmax", row[1], row[2]))
-    errors = ["quantisation error, layer 1", "layer 2"]
-    return table(["task", "attention", "seed", "score", "perplexity, layer 1", "layer 2", *errors], rows)
-
-
-def _run(record: RunRecord, which: str) -> list[str]:
-    """Return the cells of a run in a table: task, ``which``, seed and score."""
-    return [record.task["name"], which, str(record.seed), f"{record.headline():.3f}"]

@@ -13,10 +13,10 @@ from lrtasks.results import RunRecord, frame, read_records
 from lrtasks.results.formats import markdown_text, number
 from lrtasks.results.plots import draw_heatmap
 from lrtasks.results.style import encode
-from lrtasks.results.table import Row, arrange, make_table, paper_beside, paper_notes, shown
+from lrtasks.results.table import Row, arrange, make_table, paper_notes, shown
 
 RESULTS = Path(__file__).parents[2] / "results"
-SMALL, FAIR = RESULTS / "small", RESULTS / "fair"
+FAIR = RESULTS / "fair"
 CHECKS = ("choices", "sizes", "state-bytes")
 """Folders of runs that check a finding with variants of a model; the report and the frame do not contain them."""
 PUBLISHED = sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name not in (*CHECKS, "bench"))
@@ -31,7 +31,7 @@ NONE_YET = "No runs are published yet."
 def of_task(words: Sequence[str]) -> str:
     """Return the tables of the models' scores on one task."""
     (name,) = words
-    return "\n\n".join(filter(None, [*(_solvers(name, folder) for folder in TODAY), _scores(name)])) or NONE_YET
+    return "\n\n".join(filter(None, (_solvers(name, folder) for folder in TODAY))) or NONE_YET
 
 
 def _solvers(name: str, folder: str) -> str:
@@ -48,39 +48,18 @@ def _solvers(name: str, folder: str) -> str:
         line = [cell["row"], cell["column"], shown(cell), _floor(cell), f"{cell['budget.lr']:g}"]
         speed = number(cell["seconds_per_step"] and 1e3 * cell["seconds_per_step"])
         rows.append([*line, number(steps), number(samples), speed, number(cell["generalisation_length"])])
-    return f"{TODAY[folder]} ([records](../../results/{folder}/README.md)):\n\n" + table(header, rows)
-
-
-def _scores(name: str) -> str:
-    """Return the models' scores on a task in the runs of 2,000 steps at one learning rate, the best first."""
-    found = _cells("task", [name])
-    if not found:
-        return ""
-    settings = {cell["row"] for cell in found}
-    has_paper = any(paper_beside(cell) is not None for cell in found)
-    found.sort(key=lambda cell: (cell["row"], -(float("-inf") if cell["median"] is None else cell["median"])))
-    rows = []
-    for cell in found:
-        figure = number(paper_beside(cell)) and f"{cell['paper']:g} ({cell['paper_source']}, {cell['paper_where']})"
-        rows.append(
-            [
-                *([cell["row"]] if len(settings) > 1 else []),
-                *(cell["column"], shown(cell), _floor(cell)),
-                *([figure] if has_paper else []),
-                number(cell["parameter_count"]),
-            ]
-        )
-    figure = ["the paper's"] if has_paper else []
-    header = [*(["task"] if len(settings) > 1 else []), "model", "score", "floor", *figure, "parameters"]
-    notes = [note for note in paper_notes(found) if note.startswith("not comparable")]
-    return "\n\n".join([table(header, rows), *map(markdown_text, notes)])
+    notes = [markdown_text(note) for note in paper_notes(made.cells) if note.startswith("not comparable")]
+    heading = f"{TODAY[folder]} ([records](../../results/{folder}/README.md)):"
+    return "\n\n".join([heading, table(header, rows), *notes])
 
 
 def of_models(words: Sequence[str]) -> str:
-    """Return the table of the scores of the models named in ``words`` on every task."""
-    found = _cells("model", words)
-    if not found:
+    """Return the table of the scores of the models named in ``words`` on every task, under the fair protocol."""
+    runs = runs_of(FAIR)
+    chosen = runs[runs["model"].isin(words)]
+    if chosen.empty:
         return NONE_YET
+    found = make_table(chosen).cells
     columns = sorted({cell["column"] for cell in found})
     rows = []
     for row in dict.fromkeys(cell["row"] for cell in found):
@@ -96,13 +75,6 @@ def heat_map() -> str:
 
 
 KINDS: dict[str, Callable[[Sequence[str]], str]] = {"task": of_task, "models": of_models}
-
-
-def _cells(column: str, names: Sequence[str]) -> list[Row]:
-    """Return the cells of some tasks or models, in the order of the table."""
-    runs = runs_of(SMALL)
-    chosen = runs[(runs["preset"] == "small") & runs[column].isin(names)]
-    return make_table(chosen, unequal_budgets=True).cells if len(chosen) else []
 
 
 @functools.cache
