@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from lrtasks.config import parameter
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, first_line
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, ModelLike, streaming, takes_mask, uninitialised
 from lrtasks.registry import load_object, source_digest
@@ -263,7 +263,13 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
     for name, value in parameters.items():
         if name in signature.parameters:
             _require_kind(f"{label}: {name}", value, signature.parameters[name])
-    built = target(*first, **parameters)
+    try:
+        built = target(*first, **parameters)
+    except TypeError as error:
+        if next(iter(takes)).kind is not inspect.Parameter.VAR_POSITIONAL:
+            raise
+        # a signature that names no arguments does not say what they may be
+        raise UsageError(f"{label}{signature} does not have the form {FORMS}: {first_line(error)}") from error
     if not isinstance(built, nn.Module):
         raise UsageError(f"{label} must give a torch.nn.Module, found {type(built).__name__}")
     unmade = uninitialised(built)

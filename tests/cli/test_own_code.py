@@ -183,6 +183,12 @@ def test_what_is_no_model_is_refused_in_one_line(command: Command) -> None:
         assert "MIXER(d_model, ...) or MODEL(input, target, ...)" in said.err and "(d_in, d_out)" in said.err
 
 
+def test_a_constructor_that_names_no_arguments_is_refused_in_one_line(command: Command) -> None:
+    said = command("eval", "--model", "torch.nn:GRU", *SHORT)
+    assert said.code == 2 and len(said.err.splitlines()) == 1
+    assert "GRU(*args, **kwargs) does not have the form MIXER(d_model, ...) or MODEL(input, target, ...): " in said.err
+
+
 def test_a_class_without_a_constructor_is_refused(command: Command) -> None:
     said = command("describe", "mine.py:Bare")
     assert said.code == 2 and "found arguments: none, as it has no __init__" in said.err
