@@ -17,7 +17,15 @@ from torch import Tensor, nn
 
 from lrtasks.check import BrokenContractError, collect
 from lrtasks.errors import UsageError, in_one_line, unknown
-from lrtasks.models.base import ModelLike, diagnostics, extra_losses, output_misfit, parameter_options, takes_mask
+from lrtasks.models.base import (
+    ModelLike,
+    ResidualBlock,
+    diagnostics,
+    extra_losses,
+    output_misfit,
+    parameter_options,
+    takes_mask,
+)
 from lrtasks.models.factory import model_factory
 from lrtasks.spec import Spec
 
@@ -46,8 +54,8 @@ def check_model(
     """Check that a model keeps the contract of this package; return nothing if it does.
 
     In training and in evaluation mode, the output for random inputs must be a finite tensor of shape
-    ``(batch, target.length, target.width)`` and type ``dtype`` on the input's device, and the input must stay
-    unchanged. In evaluation mode:
+    ``(batch, target.length, target.width)`` and type ``dtype`` on the input's device. The input of the model must
+    stay unchanged, and so must the inputs of the mixers inside. In evaluation mode:
 
     * the same input gives the same output, and a row's output does not depend on the other rows or on their number;
     * if ``causal``, outputs up to position t do not change when inputs after t change (checked at 16 positions);
@@ -96,7 +104,7 @@ def check_model(
                 raise unknown("parameter in unused", name, names)
         _move_from_zero(built)
         probe = _Probe(_converted(built, dtype), input, target, dtype, unused, factory)
-        problems = collect(probe, _output) or collect(probe, _rows)
+        problems = collect(probe, _output) or collect(probe, _mixer_inputs, _rows)
         if not problems:
             problems = collect(probe, *([_causality] if causal else []), _mask, _step)
             problems += collect(probe, _options_losses_and_diagnostics) or collect(probe, _gradients)
@@ -230,6 +238,25 @@ def _output(probe: _Probe) -> None:
     hint = "; noise and dropout must heed self.training, and forward must keep no state"
     what = "the same input gives another output in evaluation mode"
     probe.compare(expected, probe.outputs(probe.x), what, hint)
+
+
+def _mixer_inputs(probe: _Probe) -> None:
+    """Check that no mixer writes to its input: without a norm before the mixer, this is the residual stream."""
+    mixers = [block.mixer for block in probe.model.modules() if isinstance(block, ResidualBlock)]
+    before, changes, hooks = list[Tensor](), list[Tensor](), []
+    for mixer in mixers:
+        hooks.append(mixer.register_forward_pre_hook(lambda _, given: before.append(given[0].clone())))
+        hooks.append(mixer.register_forward_hook(lambda _, given, __: changes.append(before.pop() != given[0])))
+    try:
+        for training, when in ((False, ""), (True, " in training mode")) if mixers else ():
+            probe.outputs(probe.x, when, training=training)
+            for changed in changes:
+                if changed.any():
+                    what = f"a mixer writes to its input{when}, first at {_place(changed)}"
+                    raise UsageError(f"{what}; write x = x * 2, not x *= 2")
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _rows(probe: _Probe) -> None:

@@ -68,6 +68,20 @@ def test_passes_what_is_sound(dtype: torch.dtype) -> None:
     check_model(Streams(), input=SIGNAL, target=TARGET, dtype=dtype)
 
 
+@pytest.mark.parametrize("when", ["", " in training mode"])
+@pytest.mark.parametrize("prenorm", [True, False])
+def test_a_mixer_must_not_write_to_its_input(when: str, prenorm: bool) -> None:
+    class Writes(nn.Linear):
+        def __init__(self, d_model: int) -> None:
+            super().__init__(d_model, d_model)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.mul_(0.5) if self.training or not when else x)
+
+    (problem,) = problems_of(check_model, Writes, input=SIGNAL, target=TARGET, prenorm=prenorm)
+    assert problem.startswith(f"a mixer writes to its input{when}, first at row 0, position 0, channel 0; write")
+
+
 def test_a_running_batch_norm_is_sound_in_evaluation_mode() -> None:
     class Normed(Conv):
         def __init__(self) -> None:
