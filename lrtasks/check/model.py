@@ -356,7 +356,7 @@ def _options_losses_and_diagnostics(probe: _Probe) -> Iterator[str]:
     """Check that options of parameters, extra losses and diagnostics have the form that training reads."""
     probe.outputs(probe.x, " in training mode", training=True)
     parameter_options(probe.model)
-    extra_losses(probe.model, probe.device)
+    extra_losses(probe.model, probe.device, finite=True)
     for module, report in diagnostics(probe.model).items():
         for name, value in report.items():
             try:

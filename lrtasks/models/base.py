@@ -402,11 +402,11 @@ def parameter_options(model: nn.Module) -> dict[int, dict[str, Any]]:
     return declared
 
 
-def extra_losses(model: nn.Module, device: torch.device) -> Tensor | float:
+def extra_losses(model: nn.Module, device: torch.device, *, finite: bool = False) -> Tensor | float:
     """Return the sum of the losses that modules add to the training loss, after a forward pass on ``device``.
 
     Raises:
-        UsageError: if a loss is not a real scalar on ``device``.
+        UsageError: if a loss is not a real scalar on ``device``, or, with ``finite``, not a finite number.
     """
     total: Tensor | float = 0.0
     for _, title, losses in _reported(model, "extra_losses"):
@@ -416,6 +416,8 @@ def extra_losses(model: nn.Module, device: torch.device) -> Tensor | float:
             if value.dim() or not value.is_floating_point() or value.device != device:
                 found = f"{value.dtype}, {tuple(value.shape)} on {value.device}"
                 raise UsageError(f"{title}: {name} must be a real scalar tensor on {device}, found {found}")
+            if finite and not value.isfinite():
+                raise UsageError(f"{title}: {name} must be finite, found {value.item()}")
         total = total + sum(losses.values())
     return total
 

@@ -186,6 +186,11 @@ class LossElsewhere(Conv):
         return {"usage": torch.zeros((), device="meta")}
 
 
+class LossNaN(Conv):
+    def extra_losses(self) -> dict[str, Any]:
+        return {"usage": self.conv.bias.sum() * torch.nan}
+
+
 class DiagnosticTensor(Conv):
     def diagnostics(self) -> dict[str, Any]:
         return {"rate": torch.ones(2)}
@@ -348,6 +353,7 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (LossIsList, r"extra_losses of the model must return a dictionary by name, found \[\('usage', "),
     (LossOfIntegers, "usage must be a real scalar tensor on cpu, found torch.int64"),
     (LossElsewhere, "usage must be a real scalar tensor on cpu, found .* on meta"),
+    (LossNaN, "extra_losses of the model: usage must be finite, found nan"),
     (DiagnosticTensor, "diagnostics of the model: rate must be numbers"),
     (DiagnosticNaN, r"diagnostics of model: rate must be finite, found \[0.5, nan\]"),
     (NoDictionary, "diagnostics of the model must return a dictionary"),
