@@ -146,7 +146,8 @@ class Task(Config):
 
         Args:
             split: ``"train"``, ``"val"`` or ``"test"``.
-            samples: size of a map-style dataset (for shuffling and epochs); ``None``: an endless iterable dataset.
+            samples: size of a map-style dataset (for shuffling and epochs); ``None``: an endless iterable dataset,
+                which the processes of ``torch.distributed`` share (a map-style one needs a ``DistributedSampler``).
             seed: any whole number in 0..2^63-1.
             batch_size: for the endless dataset only: each item is a whole batch of this size. Load such a dataset with
                 ``DataLoader(..., batch_size=None)``: the order of the batches is then the same for every number of

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
 import lrtasks
@@ -50,6 +52,26 @@ def test_an_endless_dataset_of_samples_repeats_none_over_workers() -> None:
     alone, shared = (loaded(TASK.torch_dataset(), 4, workers, batch_size=2) for workers in (0, 2))
     drawn = [{tuple(x.flatten().tolist()) for batch, _ in batches for x in batch} for batches in (alone, shared)]
     assert len(drawn[0]) == 8 and drawn[0] == drawn[1]
+
+
+def _of_rank(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    dataset = TASK.torch_dataset(batch_size=3)
+    found = [
+        [x for x, _ in loaded(dataset, 4, workers, batch_size=None, multiprocessing_context=context)]
+        for workers, context in ((0, None), (2, "fork"), (1, "spawn"))
+    ]
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.e2e
+def test_processes_of_a_group_share_the_endless_dataset(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_of_rank, (str(tmp_path),), nprocs=2)
+    for rank in range(2):
+        for batches in torch.load(tmp_path / f"{rank}.pt"):
+            for number, x in zip((rank, rank + 2, rank + 4, rank + 6), batches, strict=True):
+                assert np.array_equal(x.numpy(), TASK.batch(range(3 * number, 3 * number + 3)).x)
 
 
 def test_tokens_and_padding() -> None:
