@@ -220,7 +220,8 @@ def say_unfinished(titles: Sequence[str], records: Sequence[RunRecord]) -> int:
     """Report the runs that are not done on standard error. Return the exit code: 0 if all runs are done, else 1."""
     for title, record in zip(titles, records, strict=True):
         if record.status != "done":
-            sys.stderr.write(f"lrtasks: {title}: {record.status}: {' '.join('; '.join(record.notes).split())}\n")
+            reason = "".join(record.notes[-1:])  # the notes before it are warnings
+            sys.stderr.write(f"lrtasks: {title}: {record.status}: {' '.join(reason.split())}\n")
     return 0 if all(record.status == "done" for record in records) else 1
 
 

@@ -152,7 +152,7 @@ def test_a_diverged_run_ends_with_code_one_and_one_line(command: Command, monkey
         assert said.code == 1
         last = said.err.splitlines()[-1]
         assert last.startswith("lrtasks: lrtasks eval --model toys:exploding --task shift")
-        assert last.endswith("the loss was no longer finite at step 6")
+        assert last.endswith(": diverged: the loss was no longer finite at step 6")
     assert json.loads(said.out)[0]["status"] == "diverged"
 
 
