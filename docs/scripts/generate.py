@@ -45,6 +45,7 @@ RENDERERS: dict[str, Renderer] = {
     "leaderboard": published.leaderboard,
     "lengths": published.lengths,
     "measurements": published.measurements,
+    "rates": published.rates,
 }
 
 

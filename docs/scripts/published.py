@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 from matplotlib.figure import Figure
 from regions import table
-from scores import PUBLISHED, RESULTS, runs_of
+from scores import FAIR, PUBLISHED, RESULTS, runs_of
 
 from lrtasks.bench.report import COSTS, Report, read_measurements
 from lrtasks.generators.base import GROUPS, names
@@ -108,3 +109,16 @@ def cost_chart() -> Figure:
         panel.set_ylabel(f"{title} ({unit.split()[-1]})")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
     return figure
+
+
+def rates(page: Path, _: Sequence[str]) -> str:
+    """Return the scaled scores of seed 0 by learning rate, for each cell with a run below the page's folder."""
+    runs = pd.concat([runs_of(FAIR), runs_of(page.parent)])
+    runs = runs[runs["seed"] == 0]
+    cells = runs["command"].str.extract(r"--model (?P<model>\S+) --task (?P<task>\S+)")
+    scores = runs.assign(**cells).pivot(index=["task", "model"], columns="budget.lr", values="scaled_score")
+    scores = scores[scores[max(scores)].notna()]
+    lines = [
+        [*cell, *(number(score, 3) for score in line)] for cell, line in zip(scores.index, scores.values, strict=True)
+    ]
+    return table(["task", "model", *(f"lr {rate:g}" for rate in scores)], lines)
