@@ -21,7 +21,7 @@ import numpy as np
 from lrtasks.check import BrokenContractError, collect
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.generators import randomness
-from lrtasks.generators.base import SPLITS, Split, Task, make, misdeclared, stack
+from lrtasks.generators.base import SPLITS, Split, Task, make, misdeclared, require_sample, stack
 from lrtasks.registry import malformed
 from lrtasks.spec import IGNORED, Batch, Sample, Spec, misfit
 
@@ -94,6 +94,8 @@ class _Probe(NamedTuple):
         """Call the task's code; report an exception as ``what raised KeyError: 'x' (line 41 of parity.py)``."""
         try:
             return function(*arguments)
+        except UsageError:
+            raise
         except Exception as error:
             file = getattr(sys.modules.get(type(self.task).__module__), "__file__", None)
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
@@ -116,8 +118,6 @@ def _declaration(probe: _Probe) -> Iterator[str]:
         yield from malformations
         return
     for field in ("input", "target"):
-        if getattr(type(task), field) is getattr(Task, field):
-            raise UsageError(f"{field} is missing: write a property that returns a lrtasks.generators.Spec")
         spec: object = probe.call(field, getattr, task, field)
         if not isinstance(spec, Spec):
             found = "a method; put @property above it" if callable(spec) else repr(spec)
@@ -143,11 +143,10 @@ def _declaration(probe: _Probe) -> Iterator[str]:
 def _samples(probe: _Probe) -> Iterator[str]:
     """Check samples one by one, up to the first wrong sample."""
     task, count, seed = probe
-    if type(task).sample is Task.sample and type(task).samples is Task.samples:
-        raise UsageError("sample() is missing: write sample(self, rng), which returns a lrtasks.generators.Sample")
     first: Sample | None = None
     for index, rng in enumerate(randomness.Generators(task.key(seed, "train"), range(count))):
         sample = probe.call("sample()", task.sample, rng)
+        require_sample(sample)
         found = list(_sample_problems(task, sample)) or list(_differences(first or sample, sample))
         if found:
             yield from (f"sample {index}: {problem}" for problem in found)
@@ -155,10 +154,7 @@ def _samples(probe: _Probe) -> Iterator[str]:
         first = first or sample
 
 
-def _sample_problems(task: Task, sample: Any) -> Iterator[str]:
-    if not isinstance(sample, Sample):
-        yield f"sample() must return lrtasks.generators.Sample(x, y), found {type(sample).__name__}"
-        return
+def _sample_problems(task: Task, sample: Sample) -> Iterator[str]:
     problem = misfit(sample, task.input, task.target)
     if problem:
         yield problem

@@ -81,17 +81,17 @@ class Task(Config):
     @property
     def input(self) -> Spec:
         """Kind, length and width of the input that a model receives."""
-        raise NotImplementedError
+        raise UsageError("input is missing: write a property that returns a lrtasks.generators.Spec")
 
     @property
     def target(self) -> Spec:
         """Kind, length and width of the output that a model must return."""
-        raise NotImplementedError
+        raise UsageError("target is missing: write a property that returns a lrtasks.generators.Spec")
 
     def sample(self, rng: np.random.Generator) -> Sample:
         """Draw one sample; ``rng`` is the only source of randomness. A task defines this method or :meth:`samples`."""
         if type(self).samples is Task.samples:
-            raise NotImplementedError
+            raise UsageError("sample() is missing: write sample(self, rng), which returns a lrtasks.generators.Sample")
         return self.samples([rng]).sample(0)
 
     def samples(self, rngs: Rngs) -> Batch:
@@ -414,10 +414,19 @@ def overlap(task: Task, train_samples: int, test_samples: int, seed: int = 0) ->
 
 def stack(samples: Sequence[Sample]) -> Batch:
     """Stack samples into a batch; meta entries of equal shape become arrays, all others lists."""
+    for sample in samples:
+        require_sample(sample)
     masks = [sample.mask for sample in samples if sample.mask is not None]
     metas = [sample.meta for sample in samples if sample.meta is not None]
     x, y = np.stack([sample.x for sample in samples]), np.stack([sample.y for sample in samples])
     return Batch(x, y, np.stack(masks) if masks else None, columns(metas) if metas else None)
+
+
+def require_sample(sample: object) -> None:
+    """Raise :class:`UsageError` unless ``sample``, which a task's ``sample`` returned, is a :class:`Sample`."""
+    if not isinstance(sample, Sample):
+        found = type(sample).__name__
+        raise UsageError(f"sample() must return lrtasks.generators.Sample(x, y), found {found}")
 
 
 def columns(details: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -145,6 +145,18 @@ class Rare(Copy):
         return Sample(x, y if rng.random() > 0.01 else y * np.nan)
 
 
+class Pair(Copy):
+    name = "pair"
+
+    def sample(self, rng):
+        return tuple(super().sample(rng)[:2])
+
+
+class Nothing(Copy):
+    name = "nothing"
+    input = Task.input
+
+
 class Sliced(Copy):
     name = "sliced"
 
@@ -245,6 +257,8 @@ def test_an_own_task_is_described_drawn_and_stored(command: Command, tmp_path: P
         ("Named", "a test cannot be called 'val'"),
         ("Wider", "test narrow of wider needs another model"),
         ("Rare", "rare: in its samples y holds values that are not finite"),
+        ("Pair", "sample() must return lrtasks.generators.Sample(x, y), found tuple"),
+        ("Nothing", "input is missing: write a property that returns a lrtasks.generators.Spec"),
         ("Sliced", "the labels of slice 'part' have shape (5,), and y has (16, 8, 1)"),
         ("Guessed", "baseline three must have the methods fit and predict, found 3"),
     ],

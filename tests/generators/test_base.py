@@ -235,5 +235,5 @@ def test_a_task_defines_how_one_sample_or_many_are_drawn() -> None:
     assert np.array_equal(one.x, two.x)
     generator = rng.generator(Batched().key(0, "train"), 5)
     assert np.array_equal(Batched().sample(generator).x, one.x[1])
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(UsageError, match=r"sample\(\) is missing"):
         Neither().batch([0])
