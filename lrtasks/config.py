@@ -95,12 +95,9 @@ class Config:
     def make(cls: type[P], **values: Any) -> P:
         """Build from keyword arguments; for an unknown name, raise :class:`UsageError` with similar names."""
         names = cls.parameter_names()
-        for name in values:
-            if name not in names:
-                raise UsageError(
-                    f"{cls._title()} has no parameter {name!r}{suggestion(name, names)}"
-                    f" (it has: {', '.join(names) or 'none'})"
-                )
+        for name in (name for name in values if name not in names):
+            hint = f"{suggestion(name, names)} (it has: {', '.join(names) or 'none'})"
+            raise UsageError(f"{cls._title()} has no parameter {name!r}{hint}")
         return cls(**values)
 
     @classmethod
@@ -213,10 +210,9 @@ def override(settings: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, An
 def assign(
     settings: Mapping[str, Any], known: Mapping[str, Sequence[str] | None], *, options: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Sort settings by owner; return the values of each owner by bare name.
+    """Sort settings (by bare name or ``OWNER.NAME``) by owner; return the values of each owner by bare name.
 
     Args:
-        settings: values by bare name or by ``OWNER.NAME``.
         known: for each owner, the names of its parameters. ``None`` means that the names are not known (a user's own
             model); its settings must then be given as ``OWNER.NAME``.
         options: other names that the user could have meant; the error message can suggest them.
@@ -251,11 +247,7 @@ def _fields(cls: type[Config]) -> list[tuple[dataclasses.Field[Any], Any]]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return value
+    return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
 def _type_name(hint: Any) -> str:

@@ -66,7 +66,6 @@ def run_command(
     """Run ``python -m lrtasks`` with these arguments, in a new process group.
 
     Args:
-        arguments: words after ``lrtasks``.
         threads: processor cores that numeric routines use, unless the user's environment sets a number; ``None`` leaves
             the choice to the command.
         time_limit: seconds after which the command is killed.

@@ -118,14 +118,14 @@ class RunRecord:
 
         Test scores count only if the run is done: a run can fail after its test, for instance in its diagnostics.
         """
-        value = self.scores.get(split, {}).get(name)
-        if value is None or not math.isfinite(value) or (split == "test" and self.status != "done"):
-            return None
-        return float(value)
+        return None if split == "test" and self.status != "done" else self._finite_score(name, split)
 
     def score_of(self, test: str) -> float | None:
         """Return the headline score on ``test`` or a further test, even if the run is not done yet."""
-        value = self.scores.get(test, {}).get(self.task["metric"])
+        return self._finite_score(self.task["metric"], test)
+
+    def _finite_score(self, name: str, test: str) -> float | None:
+        value = self.scores.get(test, {}).get(name)
         return None if value is None or not math.isfinite(value) else float(value)
 
     def floor(self, test: str) -> float | None:
@@ -195,8 +195,7 @@ def read_record(path: Path) -> RunRecord:
         version = environment.get("lrtasks") if isinstance(environment, dict) else None
         found = f"{file} has schema {content.get('schema')!r}; this version of lrtasks reads schemas 1 to {SCHEMA}"
         raise UsageError(f"{found}; it was written by lrtasks {version}" if version else found)
-    problem = _problem(content)
-    if problem:
+    if problem := _problem(content):
         raise UsageError(f"{file} is not a run record: {problem}")
     return RunRecord(**content)
 
@@ -234,8 +233,7 @@ def read_records(folder: Path | str) -> tuple[list[tuple[Path, RunRecord]], list
     A run that the file calls ``running``, but that no process works on, gets the status ``interrupted``.
 
     Returns:
-        ``(folder, record)`` pairs, and one line for each file or folder that could not be read. A damaged record does
-        not prevent the reading of the others.
+        ``(folder, record)`` pairs, and one line for each file or folder that could not be read.
 
     Raises:
         UsageError: if the folder does not exist.
@@ -334,17 +332,13 @@ def _files(folder: Path, problems: list[str]) -> Iterator[Path]:
 def _problem(content: dict[str, Any]) -> str | None:
     """Return the reason why ``content`` is not a valid record, or ``None`` if it is valid."""
     fields = {field.name: field for field in dataclasses.fields(RunRecord)}
-    for name in content:
-        if name not in fields:
-            return f"{name!r} does not belong there"
+    for name in (name for name in content if name not in fields):
+        return f"{name!r} does not belong there"
     required = [name for name, field in fields.items() if field.default is field.default_factory or name == "status"]
     form = {name: _FORMS[name] for name in [*required, *content]}
-    content = {"cost": {}, "selection": {}, **content}
-    for name in ("cost", "selection"):  # empty if the run was not timed, or not chosen from several
-        if not content[name]:
-            form[name] = dict
-    problem = _misfit(content, form)
-    if problem:
+    # empty if the run was not timed, or not chosen from several
+    form |= {name: dict for name in ("cost", "selection") if not content.get(name)}
+    if problem := _misfit({"cost": {}, "selection": {}, **content}, form):
         return f"it{problem}" if problem[0] == " " else problem[1:]
     version = content.get("environment", {}).get("lrtasks")
     if not isinstance(version, str | None):
@@ -379,6 +373,4 @@ def _finite(value: Any) -> Any:
         return {key: item if type(item) is str else _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    if isinstance(value, float | int):
-        return value if -MAX_NUMBER < value < MAX_NUMBER else None
-    return value
+    return value if not isinstance(value, float | int) or -MAX_NUMBER < value < MAX_NUMBER else None

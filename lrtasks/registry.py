@@ -72,10 +72,8 @@ class Registry(Generic[T]):
 
         def add(cls: type[T]) -> type[T]:
             if not _NAME.fullmatch(name) or name == "all":
-                raise UsageError(
-                    f"{name!r} cannot be the name of a {self.kind}: use letters, digits, '_', '-' and '.',"
-                    " begin with a letter or digit, and do not use 'all'"
-                )
+                rule = "use letters, digits, '_', '-' and '.', begin with a letter or digit, and do not use 'all'"
+                raise UsageError(f"{name!r} cannot be the name of a {self.kind}: {rule}")
             self._require_kind(cls, f"{self.kind} {name!r}")
             address = f"{cls.__module__}:{cls.__qualname__}"
             owner = self._classes.get(name)
@@ -169,9 +167,8 @@ class Registry(Generic[T]):
         built_in = self._built_in.get(name)
         origins = [*([built_in] if built_in else []), *(_origin(point) for point in points)]
         if len(origins) > 1:
-            raise UsageError(
-                f"two {self.kind}s are called {name!r}: {' and '.join(origins)}; rename one of them or uninstall it"
-            )
+            two = f"two {self.kind}s are called {name!r}: {' and '.join(origins)}"
+            raise UsageError(f"{two}; rename one of them or uninstall it")
         if name not in self._classes:
             if built_in:
                 importlib.import_module(built_in.partition(":")[0])
@@ -183,11 +180,13 @@ class Registry(Generic[T]):
 
     def _own(self, address: str) -> type[T]:
         """Return the user's own class at ``FILE.py:NAME`` or ``package.module:NAME``."""
-        cls: type[T] = load_object(address, self.kind)
-        where = f"{self.kind} {address!r}"
+        cls, where = load_object(address, self.kind), f"{self.kind} {address!r}"
         self._require_kind(cls, where)
         if "name" not in vars(cls):
-            cls.name = cls.__name__  # type: ignore[attr-defined]
+            cls.name = cls.__name__
+        return self._well_formed(cls, where)
+
+    def _well_formed(self, cls: type[T], where: str) -> type[T]:
         for problem in malformed(cls):
             raise UsageError(f"{where}: {problem}")
         return cls
@@ -202,10 +201,8 @@ class Registry(Generic[T]):
 
     @functools.cache  # noqa: B019 - a registry lives as long as the process
     def _entry_points(self) -> dict[str, list[metadata.EntryPoint]]:
-        found: dict[str, list[metadata.EntryPoint]] = {}
-        for point in metadata.entry_points(group=self._group):
-            found.setdefault(point.name, []).append(point)
-        return found
+        points = metadata.entry_points(group=self._group)
+        return {name: [point for point in points if point.name == name] for name in points.names}
 
     def _load(self, name: str, point: metadata.EntryPoint) -> None:
         where = f"{self.kind} {name!r} from {_origin(point)}"
@@ -221,9 +218,7 @@ class Registry(Generic[T]):
                 raise UsageError(f"{named} registered as the {self.kind} {known!r}")
         self._require_kind(cls, where)
         cls.name = name
-        for problem in malformed(cls):
-            raise UsageError(f"{where}: {problem}")
-        self.register(name)(cls)
+        self.register(name)(self._well_formed(cls, where))
 
 
 def split_preset(text: str) -> tuple[str, str]:

@@ -31,9 +31,7 @@ class RunConfig:
     """The config of one run.
 
     Attributes:
-        task: the task.
         model: the model, not built yet.
-        budget: settings of training and scoring.
         seed: seeds initialisation and training stream.
         preset: the preset that supplied the values that the user did not set.
         settings: values that the user set, by ``OWNER.NAME``.
@@ -93,12 +91,14 @@ class RunConfig:
         require_preset(preset, [task_class, *([model_class] if model_class else [])])
         if instance and instance not in task_class.presets:
             raise unknown(f"preset of {task_name}:", instance, task_class.presets)
-        known = {
-            "task": task_class.parameter_names(),
-            "model": model_parameter_names(model),
-            "budget": Budget.parameter_names(),
+        known = {"task": task_class.parameter_names(), "model": model_parameter_names(model)}
+        known["budget"] = Budget.parameter_names()
+        own = model_label(model, name).replace("-", "_") + "."  # LABEL.NAME of this model means model.NAME
+        named = {
+            f"model.{key[len(own) :]}" if key.replace("-", "_").startswith(own) else key: value
+            for key, value in (settings or {}).items()
         }
-        given = assign(_of_this_model(settings or {}, model_label(model, name)), known, options=options)
+        given = assign(named, known, options=options)
         of_task, task_budget = task_class.preset_values(instance or preset)
         of_model, model_budget = model_class.preset_values(preset) if model_class else ({}, {})
         both = f"{preset}/{task_class.name}"
@@ -130,14 +130,9 @@ class RunConfig:
     def identity(self) -> dict[str, Any]:
         """Return the values that distinguish the run from others, ready for JSON."""
         source = own_source(type(self.task))
-        return {
-            **self.task.identity(),
-            **({} if source is None else {"task_source": source}),
-            "model": self.model.identity,
-            "budget": self.budget.identifying(),
-            "data": self.data_digest,
-            "seed": self.seed,
-        }
+        task = self.task.identity() | ({} if source is None else {"task_source": source})
+        shared = {"budget": self.budget.identifying(), "data": self.data_digest, "seed": self.seed}
+        return {**task, "model": self.model.identity, **shared}
 
     @property
     def digest(self) -> str:
@@ -230,15 +225,6 @@ def build_model(model: ModelLike, task: str | Task, *, preset: str | None = None
         return RunConfig.make(task, model, preset=preset, settings=settings).build()
     made = registry.get(task).make() if isinstance(task, str) else task
     return model_factory(model, hyper).build(made.input, made.target, made.causal)
-
-
-def _of_this_model(settings: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """Return the settings with the prefix ``model.`` instead of the model's own label."""
-    prefix = label.replace("-", "_") + "."
-    return {
-        f"model.{name[len(prefix) :]}" if name.replace("-", "_").startswith(prefix) else name: value
-        for name, value in settings.items()
-    }
 
 
 def require_preset(preset: str, classes: Iterable[type[Any]]) -> None:

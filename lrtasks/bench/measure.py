@@ -90,11 +90,6 @@ class Case:
             shared = {key: value for key, value in shared.items() if key in (known or ())}
         return model_factory(name, {**shared, **self.hyper.get(model_label(name), {})})
 
-    @property
-    def baseline(self) -> Case:
-        """The Transformer at the same length."""
-        return replace(self, model=BASELINE)
-
     def build(self) -> nn.Module:
         """Build the model. It reads tokens and predicts one class per sequence."""
         input, target = Spec("token", self.length, VOCABULARY), Spec("token", 1, CLASSES, pooled=True)
@@ -129,7 +124,8 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
     # libraries that are loaded on first use must not count as memory of the model
     with torch.device("meta"):
         case.build()
-    _prepare(replace(case.baseline, length=WARM_UP), phase)[1]()
+    transformer = replace(case, model=BASELINE)
+    _prepare(replace(transformer, length=WARM_UP), phase)[1]()
     torch.fft.irfft(torch.fft.rfft(torch.zeros(WARM_UP, device=device)))
     memory = PeakMemory(device)
     model, run = _prepare(case, phase)
@@ -138,7 +134,7 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
     figures: dict[str, Any] = {"peak_bytes": memory.above_start()}
     runs = {"": run}
     if paired:
-        runs["baseline_"] = _prepare(case.baseline, phase)[1]
+        runs["baseline_"] = _prepare(transformer, phase)[1]
         runs["baseline_"]()
         times["baseline_"] = [_timed(runs["baseline_"], device)]
     spent, clock = 0.0, 0 if case.device == "cpu" else 1

@@ -47,21 +47,21 @@ def read_measurements(folder: Path) -> list[dict[str, Any]]:
     Raises:
         UsageError: if there are none, one is damaged, or two differ in a part of :data:`SHARED`.
     """
-    files = sorted(folder.glob("*.json"))
-    if not files:
+    found = {file: read_measurement(file) for file in sorted(folder.glob("*.json"))}
+    if not found:
         raise UsageError(f"no measurements in {folder}")
-    found = [read_measurement(file) for file in files]
-    for file, entry in zip(files, found, strict=True):
+    first, *_ = found
+    for file, entry in found.items():
         for name in SHARED:
-            if entry["identity"].get(name) != found[0]["identity"].get(name):
-                raise UsageError(
-                    f"{files[0]} and {file} were measured with different {name}; keep them in folders of their own"
-                )
-    return sorted(found, key=lambda entry: _order(**entry["identity"]))
+            if entry["identity"].get(name) != found[first]["identity"].get(name):
+                differ = f"{first} and {file} were measured with different {name}"
+                raise UsageError(f"{differ}; keep them in folders of their own")
 
+    def order(entry: dict[str, Any]) -> tuple[int, bool, str]:
+        model: str = entry["identity"]["model"]
+        return entry["identity"]["length"], model != BASELINE, model
 
-def _order(length: int, model: str, **_: Any) -> tuple[int, bool, str]:
-    return length, model != BASELINE, model
+    return sorted(found.values(), key=order)
 
 
 def read_measurement(file: Path) -> dict[str, Any]:
@@ -131,19 +131,24 @@ class Report:
 
     def __init__(self, measurements: Sequence[Mapping[str, Any]]) -> None:
         self._found = measurements
-        self._rows = {(row["model"], row["length"]): row for row in map(make_row, measurements)}
-        self._models = list(dict.fromkeys(model for model, _ in self._rows))
-        self._lengths = sorted({length for _, length in self._rows})
+        self._rows = list(map(make_row, measurements))
+        self._models = list(dict.fromkeys(row["model"] for row in self._rows))
+        self._lengths = sorted({row["length"] for row in self._rows})
+        transformers = {row["length"]: row for row in self._rows if row["model"] == BASELINE}
+        for row in self._rows:
+            beside = transformers.get(row["length"])
+            row["ratios"] = ratios(row, beside) if beside else dict.fromkeys(RATIOS)
 
     def rows(self) -> list[Row]:
         """Return one flat entry per measurement."""
+        columns = ("model", "length", *COSTS)
         return [
             {
-                **{name: row[name] for name in ("model", "length", *COSTS)},
-                **{f"relative_{name}": value for name, value in self._ratios(*place).items()},
+                **{name: row[name] for name in columns},
+                **{f"relative_{name}": value for name, value in row["ratios"].items()},
                 "reasons": row["reasons"],
             }
-            for place, row in self._rows.items()
+            for row in self._rows
         ]
 
     def growths(self) -> list[dict[str, Any]]:
@@ -152,28 +157,22 @@ class Report:
             {"model": model, "cost": cost, **found}
             for model in self._models
             for cost in COSTS
-            if (found := growth((row["length"], row[cost]) for row in self._rows.values() if row["model"] == model))
+            if (found := growth((row["length"], row[cost]) for row in self._rows if row["model"] == model))
         ]
 
     def content(self) -> dict[str, Any]:
         """Return the whole report, JSON-ready."""
-        first = self._found[0]
-        return {
-            "settings": first["identity"]["settings"],
-            "device": first["identity"]["device_name"],
-            "environment": first["environment"],
-            "rows": self.rows(),
-            "growth": self.growths(),
-            "notes": self.notes(),
-        }
+        identity, environment = self._found[0]["identity"], self._found[0]["environment"]
+        shared = {"settings": identity["settings"], "device": identity["device_name"], "environment": environment}
+        return {**shared, "rows": self.rows(), "growth": self.growths(), "notes": self.notes()}
 
     def tables(self) -> list[TextTable]:
         """Return tables of costs, ratios to the Transformer, and growth, without empty tables."""
         costs, against = [], []
-        for place, row in sorted(self._rows.items(), key=lambda entry: self._models.index(entry[0][0])):
+        for row in sorted(self._rows, key=lambda row: self._models.index(row["model"])):
             name = [row["model"], f"{row['length']:,}"]
             costs.append([*name, *(_cell(row[cost], unit) for cost, (_, _, unit) in COSTS.items())])
-            against.append([*name, *map(_times, self._ratios(*place).values())])
+            against.append([*name, *("" if value is None else f"{number(value)}×" for value in row["ratios"].values())])
         growing = [name for name in COSTS if name != "parameters"]
         exponents: dict[str, dict[str, str]] = {}
         for entry in self.growths():
@@ -182,11 +181,11 @@ class Report:
                 shown = f"{entry['slope']:.2f}, {entry['last']:.2f}{fewer}"
                 exponents.setdefault(entry["model"], {})[entry["cost"]] = shown
         growths = [[model, *(found.get(name, "") for name in growing)] for model, found in exponents.items()]
-        growth_header = [f"growth over {len(self._lengths)} lengths, last two", *(COSTS[name][0] for name in growing)]
+        header = [f"growth over {len(self._lengths)} lengths, last two", *(COSTS[name][0] for name in growing)]
         tables = [
             TextTable(["model", "length", *(column for _, column, _ in COSTS.values())], costs),
             TextTable([f"against {BASELINE}", "length", *(name for _, name in RATIOS.values())], against),
-            TextTable(growth_header, growths),
+            TextTable(header, growths),
         ]
         return [table for table in tables if table.lines]
 
@@ -213,7 +212,7 @@ class Report:
                 " attention of the other models runs in torch's fused kernel"
             )
         missing, settings, active = [], [], []
-        for entry, row in zip(self._found, self._rows.values(), strict=True):
+        for entry, row in zip(self._found, self._rows, strict=True):
             name, reasons = f"{row['model']} at {row['length']:,}", row["reasons"]
             for reason in dict.fromkeys(reasons.values()):
                 parts = [part for part in reasons if reasons[part] == reason]
@@ -222,11 +221,10 @@ class Report:
                 if phase not in reasons and row[f"{phase}_speed"] is None:
                     missing.append(f"{name}: {phase} was timed without the Transformer, beside which it failed")
             if row["length"] == self._lengths[0]:  # without the shared parameters and options that are off
-                hyper = {
-                    key: value for key, value in entry["identity"]["hyper"].items() if key not in SHARED_PARAMETERS
-                }
                 own = [
-                    f"{key} {'none' if value is None else value}" for key, value in hyper.items() if value is not False
+                    f"{key} {'none' if value is None else value}"
+                    for key, value in entry["identity"]["hyper"].items()
+                    if key not in SHARED_PARAMETERS and value is not False
                 ]
                 settings.append(f"{row['model']}: {', '.join(own)}")
             reports = entry["training"].get("diagnostics", {}).values()
@@ -235,15 +233,6 @@ class Report:
                 active.append(f"{name}: {', '.join(f'{rate:.2f}' for rate in rates)} of the positions active")
         return [*notes, *missing, *settings, *active]
 
-    def _ratios(self, model: str, length: int) -> dict[str, float | None]:
-        """Return the ratios of a model to the Transformer of the same length; None for figures not measured."""
-        transformer = self._rows.get((BASELINE, length))
-        return ratios(self._rows[model, length], transformer) if transformer else dict.fromkeys(RATIOS)
-
 
 def _cell(value: float | None, unit: float) -> str:
     return "" if value is None else f"{value:,}" if unit == 1 else number(value / unit)
-
-
-def _times(value: float | None) -> str:
-    return "" if value is None else f"{number(value)}×"

@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,8 @@ def make_cases(
     """
     ordered, lengths, hyper = list(dict.fromkeys([BASELINE, *names])), sorted(set(lengths)), dict(hyper or {})
     labels = list(map(model_label, ordered))
-    for label in labels:
-        if labels.count(label) > 1:
-            raise UsageError(f"two models are called {label!r}, found {', '.join(ordered)}; rename one of them")
+    for label in (label for label in labels if labels.count(label) > 1):
+        raise UsageError(f"two models are called {label!r}, found {', '.join(ordered)}; rename one of them")
     own = {model_label(name): name for name in ordered if not is_registered(name)}
     if len(own) == 1 and "model" in hyper:
         hyper[next(iter(own))] = hyper.pop("model")
@@ -63,9 +63,8 @@ def make_cases(
         for name, option in shared_parameters(model_parameter_names(own.get(model, model))).items():
             if name in values:
                 raise UsageError(f"{model}.{name} cannot differ between models; give {option} for all of them")
-    for length in lengths:
-        if not 1 <= length <= MAX_LENGTH:
-            raise UsageError(f"a length must be at least 1 and at most {MAX_LENGTH:,}, found {length}")
+    for length in (length for length in lengths if not 1 <= length <= MAX_LENGTH):
+        raise UsageError(f"a length must be at least 1 and at most {MAX_LENGTH:,}, found {length}")
     for name in [*ordered, *(own.get(label, label) for label in hyper)]:
         case = Case(name, 1, settings, device, hyper)
         if is_registered(name):
@@ -108,12 +107,8 @@ def _measure(case: Case, time_limit: float, baseline: Mapping[str, Any]) -> dict
     """Measure a case, without the Transformer in phases where the Transformer's own measurement failed."""
     measured = partial(run_in_process, time_limit=time_limit)
     environment = {"threads": case.settings.threads, "processor": kernel_entry("cpuinfo", "model name")}
-    found = {
-        "identity": identity(case),
-        "environment": {**describe_environment(), **environment},
-        "sizes": measured(sizes, case),
-        "schema": SCHEMA,
-    }
+    found: dict[str, Any] = {"identity": identity(case), "environment": {**describe_environment(), **environment}}
+    found |= {"sizes": measured(sizes, case), "schema": SCHEMA}
     for phase in PHASES:
         paired = "reason" not in baseline.get(phase, {})
         found[phase] = measured(cost, case, phase, paired)
@@ -128,7 +123,7 @@ def identity(case: Case) -> dict[str, Any]:
     return {
         "model": model_label(case.model),
         "hyper": factory.parameters,
-        "baseline": case.baseline.factory.parameters,
+        "baseline": replace(case, model=BASELINE).factory.parameters,
         "length": case.length,
         "settings": case.settings.parameters(),
         "device": case.device,

@@ -123,10 +123,9 @@ def _check_model(name: str, hyper: dict[str, Any], refused: dict[str, list[str]]
     merged: dict[str, tuple[str, list[str]]] = {}  # problems that differ in their numbers alone, with their cases
     for case, problem in found:
         merged.setdefault(re.sub(r"\d[\d.e+-]*", "", problem), (problem, []))[1].append(case)
-    lines = [
-        f"{cases[0]}: {problem}" + (f" (also {'; '.join(cases[1:])})" if cases[1:] else "")
-        for problem, cases in merged.values()
-    ]
+    lines = []
+    for problem, (case, *others) in merged.values():
+        lines.append(f"{case}: {problem}" + (f" (also {'; '.join(others)})" if others else ""))
     if sum(map(len, refused.values())) == 2 * len(SPECS):
         lines.append("it can be built for none of the inputs and targets that were tried")
     return lines

@@ -92,16 +92,13 @@ def check_model(
             try:
                 model = copy.deepcopy(model)
             except Exception as error:
-                raise UsageError(
-                    f"model {type(model).__name__} cannot be copied: {error} (a module that has run forward may hold"
-                    " such tensors; pass a new one, or its factory)"
-                ) from error
+                hint = "a module that has run forward may hold such tensors; pass a new one, or its factory"
+                raise UsageError(f"model {type(model).__name__} cannot be copied: {error} ({hint})") from error
         factory = partial(model_factory(model, hyper).build, input, target, causal)
         built = factory()
         names = [name for name, _ in built.named_parameters()]
-        for name in unused:
-            if name not in names:
-                raise unknown("parameter in unused", name, names)
+        for name in (name for name in unused if name not in names):
+            raise unknown("parameter in unused", name, names)
         _move_from_zero(built)
         probe = _Probe(_converted(built, dtype), input, target, dtype, unused, factory)
         problems = collect(probe, _output) or collect(probe, _mixer_inputs, _rows)
@@ -183,14 +180,12 @@ class _Probe:
             raise UsageError(f"fails{when or kind}: {in_one_line(error)}") from None
         if not torch.equal(before, x):
             raise UsageError(f"writes to its input{when}, first at {_place(before != x)}; write x = x * 2, not x *= 2")
-        problem = output_misfit(y, x, self.input, self.target)
-        if problem:
+        if problem := output_misfit(y, x, self.input, self.target):
             raise UsageError(f"output{when} {problem}")
         assert isinstance(y, Tensor)
         if y.dtype != self.dtype:
-            raise UsageError(
-                f"output{when} must be of type {self.dtype}, found {y.dtype}; make tensors with dtype=x.dtype"
-            )
+            found = f"{y.dtype}; make tensors with dtype=x.dtype"
+            raise UsageError(f"output{when} must be of type {self.dtype}, found {found}")
         if not y.isfinite().all():
             hint = " (a softmax over no valid key?)" if "mask" in arguments else ""
             raise UsageError(f"output is not finite{when}, first at {_place(~y.isfinite(), 'output position')}{hint}")
@@ -217,10 +212,8 @@ class _Probe:
         scale = expected.abs().max() if scale is None else scale
         gap = (found - expected).abs() / scale.clamp_min(torch.finfo(self.dtype).tiny)
         if gap.max() > tolerance[self.dtype]:
-            raise UsageError(
-                f"{what}: by {float(gap.max()):.1e} of its scale (allowed {tolerance[self.dtype]:.0e}),"
-                f" most at {_place(gap == gap.max(), 'output position')}{hint}"
-            )
+            size = f"by {float(gap.max()):.1e} of its scale (allowed {tolerance[self.dtype]:.0e})"
+            raise UsageError(f"{what}: {size}, most at {_place(gap == gap.max(), 'output position')}{hint}")
 
 
 def _place(where: Tensor, position: str = "position") -> str:
@@ -282,17 +275,13 @@ def _causality(probe: _Probe) -> None:
         other = (rows + 1 + other % (probe.input.width - 1)) % probe.input.width  # always another token
     for row, cut in enumerate(cuts):
         rows[row, cut + 1 :] = other[row, cut + 1 :]
-    expected, found = probe.outputs(x)[:1], probe.outputs(rows)
+    expected, found = probe.outputs(x)[:1], probe.outputs(rows)[:, None]
     position = torch.arange(probe.target.length, device=probe.device)[:, None] + first
-    for row, cut in enumerate(cuts):
-        probe.compare(
-            expected,
-            found[row : row + 1],
-            f"not causal: outputs up to input position {cut} change with the inputs after it",
-            "; mask what follows, pad convolutions on the left, or say causal=False",
-            where=position <= cut,
-            scale=expected.abs().max(),  # a convolution by FFT rounds on the scale of all outputs
-        )
+    scale = expected.abs().max()  # a convolution by FFT rounds on the scale of all outputs
+    hint = "; mask what follows, pad convolutions on the left, or say causal=False"
+    for cut, outputs in zip(cuts, found, strict=True):
+        what = f"not causal: outputs up to input position {cut} change with the inputs after it"
+        probe.compare(expected, outputs, what, hint, where=position <= cut, scale=scale)
 
 
 def _mask(probe: _Probe) -> None:
@@ -306,13 +295,10 @@ def _mask(probe: _Probe) -> None:
     when = f" with a padding mask, bool of shape {tuple(mask.shape)}"
     expected = probe.outputs(probe.x, when, mask=mask)
     found = probe.outputs(torch.where(padding, probe.draw(ROWS), probe.x), when, mask=mask)
-    probe.compare(
-        expected,
-        found,
-        "outputs at valid positions depend on values at padding (mask False)",
-        "; leave padded keys out of attention, take padded inputs as zero in sums",
-        where=None if probe.target.pooled else mask[:, length - probe.target.length :, None],
-    )
+    what = "outputs at valid positions depend on values at padding (mask False)"
+    hint = "; leave padded keys out of attention, take padded inputs as zero in sums"
+    where = None if probe.target.pooled else mask[:, length - probe.target.length :, None]
+    probe.compare(expected, found, what, hint, where=where)
 
 
 def _step(probe: _Probe) -> None:
@@ -340,10 +326,8 @@ def _step(probe: _Probe) -> None:
     expected = probe.outputs(probe.x)
     expected = expected.flatten(1)[:, None] if pooled else expected[:, :steps]
     wanted = (ROWS, expected.shape[-1])
-    if tuple(outputs[0].shape) != wanted:
-        raise UsageError(
-            f"step must return an output of shape (batch, target width) = {wanted}, found {tuple(outputs[0].shape)}"
-        )
+    if (shape := tuple(outputs[0].shape)) != wanted:
+        raise UsageError(f"step must return an output of shape (batch, target width) = {wanted}, found {shape}")
     streamed = torch.stack(outputs[-expected.shape[1] :], 1).to(expected.dtype)
     what = "step, one position after the other, gives other outputs than forward"
     probe.compare(expected, streamed, what, tolerance=STEP_TOLERANCE)
@@ -381,8 +365,7 @@ def _gradients(probe: _Probe) -> Iterator[str]:
         except RuntimeError as error:
             raise UsageError(f"the backward pass fails{time}: {error}") from None
     gradients = {name: value.grad for name, value in wanting.items()}
-    missing = [name for name, gradient in gradients.items() if gradient is None and name not in probe.unused]
-    if missing:
+    if missing := [name for name, gradient in gradients.items() if gradient is None and name not in probe.unused]:
         yield f"no gradient reaches {', '.join(missing)} (use it in forward, or name it in unused=)"
     wild = [name for name, gradient in gradients.items() if gradient is not None and not gradient.isfinite().all()]
     if wild:
@@ -398,9 +381,8 @@ def _reload(probe: _Probe) -> None:
     try:
         probe.model.load_state_dict(state)
     except RuntimeError as error:
-        raise UsageError(
-            f"its state cannot be loaded into a model built anew, as a resumed run does: {error}"
-        ) from None
+        why = "its state cannot be loaded into a model built anew, as a resumed run does"
+        raise UsageError(f"{why}: {error}") from None
     what = "a model built anew that loads the stored state gives other outputs"
     hint = "; register every tensor that it depends on as a parameter or a buffer"
     probe.compare(expected, probe.outputs(probe.x), what, hint)

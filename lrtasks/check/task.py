@@ -14,7 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -109,12 +109,9 @@ class _Probe(NamedTuple):
 def _declaration(probe: _Probe) -> Iterator[str]:
     task = probe.task
     if not hasattr(task, "name"):
-        raise UsageError(
-            "it has no name; register the class with @lrtasks.generators.registry.register(NAME), or take the task"
-            " from lrtasks.make(NAME) where an entry point names it"
-        )
-    malformations = list(malformed(type(task)))
-    if malformations:
+        hint = "register the class with @lrtasks.generators.registry.register(NAME), or take the task from"
+        raise UsageError(f"it has no name; {hint} lrtasks.make(NAME) where an entry point names it")
+    if malformations := list(malformed(type(task))):
         yield from malformations
         return
     for field in ("input", "target"):
@@ -123,14 +120,12 @@ def _declaration(probe: _Probe) -> Iterator[str]:
             found = "a method; put @property above it" if callable(spec) else repr(spec)
             raise UsageError(f"{field} must be a Spec, found {found}")
     if task.target.length > task.input.length and not task.target.pooled:
-        yield (
-            f"the target is read at the last positions of the input, but is longer"
-            f" ({task.target.length} against {task.input.length})"
-        )
+        lengths = f"{task.target.length} against {task.input.length}"
+        yield f"the target is read at the last positions of the input, but is longer ({lengths})"
     yield from misdeclared(task)
-    if not isinstance(task.version, int) or task.version < 1:
-        yield f"version must be a whole number of at least 1, found {task.version!r}"
-    causal: object = task.causal
+    version, causal = cast(object, task.version), cast(object, task.causal)
+    if not isinstance(version, int) or version < 1:
+        yield f"version must be a whole number of at least 1, found {version!r}"
     if not isinstance(causal, bool):
         yield f"causal must be True or False, found {causal!r}"
     if type(task).make(**json.loads(json.dumps(task.parameters()))) != task:
@@ -155,16 +150,15 @@ def _samples(probe: _Probe) -> Iterator[str]:
 
 
 def _sample_problems(task: Task, sample: Sample) -> Iterator[str]:
-    problem = misfit(sample, task.input, task.target)
-    if problem:
+    if problem := misfit(sample, task.input, task.target):
         yield problem
     elif sample.mask is not None:
         yield from _mask_problems(task, sample.mask, sample.y)
-    meta: object = sample.meta
-    if not (meta is None or isinstance(meta, dict)):
+    meta: object = {} if sample.meta is None else sample.meta
+    if not isinstance(meta, dict):
         yield f"meta must be a dictionary or None, found {type(meta).__name__}"
         return
-    for name, value in (meta or {}).items():
+    for name, value in meta.items():
         try:
             json.dumps({name: value}, default=lambda entry: entry.tolist())
         except (AttributeError, TypeError, ValueError):
@@ -176,15 +170,15 @@ def _mask_problems(task: Task, mask: np.ndarray, y: np.ndarray) -> Iterator[str]
     target = task.target
     if not mask.any():
         yield "mask is False at every position"
-    at_target = mask[task.input.length - target.length :]
     if target.pooled:
         return  # padding may be on either side
+    padding = ~mask[task.input.length - target.length :]
     if target.kind == "token":
-        labelled = ~at_target & (y != IGNORED)
-        if labelled.any():
-            first = int(labelled.argmax())
-            yield f"y must be {IGNORED} at padding (mask False), which is not scored, found {y[first]} at y[{first}]"
-    elif target.kind == "real" and not at_target.all():
+        labelled = np.flatnonzero(padding & (y != IGNORED))
+        if labelled.size:
+            found = f"{y[labelled[0]]} at y[{labelled[0]}]"
+            yield f"y must be {IGNORED} at padding (mask False), which is not scored, found {found}"
+    elif padding.any():
         yield (
             "mask is False at positions of a real target, which is scored everywhere: pad what comes before the target,"
             " or predict one value for the sequence (pooled)"
@@ -205,11 +199,10 @@ def _batches(probe: _Probe) -> Iterator[str]:
     input, target = probe.task.input, probe.task.target
     for split in SPLITS:
         batch: Batch = probe.call(f"batch() of split {split!r}", probe.batch, None, split)
-        for name, array in (("x", batch.x), ("y", batch.y)):
-            if not array.flags.writeable:
+        for name in ("x", "y"):
+            if not getattr(batch, name).flags.writeable:
                 raise UsageError(f"{name} of a batch must be writable, found a read-only array; return a copy")
-        problem = misfit(batch, input, target)
-        if problem:
+        if problem := misfit(batch, input, target):
             raise UsageError(f"split {split!r}: {problem}")
         if target.kind == "token" and np.all(batch.y == IGNORED):
             yield f"y ignores every label of split {split!r} (all are {IGNORED}), so nothing can be scored"
@@ -238,9 +231,8 @@ def _independence(probe: _Probe) -> Iterator[str]:
     for row, index in enumerate(order):
         if batch_digest(stack([mixed.sample(row)])) != batch_digest(probe.batch([index])):
             hint = " (samples() must take all draws from one generator before asking for the next)" * vectorised
-            raise UsageError(
-                f"sample {index} depends on the order, the size or the repeats of the batch it is in{hint}"
-            )
+            problem = f"sample {index} depends on the order, the size or the repeats of the batch it is in"
+            raise UsageError(problem + hint)
     if vectorised:
         rngs = randomness.Generators(task.key(seed, "train"), range(count))
         if batch_digest(stack([task.sample(rng) for rng in rngs])) != expected:
@@ -262,11 +254,9 @@ def _streams(probe: _Probe) -> Iterator[str]:
         "attempt 1": task.batch(indices, seed, attempt=1),
     }
     same = [name for name, other in others.items() if np.array_equal(batch.x, other.x)]
-    for name in same:
-        yield f"{name} gives the same samples as seed {seed}, split 'train', attempt 0"
-    train, test = (probe.batch(range(OVERLAP_SAMPLES), split).x for split in ("train", "test"))
-    rows = {row.tobytes() for row in train}
-    seen = sum(row.tobytes() in rows for row in test)
+    yield from (f"{name} gives the same samples as seed {seed}, split 'train', attempt 0" for name in same)
+    known = {row.tobytes() for row in probe.batch(range(OVERLAP_SAMPLES)).x}
+    seen = sum(row.tobytes() in known for row in probe.batch(range(OVERLAP_SAMPLES), "test").x)
     if seen > OVERLAP_SAMPLES // 2 and not same:
         yield (
             f"{seen} of {OVERLAP_SAMPLES} test inputs are among {OVERLAP_SAMPLES} training inputs: these parameters"
@@ -303,9 +293,8 @@ def _process(probe: _Probe) -> Iterator[str]:
     try:
         payload = pickle.dumps(tuple(probe))
     except Exception as error:
-        raise UsageError(
-            f"it cannot be pickled, as background workers need (is the class at the top of a module?): {error}"
-        ) from None
+        why = "it cannot be pickled, as background workers need (is the class at the top of a module?)"
+        raise UsageError(f"{why}: {error}") from None
     second = subprocess.run(
         [sys.executable, "-c", _SECOND_PROCESS],
         input=pickle.dumps((sys.path, place, payload)),
@@ -333,31 +322,27 @@ def _baselines(probe: _Probe) -> Iterator[str]:
     """Check that baselines can be fitted, and that they predict without looking at the targets."""
     baselines: object = probe.call("baselines()", probe.task.baselines)
     if not isinstance(baselines, Mapping):
-        raise UsageError(
-            f"baselines() must return a dictionary of predictors by name, found {type(baselines).__name__}"
-        )
+        kind = type(baselines).__name__
+        raise UsageError(f"baselines() must return a dictionary of predictors by name, found {kind}")
     if not baselines:
         yield "baselines() is empty: without a trivial predictor's score nobody can read a model's"
-    for name, baseline in baselines.items():
-        yield from _baseline_problems(probe, f"baseline {name!r}", baseline)
-
-
-def _baseline_problems(probe: _Probe, title: str, baseline: Any) -> Iterator[str]:
     target, batch = probe.task.target, probe.batch()
-    second = probe.batch(range(probe.samples, 2 * probe.samples))
-    probe.call(f"fit() of {title}", baseline.fit, [batch, second])
-    prediction: Any = probe.call(f"predict() of {title}", baseline.predict, batch)
-    blind = probe.call(f"predict() of {title}", baseline.predict, batch._replace(y=np.roll(batch.y, 1, axis=0)))
-    if not isinstance(prediction, np.ndarray) or prediction.shape != batch.y.shape:
-        found = prediction.shape if isinstance(prediction, np.ndarray) else type(prediction).__name__
-        yield f"{title} must predict the shape of y, {batch.y.shape}, found {found}"
-    elif not np.isfinite(prediction).all():
-        yield f"{title} predicts values that are not finite"
-    elif target.kind == "token" and not np.isin(prediction, np.arange(target.width)).all():
-        strange = prediction[~np.isin(prediction, np.arange(target.width))][0].item()
-        yield f"{title} must predict classes in 0..{target.width - 1}, found {strange}"
-    elif not np.array_equal(prediction, blind):
-        yield f"{title} looks at the targets that it predicts; use only the shape of batch.y"
+    second, unlike = probe.batch(range(probe.samples, 2 * probe.samples)), batch._replace(y=np.roll(batch.y, 1, axis=0))
+    classes = np.arange(target.width)
+    for name, baseline in baselines.items():
+        title = f"baseline {name!r}"
+        probe.call(f"fit() of {title}", baseline.fit, [batch, second])
+        found, blind = (probe.call(f"predict() of {title}", baseline.predict, each) for each in (batch, unlike))
+        if not isinstance(found, np.ndarray) or found.shape != batch.y.shape:
+            form = found.shape if isinstance(found, np.ndarray) else type(found).__name__
+            yield f"{title} must predict the shape of y, {batch.y.shape}, found {form}"
+        elif not np.isfinite(found).all():
+            yield f"{title} predicts values that are not finite"
+        elif target.kind == "token" and not np.isin(found, classes).all():
+            strange = found[~np.isin(found, classes)][0].item()
+            yield f"{title} must predict classes in 0..{target.width - 1}, found {strange}"
+        elif not np.array_equal(found, blind):
+            yield f"{title} looks at the targets that it predicts; use only the shape of batch.y"
 
 
 def _slices(probe: _Probe) -> Iterator[str]:
@@ -375,9 +360,8 @@ def _slices(probe: _Probe) -> Iterator[str]:
             yield f"slice {name!r} must broadcast to y, {shape}, found {labels.shape}{mend}"
             continue
         if labels.dtype.kind not in "biufU" or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
-            yield (
-                f"slice {name!r} must be labelled by finite numbers or texts, found {labels.dtype} {labels.flat[0]!r}"
-            )
+            found = f"{labels.dtype} {labels.flat[0]!r}"
+            yield f"slice {name!r} must be labelled by finite numbers or texts, found {found}"
 
 
 def _views(probe: _Probe) -> Iterator[str]:

@@ -9,55 +9,36 @@ from typing import Annotated, Any
 import typer
 
 from lrtasks.bench import BASELINE, UNFUSED
-from lrtasks.cli.options import (
-    Device,
-    JsonFormat,
-    Out,
-    add_once,
-    chosen_format,
-    complete_models,
-    format_option,
-    print_tables,
-    require_alone,
-)
+from lrtasks.cli import options
 from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
 from lrtasks.progress import Progress
 
+MODELS_HELP = "Names with commas, FILE.py:NAME, or all; the Transformer is always measured."
+SHOW_HELP = "Measure nothing; print the measurements in the results folder."
+SET_HELP = "MODEL.NAME=VALUE: a hyper-parameter of one model; model.NAME=VALUE for your own model."
+
 
 def bench(
     context: typer.Context,
-    models: Annotated[
-        str,
-        typer.Option(
-            help="Names with commas, FILE.py:NAME, or all; the Transformer is always measured.",
-            autocompletion=complete_models,
-        ),
-    ] = "all",
+    models: Annotated[str, typer.Option(help=MODELS_HELP, autocompletion=options.complete_models)] = "all",
     length: Annotated[str, typer.Option(help="Lengths with commas.")] = "1024,4096,16384",
     batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,
     d_model: Annotated[int, typer.Option(help="Width of every model.")] = 64,
     layers: Annotated[int, typer.Option(help="Layers of every model.")] = 2,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="MODEL.NAME=VALUE: a hyper-parameter of one model; model.NAME=VALUE for your own model."
-        ),
-    ] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
     bidirectional: Annotated[bool, typer.Option("--bidirectional", help="Measure bidirectional models.")] = False,
     repeats: Annotated[int, typer.Option(help="Timed repeats.")] = 5,
     patience: Annotated[
         float, typer.Option(help="Limit in seconds on the timed work; no repeat starts after it.")
     ] = 20.0,
     threads: Annotated[int, typer.Option(help="Number of threads.")] = 1,
-    device: Device = "auto",
+    device: options.Device = "auto",
     time_limit: Annotated[float, typer.Option(help="Time limit of a measurement in seconds.")] = 600.0,
-    out: Out = Path("runs/bench"),
-    show: Annotated[
-        bool, typer.Option("--show", help="Measure nothing; print the measurements in the results folder.")
-    ] = False,
-    form: Annotated[str, format_option()] = "text",
-    as_json: JsonFormat = False,
+    out: options.Out = Path("runs/bench"),
+    show: Annotated[bool, typer.Option("--show", help=SHOW_HELP)] = False,
+    form: Annotated[str, options.format_option()] = "text",
+    as_json: options.JsonFormat = False,
 ) -> None:
     """Measure training step, inference, peak memory and streaming state, compared with a Transformer in the same run.
 
@@ -66,9 +47,9 @@ def bench(
     Finished measurements, also failed ones, are kept until you remove their files. Repeat the command to continue after
     an interruption, or to print the tables again.
     """
-    form = chosen_format(form, as_json)
+    form = options.chosen_format(form, as_json)
     if show:
-        require_alone(context, "show", "prints all that the folder holds", ("out", "form", "as_json"))
+        options.require_alone(context, "show", "prints all that the folder holds", ("out", "form", "as_json"))
         from lrtasks.bench.report import Report, read_measurements
 
         found = read_measurements(out)
@@ -95,7 +76,9 @@ def bench(
                 found.append(measurement)
                 progress.update(len(found))
     report = Report(found)
-    print_tables(form, lambda: (report.tables(), report.notes()), report.rows if form == "csv" else report.content)
+    options.print_tables(
+        form, lambda: (report.tables(), report.notes()), report.rows if form == "csv" else report.content
+    )
 
 
 def _length(text: str) -> int:
@@ -111,5 +94,5 @@ def _by_model(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
         model, dot, setting = assignment.partition(".")
         if not dot or "=" in model:
             raise UsageError(f"--set takes MODEL.NAME=VALUE, found {assignment!r}")
-        add_once(found.setdefault(model, {}), *parse_assignment(setting), owner=f"{model}.")
+        options.add_once(found.setdefault(model, {}), *parse_assignment(setting), owner=f"{model}.")
     return found

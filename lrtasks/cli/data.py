@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -48,19 +48,10 @@ def generate(
 
     chosen = make(task, **task_parameters(context, task, settings))
     target = out if out is not None else default_folder(chosen, samples, seed)
+    size: dict[str, Any] = {"samples": samples, "split": _fractions(split), "seed": seed, "format": file_format}
+    where: dict[str, Any] = {"workers": worker_number(workers), "backend": backend, "address": address}
     try:
-        write(
-            chosen,
-            target,
-            samples=samples,
-            split=_fractions(split),
-            seed=seed,
-            workers=worker_number(workers),
-            format=file_format,
-            backend=backend,
-            address=address,
-            progress=True,
-        )
+        write(chosen, target, **size, **where, progress=True)
     except (KeyboardInterrupt, GenerationError) as error:
         interrupted = f"interrupted; finished shards are kept in {target}, the same command continues"
         sys.stderr.write(f"lrtasks: {error if isinstance(error, GenerationError) else interrupted}\n")
@@ -70,8 +61,8 @@ def generate(
         print_json(summary)
         return 0
     counts = ", ".join(f"{count:,} {name}" for name, count in summary["counts"].items())
-    size, replaced = number(summary["bytes"], unit="B"), summary["replaced"]
-    print(f"{target}: {counts} samples, {size}, {replaced} duplicates replaced")
+    stored = number(summary["bytes"], unit="B")
+    print(f"{target}: {counts} samples, {stored}, {summary['replaced']} duplicates replaced")
     return 0
 
 

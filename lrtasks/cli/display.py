@@ -34,18 +34,14 @@ def display() -> Iterator[OnChange]:
     from rich.console import Console
     from rich.live import Live
 
-    console = Console(stderr=True)
-    current: SuiteProgress | None = None
-
-    def draw() -> Group | str:
-        return screen(current) if current else ""
+    shown: list[SuiteProgress] = []  # the suite, once it has begun
 
     def show(progress: SuiteProgress, _: int | None) -> None:
-        nonlocal current
-        current = progress
+        shown[:] = [progress]
         live.refresh()
 
-    with Live(get_renderable=draw, console=console, refresh_per_second=1) as live:
+    console = Console(stderr=True)
+    with Live(get_renderable=lambda: screen(*shown) if shown else "", console=console, refresh_per_second=1) as live:
         yield show
 
 
@@ -134,15 +130,11 @@ def summary(progress: SuiteProgress) -> str:
 
 def _cell(progress: SuiteProgress, numbers: Sequence[int]) -> str:
     statuses = [progress.statuses[number] for number in numbers]
-    if not statuses:
-        return ""
-    scores = [
-        record.headline() for number in numbers if (record := progress.records[number]) and record.status == "done"
-    ]
-    known = [score for score in scores if score is not None]
+    records = [record for number in numbers if (record := progress.records[number]) and record.status == "done"]
+    known = [score for record in records if (score := record.headline()) is not None]
     worst = next((status for status in STYLES if status in statuses), None)
     if worst is None:
-        return f"[green]{mean(known):z.3f}[/]" if known else "?"
+        return f"[green]{mean(known):z.3f}[/]" if known else "?" if numbers else ""
     mark = f"[{STYLES[worst]}]{SYMBOLS[worst]}[/]"
     return f"{mean(known):z.2f} {mark}" if known else mark
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
-import shutil
 import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict
@@ -13,15 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import (
-    AsJson,
-    TaskName,
-    TaskSettings,
-    complete_names,
-    given_settings,
-    print_json,
-    task_parameters,
-)
+from lrtasks.cli import options
 from lrtasks.config import Config
 from lrtasks.errors import UsageError, unknown
 from lrtasks.registry import load_object
@@ -33,7 +23,7 @@ if TYPE_CHECKING:
 def list_names(
     kind: Annotated[str | None, typer.Argument(help="tasks or models; both if left out.")] = None,
     group: Annotated[str | None, typer.Option(help="Only the tasks of this capability group, such as state.")] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """List tasks by capability group, and models, with one sentence about each.
 
@@ -58,27 +48,29 @@ def list_names(
         usable["tasks"] = generators.names(group)
     groups = {name: generators.registry.get(name).group for name in usable.get("tasks", ())}
     if as_json:
-        print_json(usable)
+        options.print_json(usable)
         return
-    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+    limit = options.terminal_width()
     for title, names in usable.items():
         width = max(map(len, names), default=0) + 2
-        for heading in dict.fromkeys(sorted((groups.get(name, title) for name in names), key=[*GROUPS, title].index)):
-            print(heading if heading == title else f"{title}: {heading}")
-            for name in names:
-                if groups.get(name, title) == heading:
-                    line = f"  {name.ljust(width)}{registries[title].summary(name)}"
-                    print(line if len(line) <= limit else f"{line[: int(limit) - 1]}…")
+        for heading in (*GROUPS, title):
+            found = [name for name in names if groups.get(name, title) == heading]
+            if found:
+                print(heading if heading == title else f"{title}: {heading}")
+            for name in found:
+                line = f"  {name.ljust(width)}{registries[title].summary(name)}"
+                print(line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…")
 
 
 def describe(
     name: Annotated[
         str,
         typer.Argument(
-            help="A task, a model, FILE.py:NAME, or budget (the parameters of training).", autocompletion=complete_names
+            help="A task, a model, FILE.py:NAME, or budget (the parameters of training).",
+            autocompletion=options.complete_names,
         ),
     ],
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Describe a task, a model or the training budget: a summary, papers, parameters and presets.
 
@@ -97,30 +89,29 @@ def describe(
 
         if ":" in name:
             model_factory(name)  # raises if the object has none of the forms of a model
-        cls = model_presets(name) or load_object(name, "model")
-        described = _describe("model", name, cls)
+        described = _describe("model", name, model_presets(name) or load_object(name, "model"))
         described["parameters"] = describe_parameters(name) or []
         with redirect_stdout(sys.stderr):
             described["small"] = _size_at_small(name)
     else:
         raise unknown("task or model", name, [*generators.names(), *models.names(), Budget.name])
     if as_json:
-        print_json(described)
+        options.print_json(described)
     else:
         _print_description(described)
 
 
 def preview(
     context: typer.Context,
-    task: TaskName,
+    task: options.TaskName,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Picture to write, .png, .svg or .pdf (default: TASK.png).")
     ] = None,
     samples: Annotated[int, typer.Option(help="Number of samples to draw.")] = 2,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
     preset: Annotated[str, typer.Option(help="Preset of the parameters, such as small or paper.")] = "small",
-    settings: TaskSettings = None,
-    as_json: AsJson = False,
+    settings: options.TaskSettings = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Draw inputs and targets of a task. Task parameters are options.
 
@@ -134,14 +125,14 @@ def preview(
     presets = generators.registry.get(task).presets or {"small": {}}
     if preset not in presets:
         raise unknown("preset", preset, presets)
-    given = task_parameters(context, task, settings)
+    given = options.task_parameters(context, task, settings)
     made = generators.make(task, **{**generators.registry.get(task).preset_values(preset)[0], **given})
     path = out or Path(f"{made.name}.png")
     with redirect_stdout(sys.stderr):  # output of the task's code must not mix with the result
         style.save(drawn(made, samples=samples, seed=seed), path)
         text = made.text(made.batch(range(samples), seed), 0)
     if as_json:
-        print_json({"task": made.identity(), "picture": str(path), "text": text})
+        options.print_json({"task": made.identity(), "picture": str(path), "text": text})
         return
     if text:
         print(text)
@@ -151,13 +142,14 @@ def preview(
 def check(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(help="A task or a model, of this package or of another.", autocompletion=complete_names)
+        str,
+        typer.Argument(help="A task or a model, of this package or of another.", autocompletion=options.complete_names),
     ],
     preset: Annotated[str, typer.Option(help="Preset of the parameters, such as small or paper.")] = "small",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter of the task or model.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Check that a task or a model keeps its contract; print one problem per line. Parameters are options.
 
@@ -166,10 +158,10 @@ def check(
     from lrtasks.check import check_registered
 
     with redirect_stdout(sys.stderr):  # output of the checked code must not mix with the result
-        found = check_registered(name, preset=preset, settings=given_settings(context, settings))
+        found = check_registered(name, preset=preset, settings=options.given_settings(context, settings))
     problems = found["problems"]
     if as_json:
-        print_json(found)
+        options.print_json(found)
     else:
         for reason, cases in found["refused"].items():
             print(f"not checked {'; '.join(cases)}: {reason}")
@@ -228,13 +220,10 @@ def _print_description(described: dict[str, Any]) -> None:
             "\nlrtasks.make and lrtasks generate take the defaults; eval, suite, sweep, preview and check take preset"
             " small, which trains in minutes on two CPU cores"
         )
-    if "small" in described:
-        small = described["small"]
-        if "problem" in small:
-            print(f"\nat preset small on shift it cannot be built: {small['problem']}")
-            return
+    small = described.get("small", {})
+    if "problem" in small:
+        print(f"\nat preset small on shift it cannot be built: {small['problem']}")
+    elif small:
         state = small["state_bytes"]
-        print(
-            f"\nat preset small on shift: {small['parameters']:,} parameters, "
-            + (f"{state:,} bytes of streaming state" if state is not None else "no streaming form")
-        )
+        streams = "no streaming form" if state is None else f"{state:,} bytes of streaming state"
+        print(f"\nat preset small on shift: {small['parameters']:,} parameters, {streams}")

@@ -188,13 +188,9 @@ def given_settings(
 ) -> dict[str, Any]:
     """Return settings by name: budget fields, options that the command does not declare, and ``--set`` values."""
     given = {f"budget.{name}": value for name, value in (budget or {}).items()}
-    flags = [
-        name.lstrip("-")
-        for option in context.command.params
-        if getattr(option, "is_flag", False)
-        for name in option.opts
-    ]
-    return given | parse_settings(context.args, settings or (), options=flags)
+    flags = [option for option in context.command.params if getattr(option, "is_flag", False)]
+    names = [name.lstrip("-") for flag in flags for name in flag.opts]
+    return given | parse_settings(context.args, settings or (), options=names)
 
 
 def task_parameters(context: typer.Context, task: str, settings: Iterable[str] | None) -> dict[str, Any]:
@@ -207,9 +203,8 @@ def task_parameters(context: typer.Context, task: str, settings: Iterable[str] |
 
     names = generators.registry.get(task).parameter_names()
     given = given_settings(context, settings)
-    for name in given:
-        if name not in names:
-            raise unknown(f"option or parameter of {task}", name, [*option_names(context), *names])
+    for name in (name for name in given if name not in names):
+        raise unknown(f"option or parameter of {task}", name, [*option_names(context), *names])
     return given
 
 

@@ -11,21 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lrtasks.cli.options import (
-    AsJson,
-    Chosen,
-    Folders,
-    JsonFormat,
-    OutFile,
-    Unequal,
-    UnequalRows,
-    chosen_format,
-    format_option,
-    print_json,
-    print_tables,
-    require_alone,
-    write_file,
-)
+from lrtasks.cli import options
 from lrtasks.errors import UsageError, unknown
 from lrtasks.registry import split_preset
 
@@ -41,12 +27,12 @@ Published = Annotated[
 
 def table(
     context: typer.Context,
-    folders: Folders = None,
-    form: Annotated[str, format_option()] = "text",
-    models: Chosen = "all",
-    tasks: Chosen = "all",
+    folders: options.Folders = None,
+    form: Annotated[str, options.format_option()] = "text",
+    models: options.Chosen = "all",
+    tasks: options.Chosen = "all",
     transpose: Annotated[bool, typer.Option("--transpose", help="Show models as rows and tasks as columns.")] = False,
-    unequal_budgets: UnequalRows = False,
+    unequal_budgets: options.UnequalRows = False,
     by_length: Annotated[
         bool, typer.Option("--by-length", help="Also show the scores on further tests, such as other lengths.")
     ] = False,
@@ -59,16 +45,16 @@ def table(
     frame: Annotated[
         Path | None, typer.Option(help="Instead write the frame, one row per run, to this .parquet or .csv file.")
     ] = None,
-    out: OutFile = None,
-    as_json: JsonFormat = False,
+    out: options.OutFile = None,
+    as_json: options.JsonFormat = False,
 ) -> None:
     """Print scores, floors, the papers' scores and costs of all runs; for several seeds, median and number solved.
 
     Example: lrtasks table runs --format latex -o table.tex
     """
     if frame is not None:
-        require_alone(context, "frame", "writes all columns of the runs", ("folders", "models", "tasks"))
-    form = chosen_format(form, as_json)
+        options.require_alone(context, "frame", "writes all columns of the runs", ("folders", "models", "tasks"))
+    form = options.chosen_format(form, as_json)
     if transpose and form in ("csv", "json"):
         raise UsageError(f"--transpose has no meaning with {form}, which lists single cells")
     from lrtasks.results.frame import write_frame
@@ -80,7 +66,9 @@ def table(
         print(f"wrote {frame}")
         return
     made = make_table(runs, unequal_budgets=unequal_budgets, mean=mean)
-    print_tables(form, lambda: (made.tables(transpose=transpose, by_length=by_length), made.notes()), made.rows, out)
+    options.print_tables(
+        form, lambda: (made.tables(transpose=transpose, by_length=by_length), made.notes()), made.rows, out
+    )
 
 
 def compare(
@@ -93,9 +81,9 @@ def compare(
         typer.Option("--folder", help="Results folder with the runs of models given by name (default: runs)."),
     ] = None,
     published: Published = None,
-    form: Annotated[str, format_option(WITHOUT_CSV)] = "text",
-    out: OutFile = None,
-    as_json: JsonFormat = False,
+    form: Annotated[str, options.format_option(WITHOUT_CSV)] = "text",
+    out: options.OutFile = None,
+    as_json: options.JsonFormat = False,
 ) -> None:
     """Compare the test scores of two models, or of two folders, with paired tests.
 
@@ -103,7 +91,7 @@ def compare(
     models, they also have the same model.
     Example: lrtasks compare mylayer.py:MyLayer published
     """
-    form = chosen_format(form, as_json, WITHOUT_CSV)
+    form = options.chosen_format(form, as_json, WITHOUT_CSV)
     from lrtasks.results import compare as comparing
 
     if b == "published":
@@ -118,29 +106,28 @@ def compare(
             sides = [(word, read_frame([Path(word)])) for word in (a, b)]
         elif any(are_folders):
             folder, name = (a, b) if are_folders[0] else (b, a)
-            raise UsageError(
-                f"compare takes two models or two folders, found the folder {folder} and the name {name!r}"
-            )
+            takes = "compare takes two models or two folders"
+            raise UsageError(f"{takes}, found the folder {folder} and the name {name!r}")
         else:
             runs = read_frame(folders or RUNS)
             sides = [comparing.model_runs(word, runs) for word in (a, b)]
         (name_a, runs_a), (name_b, runs_b) = sides
         found = comparing.compare(runs_a, runs_b, (name_a, name_b))
-    print_tables(form, lambda: ([found.table()], found.notes()), found.content, out)
+    options.print_tables(form, lambda: ([found.table()], found.notes()), found.content, out)
 
 
 def plot(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, length, scatter, heatmap or profile.")],
-    folders: Folders = None,
+    folders: options.Folders = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Figure to write, .pdf, .png or .svg (default: KIND.pdf).")
     ] = None,
-    models: Chosen = "all",
-    tasks: Chosen = "all",
+    models: options.Chosen = "all",
+    tasks: options.Chosen = "all",
     cost: Annotated[
         str | None, typer.Option(help="scatter: seconds-per-step, parameter-count, state-bytes or peak-memory-bytes.")
     ] = None,
-    unequal_budgets: Unequal = False,
+    unequal_budgets: options.Unequal = False,
 ) -> None:
     """Draw a figure of all runs, with one line or point per model and bands over seeds.
 
@@ -175,7 +162,7 @@ def analyze(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the plots (default: RUN/analysis).")
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Print a run's breakdowns and diagnostics, and draw them, the learning curve, and figures of the model.
 
@@ -187,12 +174,8 @@ def analyze(
     record, written = analysis.analyze(run, out or run / "analysis")
     if as_json:
         content = json.loads(record.to_json())
-        print_json(
-            {
-                **{key: content[key] for key in ("slices", "further_slices", "diagnostics")},
-                "plots": list(map(str, written)),
-            }
-        )
+        shown = {key: content[key] for key in ("slices", "further_slices", "diagnostics")}
+        options.print_json({**shown, "plots": list(map(str, written))})
         return
     tables = [*analysis.slice_tables(record), analysis.diagnostics_table(record)]
     print(render("text", [table for table in tables if table.lines], [record.command]))
@@ -201,9 +184,9 @@ def analyze(
 
 
 def report(
-    folders: Folders = None,
+    folders: options.Folders = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Page to write.")] = Path("report.html"),
-    unequal_budgets: UnequalRows = False,
+    unequal_budgets: options.UnequalRows = False,
 ) -> None:
     """Write one HTML page: scores of tasks × models, learning curves, breakdowns, costs, and each run's settings.
 
@@ -220,7 +203,7 @@ def report(
     runs, problems = read_runs(folders or RUNS)
     _left_out(problems)
     made = make_report(runs, problems, unequal_budgets=unequal_budgets)
-    write_file(out, render_page(made).encode(errors="replace"))
+    options.write_file(out, render_page(made).encode(errors="replace"))
 
 
 def read_frame(folders: Sequence[Path]) -> pd.DataFrame:
@@ -249,17 +232,15 @@ def _left_out(problems: Sequence[str]) -> None:
 
 
 def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
-    """Return the runs of the chosen models and tasks, with commas, or ``all``.
+    """Return the runs of the chosen models (names or addresses) and tasks, with commas, or ``all``.
 
-    A model is a name or an address. A task is a name, or a name with a preset (``word-problem@a5``): the runs with the
-    parameters of this preset.
+    A task with a preset (``word-problem@a5``) stands for the runs with the parameters of this preset.
     """
     if models != "all":
-        addresses, wanted = set(runs["address"].dropna()), models.split(",")
-        for name in wanted:
-            if name not in addresses.union(runs["model"]):
-                raise unknown("model", name, set(runs["model"]))
-        runs = runs[runs["model"].isin(wanted) | runs["address"].isin(addresses & set(wanted))]
+        wanted, known = models.split(","), {*runs["address"].dropna(), *runs["model"]}
+        for name in (name for name in wanted if name not in known):
+            raise unknown("model", name, set(runs["model"]))
+        runs = runs[runs["model"].isin(wanted) | runs["address"].isin(wanted)]
     if tasks == "all":
         return runs
     from lrtasks.generators.base import make

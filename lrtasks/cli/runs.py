@@ -14,20 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lrtasks.budget import DEFAULTS, MOST_SEEDS, SHARED_BUDGET, Budget
-from lrtasks.cli.options import (
-    Device,
-    Out,
-    Settings,
-    complete_models,
-    complete_tasks,
-    config_options,
-    given_settings,
-    option_names,
-    print_json,
-    print_tables,
-    require_names,
-    worker_number,
-)
+from lrtasks.cli import options
 from lrtasks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +36,7 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
 ]
 
-budget_options = config_options(
+budget_options = options.config_options(
     "budget", "Training budget (task, model and other presets may set other defaults)", Budget, **DEFAULTS["small"]
 )
 
@@ -61,18 +48,20 @@ def evaluate(
     model: Annotated[
         str,
         typer.Option(
-            help="A model (lrtasks list), FILE.py:NAME or package.module:NAME.", autocompletion=complete_models
+            help="A model (lrtasks list), FILE.py:NAME or package.module:NAME.", autocompletion=options.complete_models
         ),
     ],
-    task: Annotated[str, typer.Option(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=complete_tasks)],
+    task: Annotated[
+        str, typer.Option(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=options.complete_tasks)
+    ],
     preset: Annotated[str, typer.Option(help="small (minutes on two CPU cores), paper, or another preset.")] = "small",
-    settings: Settings = None,
+    settings: options.Settings = None,
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     seeds: Annotated[int, typer.Option(help="Number of seeds, counted from --seed.")] = 1,
     data: Annotated[str | None, typer.Option(help="Train and test on this stored dataset.")] = None,
-    device: Device = "auto",
+    device: options.Device = "auto",
     workers: Annotated[str, typer.Option(help="Background processes that make batches, or auto.")] = "auto",
-    out: Out = Path("runs"),
+    out: options.Out = Path("runs"),
     trackers: Trackers = None,
     select: Select = None,
     dry_run: DryRun = False,
@@ -86,30 +75,25 @@ def evaluate(
     """
     if not 1 <= seeds <= MOST_SEEDS:
         raise UsageError(f"--seeds must be at least 1 and at most {MOST_SEEDS:,}, found {seeds}")
-    if max(map(len, require_names(model, task))) > 1:
-        raise UsageError(
-            f"eval takes one model and one task, found {model} and {task}; several: lrtasks suite --models {model}"
-            f" --tasks {task}"
-        )
-    given = given_settings(context, settings, budget)
+    if max(map(len, options.require_names(model, task))) > 1:
+        several = f"several: lrtasks suite --models {model} --tasks {task}"
+        raise UsageError(f"eval takes one model and one task, found {model} and {task}; {several}")
+    given = options.given_settings(context, settings, budget)
     how: dict[str, Any] = {"device": device, "trackers": trackers or ()}
     if select:
         beside = {"--seed": seed, "--data": data, "--workers": workers != "auto", "--overwrite": overwrite}
         for name in (name for name, value in beside.items() if value):
             raise UsageError(f"{name} cannot be combined with --select")
-        chosen = {"models": model, "tasks": task, "preset": preset, "seeds": seeds}
-        wanted = suite_from_options(context, chosen, given)
+        wanted = suite_from_options(context, {"models": model, "tasks": task, "preset": preset, "seeds": seeds}, given)
         return carry_out(wanted, out=out, select=select, as_json=as_json, dry_run=dry_run, **how)
 
     from lrtasks.evaluation.run import run
     from lrtasks.run_config import RunConfig
 
-    options = option_names(context)
+    named: dict[str, Any] = {"settings": given, "data": data, "options": options.option_names(context)}
     try:
-        configs = [
-            RunConfig.make(task, model, preset=preset, seed=number, settings=given, data=data, options=options)
-            for number in range(seed, seed + seeds)
-        ]
+        numbers = range(seed, seed + seeds)
+        configs = [RunConfig.make(task, model, preset=preset, seed=number, **named) for number in numbers]
     except UsageError as error:
         from lrtasks.suite.expand import split_grid
 
@@ -118,7 +102,7 @@ def evaluate(
         raise
     if dry_run:
         return print_plan(configs, out, device=device, as_json=as_json)
-    how |= {"workers": worker_number(workers), "out": out, "overwrite": overwrite}
+    how |= {"workers": options.worker_number(workers), "out": out, "overwrite": overwrite}
     with redirect_stdout(sys.stderr):  # output of the model's code must not mix with the result
         records = [run(config, **how) for config in configs]
     if os.environ.get("RANK", "0") != "0":
@@ -138,10 +122,10 @@ def evaluate(
 
 def suite_from_options(context: typer.Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
     """Return the suite of the chosen models and tasks. Their names are checked before torch is loaded."""
-    require_names(chosen.get("models", "all"), chosen.get("tasks", "all"))
+    options.require_names(chosen.get("models", "all"), chosen.get("tasks", "all"))
     from lrtasks.suite.expand import make_suite
 
-    return make_suite(chosen, given, options=option_names(context))
+    return make_suite(chosen, given, options=options.option_names(context))
 
 
 def carry_out(
@@ -218,16 +202,16 @@ def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
 
 def say_unfinished(titles: Sequence[str], records: Sequence[RunRecord]) -> int:
     """Report the runs that are not done on standard error. Return the exit code: 0 if all runs are done, else 1."""
-    for title, record in zip(titles, records, strict=True):
-        if record.status != "done":
-            reason = "".join(record.notes[-1:])  # the notes before it are warnings
-            sys.stderr.write(f"lrtasks: {title}: {record.status}: {' '.join(reason.split())}\n")
-    return 0 if all(record.status == "done" for record in records) else 1
+    unfinished = [(title, record) for title, record in zip(titles, records, strict=True) if record.status != "done"]
+    for title, record in unfinished:
+        reason = "".join(record.notes[-1:])  # the notes before it are warnings
+        sys.stderr.write(f"lrtasks: {title}: {record.status}: {' '.join(reason.split())}\n")
+    return 1 if unfinished else 0
 
 
 def print_records(records: Sequence[RunRecord]) -> None:
     """Print records as a list in JSON."""
-    print_json([json.loads(record.to_json()) for record in records])
+    options.print_json([json.loads(record.to_json()) for record in records])
 
 
 def print_runs(records: Sequence[RunRecord], *, costs: bool = True, by_length: bool = False) -> None:
@@ -237,7 +221,7 @@ def print_runs(records: Sequence[RunRecord], *, costs: bool = True, by_length: b
 
     made = make_table(make_frame([(None, record) for record in records]), unequal_budgets=True)
     tables = made.tables(by_length=by_length)
-    print_tables("text", lambda: (tables if costs else tables[:1], made.notes()), made.rows)
+    options.print_tables("text", lambda: (tables if costs else tables[:1], made.notes()), made.rows)
 
 
 def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, as_json: bool) -> int:
@@ -246,7 +230,7 @@ def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, as_json: bo
 
     plan = make_plan(runs, out, device=device)
     if as_json:
-        print_json(dataclasses.asdict(plan))
+        options.print_json(dataclasses.asdict(plan))
     else:
         print("\n".join(plan.lines()))
     return 0
@@ -272,6 +256,6 @@ def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunReco
                 own[value] = own.get(value, True) and ok
     for model, values in reached.items():
         found = [value for value, ok in values.items() if ok]
-        if found and all(type(value) in (int, float) for value in values):
-            found = [max(found)]
-        print(f"  {model}: {', '.join(map(str, found)) or 'none'}")
+        numbers = found and all(type(value) in (int, float) for value in values)
+        shown = [max(found)] if numbers else found
+        print(f"  {model}: {', '.join(map(str, shown)) or 'none'}")

@@ -9,32 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lrtasks.cli.options import (
-    AsJson,
-    Device,
-    Out,
-    Settings,
-    Unequal,
-    complete_models,
-    complete_tasks,
-    config_options,
-    given_settings,
-    print_json,
-    require_names,
-    shared_options,
-    terminal_width,
-)
+from lrtasks.cli import options, runs
 from lrtasks.cli.results import Published, read_published
-from lrtasks.cli.runs import (
-    DryRun,
-    Select,
-    Trackers,
-    budget_options,
-    carry_out,
-    print_runs,
-    print_solved,
-    suite_from_options,
-)
 from lrtasks.errors import UsageError
 from lrtasks.suite import backends
 
@@ -57,34 +33,34 @@ DRAWN = 3
 """Number of published profiles, the nearest ones, that are drawn with the model's profile."""
 
 
-backend_options = config_options("options", "Where the runs go", *map(backends.backend_class, backends.BACKENDS))
+backend_options = options.config_options("where", "Where the runs go", *map(backends.backend_class, backends.BACKENDS))
 
 
-@budget_options
+@runs.budget_options
 @backend_options
 def how_options(
     context: typer.Context,
-    options: dict[str, Any],
+    where: dict[str, Any],
     budget: dict[str, Any],
     backend: BackendName = "local",
     time_limit: TimeLimit = None,
-    device: Device = "auto",
-    unequal_budgets: Unequal = False,
-    select: Select = None,
-    dry_run: DryRun = False,
-    out: Out = Path("runs"),
-    settings: Settings = None,
-    trackers: Trackers = None,
-    as_json: AsJson = False,
+    device: options.Device = "auto",
+    unequal_budgets: options.Unequal = False,
+    select: runs.Select = None,
+    dry_run: runs.DryRun = False,
+    out: options.Out = Path("runs"),
+    settings: options.Settings = None,
+    trackers: runs.Trackers = None,
+    as_json: options.AsJson = False,
 ) -> dict[str, Any]:
     """Read the options of ``suite`` and ``sweep``: return the settings ``given`` and arguments of :func:`carry_out`."""
     how = dict(locals())
-    given = given_settings(how.pop("context"), how.pop("settings"), how.pop("budget"))
-    place = backends.make_backend(how.pop("backend"), how.pop("options"))
+    given = options.given_settings(how.pop("context"), how.pop("settings"), how.pop("budget"))
+    place = backends.make_backend(how.pop("backend"), how.pop("where"))
     return {**how, "given": given, "backend": place, "trackers": trackers or ()}
 
 
-with_how = shared_options("how", how_options)
+with_how = options.shared_options("how", how_options)
 
 
 @with_how
@@ -93,10 +69,10 @@ def suite(
     how: dict[str, Any],
     file: Annotated[Path | None, typer.Option(help="A suite as TOML, instead of the four options below.")] = None,
     models: Annotated[
-        str | None, typer.Option(help="Models with commas, or all (default).", autocompletion=complete_models)
+        str | None, typer.Option(help="Models with commas, or all (default).", autocompletion=options.complete_models)
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(help="Tasks with commas, or all (default).", autocompletion=complete_tasks)
+        str | None, typer.Option(help="Tasks with commas, or all (default).", autocompletion=options.complete_tasks)
     ] = None,
     preset: Annotated[str | None, typer.Option(help="Preset of every run (default: small).")] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, counted from 0 (default: 1).")] = None,
@@ -118,18 +94,18 @@ def suite(
             raise UsageError(f"{named} cannot be combined with --file, which lists the runs; edit the file")
         wanted = read_suite(file, given)
     else:
-        wanted = suite_from_options(context, chosen, given)
+        wanted = runs.suite_from_options(context, chosen, given)
     if how["time_limit"] is None:
         how["time_limit"] = wanted.time_limit
-    return carry_out(wanted, **how)
+    return runs.carry_out(wanted, **how)
 
 
 @with_how
 def sweep(
     context: typer.Context,
     how: dict[str, Any],
-    task: Annotated[str, typer.Option(help="A task.", autocompletion=complete_tasks)],
-    models: Annotated[str, typer.Option(help="Models with commas, or all.", autocompletion=complete_models)],
+    task: Annotated[str, typer.Option(help="A task.", autocompletion=options.complete_tasks)],
+    models: Annotated[str, typer.Option(help="Models with commas, or all.", autocompletion=options.complete_models)],
     preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
     seeds: Annotated[int, typer.Option(help="Number of seeds, counted from 0.")] = 1,
     solved: Annotated[float, typer.Option(help="Minimum scaled score of a solved run.")] = 0.95,
@@ -142,26 +118,26 @@ def sweep(
     An option with commas varies: each of its values makes runs of its own. Example: lrtasks sweep --task shift --models
     dlr,attention --length 1024,4096,16384
     """
-    if len(require_names(models, task)[1]) > 1:
+    if len(options.require_names(models, task)[1]) > 1:
         raise UsageError(f"sweep takes one task, found {task}; several: lrtasks suite --models {models} --tasks {task}")
     chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
     if not 0 < solved <= 1:
         raise UsageError(f"--solved must be above 0 and at most 1, found {solved:g}")
-    wanted = suite_from_options(context, chosen, how.pop("given"))
+    wanted = runs.suite_from_options(context, chosen, how.pop("given"))
 
-    def show(selected: Sequence[str], runs: Sequence[RunConfig], records: Sequence[RunRecord]) -> None:
-        print_runs(records, by_length=True)
+    def show(selected: Sequence[str], configs: Sequence[RunConfig], records: Sequence[RunRecord]) -> None:
+        runs.print_runs(records, by_length=True)
         for name in (name for name in wanted.varied if name not in selected):
-            print_solved(name, runs, records, solved)
+            runs.print_solved(name, configs, records, solved)
 
-    return carry_out(wanted, show=None if how["as_json"] else show, **how)
+    return runs.carry_out(wanted, show=None if how["as_json"] else show, **how)
 
 
-@budget_options
+@runs.budget_options
 @backend_options
 def profile(
     context: typer.Context,
-    options: dict[str, Any],
+    where: dict[str, Any],
     budget: dict[str, Any],
     model: Annotated[str, typer.Option(help="Models with commas: names, FILE.py:NAME or package.module:NAME.")],
     quick: Annotated[
@@ -177,11 +153,11 @@ def profile(
     published: Published = None,
     backend: BackendName = "local",
     time_limit: TimeLimit = None,
-    device: Device = "auto",
-    dry_run: DryRun = False,
-    settings: Settings = None,
+    device: options.Device = "auto",
+    dry_run: runs.DryRun = False,
+    settings: options.Settings = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a .html, .svg, .pdf or .png file.")] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Profile a model: scaled score, solved seeds, generalisation length and cost of each capability group.
 
@@ -197,18 +173,14 @@ def profile(
     from lrtasks.generators.fingerprint import instances
     from lrtasks.machine import cores
 
-    options = {**({"jobs": 2} if backend == "local" and cores() > 1 else {}), **options}
+    where = {**({"jobs": 2} if backend == "local" and cores() > 1 else {}), **where}
     budget = {**({"stop_solved": True} if quick else {"lr": RATES}), **budget}
     names = ",".join(instances(quick=True)) if quick and tasks == "fingerprint" else tasks
-    chosen = {
-        "models": model,
-        "tasks": names,
-        "preset": preset,
-        "seeds": (1 if quick else 3) if seeds is None else seeds,
-    }
-    wanted = suite_from_options(context, chosen, given_settings(context, settings, budget))
+    seeds = (1 if quick else 3) if seeds is None else seeds
+    chosen = {"models": model, "tasks": names, "preset": preset, "seeds": seeds}
+    wanted = runs.suite_from_options(context, chosen, options.given_settings(context, settings, budget))
     others = read_published(published)
-    place = backends.make_backend(backend, options)
+    place = backends.make_backend(backend, where)
     from lrtasks.suite.select import of_task
 
     for name in (name for name in wanted.varied if of_task(name, wanted)):
@@ -220,26 +192,21 @@ def profile(
     from lrtasks.results.formats import render
     from lrtasks.results.frame import make_frame
 
-    def show(_: Sequence[str], runs: Sequence[RunConfig], records: Sequence[RunRecord]) -> None:
-        on = {run.task_address or run.task.name: run.task for run in runs}
+    def show(_: Sequence[str], configs: Sequence[RunConfig], records: Sequence[RunRecord]) -> None:
+        on = {run.task_address or run.task.name: run.task for run in configs}
         contents, pages, drawn = [], [], list[made.Profile]()
         for label, rows in by_column(make_frame([(None, record) for record in records])).items():
             own = made.make_profile(rows, on, label)
             beside = made.published_profiles(own, others, on)
             pages.append((made.tables(own, beside), made.notes(own, beside)))
             near = made.nearest(own, beside)
-            contents.append(
-                {
-                    **own.content(),
-                    "nearest": near.label if near else None,
-                    "published": [{**other.content(), "distance": own.distance(other)} for other in beside],
-                }
-            )
+            apart = [{**other.content(), "distance": own.distance(other)} for other in beside]
+            contents.append({**own.content(), "nearest": near and near.label, "published": apart})
             drawn += [own, *[other for other in beside if other.model != own.model][:DRAWN]]
         if as_json:
-            print_json(contents)
+            options.print_json(contents)
         else:
-            print("\n\n".join(render("text", *page, width=terminal_width()) for page in pages))
+            print("\n\n".join(render("text", *page, width=options.terminal_width()) for page in pages))
         if out is None:
             return
         figure = made.draw_profile(drawn)
@@ -255,4 +222,4 @@ def profile(
 
     how: dict[str, Any] = {"out": folder, "as_json": as_json, "dry_run": dry_run, "device": device}
     select = "val" if wanted.varied else None
-    return carry_out(wanted, select=select, backend=place, time_limit=time_limit, show=show, **how)
+    return runs.carry_out(wanted, select=select, backend=place, time_limit=time_limit, show=show, **how)

@@ -16,7 +16,7 @@ import numpy as np
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.generators.base import Split, Task
 from lrtasks.generators.tables import from_bytes
-from lrtasks.spec import IGNORED, Batch, Sample, Spec, misfit
+from lrtasks.spec import IGNORED, Batch, Sample, misfit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,6 @@ class Column:
     """One column.
 
     Attributes:
-        name: name of the column in the table.
         role: field of a batch that the column stores: ``"x"``, ``"y"``, ``"mask"`` (padding) or ``"meta"``.
         kind: ``"list"``, ``"png"``, ``"labels-png"`` or, for metadata, ``"value"``.
         dtype: NumPy type of the array in a batch.
@@ -102,8 +101,10 @@ def layout(task: Task) -> tuple[Column, ...]:
 
 def declared(task: Task) -> list[Column]:
     """Return the columns of input and target, which follow from the specs."""
-    x, y, image = task.input, task.target, task.image_shape()
-    columns = [_array("x", "input_ids", x), _array("y", "labels", y)]
+    x, y, image, columns = task.input, task.target, task.image_shape(), []
+    for role, of_tokens, spec in (("x", "input_ids", x), ("y", "labels", y)):
+        name, dtype = (role, "float32") if spec.kind == "real" else (of_tokens, "int64")
+        columns.append(Column(name, role, "list", dtype, spec.shape(1)[1:]))
     if image is not None and x.kind == "real" and x.width == 1:
         columns[0] = Column("image", "x", "png", "float32", image)
     if image is not None and y.kind == "token" and y.length == image[0] * image[1]:
@@ -111,22 +112,13 @@ def declared(task: Task) -> list[Column]:
     return columns
 
 
-def _array(role: str, token: str, spec: Spec) -> Column:
-    """Return the column of an array; a column of tokens is called ``token``, a column of signals ``role``."""
-    if spec.kind == "real":
-        return Column(role, role, "list", "float32", (spec.length, spec.width))
-    return Column(token, role, "list", "int64", (spec.length,))
-
-
 def _meta(task: Task, name: str, values: Any) -> Column:
     entries = [np.asarray(value) for value in values]
     filled = [entry for entry in entries if entry.size] or entries
     dtype = np.result_type(*filled) if filled[0].dtype.kind in "biuf" else filled[0].dtype
     if dtype.kind not in "biufU" or len({entry.ndim for entry in filled}) != 1:
-        raise UsageError(
-            f"{task.name}: metadata {name!r} must be numbers, truth values, texts or arrays of them, each with the same"
-            f" number of axes in every sample; found {values[0]!r}"
-        )
+        must = f"{task.name}: metadata {name!r} must be numbers, truth values, texts or arrays of them"
+        raise UsageError(f"{must}, each with the same number of axes in every sample; found {values[0]!r}")
     return Column(name, "meta", "value", "str" if dtype.kind == "U" else dtype.name, filled[0].shape)
 
 
@@ -234,10 +226,8 @@ def decode(columns: Sequence[Column], table: pa.Table) -> list[Sample]:
     for column in columns:
         group, name = (meta, column.name) if column.role == "meta" else (arrays, column.role)
         group[name] = _decode(column, table.column(column.name).combine_chunks())
-    return [
-        Sample(x, y, mask, {name: values[row] for name, values in meta.items()} or None)
-        for row, (x, y, mask) in enumerate(zip(arrays["x"], arrays["y"], arrays["mask"], strict=True))
-    ]
+    details = [{name: values[row] for name, values in meta.items()} or None for row in range(len(table))]
+    return list(map(Sample, arrays["x"], arrays["y"], arrays["mask"], details))
 
 
 def _decode(column: Column, array: pa.Array) -> Any:
@@ -308,13 +298,11 @@ def encode_png(pixels: np.ndarray, palette: bytes = b"") -> bytes:
     header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3 if palette else 0, 0, 0, 0)
     rows = np.zeros((len(pixels), 1 + pixels.shape[1]), np.uint8)  # the number of the filter, 0, precedes each row
     rows[:, 1:] = pixels
-    chunks = [(b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(rows.tobytes(), 4)), (b"IEND", b"")]
-    written = [
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in chunks
-        if data or name == b"IEND"
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(written)
+    png, chunks = b"\x89PNG\r\n\x1a\n", {b"IHDR": header, b"PLTE": palette, b"IDAT": zlib.compress(rows.tobytes(), 4)}
+    for name, data in (*chunks.items(), (b"IEND", b"")):
+        if data or name == b"IEND":
+            png += struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    return png
 
 
 def _pixels(data: bytes) -> np.ndarray:

@@ -43,10 +43,6 @@ class Manifest:
     """Content of ``manifest.json``. While a dataset is being made, its plan, with empty ``shards`` and ``replaced``.
 
     Attributes:
-        task: name of the task.
-        version: version of the task.
-        parameters: all parameters of the task.
-        seed: seed of the streams.
         counts: number of samples by split.
         format: ``"parquet"``, ``"png"``, ``"npy"`` or ``"tsv"``.
         shard_size: samples per shard.
@@ -54,7 +50,6 @@ class Manifest:
         shards: the files, in order of split and index.
         replaced: duplicates that were drawn again, each ``{"split", "index", "attempt"}``.
         versions: versions of the packages that wrote the dataset.
-        schema: version of this layout.
     """
 
     task: str

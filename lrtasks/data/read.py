@@ -117,15 +117,14 @@ class StoredDataset:
             raise unknown("split", split, self.counts)
         if len(indices) == 0:
             raise UsageError("batch needs at least one index")
-        for index in indices:
-            whole = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
-            if not whole or not 0 <= index < self.counts[split]:
-                raise UsageError(f"{split} has samples 0..{self.counts[split] - 1}, found index {index!r}")
         if self._process != os.getpid():  # a forked process must not share open files with its parent
             self._forget()
         wanted: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
         shards = self._shards[split]
         for position, index in enumerate(indices):
+            whole = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
+            if not whole or not 0 <= index < self.counts[split]:
+                raise UsageError(f"{split} has samples 0..{self.counts[split] - 1}, found index {index!r}")
             shard = shards[bisect.bisect_right(shards, index, key=lambda shard: shard.first) - 1]
             (name,) = shard.files
             starts, row = self._file(name)[1], int(index) - shard.first
@@ -146,7 +145,11 @@ class StoredDataset:
 
     def _open(self, name: str) -> tuple[pq.ParquetFile, list[int]]:
         """Open a shard; return its file and the first row of each row group."""
-        file = _parquet(self._store, name)
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        root = self._store.root
+        file = pq.ParquetFile(self._store.open(name) if root is None else pa.memory_map(str(root / name)))
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, [0, *itertools.accumulate(rows[:-1])]
 
@@ -218,9 +221,10 @@ def find_problems(store: Store, manifest: Manifest) -> list[str]:
 
 def _reachable(path: str | os.PathLike[str]) -> Store:
     store = Store(path)
+    if store.root is not None and store.root.is_file():
+        raise UsageError(f"{path} is a file; a dataset is a folder")
     if store.root is not None and not store.root.is_dir():
-        found = f"{path} is a file; a dataset is a folder" if store.root.is_file() else f"there is no folder {path}"
-        raise UsageError(found)
+        raise UsageError(f"there is no folder {path}")
     return store
 
 
@@ -270,10 +274,3 @@ def is_inside(name: str) -> bool:
     path = PurePosixPath(name)
     plain = name.isprintable() and "\\" not in name and ":" not in name
     return bool(name) and plain and not path.is_absolute() and ".." not in path.parts
-
-
-def _parquet(store: Store, name: str) -> pq.ParquetFile:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(store.open(name) if store.root is None else pa.memory_map(str(store.root / name)))

@@ -188,8 +188,8 @@ class Store:
             yield
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                reason = "no space left at {}: finished shards are kept; make room and run the same again"
-                raise GenerationError(reason.format(self.address)) from error
+                hint = "finished shards are kept; make room and run the same again"
+                raise GenerationError(f"no space left at {self.address}: {hint}") from error
             if isinstance(error, FileNotFoundError) and HIDDEN in str(error.filename):
                 raise GenerationError(f"the folder {self.address} was removed while it was written") from error
             raise UsageError(f"cannot use {self.address}: {error.strerror or error}") from error

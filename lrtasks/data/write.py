@@ -295,11 +295,10 @@ def make_plan(
     per_shard = int(shard_size or max(1, min(LARGEST_SHARD, _SHARD_BYTES // size)))
     shards = sum(-(-count // per_shard) for count in counts.values())
     if shards > MAX_SHARDS:
-        raise UsageError(
-            f"{samples:,} samples make {shards:,} shards of {per_shard:,}; at most {MAX_SHARDS:,} are allowed"
-        )
-    made: dict[str, Any] = {"columns": columns, "shards": (), "replaced": (), "versions": _versions()}
-    return Manifest(**task.identity(), seed=int(seed), counts=counts, format=format, shard_size=per_shard, **made)
+        made = f"{samples:,} samples make {shards:,} shards of {per_shard:,}"
+        raise UsageError(f"{made}; at most {MAX_SHARDS:,} are allowed")
+    asked = {**task.identity(), "seed": int(seed), "counts": counts, "format": format, "shard_size": per_shard}
+    return Manifest(**asked, columns=columns, shards=(), replaced=(), versions=_versions())
 
 
 def split_counts(samples: int, split: Sequence[float]) -> dict[str, int]:
@@ -423,15 +422,14 @@ def _kept(store: Store, plan: Manifest, shards: list[Shard]) -> dict[Shard, Reco
 def _settle(task: Task, seed: int, shard: Shard, digests: list[str | None], taken: set[str]) -> dict[int, int]:
     """Return the attempt for each index that must be drawn again; add the digests of the shard to ``taken``."""
     attempts = {}
-    for index, original in zip(shard.indices, digests, strict=True):
-        digest, attempt = original, 0
+    for index, digest in zip(shard.indices, digests, strict=True):
+        attempt = 0
         while digest is not None and digest in taken:
             attempt += 1
             if attempt > MAX_ATTEMPTS:
-                raise UsageError(
-                    f"{task.name}: only {len(taken)} different samples were found: sample {index} of {shard.split}"
-                    f" repeats one of them in {MAX_ATTEMPTS} attempts; ask for fewer samples or longer ones"
-                )
+                few = f"{task.name}: only {len(taken)} different samples were found"
+                repeats = f"sample {index} of {shard.split} repeats one of them in {MAX_ATTEMPTS} attempts"
+                raise UsageError(f"{few}: {repeats}; ask for fewer samples or longer ones")
             digest = _fingerprint(task, draw(task, [index], seed, shard.split, attempt), 0)
         if digest is not None:
             taken.add(digest)

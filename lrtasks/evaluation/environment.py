@@ -111,12 +111,6 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def reset_peak_memory(device: torch.device) -> None:
-    """Reset the peak of :func:`peak_memory_bytes` on a GPU; on a CPU this is not possible."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
 def _commit() -> str | None:
     source = Path(__file__).parent
     try:

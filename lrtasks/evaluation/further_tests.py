@@ -36,11 +36,6 @@ class FurtherTest(NamedTuple):
     task: Task
     data: StoredDataset | None = None
 
-    def batches(self, batch_size: int, batches: int, workers: int) -> Replay:
-        """Return the test batches: all stored samples, or ``batches / SHARE`` batches of fresh samples."""
-        source, samples = (self.task, None) if self.data is None else (self.data, self.data.counts["test"])
-        return held_out(source, "test", batch_size, samples, max(1, batches // SHARE), workers)
-
 
 def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
     """Return the further tests of a run by name.
@@ -86,7 +81,8 @@ def score_further(
     for name, further in tests.items():
         task = further.task
         batch_size = max(1, round(config.budget.batch_size * config.task.input.length / task.input.length))
-        test = further.batches(batch_size, config.budget.test_batches, workers)
+        source, samples = (task, None) if further.data is None else (further.data, further.data.counts["test"])
+        test = held_out(source, "test", batch_size, samples, max(1, config.budget.test_batches // SHARE), workers)
         train = Replay(BatchStream(task, config.seed, "train", batch_size), BASELINE_BATCHES, workers)
         record.scores[name] = {}
         try:

@@ -80,8 +80,7 @@ def train(
 
     Args:
         model: module on ``(batch, length[, channels])``; afterwards it holds the weights to be tested.
-        folder: folder of the checkpoints.
-        digest: digest of the run, stored in its checkpoints.
+        folder: folder of the checkpoints, which store the run's ``digest``.
         floor: the best baseline's validation score if the run stops when the task is solved, else ``None``.
         report: called at the start and after each evaluation.
 
@@ -194,20 +193,16 @@ def predictions(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -
     training, masked = model.training, takes_mask(model)
     model.eval()
     try:
-        with (
-            closing(batches.load(pin=fabric.device.type == "cuda")) as loaded,
-            torch.no_grad(),
-            fabric.autocast(),
-        ):
+        loaded = batches.load(pin=fabric.device.type == "cuda")
+        with closing(loaded), torch.no_grad(), fabric.autocast():
             for batch in loaded:
                 moved = _to_device(batch, fabric.device)
                 output = forward(model, moved, masked)
                 check_output(output, moved.x, task, training=False)
                 output = output.float()
                 if not output.isfinite().all():
-                    raise DivergedError(
-                        f"predictions are not finite numbers ({int((~output.isfinite()).sum())} of them)"
-                    )
+                    count = int((~output.isfinite()).sum())
+                    raise DivergedError(f"predictions are not finite numbers ({count} of them)")
                 prediction = output if task.target.kind == "real" else output.argmax(-1)
                 yield batch, prediction.cpu().numpy()
     finally:
@@ -238,11 +233,8 @@ def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, str], x: 
         raise UsageError("forward changes its input in place; work on a copy")
     changed = [name for name, value in _hidden_state(model).items() if state.get(name) != value]
     if changed:
-        warnings.warn(
-            f"{', '.join(changed[:5])} changed in a forward pass and is not in state_dict(): a run that is resumed"
-            " starts it anew and may give other scores",
-            stacklevel=2,
-        )
+        named = f"{', '.join(changed[:5])} changed in a forward pass and is not in state_dict()"
+        warnings.warn(f"{named}: a run that is resumed starts it anew and may give other scores", stacklevel=2)
 
 
 def _check_trained(model: nn.Module, loss: Tensor) -> None:
@@ -262,11 +254,9 @@ def _check_trained(model: nn.Module, loss: Tensor) -> None:
         warnings.warn(f"in the first step, no gradient reaches {', '.join(idle[:5])}{more}", stacklevel=2)
     strange = [str(tuple(value.shape)) for value in reached if id(value) not in parameters]
     if strange:
-        warnings.warn(
-            f"tensors of shape {', '.join(strange[:5])} have gradients, but are not trained, because they are not"
-            " parameters of the model; use nn.Parameter, nn.ModuleList or nn.ParameterList",
-            stacklevel=2,
-        )
+        named = f"tensors of shape {', '.join(strange[:5])} have gradients, but are not trained"
+        hint = "they are not parameters of the model; use nn.Parameter, nn.ModuleList or nn.ParameterList"
+        warnings.warn(f"{named}, because {hint}", stacklevel=2)
 
 
 def _hidden_state(model: nn.Module) -> dict[str, str]:
@@ -321,11 +311,9 @@ def labelled(y: Tensor) -> Tensor | None:
 
 def _split(batch: Loaded, count: int) -> list[Loaded]:
     """Split a batch into ``count`` parts with about equal numbers of samples."""
-    if count == 1:
-        return [batch]
     masks = [None] * count if batch.mask is None else batch.mask.tensor_split(count)
     parts = zip(batch.x.tensor_split(count), batch.y.tensor_split(count), masks, strict=True)
-    return [Loaded(x, y, mask, None) for x, y, mask in parts]
+    return [Loaded(*part, None) for part in parts]
 
 
 def _seed_step(seed: int, step: int, rank: int) -> None:
@@ -363,7 +351,7 @@ def _save(
 def _resume(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, budget: Budget, digest: str) -> State:
     if not path.exists():
         return State()
-    saved = checkpoint.load(path)
+    saved, again = checkpoint.load(path), f"remove {path.parent} to start it again"
     if saved.get("run") != digest:
         raise UsageError(f"{path} belongs to another run ({saved.get('run')}, this one is {digest}); remove it")
     try:
@@ -371,8 +359,7 @@ def _resume(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, budg
         optimiser.load_state_dict(saved["optimiser"])
         state = State(**saved["state"])
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
-        reason = first_line(error)
-        raise UsageError(f"{path} does not fit this run ({reason}); remove {path.parent} to start it again") from None
+        raise UsageError(f"{path} does not fit this run ({first_line(error)}); {again}") from None
     if not 0 < state.step <= budget.steps:
-        raise UsageError(f"{path} is at step {state.step} of {budget.steps}; remove {path.parent} to start it again")
+        raise UsageError(f"{path} is at step {state.step} of {budget.steps}; {again}")
     return state

@@ -72,11 +72,11 @@ def make_optimiser(model: nn.Module, budget: Budget) -> torch.optim.AdamW:
             lr = options.get("lr", budget.lr) * options.get("lr_factor", 1.0)
             key = (lr, options.get("weight_decay", budget.weight_decay))
             groups.setdefault(key, []).append(value)
+    if not groups:
+        raise UsageError("the model has no parameters to train")
     parameters = [
         {"params": values, "lr": lr, "base_lr": lr, "weight_decay": decay} for (lr, decay), values in groups.items()
     ]
-    if not parameters:
-        raise UsageError("the model has no parameters to train")
     trained = [value for group in groups.values() for value in group]
     fused = all(value.is_floating_point() and value.device.type in ("cpu", "cuda") for value in trained)  # not complex
     return torch.optim.AdamW(parameters, lr=budget.lr, betas=budget.betas, fused=fused or None)

@@ -20,16 +20,8 @@ from torch import nn
 import lrtasks
 from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line, is_shortage
-from lrtasks.evaluation import checkpoint, loop
+from lrtasks.evaluation import checkpoint, environment, loop
 from lrtasks.evaluation.batches import Replay, Streams, check_batch, make_streams
-from lrtasks.evaluation.environment import (
-    describe_environment,
-    device_name,
-    make_fabric,
-    own_threads,
-    peak_memory_bytes,
-    reset_peak_memory,
-)
 from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, fitted_baselines, score_baselines
 from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
@@ -94,12 +86,11 @@ def evaluate(
     """
     if isinstance(budget, Budget):
         budget = vars(budget)
-    owned = {"task": parameters, "model": hyper, "budget": budget}
-    for argument, values in (("parameters", parameters), ("hyper", hyper), ("budget", budget)):
-        if values is not None and not isinstance(values, Mapping):
+    owned = (("task", "parameters", parameters), ("model", "hyper", hyper), ("budget", "budget", budget))
+    for owner, argument, values in owned:
+        if not isinstance(values, Mapping | None):
             raise UsageError(f"{argument} must be a mapping of names to values, found {values!r}")
-    given = {f"{owner}.{key}": value for owner, values in owned.items() for key, value in (values or {}).items()}
-    settings = {**given, **settings}
+        settings = {f"{owner}.{key}": value for key, value in (values or {}).items()} | settings
     config = RunConfig.make(task, model, preset=preset, seed=seed, settings=settings, data=data, name=name)
     return run(config, device=device, workers=workers, out=out, trackers=trackers, overwrite=overwrite, quiet=quiet)
 
@@ -116,8 +107,8 @@ def run(
 ) -> RunRecord:
     """Carry out one run, or return its record if it is finished; the arguments are those of :func:`evaluate`."""
     tracked = tracker_names(trackers)
-    fabric = make_fabric(device, config.budget.precision)
-    with _private_random_numbers(fabric.device), own_threads(fabric, config):
+    fabric = environment.make_fabric(device, config.budget.precision)
+    with _private_random_numbers(fabric.device), environment.own_threads(fabric, config):
         further = further_tests(config)  # done here so that an impossible length is reported before the run
         streams = make_streams(config, workers, fabric)
         config = replace(config, data_digest=streams.digest)
@@ -152,8 +143,7 @@ def load_model(
         folder: the run's folder, with ``record.json`` and ``weights.pt``.
         length: build the model for this sequence length instead of the training length, if the model supports it.
         trained: load the trained weights; otherwise the model has its weights from before training.
-        model: the class, function or module, if the run was started with a Python object. Other records name their
-            model.
+        model: the class, function or module, if the run was started with a Python object.
 
     Raises:
         UsageError: if the run has no weights, if its model was a Python object and is not given, if the model's source
@@ -168,10 +158,8 @@ def load_model(
         raise UsageError(f"{folder} is a run of the Python object {named}: load_model(folder, model={named}) loads it")
     factory = model_factory(named if model is None else model, record.model["parameters"])
     if model is None and record.model.get("source") not in (None, factory.identity.get("source")):
-        raise UsageError(
-            f"the source of {named} has been edited since the run in {folder}; restore it, or load the weights into the"
-            " edited model: load_model(folder, model=...)"
-        )
+        hint = "restore it, or load the weights into the edited model: load_model(folder, model=...)"
+        raise UsageError(f"the source of {named} has been edited since the run in {folder}; {hint}")
     if length is not None:
         task = task.at_length(length)
     with _private_random_numbers(torch.device("cpu")):
@@ -215,14 +203,15 @@ class _Run:
             (self.folder / loop.CHECKPOINT).unlink(missing_ok=True)
         self.record = self.config.record()
         self.record.digest = self.digest
-        self.record.environment = describe_environment()
+        self.record.environment = environment.describe_environment()
         with _noting(self.record):
             torch.manual_seed(self.config.seed)
             self.model = self.config.build()
             self.record.model["count"] = parameter_count(self.model)
             self.record.model["state_bytes"] = state_bytes(self.model) if isinstance(self.model, Backbone) else None
             self.trackers = Trackers(self.tracked if self.writes else (), self.folder, self.record)
-            reset_peak_memory(self.fabric.device)
+            if self.fabric.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(self.fabric.device)
             try:
                 self._train_and_test()
             except loop.DivergedError as error:
@@ -281,8 +270,8 @@ class _Run:
                 "seconds_per_step": state.seconds / state.step,
                 "seconds": state.seconds,
                 "seconds_with_evaluation": state.seconds_with_evaluation,
-                "peak_memory_bytes": peak_memory_bytes(self.fabric.device),
-                "device": device_name(self.fabric.device),
+                "peak_memory_bytes": environment.peak_memory_bytes(self.fabric.device),
+                "device": environment.device_name(self.fabric.device),
             }
         if self.writes and (state.curve or not self.replaces):
             record.write(self.folder)
@@ -339,11 +328,7 @@ class _Run:
 
 
 def _finished(fabric: Fabric, folder: Path, digest: str) -> RunRecord | None:
-    """Return the record that the first process finds if the run needs no more work, else ``None``.
-
-    Raises:
-        UsageError: if the folder holds the record of another run.
-    """
+    """Return the record that the first process finds if the run needs no more work, else ``None``."""
     found: RunRecord | None = fabric.broadcast(finished_record(folder, digest) if fabric.is_global_zero else None)
     return found
 

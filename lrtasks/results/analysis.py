@@ -68,14 +68,15 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
 
 def slice_tables(record: RunRecord) -> list[TextTable]:
     """Return one table per breakdown: first of the test, then of the further tests (with the test's name)."""
-    breakdowns = record.filled_slices()
-    for test, own in record.further_slices.items():
-        breakdowns |= {f"{name} ({test})": rows for name, rows in own.items() if rows}
+    found = record.slices | {
+        f"{name} ({test})": rows for test, own in record.further_slices.items() for name, rows in own.items()
+    }
     tables = []
-    for name, rows in breakdowns.items():
-        score = score_name(rows)
-        lines = [[str(row["label"]), number(row[score], 4), number(row.get("elements"))] for row in rows]
-        tables.append(TextTable([name, score, "elements"], lines))
+    for name, rows in found.items():
+        if rows:
+            score = score_name(rows)
+            lines = [[str(row["label"]), number(row[score], 4), number(row.get("elements"))] for row in rows]
+            tables.append(TextTable([name, score, "elements"], lines))
     return tables
 
 
@@ -108,7 +109,7 @@ def module_numbers(record: RunRecord) -> dict[str, dict[str, tuple[float, float 
     for module, values in record.diagnostics.items():
         numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
         for name, value in numbers.items():
-            if name.removesuffix("_std") not in numbers.keys() - {name}:
+            if not name.endswith("_std") or name.removesuffix("_std") not in numbers:
                 found.setdefault(name, {})[module] = (value, numbers.get(f"{name}_std"))
     return found
 

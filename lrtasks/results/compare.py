@@ -86,8 +86,8 @@ class Comparison:
     def content(self) -> dict[str, Any]:
         """Return the comparison as plain data, for JSON."""
         entries = [{name: value for name, value in entry.items() if name != "label"} for entry in self.differences]
-        found = {"a": self.a, "b": self.b, "differences": entries}
-        return {**found, "overall": self.overall(), "left_out": list(self.left_out)}
+        found = {"a": self.a, "b": self.b, "differences": entries, "overall": self.overall()}
+        return {**found, "left_out": list(self.left_out)}
 
     def table(self) -> TextTable:
         """Return a table with one line per difference; it names the model where runs of the same model are matched."""
@@ -115,10 +115,7 @@ class Comparison:
         return [*notes, *self.versions, *(f"left out: {reason}" for reason in self.left_out)]
 
     def verdicts(self) -> list[str]:
-        """Return in words on which tasks each side is ahead: the corrected p-value is below :data:`AHEAD`.
-
-        There is one line per model if the comparison has entries for several models.
-        """
+        """Return in words on which tasks each side is ahead (corrected p-value below :data:`AHEAD`), for each model."""
         found: dict[str, dict[str, list[str]]] = {}
         for entry in self.differences:
             sure = entry["p_holm"] is not None and entry["p_holm"] < AHEAD
@@ -128,11 +125,11 @@ class Comparison:
         for model, sides in found.items():
             neither = len(sides.pop("", []))
             said = [f"{side} is ahead on {', '.join(tasks)}" for side, tasks in sorted(sides.items())]
-            if said:
-                said += [f"no verdict on {neither} task{'s' * (neither > 1)}"] if neither else []
-                lines.append((f"{model}: " if model else "") + f"{'; '.join(said)} (p (Holm) < {AHEAD:g})")
-            else:
+            if not said:
                 open_.append(model)
+                continue
+            said += [f"no verdict on {neither} task{'s' * (neither > 1)}"] if neither else []
+            lines.append((f"{model}: " if model else "") + f"{'; '.join(said)} (p (Holm) < {AHEAD:g})")
         against = f" on any task against {', '.join(open_)}" if any(open_) else ""
         return [*lines, *([f"no verdict{against}: no p (Holm) is below {AHEAD:g}"] if open_ else [])]
 
@@ -247,9 +244,9 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
         raise UsageError(f"no model of {names[1]} compares with {names[0]}: {next(iter(reasons.values()))}")
     entries = [{**entry, "model": one.b} for one in found for entry in one.differences]
     same = [label for label, reason in reasons.items() if reason.endswith(" are the same runs")]
-    others_left = [label for label in reasons if label not in same]
-    left_out = [f"the same runs: {', '.join(same)}"] if same else []
-    left_out += [f"no matching run of {', '.join(others_left)}"] if others_left else []
+    unmatched = [label for label in reasons if label not in same]
+    said = (("the same runs: ", same), ("no matching run of ", unmatched))
+    left_out = [words + ", ".join(found) for words, found in said if found]
     versions = dict.fromkeys(note for one in found for note in one.versions)
     return Comparison(*names, entries, left_out, list(versions))
 
@@ -283,36 +280,36 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
     """Return the runs, sorted, by the key that matched runs share: model, setup, seed and selected settings' names."""
     found: Matches = {}
     for run in plain_rows(runs):
-        match = (run["model"] if by_model else "", run["setup"], run["seed"], _selected(run))
+        match = (
+            run["model"] if by_model else "",
+            run["setup"],
+            run["seed"],
+            ",".join(json.loads(run["selected"] or "{}")),
+        )
         other = found.setdefault(match, run)
         if other is not run:
             names = distinguishing([json.loads(entry["variant"]) for entry in (other, run)])
             differ = f"differ in {', '.join(map(bare, names))}" if names else "have the same settings"
-            raise UsageError(
-                f"{name} holds two runs of {run_name(run)} on {run['task']}, which {differ}; "
-                "one run can have one partner only"
-            )
+            two = f"{name} holds two runs of {run_name(run)} on {run['task']}, which {differ}"
+            raise UsageError(f"{two}; one run can have one partner only")
     return dict(sorted(found.items(), key=lambda entry: entry[0]))
-
-
-def _selected(run: Row) -> str:
-    """Return the names of the settings that were selected on validation."""
-    return ",".join(json.loads(run["selected"] or "{}"))
 
 
 def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
     """Return the error message for sides without a match; it names the differences of two runs of one task."""
     message = f"no run of {names[0]} has a partner in {names[1]} with the same task, parameters, budget and seed"
-    first = [{run["task"]: run for run in reversed(side.values())} for side in sides]
+    first = [{run["task"]: (run, match[-1]) for match, run in reversed(side.items())} for side in sides]
     shared = [task for task in first[0] if task in first[1]]
     if not shared:
         return f"{message}: they share no task"
-    one, other = (runs[shared[-1]] for runs in first)
+    pair = [runs[shared[-1]] for runs in first]
     settings = [
-        {**json.loads(run["setup"]), "seed": run["seed"], "selected": _selected(run) or None} for run in (one, other)
+        {**json.loads(run["setup"]), "seed": run["seed"], "selected": selected or None} for run, selected in pair
     ]
-    differ = distinguishing(settings)
-    if not differ:
+    values = [
+        f"{bare(name)} ({settings[0].get(name)} and {settings[1].get(name)})" for name in distinguishing(settings)
+    ]
+    if not values:
         return f"{message}: they share no model"
-    values = [f"{bare(name)} ({settings[0].get(name)} and {settings[1].get(name)})" for name in differ]
-    return f"{message}; {run_name(one)} and {run_name(other)} on {one['task']} differ in {', '.join(values)}"
+    one, other = (run_name(run) for run, _ in pair)
+    return f"{message}; {one} and {other} on {shared[-1]} differ in {', '.join(values)}"

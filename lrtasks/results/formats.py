@@ -84,10 +84,9 @@ def render(
     *,
     width: int | None = None,
 ) -> str:
-    """Return tables and notes as text.
+    """Return tables and notes as ``text``, ``markdown``, ``latex`` or ``html``, or ``content`` as ``csv`` or ``json``.
 
     Args:
-        form: ``text``, ``markdown``, ``csv``, ``json``, ``latex`` or ``html``.
         content: plain data for JSON; for CSV a list of flat mappings with equal keys.
         width: width of the terminal in characters (text); wider tables are folded, each part with the first column.
     """
@@ -113,11 +112,10 @@ def markdown_text(text: str) -> str:
 def _markdown(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
     parts = []
     for table in tables:
-        rows = [map(markdown_text, table.header), ["---"] * len(table.header)]
-        rows += [map(markdown_text, line) for line in table.lines]
-        parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-    listed = [markdown_text(note) for note in notes]
-    return _joined([*parts, "\n".join(f"- {note}" for note in listed) if len(listed) > 1 else "".join(listed)], "\n\n")
+        head, *body = (" | ".join(map(markdown_text, line)) for line in (table.header, *table.lines))
+        parts.append("\n".join(f"| {row} |" for row in (head, " | ".join(["---"] * len(table.header)), *body)))
+    bullet = "- " if len(notes) > 1 else ""
+    return _joined([*parts, "\n".join(bullet + markdown_text(note) for note in notes)], "\n\n")
 
 
 def _latex(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
@@ -219,19 +217,19 @@ def _text(tables: Sequence[TextTable], notes: Sequence[str], width: int | None) 
 
 def _folded(table: TextTable, widths: Sequence[int], width: int | None) -> list[list[int]]:
     """Return the column numbers of each part of a folded table; parts begin with column 0 and fit if possible."""
-    if width is None:
-        return [list(range(len(widths)))]
-    groups: list[list[int]] = []
+    groups = [[0]]
     for column in range(1, len(widths)):
         if column in table.joined:
             groups[-1].append(column)
         else:
             groups.append([column])
-    parts = [[0]]
-    for group in groups:
-        if len(parts[-1]) > 1 and sum(widths[i] + 2 for i in [*parts[-1], *group]) - 2 > width:
-            parts.append([0])
-        parts[-1] += group
+    parts = [groups[0]]
+    for group in groups[1:]:
+        longer = [*parts[-1], *group]
+        if width is not None and len(parts[-1]) > 1 and sum(widths[i] + 2 for i in longer) - 2 > width:
+            parts.append([0, *group])
+        else:
+            parts[-1] = longer
     return parts
 
 

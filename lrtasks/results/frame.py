@@ -124,10 +124,10 @@ def published() -> Path:
     Raises:
         UsageError: if there are none.
     """
-    found = [place for place in (PACKAGE, PACKAGE.parent / "results") if (place / "published.parquet").is_file()]
-    if not found:
-        raise UsageError("this installation brings no published runs; name a folder of runs with --published")
-    return found[0] / "published.parquet"
+    for file in (PACKAGE / "published.parquet", PACKAGE.parent / "results" / "published.parquet"):
+        if file.is_file():
+            return file
+    raise UsageError("this installation brings no published runs; name a folder of runs with --published")
 
 
 def write_frame(runs: pd.DataFrame, file: Path) -> None:
@@ -151,13 +151,11 @@ def write_frame(runs: pd.DataFrame, file: Path) -> None:
         import pyarrow.parquet as pq
 
         table = pa.table(columns)
-        said = {
-            name: {"description": COLUMNS.get(name) or ": ".join(name.split(".", 1))}
-            | ({"json": "true"} if name in texts else {})
-            for name in columns
-        }
-        described = table.cast(pa.schema([field.with_metadata(said[field.name]) for field in table.schema]))
-        pq.write_table(described, buffer, compression="zstd")
+        described = []
+        for field in table.schema:
+            said = {"description": COLUMNS.get(field.name) or ": ".join(field.name.split(".", 1))}
+            described.append(field.with_metadata(said | ({"json": "true"} if field.name in texts else {})))
+        pq.write_table(table.cast(pa.schema(described)), buffer, compression="zstd")
     else:
         raise UsageError(f"a frame is written as .parquet or .csv, found {file}")
     write_output(file, buffer.getvalue())
@@ -241,16 +239,13 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
     owned = {"task": task["parameters"], "model": model["parameters"], "budget": record.budget}
     return {
         "folder": None if folder is None else str(folder),
-        "command": record.command,
-        "status": record.status,
+        **{name: getattr(record, name) for name in ("command", "status", "preset", "seed")},
         "outcome": record.outcome(),
         "task": task["name"],
         "task_version": task["version"],
         "data": task.get("data"),
         "address": model.get("address"),
         "model": model["name"],
-        "preset": record.preset,
-        "seed": record.seed,
         "metric": metric,
         "steps": record.steps(),
         "baseline": baseline[0] if baseline else None,

@@ -91,10 +91,8 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
         or several.reindex(of_task.index, fill_value=False).any()
     ]
     if not drawn:
-        raise UsageError(
-            "no task has scores at two lengths; train at several (--length 256,1024 in sweep), or test there"
-            " (--test-lengths 512,1024)"
-        )
+        hint = "train at several (--length 256,1024 in sweep), or test there (--test-lengths 512,1024)"
+        raise UsageError(f"no task has scores at two lengths; {hint}")
     names = [name for name, _ in labels([json.loads(of_task["otherwise"].iloc[0]) for of_task in drawn])]
     figure, axes = _panels(len(drawn))
     for panel, name, of_task in zip(axes, names, drawn, strict=True):

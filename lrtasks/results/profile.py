@@ -122,25 +122,16 @@ class Profile:
         return [(cell, other.cells[name]) for name, cell in self.cells.items() if name in other.cells]
 
     def distance(self, other: Profile) -> float | None:
-        """Return the root mean square difference of scaled scores on shared instances, each score limited to 0..1.
-
-        The distance is ``None`` if fewer than :data:`ENOUGH_SHARED` instances are shared.
-        """
+        """Return the root mean square difference of :attr:`Cell.limited`; ``None`` for few shared instances."""
         differences = [one.limited - two.limited for one, two in self.shared(other)]
         return float(np.sqrt(np.mean(np.square(differences)))) if len(differences) >= ENOUGH_SHARED else None
 
     def content(self) -> dict[str, Any]:
         """Return the profile as plain data, for JSON."""
-        names = ("scaled", "solved", "seeds", "generalisation_times", "seconds")
-        groups = {
-            group.name: {
-                **{name: getattr(group, name) for name in names},
-                "instances": len(group.cells),
-                "of": group.of,
-                "cells": [cell._asdict() for cell in group.cells],
-            }
-            for group in self.groups
-        }
+        names, groups = ("scaled", "solved", "seeds", "generalisation_times", "seconds"), {}
+        for group in self.groups:
+            cells = {"instances": len(group.cells), "of": group.of, "cells": [cell._asdict() for cell in group.cells]}
+            groups[group.name] = {**{name: getattr(group, name) for name in names}, **cells}
         return {"model": self.label, "groups": groups}
 
 
@@ -182,9 +173,7 @@ def published_profiles(own: Profile, runs: pd.DataFrame, tasks: Mapping[str, Tas
     found: list[Profile] = []
     for strict in (True, False):
         made = (make_profile(rows, tasks, label, own, strict=strict) for label, rows in by_column(runs).items())
-        found = [profile for profile in made if own.shared(profile)]
-        if found:
-            break
+        found = found or [profile for profile in made if own.shared(profile)]
     return sorted(found, key=lambda one: (math.inf if (away := own.distance(one)) is None else away, one.label))
 
 
@@ -203,9 +192,8 @@ def tables(own: Profile, others: Sequence[Profile]) -> list[TextTable]:
         full, times = round(BAR * (group.scaled or 0.0)), group.generalisation_times
         reach = "" if times is None else f"{number(times)}x" if times else "none"
         cells = ["█" * full + "·" * (BAR - full), number(group.scaled, 2), f"{group.solved}/{group.seeds}", reach]
-        cells.append(number(group.seconds, unit="s"))
-        coverage = f"{len(group.cells)} of {group.of}"
-        lines.append([group.name, *(cells if group.cells else [""] * len(cells)), coverage])
+        cells = [*cells, number(group.seconds, unit="s")] if group.cells else [""] * 5
+        lines.append([group.name, *cells, f"{len(group.cells)} of {group.of}"])
     header = ["group", own.label, "scaled score", "solved seeds", "generalises to", "training", "instances"]
     first = TextTable(header, lines)
     if not others:
@@ -283,17 +271,12 @@ def _cell(name: str, task: Task, runs: pd.DataFrame, budget: str) -> Cell | None
     further = diverged.any() or runs.filter(regex=r"^scaled\.").notna().any(axis=None)
     # of two lengths the lower one, which is a tested length
     reached = runs["generalisation_length"].fillna(0.0).quantile(0.5, interpolation="lower")
-    return Cell(
-        name,
-        float(runs["scaled"].median()),
-        int((runs["scaled"] >= TEST_SOLVED).sum()),
-        len(runs),
-        task.input.length,
-        float(reached) if by_length and further else None,
-        json.loads(runs["selected"].iloc[0] or "{}"),
-        float(runs["seconds"].mean()) if runs["seconds"].notna().any() else None,
-        json.loads(budget),
-    )
+    generalises = float(reached) if by_length and further else None
+    selected, seconds = json.loads(runs["selected"].iloc[0] or "{}"), runs["seconds"].mean()
+    timed = None if math.isnan(seconds) else float(seconds)
+    median, solved = float(runs["scaled"].median()), int((runs["scaled"] >= TEST_SOLVED).sum())
+    length = task.input.length
+    return Cell(name, median, solved, len(runs), length, generalises, selected, timed, json.loads(budget))
 
 
 def _compared(budget: Settings) -> Settings:

@@ -15,10 +15,9 @@ from lrtasks.record import RunRecord
 
 
 def reported_figure(record: RunRecord) -> dict[str, Any]:
-    """Return the paper's score for the record's task and model at the nearest reported length.
+    """Return the columns ``paper...`` of :data:`lrtasks.results.frame.COLUMNS` for the nearest reported length.
 
-    The keys are ``paper``, ``paper_source``, ``paper_where`` and ``paper_differs``, as in
-    :data:`lrtasks.results.frame.COLUMNS`; there are none without a reported score.
+    The result is empty without a reported score for the record's task and model.
     """
     task, model = record.task["parameters"], record.model["parameters"]
     matching = [

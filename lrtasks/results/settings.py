@@ -99,15 +99,12 @@ def labels(settings: Sequence[Settings], groups: Iterable[Sequence[Settings]] | 
         settings: settings of the models or tasks.
         groups: settings are compared only within each of these groups; by default all are compared.
     """
-    alike: dict[tuple[int, str], list[Settings]] = {}
-    for number, group in enumerate([settings] if groups is None else groups):
-        for entry in group:
-            alike.setdefault((number, entry["name"]), []).append(entry)
-    differing: dict[str, set[str]] = {}
-    for (_, name), entries in alike.items():
-        differing.setdefault(name, set()).update(distinguishing(entries))
-    names = {name: sorted(found) for name, found in differing.items()}
-    return [(label(entry, names[entry["name"]]), place(entry, names[entry["name"]])) for entry in settings]
+    differing: dict[str, set[str]] = {entry["name"]: set() for entry in settings}
+    for group in [settings] if groups is None else groups:
+        for name in {entry["name"] for entry in group}:
+            differing[name].update(distinguishing([entry for entry in group if entry["name"] == name]))
+    names = [sorted(differing[entry["name"]]) for entry in settings]
+    return [(label(entry, own), place(entry, own)) for entry, own in zip(settings, names, strict=True)]
 
 
 def place(entry: Settings, names: Iterable[str]) -> Any:

@@ -40,8 +40,6 @@ ENTRY = (
 )
 """Fields of a cell in CSV and JSON."""
 PAPER = ["paper", "paper_source", "paper_where", "paper_differs"]
-
-
 REACHED: dict[str, tuple[float, Literal["lower", "higher"]]] = {
     "generalisation_length": (0, "lower"),
     "steps_to_solve": (math.inf, "higher"),
@@ -195,14 +193,11 @@ class Table:
         """Return one flat entry per cell, for CSV and JSON."""
         entries = []
         for cell in self.cells:
-            counts = {name: cell[name] if cell[name] is None else int(cell[name]) for name in (*COUNTS, "solved")}
-            settings = {
-                "task_parameters": owned("task ", json.loads(cell["setup"])),
-                "model_parameters": owned("model ", json.loads(cell["variant"])),
-                "budget": owned("budget.", cell),
-                "selected": json.loads(cell["selected"] or "{}"),
-            }
-            entry = {**cell, **counts, **settings, "floor_name": cell["baseline"]}
+            entry = {**cell, "budget": owned("budget.", cell), "floor_name": cell["baseline"]}
+            entry |= {name: None if cell[name] is None else int(cell[name]) for name in (*COUNTS, "solved")}
+            entry["task_parameters"] = owned("task ", json.loads(cell["setup"]))
+            entry["model_parameters"] = owned("model ", json.loads(cell["variant"]))
+            entry["selected"] = json.loads(cell["selected"] or "{}")
             entries.append({name: entry[name] for name in ENTRY})
         return entries
 
@@ -247,23 +242,23 @@ class Table:
         The last column has the generalisation length. Without further tests the result is ``None``.
         """
         names = [name.removeprefix("test.") for name in self.runs if name.startswith("test.")]
-        said = [
-            {
+        names.sort(key=lambda name: (length_of_test(name, 1) or math.inf, name))  # by length, then all others by name
+        said = {
+            place: {
                 name: "not possible" if name in cell["not_possible"] else number(cell[f"test.{name}"], 3)
                 for name in names
             }
-            for cell in self.cells
-        ]
-        tests = [name for name in names if any(words[name] for words in said)]
-        tests.sort(key=lambda name: (length_of_test(name, 1) or math.inf, name))  # by length, then all others by name
+            for place, cell in enumerate(self.cells)
+        }
+        tests = [name for name in names if any(words[name] for words in said.values())]
         lines = []
-        for cell, words in zip(self.cells, said, strict=True):
+        for place, words in said.items():
             if any(words.values()):
-                reached = cell["generalisation_length"]
-                line = [cell["row"], cell["column"], number(cell["median"], 3), *(words[name] for name in tests)]
-                lines.append([*line, "none" if reached is None else f"{reached:,.0f}"])
-        header = ["task", "model", "test", *tests, "generalisation length"]
-        return TextTable(header, lines) if lines else None
+                cell = self.cells[place]
+                reached = "none" if (length := cell["generalisation_length"]) is None else f"{length:,.0f}"
+                scores = [number(cell["median"], 3), *(words[name] for name in tests)]
+                lines.append([cell["row"], cell["column"], *scores, reached])
+        return TextTable(["task", "model", "test", *tests, "generalisation length"], lines) if lines else None
 
     def notes(self) -> list[str]:
         """Return the notes below the tables, which explain the scores."""
@@ -274,9 +269,9 @@ class Table:
             notes.append(
                 f"0.980 (2/3): the median over 3 seeds, of which 2 have a scaled score of at least {TEST_SOLVED:g}"
             )
-        several = [count for count in counts if count > 1]
+        several = [str(count) for count in counts if count > 1]
         if several and means:
-            seeds = " to ".join(str(count) for count in dict.fromkeys((several[0], several[-1])))
+            seeds = " to ".join(dict.fromkeys((several[0], several[-1])))
             notes.append(f"±: half the 95 % interval of the mean over {seeds} seeds (Student t)")
         if 1 in counts and means:
             notes.append("without ±: a single seed, which has no interval")
@@ -338,11 +333,9 @@ def require_equal_budgets(runs: pd.DataFrame) -> None:
         other, others = first.setdefault(key(settings), (run, budget))
         for name in SHARED_BUDGET:
             if others[name] != budget[name]:
-                raise UsageError(
-                    f"unequal budgets on {settings['name']}: {name} is {others[name]} for {run_name(other)} and "
-                    f"{budget[name]} for {run_name(run)}; --unequal-budgets allows "
-                    "both in one table"
-                )
+                both = f"{others[name]} for {run_name(other)} and {budget[name]} for {run_name(run)}"
+                allowed = "--unequal-budgets allows both in one table"
+                raise UsageError(f"unequal budgets on {settings['name']}: {name} is {both}; {allowed}")
 
 
 def run_name(run: Row) -> str:
@@ -352,16 +345,13 @@ def run_name(run: Row) -> str:
 
 def versions_note(versions: Iterable[str | None]) -> list[str]:
     """Return a note if several versions of lrtasks made the runs; an empty list for one version."""
-    ordered = sorted(
-        filter(None, set(versions)), key=lambda version: [int(part) for part in re.findall(r"\d+", version)]
-    )
-    return [f"made by lrtasks {' and '.join(ordered)}, whose models may differ"] if len(ordered) > 1 else []
+    known = sorted(filter(None, set(versions)), key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
+    return [f"made by lrtasks {' and '.join(known)}, whose models may differ"] if len(known) > 1 else []
 
 
 def paper_notes(cells: Collection[Row]) -> list[str]:
     """Return notes with the sources of the papers' scores in the table, and with papers' scores of other setups."""
-    beside: set[str] = set()
-    elsewhere: dict[str, dict[str, dict[str, None]]] = {}
+    beside, elsewhere = set[str](), dict[str, dict[str, dict[str, None]]]()
     for cell in cells:
         source = f"{cell['paper_source']} ({cell['paper_where']})"
         if cell["paper_differs"]:
@@ -370,10 +360,10 @@ def paper_notes(cells: Collection[Row]) -> list[str]:
         elif cell["paper"] is not None:
             beside.add(source)
     notes = [f"paper: {'; '.join(sorted(beside))}"] if beside else []
-    return notes + [
-        f"not comparable: {source}: {'; '.join(f'{task}: ' + ', '.join(figures) for task, figures in tasks.items())}"
-        for source, tasks in sorted(elsewhere.items())
-    ]
+    for source, tasks in sorted(elsewhere.items()):
+        said = "; ".join(f"{task}: {', '.join(figures)}" for task, figures in tasks.items())
+        notes.append(f"not comparable: {source}: {said}")
+    return notes
 
 
 def _range(values: Iterable[float | None]) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import loop
@@ -64,12 +65,9 @@ def planned(suite: Suite, *, selected: bool) -> list[RunConfig]:
     if not selected:
         return suite.runs
     first = min(run.seed for run in suite.runs)
-    others = {
-        json.dumps([run.task.identity(), run.model.address, run.seed], sort_keys=True): run
-        for run in suite.runs
-        if run.seed != first
-    }
-    return [run for run in suite.runs if run.seed == first] + list(others.values())
+    others = [run for run in suite.runs if run.seed != first]
+    keys = [json.dumps([run.task.identity(), run.model.address, run.seed], sort_keys=True) for run in others]
+    return [run for run in suite.runs if run.seed == first] + list(dict(zip(keys, others, strict=True)).values())
 
 
 def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", patience: float = PATIENCE) -> Plan:
@@ -102,24 +100,16 @@ def seconds_per_step(run: RunConfig, device: str) -> float | None:
     """Return the time of a training step, measured over a few steps; ``None`` if the model cannot be trained here."""
     fabric = make_fabric(device, run.budget.precision)
     budget = replace(run.budget, steps=WARM_UP + TIMED, eval_every=WARM_UP, warmup_steps=0, val_batches=1)
-    short = replace(run, budget=budget)
-    states: list[tuple[int, float]] = []
+    short, seconds = replace(run, budget=budget), dict[int, float]()
+
+    def report(state: loop.State) -> None:
+        seconds[state.step] = state.seconds
+
+    how: dict[str, Any] = {"digest": "", "floor": None, "quiet": True, "report": report}
     with suppress(Exception), tempfile.TemporaryDirectory() as folder:
-        loop.train(
-            fabric,
-            short.build(),
-            short,
-            make_streams(short, 0, fabric),
-            Path(folder),
-            digest="",
-            floor=None,
-            quiet=True,
-            report=lambda state: states.append((state.step, state.seconds)),
-        )
-    states = [state for state in states if state[0] >= WARM_UP]
-    if len(states) < 2:
-        return None
-    return (states[-1][1] - states[0][1]) / (states[-1][0] - states[0][0])
+        loop.train(fabric, short.build(), short, make_streams(short, 0, fabric), Path(folder), **how)
+    last = max(seconds, default=0)
+    return (seconds[last] - seconds[WARM_UP]) / (last - WARM_UP) if last > WARM_UP else None
 
 
 def _steps(run: RunConfig) -> float:

@@ -169,9 +169,8 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
             :func:`expand`.
     """
     content, keys = dict(content), [*Combinations.parameter_names(), "settings", "runs"]
-    for key in content:
-        if key not in keys:
-            raise unknown("key", key, keys)
+    for key in (key for key in content if key not in keys):
+        raise unknown("key", key, keys)
     singles, shared = content.pop("runs", []), _take_settings(content)
     if not isinstance(singles, list) or not all(isinstance(single, dict) for single in singles):
         raise UsageError(f"runs must be tables, each under a heading [[runs]], found {singles!r}")
@@ -236,19 +235,17 @@ def require_comparable(runs: Sequence[RunConfig], may_differ: Collection[str] = 
         for name in SHARED_BUDGET:
             values = [getattr(one.budget, name), getattr(run.budget, name)]
             if values[0] != values[1] and name not in may_differ:
-                raise UsageError(
-                    f"unequal budgets on {run.task.name}: {name} is {values[0]} for {one.model.name} and {values[1]}"
-                    f" for {run.model.name}; give {name} for all runs, or allow it (--unequal-budgets)"
-                )
+                both = f"{values[0]} for {one.model.name} and {values[1]} for {run.model.name}"
+                hint = f"give {name} for all runs, or allow it (--unequal-budgets)"
+                raise UsageError(f"unequal budgets on {run.task.name}: {name} is {both}; {hint}")
 
 
 def _single(content: dict[str, Any], preset: str, shared: Mapping[str, Any], given: Mapping[str, Any]) -> RunConfig:
     """Return a single run. Raise :class:`UsageError` if it is impossible (a combination would be skipped)."""
     settings = override(override(shared, _take_settings(content)), given)
     single = SingleRun.make(**content)
-    for key in ("model", "task"):
-        if key not in content:
-            raise UsageError(f"{key} is missing")
+    for key in (key for key in ("model", "task") if key not in content):
+        raise UsageError(f"{key} is missing")
     preset = single.preset or preset
     made = RunConfig.make(single.task, single.model, preset=preset, seed=single.seed, settings=settings)
     _require_possible(made)

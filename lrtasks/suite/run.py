@@ -65,8 +65,7 @@ class SuiteProgress:
     def counts(self) -> dict[str, int]:
         """Return the number of runs by status, without zeros."""
         order = ("done", "diverged", "failed", REFUSED, RUNNING, WAITING)
-        found = {status: self.statuses.count(status) for status in order}
-        return {status: count for status, count in found.items() if count}
+        return {status: self.statuses.count(status) for status in order if status in self.statuses}
 
     def elapsed(self, number: int) -> float:
         """Return the seconds since a run began; 0 if it is not running."""
@@ -79,19 +78,17 @@ class SuiteProgress:
         A run is expected to take as long as the mean of its model's ended runs, or of all ended runs if its model has
         none. The number of runs at a time is expected to stay the same.
         """
-        by_model: dict[str, list[float]] = {}
+        taken: dict[str, list[float]] = {}
         for run, status, seconds in zip(self.runs, self.statuses, self.seconds, strict=True):
             if seconds is not None and status != REFUSED:
-                by_model.setdefault(run.model.name, []).append(seconds)
-        if not by_model:
+                taken.setdefault(run.model.name, []).append(seconds)
+        if not taken:
             return None
-        of_any = mean(value for values in by_model.values() for value in values)
-        left = [
-            max(mean(by_model.get(run.model.name, [of_any])) - self.elapsed(number), 0.0)
-            for number, (run, status) in enumerate(zip(self.runs, self.statuses, strict=True))
-            if status in (WAITING, RUNNING)
-        ]
-        return max(sum(left) / max(1, self.statuses.count(RUNNING)), max(left, default=0.0))
+        any_model, left = [value for values in taken.values() for value in values], [0.0]
+        for number, run in enumerate(self.runs):
+            if self.statuses[number] in (WAITING, RUNNING):
+                left.append(max(mean(taken.get(run.model.name, any_model)) - self.elapsed(number), 0.0))
+        return max(sum(left) / max(1, self.statuses.count(RUNNING)), *left)
 
 
 OnChange = Callable[[SuiteProgress, int | None], None]
@@ -133,9 +130,8 @@ def run_suite(
     tracked = tracker_names(trackers)
     for run in runs:
         if run.model.address is None:
-            raise UsageError(
-                f"{run.model.name} has no address; give it to a suite as FILE.py:NAME or package.module:NAME"
-            )
+            hint = "give it to a suite as FILE.py:NAME or package.module:NAME"
+            raise UsageError(f"{run.model.name} has no address; {hint}")
     require_comparable(runs, may_differ)
     out = Path(out).absolute()
     progress = SuiteProgress(runs, out)

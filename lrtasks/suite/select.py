@@ -136,16 +136,15 @@ def _unchoose_others(
 
     ``best`` are the runs of the first seed that are chosen now, ``chosen`` the digests of all runs that are chosen now.
     """
-    now = {_cell(records[run.digest]) for run in best}
+
+    def cell(record: RunRecord) -> tuple[str, str]:  # depends neither on the seed nor on the selected values
+        return key(setup_of(record)), key(variant_of(record))
+
+    now = {cell(records[run.digest]) for run in best}
     for folder in {run.folder(out.absolute()).parent for run in best}:
         for place, other in read_records(folder)[0] if folder.is_dir() else ():
             earlier = other.selection.get("chosen") and other.digest not in chosen
-            if earlier and other.status in FINISHED and _cell(other) in now:
+            if earlier and other.status in FINISHED and cell(other) in now:
                 other.selection["chosen"] = False
                 with suppress(UsageError), held(place / LOCK, str(place)):
                     other.write(place)
-
-
-def _cell(record: RunRecord) -> tuple[str, str]:
-    """Return the table cell of a run, which depends neither on its seed nor on the selected values."""
-    return key(setup_of(record)), key(variant_of(record))

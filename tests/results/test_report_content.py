@@ -153,16 +153,16 @@ def test_breakdowns_are_averaged_over_seeds() -> None:
     records = [made(seed=seed, slices={"distance": own}) for seed, own in enumerate(rows)]
     report = report_of(*records, made(model="dss", slices={"distance": [{"label": 16, "r2": None, "elements": 9}]}))
     (breakdown,) = breakdowns(report.in_row(0))
-    assert (breakdown.name, breakdown.score, breakdown.labels) == ("distance", "r2", (0, 8, 16))
-    assert breakdown.elements == (4, 4, 9)
+    assert (breakdown.name, breakdown.score, breakdown.labels) == ("distance", "r2", [0, 8, 16])
+    assert breakdown.elements == [4, 4, 9]
     by_model = {report.columns[result.column].label: breakdown.values[result.id] for result in report.in_row(0)}
-    assert by_model == {"dlr": (0.75, 0.5, None), "dss": (None, None, None)}
+    assert by_model == {"dlr": [0.75, 0.5, None], "dss": [None, None, None]}
 
 
 def test_labels_that_are_words_keep_their_order() -> None:
     slices = {"operator": [{"label": label, "accuracy": 0.5} for label in ("MIN", "MAX", "SM")]}
     (breakdown,) = breakdowns(report_of(made(slices=slices)).in_row(0))
-    assert breakdown.labels == ("MIN", "MAX", "SM")
+    assert breakdown.labels == ["MIN", "MAX", "SM"]
 
 
 def test_details_hold_settings_scores_and_diagnostics() -> None:

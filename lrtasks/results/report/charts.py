@@ -39,21 +39,22 @@ def vega() -> str:
 def specifications() -> dict[str, dict[str, Any]]:
     """Return Vega-Lite specifications by kind of chart; they read the data sets ``values`` and ``floor``."""
     scores = _lines("step", "score", "mean(y):Q")
-    return {
-        "curve": scores,
-        "run": scores,
-        "loss": _lines("step", "training loss", "y:Q", log_y=True),
-        "length": _lines("length", "test score", "y:Q", log_x=True),
-        "further": _lines("length", "test score", "y:Q", log_x=True),
-        "efficiency": _points(),
-    }
+    lengths = _lines("length", "test score", "y:Q", log_x=True)
+    loss = _lines("step", "training loss", "y:Q", log_y=True)
+    found = {"curve": scores, "run": scores, "loss": loss, "length": lengths, "further": lengths}
+    return {**found, "efficiency": _points()}
 
 
 def chart_data(report: Report) -> dict[str, Any]:
     """Return the data for the page's scripts: position, scores, costs, learning curves and text of each result."""
     return {
         "rows": [
-            {"label": row.label, "metric": row.metric, "floor": _floor(row.floor), "length": _length(report, place)}
+            {
+                "label": row.label,
+                "metric": row.metric,
+                "floor": row.floor and {"name": f"floor: {row.floor[0]}", "y": _rounded(row.floor[1])},
+                "length": _length(report, place),
+            }
             for place, row in enumerate(report.rows)
         ],
         "columns": [{"label": column.label, "id": column.id} for column in report.columns],
@@ -86,17 +87,13 @@ def further_scores(report: Report, result: Result) -> list[tuple[int, float]]:
         length = length_of_test(column.removeprefix("test."), own) if column.startswith("test.") else None
         if length is not None:
             found[length] = score
-    scored = sorted((length, score) for length, score in found.items() if score is not None)
-    return [(length, float(f"{score:.{DIGITS}g}")) for length, score in scored] if len(scored) > 1 else []
+    scored = sorted((length, rounded) for length, score in found.items() if (rounded := _rounded(score)) is not None)
+    return scored if len(scored) > 1 else []
 
 
 def _length(report: Report, row: int) -> int | None:
     length = report.in_row(row)[0].records[0].task["parameters"].get("length")
     return length if isinstance(length, int) and length > 0 else None
-
-
-def _floor(floor: tuple[str, float] | None) -> dict[str, Any] | None:
-    return None if floor is None else {"name": f"floor: {floor[0]}", "y": _rounded(floor[1])}
 
 
 def _result(report: Report, result: Result) -> dict[str, Any]:
@@ -115,10 +112,10 @@ def _result(report: Report, result: Result) -> dict[str, Any]:
         "curves": [
             [
                 record.seed,
-                [[point["step"], *(_rounded(point.get(n)) for n in (metric, "loss"))] for point in record.curve],
+                [[point["step"], _rounded(point.get(metric)), _rounded(point.get("loss"))] for point in points],
             ]
             for record in result.records
-            if record.curve
+            if (points := record.curve)
         ],
         "text": " ".join(dict.fromkeys(" ".join(words).lower().split())),
     }

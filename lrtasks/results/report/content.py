@@ -37,8 +37,6 @@ COSTS = {
 Pairs = list[tuple[str, str]]
 MAX_WIDTH = 720
 """Maximum width in pixels of a run's picture; wider pictures are made smaller."""
-
-
 STATES = {
     "diverged": ("div.", "diverged: the loss stopped being a number"),
     "failed": ("failed", "the run ended with an error"),
@@ -81,7 +79,7 @@ class Result:
 
     @property
     def solved(self) -> str:
-        """For several seeds, solved seeds and all seeds (``2/3``), or without a scaled score all seeds (``×3``)."""
+        """The solved and all seeds (``2/3``), or without a scaled score all seeds (``×3``); empty for one seed."""
         solved, seeds = self.cell["solved"], self.cell["different_seeds"]
         if seeds == 1 or self.score is None:
             return ""
@@ -100,8 +98,7 @@ class Result:
     @property
     def remarks(self) -> list[str]:
         """Remarks on the runs of the cell that have no score, if other runs have one."""
-        found = unscored(self.cell, "without a score", f" of {len(self.records)} runs ")
-        return [] if self.score is None else found
+        return [] if self.score is None else unscored(self.cell, "without a score", f" of {len(self.records)} runs ")
 
 
 @dataclass(frozen=True)
@@ -139,10 +136,10 @@ class Report:
         left_out: one line for each file that could not be read.
     """
 
-    rows: tuple[Axis, ...]
-    columns: tuple[Axis, ...]
+    rows: Sequence[Axis]
+    columns: Sequence[Axis]
     results: Mapping[tuple[int, int], Result]
-    left_out: tuple[str, ...]
+    left_out: Sequence[str]
 
     @cached_property
     def statuses(self) -> dict[str, int]:
@@ -217,17 +214,13 @@ def make_report(
             cell["median"],
             paper_beside(cell),
         )
-    tasks = {result.cell["row"]: result for result in results.values()}
-    models = {result.cell["column"]: result for result in results.values()}
-    return Report(
-        tuple(
-            Axis(name("task", label), label, tasks[label].cell["task"], tasks[label].cell["metric"], tasks[label].floor)
-            for label in orders["row"]
-        ),
-        tuple(Axis(name("model", label), label, models[label].cell["model"]) for label in orders["column"]),
-        results,
-        tuple(left_out),
-    )
+    of_row, of_column = ({result.cell[axis]: result for result in results.values()} for axis in CELL)
+    rows = [
+        Axis(name("task", label), label, one.cell["task"], one.cell["metric"], one.floor)
+        for label, one in ((label, of_row[label]) for label in orders["row"])
+    ]
+    columns = [Axis(name("model", label), label, of_column[label].cell["model"]) for label in orders["column"]]
+    return Report(rows, columns, results, left_out)
 
 
 def _best_first(cells: pd.DataFrame, axis: str) -> pd.Index:
@@ -283,36 +276,34 @@ class Breakdown:
 
     name: str
     score: str
-    labels: tuple[str | int | float, ...]
-    elements: tuple[int | None, ...]
-    values: dict[str, tuple[float | None, ...]]
+    labels: Sequence[str | int | float]
+    elements: Sequence[int | None]
+    values: Mapping[str, Sequence[float | None]]
 
 
 def breakdowns(results: Sequence[Result]) -> list[Breakdown]:
     """Return all breakdowns of the results; numeric labels are sorted, others keep the order of the runs."""
-    rows = [
-        (name, result.id, row["label"], score_name(group), row)
-        for result in results
-        for record in result.records
-        for name, group in record.filled_slices().items()
-        for row in group
-    ]
+    groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    for result in results:
+        for record in result.records:
+            for name, rows in record.filled_slices().items():
+                groups.setdefault(name, []).extend((result.id, row) for row in rows)
     made = []
-    for name in dict.fromkeys(row[0] for row in rows):
-        own = [row for row in rows if row[0] == name]
-        labels = list(dict.fromkeys(label for _, _, label, _, _ in own))
+    for name, own in groups.items():
+        labels = list(dict.fromkeys(row["label"] for _, row in own))
         if all(isinstance(label, int | float) for label in labels):
             labels.sort()
-        score = own[0][3]
-        elements = [{row.get("elements") for _, _, label, _, row in own if label == wanted} for wanted in labels]
+        score = score_name([own[0][1]])
         scores: dict[tuple[str, Any], list[float]] = {}
-        for _, id_, label, _, row in own:
+        counts: dict[Any, set[int | None]] = {}
+        for id_, row in own:
+            counts.setdefault(row["label"], set()).add(row.get("elements"))
             if row.get(score) is not None:
-                scores.setdefault((id_, label), []).append(row[score])
-        means = {place: float(np.mean(values)) for place, values in scores.items()}
-        values = {result.id: tuple(means.get((result.id, label)) for label in labels) for result in results}
-        counts = tuple(next(iter(found)) if len(found) == 1 else None for found in elements)
-        made.append(Breakdown(name, score, tuple(labels), counts, values))
+                scores.setdefault((id_, row["label"]), []).append(row[score])
+        means = {place: float(np.mean(found)) for place, found in scores.items()}
+        values = {result.id: [means.get((result.id, label)) for label in labels] for result in results}
+        elements = [next(iter(counts[label])) if len(counts[label]) == 1 else None for label in labels]
+        made.append(Breakdown(name, score, labels, elements, values))
     return made
 
 
@@ -369,7 +360,7 @@ def data_uri(picture: Image.Image) -> str:
 
 
 def pairs_of(settings: Mapping[str, Any]) -> Pairs:
-    """Return names and texts of the settings that have a value."""
+    """Return names and texts of the settings that are not ``None``."""
     return [(name, as_text(value)) for name, value in settings.items() if value is not None]
 
 

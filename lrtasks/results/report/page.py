@@ -29,7 +29,7 @@ from lrtasks.results.analysis import diagnostics_table
 from lrtasks.results.formats import number
 from lrtasks.results.report import content
 from lrtasks.results.report.charts import chart_data, further_scores, length_groups, vega
-from lrtasks.results.report.content import COSTS, STATES, Report, two_digits
+from lrtasks.results.report.content import STATES, Report, two_digits
 
 LIGHT = ("#eef1f4", "#cbe4e1", "#86c5c9", "#3f93b8", "#1f5e9c", "#12306b")
 DARK = ("#222b3a", "#23466e", "#22708f", "#2f9f97", "#83d18c", "#f6ec85")
@@ -52,8 +52,8 @@ def render_page(report: Report) -> str:
     """
     scripts = [vega(), *map(_asset, SCRIPTS)]
     ramps = [
-        f".h{place}{{--heat:light-dark({light[0]},{dark[0]});--ink:light-dark({light[1]},{dark[1]})}}"
-        for place, (light, dark) in enumerate(zip(ramp(LIGHT), ramp(DARK), strict=True))
+        f".h{place}{{--heat:light-dark({light},{dark});--ink:light-dark({on_light},{on_dark})}}"
+        for place, ((light, on_light), (dark, on_dark)) in enumerate(zip(ramp(LIGHT), ramp(DARK), strict=True))
     ]
     style = "\n".join([f":root{{--models:{len(report.columns)}}}", *ramps, *map(_asset, STYLES)])
     tasks = [
@@ -92,15 +92,8 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"number": number, "scaled": two_digits, "step": step, "lines": _lines}
-    made.globals |= {
-        "details": content,
-        "costs": COSTS,
-        "states": STATES,
-        "solved": TEST_SOLVED,
-        "version": __version__,
-        "breakdowns": content.breakdowns,
-        "diagnostics_table": diagnostics_table,
-    }
+    made.globals |= {"details": content, "breakdowns": content.breakdowns, "diagnostics_table": diagnostics_table}
+    made.globals |= {"states": STATES, "solved": TEST_SOLVED, "version": __version__}
     return made
 
 
@@ -172,9 +165,8 @@ def _asset(name: str) -> str:
 
 def _policy(style: str, scripts: list[str]) -> str:
     """Return a content security policy that allows only this style, these scripts and pictures inside the page."""
-    rules = ["default-src 'none'", "img-src data:", f"style-src {_hash(style)}"]
-    return "; ".join([*rules, f"script-src {' '.join(map(_hash, scripts))}", "base-uri 'none'", "form-action 'none'"])
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    allowed, *scripts_allowed = (
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (style, *scripts)
+    )
+    rules = ["default-src 'none'", "img-src data:", f"style-src {allowed}", f"script-src {' '.join(scripts_allowed)}"]
+    return "; ".join([*rules, "base-uri 'none'", "form-action 'none'"])

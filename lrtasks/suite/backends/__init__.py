@@ -88,11 +88,10 @@ def make_backend(name: str, options: Mapping[str, Any]) -> Backend:
         UsageError: for an unknown name, an option that the backend does not have, or a value that is not allowed.
     """
     cls = backend_class(name)
-    for option in options:
-        if option not in cls.parameter_names():
-            owners = [other for other in BACKENDS if option in backend_class(other).parameter_names()]
-            belongs = f"; it belongs to {' and '.join(owners)}" if owners else ""
-            raise UsageError(f"--{option} has no meaning with --backend {name}{belongs}")
+    for option in (option for option in options if option not in cls.parameter_names()):
+        owners = [other for other in BACKENDS if option in backend_class(other).parameter_names()]
+        belongs = f"; it belongs to {' and '.join(owners)}" if owners else ""
+        raise UsageError(f"--{option} has no meaning with --backend {name}{belongs}")
     return cls.make(**options)
 
 

@@ -38,8 +38,8 @@ def run_there(job: Job, **limits: Any) -> Report:
     """Carry out a job on this machine for a suite that waits on another machine; arguments as for :func:`run_job`."""
     host = socket.gethostname()
     if not job.folder.is_dir():
-        reason = f"there is no folder {job.folder} on {host}: all machines must share the results folder"
-        return Report(host, Failure(reason))
+        missing = f"there is no folder {job.folder} on {host}"
+        return Report(host, Failure(f"{missing}: all machines must share the results folder"))
     # an earlier process of the same run may still be running on a disconnected machine
     with suppress(UsageError, OSError), held(job.folder / LOCK, "", patience=SECONDS_TO_LET_GO):
         pass  # if the lock is still held, or the file system has no locks, the run itself reports it
@@ -102,9 +102,8 @@ class Remote:
             if report.record not in (None, _stamp(folder)):
                 if time.monotonic() < last:
                     continue
-                failure = Failure(
-                    f"what {report.host} wrote into {folder} is not here: all machines must share the results folder"
-                )
+                missing = f"what {report.host} wrote into {folder} is not here"
+                failure = Failure(f"{missing}: all machines must share the results folder")
             del self._due[number]
             yield number, failure
 

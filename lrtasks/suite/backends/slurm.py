@@ -76,10 +76,9 @@ def _executor(jobs: Sequence[Job], parameters: dict[str, Any]) -> Any:
         raise UsageError("there is no srun on this machine; submit Slurm jobs from a machine that has it") from None
     if given["timeout_min"] is None or "time" in given:
         raise UsageError("Slurm needs a limit: give --slurm timeout_min=MINUTES, or a time limit of the runs")
+    named = {name if name in GENERIC else f"slurm_{name}": value for name, value in given.items()}
     try:
-        executor.update_parameters(
-            **{name if name in GENERIC else f"slurm_{name}": value for name, value in given.items()}
-        )
+        executor.update_parameters(**named)
     except (AssertionError, NameError, TypeError, ValueError) as error:
         raise UsageError(f"bad parameters for Slurm: {first_line(error)}") from None
     return executor
@@ -129,11 +128,9 @@ class _Elements(Remote):
                 yield number, 1
             if ended:
                 del self.running[submitted]
-                lost = (
-                    f"the Slurm job {submitted.job_id} ended without a result, in the state {submitted.state};"
-                    f" its log is {submitted.paths.stderr}"
-                )
-                yield number, Report("", Failure(lost)) if submitted.exception() else submitted.result()
+                lost = f"the Slurm job {submitted.job_id} ended without a result, in the state {submitted.state}"
+                failure = Failure(f"{lost}; its log is {submitted.paths.stderr}")
+                yield number, Report("", failure) if submitted.exception() else submitted.result()
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def cancel(self, running: Any) -> None:
