@@ -67,12 +67,13 @@ class Language:
         Raises:
             UsageError: for a string that is not in the language.
         """
-        raise NotImplementedError
+        return np.asarray(self.partial(string))[-1:]
 
     def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
         """Draw a string; return the string, its answer, and the answers for its prefixes."""
         string = self.draw(rng, n)
-        return string, self.answer(string), self.partial(string)
+        partial = self.partial(string)
+        return string, self.answer(string) if partial is None else np.asarray(partial[-1:]), partial
 
     def partial(self, string: np.ndarray) -> Partial:
         """Return the answers for the prefixes of a string."""
@@ -84,7 +85,7 @@ class Language:
 
 def _plain(
     name: str,
-    answer: Callable[[np.ndarray, int], np.ndarray],
+    answer: Callable[[np.ndarray, int], np.ndarray] | None = None,
     *,
     partial: Callable[[np.ndarray, int], np.ndarray] | None = None,
     outputs: Callable[[int], int] = lambda _: 1,
@@ -101,7 +102,7 @@ def _plain(
             return draw(rng, n, self.modulus)
 
         def answer(self, string: np.ndarray) -> np.ndarray:
-            return np.asarray(answer(string, self.modulus))
+            return super().answer(string) if answer is None else np.asarray(answer(string, self.modulus))
 
         def partial(self, string: np.ndarray) -> Partial:
             return None if partial is None else np.asarray(partial(string, self.modulus))
@@ -128,17 +129,11 @@ class ModularArithmetic(Language):
         string[1::2] = self.modulus + rng.integers(3, size=len(string) // 2)
         return string
 
-    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
-        string = self.draw(rng, n)
-        partial = self.partial(string)
-        return string, partial[-1:], partial
-
     def answer(self, string: np.ndarray) -> np.ndarray:
-        m = self.modulus
-        operators = string[1::2]
+        m, operators = self.modulus, string[1::2]
         if len(string) % 2 == 0 or (string[::2] >= m).any() or ((operators < m) | (operators > m + 2)).any():
             raise self.impossible("digits and operators must alternate, a digit first and last")
-        return self.partial(string)[-1:]
+        return super().answer(string)
 
     def partial(self, string: np.ndarray) -> np.ndarray:
         m, (first, *digits) = self.modulus, string[::2].tolist()
@@ -180,8 +175,7 @@ class _Brackets(Language):
         values: list[int] = []  # values of the complete operands in open brackets
         pending: list[int] = []  # operators in open brackets
         while todo:
-            size = todo.pop()
-            place = len(string)
+            size, place = todo.pop(), len(string)
             if size > 4:
                 left = 1 + int((size - 4) * chance[place])
                 string.append(begin)
@@ -296,7 +290,7 @@ class StackManipulation(Language):
         return np.concatenate([rng.integers(2, size=bits), rng.integers(2, 5, size=n - bits)])
 
     def answer(self, string: np.ndarray) -> np.ndarray:
-        bits = int((string < 2).argmin()) if (string >= 2).any() else len(string)
+        bits = int(np.append(string < 2, False).argmin())
         actions = string[bits:]
         if not bits or (actions < 2).any():
             raise self.impossible("it must be bits (0, 1), at least one, and then actions (2, 3, 4)")
@@ -385,11 +379,10 @@ class BinaryMultiplication(_Binary):
 LANGUAGES: dict[str, type[Language]] = {
     language.name: language
     for language in (
-        _plain("even-pairs", lambda s, _: s[:1] ^ s[-1:], partial=lambda s, _: s[0] ^ s),
-        _plain("parity-check", lambda s, _: s.sum(keepdims=True) % 2, partial=lambda s, _: np.cumsum(s) % 2),
+        _plain("even-pairs", partial=lambda s, _: s[0] ^ s),
+        _plain("parity-check", partial=lambda s, _: np.cumsum(s) % 2),
         _plain(  # tokens 0, 1, 2: move one place back, stay, move one place on
             "cycle-navigation",
-            lambda s, modulus: (s - 1).sum(keepdims=True) % modulus,
             partial=lambda s, modulus: np.cumsum(s - 1) % modulus,
             draw=lambda rng, n, _: rng.integers(3, size=n),
             symbols=("<", "=", ">"),

@@ -118,7 +118,7 @@ class GriffinLayer(RecurrentLayer):
         d_model, width = config.d_model, config.width or config.d_model
         self.linear_y, self.linear_x = nn.Linear(d_model, width), nn.Linear(d_model, width)
         self.linear_out = nn.Linear(width, d_model)
-        self.conv1d = ShortConv(width, bias=True, activation="none")
+        self.conv1d = ShortConv(width, bias=True, silu=False)
         self.rg_lru = RGLRU(width, config.heads)
         maps = (self.linear_y, self.linear_x, self.linear_out)
         for linear, variance in zip(maps, (1 / d_model, 1 / d_model, 2 / (config.layers * width)), strict=True):

@@ -74,7 +74,7 @@ class GatedShortConv(Recurrent):
 
     def __init__(self, d_model: int, taps: int, *, bias: bool) -> None:
         super().__init__()
-        self.conv = ShortConv(d_model, taps, bias=bias, activation="none")
+        self.conv = ShortConv(d_model, taps, bias=bias, silu=False)
         self.gate = nn.Linear(d_model, d_model)
 
     def initial_state(self, batch: int) -> Tensor:

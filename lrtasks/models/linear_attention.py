@@ -60,14 +60,7 @@ def taylor_features(x: Tensor) -> Tensor:
 
 @full_precision
 def linear_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    feature_map: FeatureMap,
-    *,
-    eps: float,
-    state: Tensor | None = None,
-    mask: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, feature_map: FeatureMap, state: Tensor | None, mask: Tensor | None, *, eps: float
 ) -> tuple[Tensor, Tensor]:
     """Return causal linear attention, ``(B, L, H, V)`` in float32 or higher, and the state after the last position.
 
@@ -75,13 +68,10 @@ def linear_attention(
     for taylor and does not scale them for elu. The result is divided by the sum of the weights plus ``eps``. The state
     is S with z as its last column, ``(B, H, features, V + 1)``.
     """
-    v = F.pad(v, (0, 1), value=1.0)
+    form: dict[str, Any] = {"features": taylor_features, "similarity": lambda s: 1 + s + s.square() / 2}
     if feature_map == "elu":
-        q, k = elu_features(q) * q.shape[-1] ** -0.5, elu_features(k)
-        y, state = scalar_decay(q, k, v, None, state, mask)
-    else:
-        form: dict[str, Any] = {"features": taylor_features, "similarity": lambda s: 1 + s + s.square() / 2}
-        y, state = scalar_decay(q, k, v, None, state, mask, **form)
+        q, k, form = elu_features(q) * q.shape[-1] ** -0.5, elu_features(k), {}
+    y, state = scalar_decay(q, k, F.pad(v, (0, 1), value=1.0), None, state, mask, **form)
     return y[..., :-1] / (y[..., -1:] + eps), state
 
 
@@ -112,7 +102,7 @@ class LinearAttentionLayer(QKVLayer):
         q, k, v = (torch.unflatten(value, -1, (self.heads, -1)) for value in mixed)
         if self.feature_map == "taylor":
             q, k = q * self.d_key**-0.25, k * self.d_key**-0.25
-        y, S = linear_attention(q, k, v, self.feature_map, eps=EPS[self.feature_map], state=S, mask=mask)
+        y, S = linear_attention(q, k, v, self.feature_map, S, mask, eps=EPS[self.feature_map])
         y = y.to(self.o_proj.weight.dtype) if self.norm is None else self.norm(y)
         return self.o_proj(y.flatten(-2)), (S, after)
 

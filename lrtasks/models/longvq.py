@@ -310,8 +310,8 @@ class QuantisedAttention(nn.Module):
         if not self.qk_norm:
             return x
         x = at_least_float32(x)
-        scale: float = self.d_k**-0.25
-        return x * (torch.rsqrt(x.square().mean(-1, keepdim=True) + NORM_EPSILON) * scale)
+        normed: Tensor = x * (torch.rsqrt(x.square().mean(-1, keepdim=True) + NORM_EPSILON) * self.d_k**-0.25)
+        return normed
 
 
 def _stored(memory: Tensor, entry: Tensor, slot: int) -> Tensor:

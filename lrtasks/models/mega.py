@@ -162,10 +162,8 @@ PATH_X_PRESETS = ("paper/pathfinder-classification", "paper/pathfinder")
 class GatedConfig(ModelConfig):
     """Layers of a state-space map and gated attention on its output: MEGA and the models that build on MEGA.
 
-    Class attributes, some of which are parameters in subclasses:
-        truncated: draw initial weights from a normal distribution truncated at two standard deviations.
-        ssm: ``ema``, or ``s4d``, ``s4d-lin`` and ``s4d-legs`` for S4D.
-        sinusoids: add absolute sinusoids to the encoded input.
+    With ``truncated`` the normal draws of initial weights are cut at two standard deviations. ``ssm`` is ``ema``, or
+    ``s4d``, ``s4d-lin`` and ``s4d-legs`` for S4D. With ``sinusoids`` absolute sinusoids are added to the encoded input.
     """
 
     truncated = False

@@ -304,7 +304,7 @@ def test_taylor_attention_alone(dtype: torch.dtype) -> None:
     def forward(x: dict[str, Tensor]) -> tuple[Tensor, ...]:
         q, k, v = (x[name].transpose(1, 2) for name in "qkv")
         scale = q.shape[-1] ** -0.25
-        return (linear_attention(q * scale, k * scale, v, "taylor", eps=1e-6)[0].transpose(1, 2),)
+        return (linear_attention(q * scale, k * scale, v, "taylor", None, None, eps=1e-6)[0].transpose(1, 2),)
 
     check_outputs(arrays("op_based_taylor_a"), forward, dtype)
     torch.manual_seed(0)

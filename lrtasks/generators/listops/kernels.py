@@ -136,13 +136,11 @@ def _word(words: np.ndarray, place: int, span: int) -> tuple[int, int]:
 
 @compiled
 def _write(drawn: np.ndarray, open_: np.ndarray, tokens: np.ndarray) -> None:
-    """Write the brackets of a tree into ``tokens``, which holds a digit at every position.
+    """Write the brackets of a tree into ``tokens``, ``(length,)``, which holds a digit at every position.
 
-    Args:
-        drawn: flags of nodes (0 for an operator), numbers of arguments minus 2, and opening tokens of operators.
-        open_: ``(generations + 1, 4)``, for each depth: the number of nodes still to come (set here), and the places
-            in ``drawn`` of the next flag, the next number of arguments and the next opening token.
-        tokens: ``(length,)``.
+    ``drawn`` holds flags of nodes (0 for an operator), numbers of arguments minus 2, and opening tokens of operators.
+    ``open_``, ``(generations + 1, 4)``, has for each depth the number of nodes still to come (set here), and the places
+    in ``drawn`` of the next flag, the next number of arguments and the next opening token.
     """
     open_[:, 0] = 0
     open_[0, 0], depth, place = 1, 0, 0

@@ -55,10 +55,8 @@ def check(s: Settings) -> None:
         raise UsageError("pathfinder: gap_margins must hold at least one margin, found none")
     drawn = s.dash_thickness * s.antialias
     if drawn < 1 or not drawn.is_integer():
-        raise UsageError(
-            "pathfinder: dash_thickness × antialias must be a whole number of at least 1, "
-            f"found {s.dash_thickness:g} × {s.antialias} = {drawn:g}"
-        )
+        found = f"{s.dash_thickness:g} × {s.antialias} = {drawn:g}"
+        raise UsageError(f"pathfinder: dash_thickness × antialias must be a whole number of at least 1, found {found}")
     band, cause = max((2 * s.seed_distance, "seed_distance"), (s.padding, "padding"))
     window = s.res - 2 * band
     needed = s.dash_length + 4 * max(s.gap_margins) + math.ceil(s.dash_thickness) + 4

@@ -108,12 +108,11 @@ def lay_out(settings: Settings, rng: np.random.Generator) -> Layout:
         canvas, scene = placement.empty(shared.tables)
         placement.place(shared.tables, canvas, state, scene)
         if not scene.counts[placement.FOUND]:
-            raise UsageError(
-                f"pathfinder: no two paths found for res={settings.res} in {placement.MAX_ATTEMPTS} attempts:"
-                f" dashes={settings.dashes} of dash_length={settings.dash_length} with a gap margin of {margin} and"
-                f" seed_distance={settings.seed_distance} do not fit; the longest that failed had"
-                f" {scene.counts[placement.LONGEST]}"
-            )
+            found = f"no two paths found for res={settings.res} in {placement.MAX_ATTEMPTS} attempts"
+            dashes = f"dashes={settings.dashes} of dash_length={settings.dash_length} with a gap margin of {margin}"
+            longest = f"the longest that failed had {scene.counts[placement.LONGEST]}"
+            where = f"and seed_distance={settings.seed_distance} do not fit"
+            raise UsageError(f"pathfinder: {found}: {dashes} {where}; {longest}")
         origin = int(placement.below(state, 2))
     return Layout(shared, label, scene, (origin, origin if label else 1 - origin))
 

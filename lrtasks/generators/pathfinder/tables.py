@@ -27,14 +27,11 @@ class Kit(NamedTuple):
     """Tables and patches that all images of one margin share; there are ``n`` orientations.
 
     Attributes:
-        settings: settings of the images.
-        margin: the gap margin.
         angle: (n,) radians, -π..π.
         ink: (n, side, side) float32: intensity of a dash, not clipped, times contrast, centred on the pixel where the
             dash is placed.
         ink_box: (n, 4) first row, number of rows, first column, number of columns of the part above 0.
         cover: (n, side, side) uint8: the dash widened by the margin, an area that other dashes must not overlap.
-        tables: tables for the search.
     """
 
     settings: Settings

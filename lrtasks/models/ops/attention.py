@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -78,31 +79,20 @@ def attend(
 
 
 def attend_local(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    chunk: int,
-    causal: bool,
-    valid: Tensor | None = None,
-    window: int | None = None,
-    slopes: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, *, chunk: int, causal: bool, valid: Tensor | None = None, **options: Any
 ) -> Tensor:
-    """Attend as :func:`attend` does, but query i sees key j only if ``|i // chunk - j // chunk| <= 1``, and ``j <= i``
-    if causal.
+    """Attend as :func:`attend` does, but query i sees key j only if ``|i // chunk - j // chunk| <= 1``.
 
     All inner chunks have neighbourhoods of the same shape and are computed in one batched call. The edge chunks (the
     first one, and the last ones, whose neighbourhoods are incomplete) are computed in separate calls on the keys that
-    exist, so nothing is padded. The scores take ``O(length · chunk)`` memory. With ``length <= chunk`` this is
-    ordinary attention; with ``window = chunk`` it is sliding-window attention.
-
-    ``q``, ``k``, ``v`` and the result are ``(batch, heads, length, e)``. The first chunk of ``chunk`` positions starts
-    at position 0. ``window`` is at most ``chunk``.
+    exist, so nothing is padded. The scores take ``O(length · chunk)`` memory. ``q``, ``k``, ``v`` and the result are
+    ``(batch, heads, length, e)``. ``options`` are those of :func:`attend`: ``slopes``, and ``window``, at most
+    ``chunk``; with ``window = chunk`` this is sliding-window attention.
     """
     length, after = q.shape[2], 0 if causal else 1
     # chunks [1, inner) have a whole previous chunk and, unless causal, a whole next one
     inner = max(1, length // chunk - after)
-    attended = functools.partial(attend, causal=causal, window=window, slopes=slopes)
+    attended: Callable[..., Tensor] = functools.partial(attend, causal=causal, **options)
 
     def edge(start: int) -> Tensor:
         """Attend in the edge chunk that starts at ``start``, over the keys that exist in its neighbourhood."""
@@ -158,19 +148,14 @@ class KVCache(NamedTuple):
 
 
 class MultiHeadAttention(nn.Module):
-    """Self-attention on ``(batch, length, d_model)`` with an output projection.
+    """Self-attention on ``(batch, length, d_model)`` with an output projection; :func:`check_heads` bounds the widths.
 
     Args:
-        d_model: width, a multiple of ``heads``, and of ``2 * heads`` with rotary positions, which turn pairs of
-            features.
-        heads: number of heads.
-        causal: position t sees positions up to t.
         learned_scale: scale the scores of all heads by one learned factor, initialised to ``1/sqrt(e)``, instead of by
             that constant (as in the code of the DLR paper).
         chunk: see only a query's own and neighbouring chunks of this many positions; None to see all keys.
         window: see only this many keys: the query's own and the ``window - 1`` before it (without ``causal``, also
             the ``window - 1`` after it); None to see all keys.
-        positions: rotary, none, or a penalty on distance.
         conv: applied to queries, keys and values: ``silu``, a short convolution with SiLU, or ``canon``, a canon layer.
     """
 
@@ -231,9 +216,9 @@ class MultiHeadAttention(nn.Module):
 
     def _kept(self, position: int) -> int:
         """Return the number of keys that the query at ``position`` sees, including its own."""
-        if self.window is not None:
-            return min(position + 1, self.window)
-        return position + 1 - (0 if self.chunk is None else max(0, position // self.chunk - 1) * self.chunk)
+        if self.chunk is not None:
+            return position + 1 - max(0, position // self.chunk - 1) * self.chunk
+        return min(position + 1, self.window or position + 1)
 
     def _heads(self, qkv: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return scaled q, k and v, each ``(batch, heads, length, e)``; q and k are rotated for rotary positions."""
@@ -248,10 +233,7 @@ class MultiHeadAttention(nn.Module):
 
 def check_heads(d_model: int, heads: int, positions: Positions = "rope") -> None:
     """Raise :class:`UsageError` unless ``heads`` divides ``d_model``; rotary positions need an even head width."""
-    if positions == "rope" and d_model % (2 * heads):
-        raise UsageError(
-            f"d_model must be a multiple of 2 * heads (rotary embedding turns pairs of features),"
-            f" found d_model {d_model} with {heads} heads"
-        )
-    if d_model % heads:
-        raise UsageError(f"d_model must be a multiple of heads, found d_model {d_model} with {heads} heads")
+    rotary = positions == "rope"
+    if d_model % ((1 + rotary) * heads):
+        multiple = "2 * heads (rotary embedding turns pairs of features)" if rotary else "heads"
+        raise UsageError(f"d_model must be a multiple of {multiple}, found d_model {d_model} with {heads} heads")

@@ -211,7 +211,7 @@ class KernelConvolution(nn.Module):
         if found is None:
             return WindowState.empty(self.kernel(self.kernel_length or self.length)[0], batch)
         weight, exponent = found
-        return ExponentialState(weight, torch.exp(exponent), weight.new_zeros(batch, *weight.shape))
+        return ExponentialState(weight, exponent.exp(), weight.new_zeros(batch, *weight.shape))
 
 
 class LongConvLayer(KernelConvolution):

@@ -30,10 +30,8 @@ Filtering = Literal["reset", "carry", "circular"]
 
 SAMPLES = 2
 """Number of samples, the first of the last batch, that the record and the figures show."""
-RECORDED = 9
-"""Number of frequencies in the record, evenly spaced from 0 to the highest."""
-DRAWN = 65
-"""Number of frequencies in a figure."""
+RECORDED, DRAWN = 9, 65
+"""Numbers of frequencies in the record and in a figure, evenly spaced from 0 to the highest."""
 TAPS = 48
 """Number of taps of an impulse response in a figure."""
 
@@ -270,15 +268,10 @@ class BinFilter(nn.Module):
         if self.theta is None or not self.theta.numel():
             return []
         responses = self._responses(self.theta, DRAWN)
+        frequency = f"frequency (half turns per position / {DRAWN - 1})"
         images = [
-            Portrait(
-                f"frequency response, sample {sample}",
-                "image",
-                {"response": response.cpu().numpy()},
-                x_label=f"frequency (half turns per position / {DRAWN - 1})",
-                y_label="bin",
-            )
-            for sample, response in enumerate(responses)
+            Portrait(f"frequency response, sample {i}", "image", {"response": each.cpu().numpy()}, frequency, "bin")
+            for i, each in enumerate(responses)
         ]
         theta = self.theta[0]
         channel = int(pole_radius(theta).amax((1, 2)).argmax())

@@ -24,7 +24,6 @@ from lrtasks.errors import UsageError
 WEIGHT_STD = 0.02
 """Initial standard deviation of linear maps in MEGA, the models that build on it, and the Transformer."""
 
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -262,16 +261,10 @@ class ShortConv(Recurrent, nn.Conv1d):
     """
 
     def __init__(
-        self,
-        channels: int,
-        width: int = 4,
-        *,
-        bias: bool = False,
-        activation: Literal["silu", "none"] = "silu",
-        residual: bool = False,
+        self, channels: int, width: int = 4, *, bias: bool = False, silu: bool = True, residual: bool = False
     ) -> None:
         super().__init__(channels, channels, width, groups=channels, bias=bias)
-        self.activation, self.residual = activation, residual
+        self.silu, self.residual = silu, residual
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
         return {name: {"weight_decay": 0.0} for name, _ in self.named_parameters()}
@@ -292,14 +285,13 @@ class ShortConv(Recurrent, nn.Conv1d):
             y = F.conv2d(image, self.weight.unsqueeze(2), groups=self.groups).squeeze(2).mT
         if self.bias is not None:  # not in conv2d, whose gradient of the bias is slow on a CPU
             y = y + self.bias
-        if self.activation == "silu":
-            y = F.silu(y)
+        y = F.silu(y) if self.silu else y
         return x + y if self.residual else y, window[:, x.shape[1] :]
 
 
 def canon_layer(channels: int) -> ShortConv:
     """Build the layer ``x + conv(x)`` with four taps per channel on ``(batch, length, channels)``."""
-    return ShortConv(channels, activation="none", residual=True)
+    return ShortConv(channels, silu=False, residual=True)
 
 
 SITES = "ABCD"

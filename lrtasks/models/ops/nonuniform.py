@@ -99,98 +99,79 @@ def nonuniform_kernel(weight: Tensor, decay: Tensor, freq: Tensor, length: int) 
     return kernel
 
 
-@compiled
-def _window(
-    poles: np.ndarray,
-    turns: np.ndarray,
-    decay: np.ndarray,
-    block: int,
-    starts: np.ndarray,
-    taps: np.ndarray,
-    turned: np.ndarray,
-    centres: np.ndarray,
-) -> None:
-    """Prepare a few exponentials: the grid points next to θ, the window φ there, and exp(Λ c) of all blocks.
+class _Work(NamedTuple):
+    """What a compiled loop reads, for some groups and rows of a class.
 
-    Shapes as in :func:`_spread`. ``starts`` counts real numbers in a row of the grid; ``taps`` receives φ and
-    ``turned`` i φ, real and imaginary parts in turn.
+    poles ``(P,)`` counts exponentials as group · N + n; turns ``(G, N)``, 0 to 1 per position; decay ``(G, N)``; weight
+    ``(G, R, N)``. The loops overwrite the rest, for :data:`TILE` exponentials at a time: starts ``(TILE,)``, the first
+    grid point in real numbers; taps ``(TILE, 2 WIDTH)``, the window φ, and turned, i φ, each with real and imaginary
+    parts in turn; centres ``(TILE, blocks)``, exp(Λ c).
     """
+
+    first_group: int
+    first_row: int
+    block: int
+    poles: np.ndarray
+    turns: np.ndarray
+    decay: np.ndarray
+    weight: np.ndarray
+    starts: np.ndarray
+    taps: np.ndarray
+    turned: np.ndarray
+    centres: np.ndarray
+
+
+@compiled
+def _window(w: _Work, poles: np.ndarray) -> None:
+    """Prepare a few exponentials: the grid points next to θ, the window φ there, and exp(Λ c) of all blocks."""
     for p in range(len(poles)):
-        g, n = poles[p] // turns.shape[1], poles[p] % turns.shape[1]
-        turn = min(turns[g, n], 1 - turns[g, n])
-        theta = turn * 2 * block
+        g, n = poles[p] // w.turns.shape[1], poles[p] % w.turns.shape[1]
+        turn = min(w.turns[g, n], 1 - w.turns[g, n])
+        theta = turn * 2 * w.block
         first = math.ceil(theta - WIDTH / 2)
-        starts[p] = 2 * (first + WIDTH)
-        z = complex(theta - first - WIDTH // 2, decay[g, n] * block / math.pi)
+        w.starts[p] = 2 * (first + WIDTH)
+        z = complex(theta - first - WIDTH // 2, w.decay[g, n] * w.block / math.pi)
         # φ(z - i) = exp(-b z²) exp(2 b z i) exp(-b i²), i = j - WIDTH/2
         value = cmath.exp(-SHARPNESS * (z * z + z * WIDTH))
         ratio = cmath.exp(2 * SHARPNESS * z)
         for j in range(WIDTH):
             tap = value * _DAMPING[j]
-            taps[p, 2 * j], taps[p, 2 * j + 1] = tap.real, tap.imag
-            turned[p, 2 * j], turned[p, 2 * j + 1] = -tap.imag, tap.real
+            w.taps[p, 2 * j], w.taps[p, 2 * j + 1] = tap.real, tap.imag
+            w.turned[p, 2 * j], w.turned[p, 2 * j + 1] = -tap.imag, tap.real
             value *= ratio
-        for b in range(centres.shape[1]):
-            centre = b * block + block // 2
+        for b in range(w.centres.shape[1]):
+            centre = b * w.block + w.block // 2
             phase = turn * centre
             phase = 2 * math.pi * (phase - math.floor(phase))
-            centres[p, b] = cmath.exp(complex(-decay[g, n] * centre, phase))
+            w.centres[p, b] = cmath.exp(complex(-w.decay[g, n] * centre, phase))
 
 
 @compiled
-def _spread(
-    poles: np.ndarray,
-    turns: np.ndarray,
-    decay: np.ndarray,
-    weight: np.ndarray,
-    first_group: int,
-    first_row: int,
-    block: int,
-    starts: np.ndarray,
-    taps: np.ndarray,
-    turned: np.ndarray,
-    centres: np.ndarray,
-    grid: np.ndarray,
-) -> None:
+def _spread(w: _Work, grid: np.ndarray) -> None:
     """Add W exp(Λ c) φ(θ - j) of every exponential to its grid points.
 
-    Shapes: poles ``(P,)`` counts exponentials as group · N + n; turns ``(G, N)``, 0 to 1 per position; decay
-    ``(G, N)``; weight ``(G, R, N)``; grid ``(groups, rows, blocks, 2 (M + 1 + 2 WIDTH))`` of some groups and rows, real
-    and imaginary parts in turn, from grid point -WIDTH to M + WIDTH. Overwritten, for :data:`TILE` exponentials at a
-    time: starts ``(TILE,)``, taps and turned ``(TILE, 2 WIDTH)``, centres ``(TILE, blocks)``.
+    ``grid`` is ``(groups, rows, blocks, 2 (M + 1 + 2 WIDTH))``, real and imaginary parts in turn, from grid point
+    -WIDTH to M + WIDTH.
     """
-    for low in range(0, len(poles), TILE):
-        tile = poles[low : low + TILE]
-        _window(tile, turns, decay, block, starts, taps, turned, centres)
+    starts, taps, turned = w.starts, w.taps, w.turned
+    for low in range(0, len(w.poles), TILE):
+        tile = w.poles[low : low + TILE]
+        _window(w, tile)
         for r in range(grid.shape[1]):
             for p in range(len(tile)):
-                g, n = tile[p] // turns.shape[1], tile[p] % turns.shape[1]
-                w = weight[g, first_row + r, n]
-                if turns[g, n] > 0.5:
-                    w = w.conjugate()
+                g, n = tile[p] // w.turns.shape[1], tile[p] % w.turns.shape[1]
+                factor = w.weight[g, w.first_row + r, n]
+                if w.turns[g, n] > 0.5:
+                    factor = factor.conjugate()
                 for b in range(grid.shape[2]):
-                    u = w * centres[p, b]
+                    u = factor * w.centres[p, b]
                     real, imaginary = np.float32(u.real), np.float32(u.imag)
                     for j in range(2 * WIDTH):
-                        grid[g - first_group, r, b, starts[p] + j] += real * taps[p, j] + imaginary * turned[p, j]
+                        grid[g - w.first_group, r, b, starts[p] + j] += real * taps[p, j] + imaginary * turned[p, j]
 
 
 def _gather_plain(
-    poles: np.ndarray,
-    turns: np.ndarray,
-    decay: np.ndarray,
-    weight: np.ndarray,
-    first_group: int,
-    first_row: int,
-    block: int,
-    starts: np.ndarray,
-    taps: np.ndarray,
-    turned: np.ndarray,
-    centres: np.ndarray,
-    grid: np.ndarray,
-    moments: np.ndarray,
-    grad_weight: np.ndarray,
-    grad_pole: np.ndarray,
+    w: _Work, grid: np.ndarray, moments: np.ndarray, grad_weight: np.ndarray, grad_pole: np.ndarray
 ) -> None:
     """Compute the gradients of every exponential from its grid points; the adjoint of :func:`_spread`.
 
@@ -198,32 +179,33 @@ def _gather_plain(
     are the conjugate of sum_l G exp(Λ l), in ``grad_weight`` ``(G, R, N)``, and the sum over rows of
     W sum_l l G exp(Λ l), which is added to ``grad_pole`` ``(G, N)``.
     """
-    for low in range(0, len(poles), TILE):
-        tile = poles[low : low + TILE]
-        _window(tile, turns, decay, block, starts, taps, turned, centres)
+    starts, taps, turned = w.starts, w.taps, w.turned
+    for low in range(0, len(w.poles), TILE):
+        tile = w.poles[low : low + TILE]
+        _window(w, tile)
         for r in range(grid.shape[1]):
             for p in range(len(tile)):
-                g, n = tile[p] // turns.shape[1], tile[p] % turns.shape[1]
+                g, n = tile[p] // w.turns.shape[1], tile[p] % w.turns.shape[1]
                 total, moment = 0j, 0j
                 for b in range(grid.shape[2]):
                     a0, a1 = np.float32(0), np.float32(0)
                     m0, m1 = np.float32(0), np.float32(0)
                     # torch's transform has the other sign: the grid holds Y*, and φ Y = Re(φ* Y*)* - i Re((i φ)* Y*)
                     for j in range(2 * WIDTH):
-                        a0 += grid[g - first_group, r, b, starts[p] + j] * taps[p, j]
-                        a1 += grid[g - first_group, r, b, starts[p] + j] * turned[p, j]
-                        m0 += moments[g - first_group, r, b, starts[p] + j] * taps[p, j]
-                        m1 += moments[g - first_group, r, b, starts[p] + j] * turned[p, j]
-                    here = complex(a0, -a1) * centres[p, b]
+                        a0 += grid[g - w.first_group, r, b, starts[p] + j] * taps[p, j]
+                        a1 += grid[g - w.first_group, r, b, starts[p] + j] * turned[p, j]
+                        m0 += moments[g - w.first_group, r, b, starts[p] + j] * taps[p, j]
+                        m1 += moments[g - w.first_group, r, b, starts[p] + j] * turned[p, j]
+                    here = complex(a0, -a1) * w.centres[p, b]
                     total += here
-                    moment += (b * block + block // 2) * here + complex(m0, -m1) * centres[p, b]
-                w = weight[g, first_row + r, n]
-                if turns[g, n] > 0.5:
-                    grad_weight[g, first_row + r, n] = total
-                    grad_pole[g, n] += w * moment.conjugate()
+                    moment += (b * w.block + w.block // 2) * here + complex(m0, -m1) * w.centres[p, b]
+                factor = w.weight[g, w.first_row + r, n]
+                if w.turns[g, n] > 0.5:
+                    grad_weight[g, w.first_row + r, n] = total
+                    grad_pole[g, n] += factor * moment.conjugate()
                 else:
-                    grad_weight[g, first_row + r, n] = total.conjugate()
-                    grad_pole[g, n] += w * moment
+                    grad_weight[g, w.first_row + r, n] = total.conjugate()
+                    grad_pole[g, n] += factor * moment
 
 
 _gather = compiled(_gather_plain, regroup=True)
@@ -342,5 +324,5 @@ def _call(
     centres = torch.empty(TILE, grids[0].shape[2], dtype=torch.complex128)
     flat = [x if x.dim() < 4 else torch.view_as_real(x).flatten(-2) for x in grids]
     with announced("non-uniform transform"):
-        tensors = (x.detach().numpy() for x in (starts, *taps, centres, *flat))
-        loop(*(x.numpy() for x in (poles, turns, decay, weight)), g.start, r.start, M, *tensors)
+        arrays = (x.detach().numpy() for x in (poles, turns, decay, weight, starts, *taps, centres))
+        loop(_Work(g.start, r.start, M, *arrays), *(x.detach().numpy() for x in flat))

@@ -57,10 +57,9 @@ def attend_quantised(
         q: scaled queries ``(batch, length, d_k)``.
         k: quantised keys ``(batch, length, d_k)``; gradients reach them through the near part.
         v: values ``(batch, length, d_v)``.
-        codes: ``(batch, length)`` int64; may be None if there are at most two blocks, which have no far keys.
-        centres: codebook ``(S, d_k)``; may be None in the same case.
+        codes: ``(batch, length)`` int64; as the codebook ``centres``, ``(S, d_k)``, not needed by at most two blocks,
+            which have no far keys.
         block: positions per block, at least the reach of the bias.
-        causal: no query sees a key after its own.
         function: maps scores to weights; computed in float32 at least.
         bias: maps distances to numbers that are added to the scores; 0 beyond ``block``.
         valid: ``(batch, length)`` bool, False at keys that no query sees, even if they hold NaN; None if all are seen.
@@ -88,19 +87,12 @@ def attend_quantised(
     q = F.pad(q, (0, 0, 0, extra))
     k, content = (F.pad(x, (0, 0, edge, edge + extra)) for x in (k, torch.cat(columns, -1)))
 
-    def part(
-        q: Tensor,
-        k: Tensor,
-        content: Tensor,
-        codes: Tensor | None = None,
-        before: Tensor | None = None,
-        after: Tensor | None = None,
-    ) -> Tensor:
+    def part(q: Tensor, k: Tensor, content: Tensor, far: tuple[Tensor, Tensor, Tensor | None] | None = None) -> Tensor:
         """Attend from G blocks of queries, ``(batch, G ω, d_v)``; k, content and codes have an extra block per side.
 
-        ``content`` holds values, 1 and, for ``"code-mean"``, keys; it is zero at padding. ``before`` and ``after``,
-        ``(batch, S, width)``, are the sums of content over the far keys of the first block that precede the segment,
-        and over the far keys of the last block that follow the segment.
+        ``content`` holds values, 1 and, for ``"code-mean"``, keys; it is zero at padding. ``far`` holds the codes and
+        two sums of content, ``(batch, S, width)``: over the far keys of the first block that precede the segment, and
+        over the far keys of the last block that follow it (None if causal).
         """
         queries = _blocks(q, block)
         # keys and content of the near keys of each block: (batch, G, width, span)
@@ -109,18 +101,18 @@ def attend_quantised(
         near = queries @ near_k
         near = near if added is None else near + added
         near = near.masked_fill(near_content[:, :, d_v].unsqueeze(2) == 0, -torch.inf)
-        if codes is None or centres is None or before is None:
+        if far is None or centres is None:
             weights = attention_weights(near.to(dtype), function, padded=padded)
             return (weights.to(q.dtype) @ values).flatten(1, 2)
-        sums = _far_sums(content, codes, len(centres), block, before, None if causal else after)
+        sums = _far_sums(content, len(centres), block, *far)
         number = sums[..., d_v].detach().unsqueeze(2)
         c = centres.to(q.dtype)
         if sums.shape[-1] > d_v + 1:
             mean = sums[..., d_v + 1 :] / number.transpose(2, 3).clamp_min(1)
             c = c + (mean - mean.detach()).to(q.dtype)
         weights, far_weights = join(near, queries @ c.transpose(-1, -2), number, function, padded=padded)
-        far = (far_weights.to(sums.dtype) @ sums[..., :d_v]).to(q.dtype)
-        return (weights.to(q.dtype) @ values + far).flatten(1, 2)
+        distant = (far_weights.to(sums.dtype) @ sums[..., :d_v]).to(q.dtype)
+        return (weights.to(q.dtype) @ values + distant).flatten(1, 2)
 
     if count <= 2 or codes is None or centres is None:
         return part(q, k, content)[:, :length]
@@ -135,7 +127,7 @@ def attend_quantised(
     outputs = []
     for start, stop, first, last in zip(starts, stops, before, after, strict=True):
         queries, keys = slice(start * block, stop * block), slice(start * block, (stop + 2) * block)
-        arguments = (q[:, queries], k[:, keys], content[:, keys], codes[:, keys], first, last)
+        arguments = q[:, queries], k[:, keys], content[:, keys], (codes[:, keys], first, last)
         if len(starts) > 1 and torch.is_grad_enabled():
             outputs.append(checkpoint(part, *arguments, use_reentrant=False, preserve_rng_state=False))
         else:
@@ -176,7 +168,7 @@ def sum_by_code(content: Tensor, codes: Tensor, size: int) -> Tensor:
     return table.scatter_add(1, codes.unsqueeze(-1).expand_as(content), content)
 
 
-def _far_sums(content: Tensor, codes: Tensor, size: int, block: int, before: Tensor, after: Tensor | None) -> Tensor:
+def _far_sums(content: Tensor, size: int, block: int, codes: Tensor, before: Tensor, after: Tensor | None) -> Tensor:
     """Sum content over the far keys of each of G blocks, ``(batch, G, S, width)``, from G + 2 blocks of content.
 
     Block g is at place g + 1; its far blocks are the places up to g - 1 and from g + 3. One product with a matrix of
@@ -185,9 +177,8 @@ def _far_sums(content: Tensor, codes: Tensor, size: int, block: int, before: Ten
     blocks, block_codes = _blocks(content, block), _blocks(codes, block)
     batch, places = blocks.shape[:2]
     table = sum_by_code(blocks.flatten(0, 1), block_codes.flatten(0, 1), size).view(batch, places, -1)
-    ahead = torch.arange(places, device=content.device) - torch.arange(1, places - 1, device=content.device).unsqueeze(
-        1
-    )
+    place = torch.arange(places, device=content.device)
+    ahead = place - place[1:-1].unsqueeze(1)
     far, outside = ahead <= -2, before
     if after is not None:
         far, outside = far | (ahead >= 2), before + after

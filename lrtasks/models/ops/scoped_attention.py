@@ -148,23 +148,14 @@ class Tiles:
         """Return the number of blocks."""
         return -(-self.length // self.block)
 
-    @property
-    def span(self) -> int:
-        """Return the number of keys in a tile."""
-        return (self.back + 1 + self.ahead) * self.block
-
     def queries(self, x: Tensor) -> Tensor:
         """Split ``(batch, length, ...)`` into ``(batch, count, block, ...)``, padded with zeros at the end."""
         return self._blocks(x, 0, 0)
 
     def keys(self, x: Tensor) -> Tensor:
-        """Gather ``(batch, length, ...)`` to ``(batch, count, span, ...)``, padded with zeros at both ends."""
+        """Gather the ``span`` keys of each tile, ``(batch, count, span, ...)``, padded with zeros at both ends."""
         blocks = self._blocks(x, self.back, self.ahead)
         return torch.cat([blocks[:, shift : shift + self.count] for shift in range(1 + self.back + self.ahead)], 2)
-
-    def merge(self, tiles: Tensor) -> Tensor:
-        """Join ``(batch, count, block, f)`` to ``(batch, length, f)``."""
-        return tiles.flatten(1, 2)[:, : self.length]
 
     def existing(self, valid: Tensor | None, device: torch.device) -> Tensor | None:
         """Return the mask of keys, False at padding, ``(batch or 1, count, 1, span)``; None if there is no padding."""
@@ -196,9 +187,7 @@ def attend(
     The scale is 1/sqrt(e) for softmax, otherwise 1 / :meth:`Scope.divisor`. The bias is not scaled.
 
     Args:
-        q: ``(batch, n, e)``.
-        k: ``(batch, n, e)``.
-        v: ``(batch, n, f)``.
+        q: ``(batch, n, e)``, as k; v is ``(batch, n, f)``.
         scope: which keys a query sees.
         function: maps scores to weights; computed in float32 at least.
         valid: ``(batch, n)`` bool, False at keys that no query sees, even if they hold NaN; None if all are seen.
@@ -209,19 +198,14 @@ def attend(
         ``(batch, n, f)``; zeros for a query that sees no key.
     """
     length = q.shape[1]
-    q = q * _scale(q, scope, function, valid)
-    k, v = (hide(x, valid) for x in (k, v))
+    divisor = math.sqrt(q.shape[-1]) if function == "softmax" else scope.divisor(length, valid, q.device)
+    q = q * (1 / (divisor.to(q.dtype) if isinstance(divisor, Tensor) else divisor))
+    k, v = hide(k, valid), hide(v, valid)
     near = None if positions is None else positions.to(torch.int32)
 
-    def tile(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        first: int,
-        existing: Tensor | None,
-        places: tuple[Tensor, Tensor] | None,
-    ) -> Tensor:
+    def tile(qkv: tuple[Tensor, ...], first: int, existing: Tensor | None, places: tuple[Tensor, ...] | None) -> Tensor:
         """Attend from blocks of queries; ``first`` is the rank of a block's first query relative to its first key."""
+        query, key, value = qkv
         scores = at_least_float32(query @ key.transpose(-1, -2))
         if bias is not None and places is not None:
             scores = scores.add_(bias(places[1].unsqueeze(-2) - places[0].unsqueeze(-1)))
@@ -239,13 +223,13 @@ def attend(
             own, seen = slice(start, start + BLOCK), slice(0, min(start + BLOCK, length) if scope.causal else length)
             existing = None if valid is None else valid[:, None, seen]
             places = None if near is None else (near[:, own], near[:, seen])
-            blocks.append(tile(q[:, own], k[:, seen], v[:, seen], start, existing, places))
+            blocks.append(tile((q[:, own], k[:, seen], v[:, seen]), start, existing, places))
         return torch.cat(blocks, 1)
     tiles = scope.tiles(length)
     places = None if near is None else (tiles.queries(near), tiles.keys(near))
-    existing = tiles.existing(valid, q.device)
-    first = tiles.back * tiles.block
-    return tiles.merge(tile(tiles.queries(q), tiles.keys(k), tiles.keys(v), first, existing, places))
+    qkv = tiles.queries(q), tiles.keys(k), tiles.keys(v)
+    y = tile(qkv, tiles.back * tiles.block, tiles.existing(valid, q.device), places)
+    return y.flatten(1, 2)[:, :length]
 
 
 def by_distance(
@@ -284,13 +268,6 @@ class Toeplitz(torch.autograd.Function):
         skewed = grad.new_zeros(rows, count)
         skewed.as_strided((rows, columns), (count - 1, 1), rows - 1).copy_(grad)
         return skewed.sum(0), None, None
-
-
-def _scale(q: Tensor, scope: Scope, function: AttentionFunction, valid: Tensor | None) -> Tensor | float:
-    if function == "softmax":
-        return 1 / math.sqrt(q.shape[-1])
-    divisor = scope.divisor(q.shape[1], valid, q.device)
-    return 1 / divisor.to(q.dtype) if isinstance(divisor, Tensor) else 1 / divisor
 
 
 @dataclass(frozen=True)
@@ -493,7 +470,5 @@ def attention_span(positions: Tensor, counts: Tensor, scope: Scope) -> Tensor:
 def warn_of_padding(name: str, length: int, chunk: int) -> None:
     """Warn if model ``name`` has several chunks and its last chunk is not full, because this chunk is padded."""
     if chunk < length and length % chunk:
-        warnings.warn(
-            f"{name}: chunk {chunk} does not divide the length {length}; the last chunk is padded by {-length % chunk}",
-            stacklevel=2,
-        )
+        found = f"{name}: chunk {chunk} does not divide the length {length}"
+        warnings.warn(f"{found}; the last chunk is padded by {-length % chunk}", stacklevel=2)
