@@ -185,6 +185,19 @@ def test_chunked_equals_the_loop(op: str, kind: str) -> None:
     assert gradient_gap(gradients, wanted[2:], kind) < 2e-4
 
 
+@pytest.mark.parametrize(("d_key", "d_value"), [(16, 48), (40, 20)])
+def test_the_loop_of_the_delta_rules_takes_any_width(d_key: int, d_value: int) -> None:
+    """Heads of several vectors of the loop, whole or padded."""
+    torch.manual_seed(0)
+    length = 2 * loops.BLOCK + 1
+    r, k, a, b = (0.2 * torch.randn(B, length, H, d_key, dtype=torch.float64) for _ in range(4))
+    w, v = F.logsigmoid(torch.randn_like(r)), torch.randn(B, length, H, d_value, dtype=torch.float64)
+    inputs = {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b, "state": torch.randn(B, H, d_key, d_value).double()}
+    cotangent = torch.randn_like(v)
+    wanted = with_gradients(partial(delta.low_rank_rule, plain=True), inputs, cotangent)
+    assert largest_gap(with_gradients(delta.low_rank_rule, inputs, cotangent), wanted) < 1e-12
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_padding_writes_nothing_and_decays_nothing(op: str) -> None:
     """Padding anywhere leaves the outputs and the state as if only the valid positions stood there."""

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from llvmlite import ir
+from numba import extending, types
 from torch import Tensor
 
 from lrtasks.compiling import announced, compiled
@@ -29,6 +31,9 @@ have one thread; operations of torch use them all and are faster with many."""
 BLOCK = 16
 """Positions between two states that a forward pass keeps. A backward pass computes the states between them again, which
 should stay in the cache."""
+LANES = 16
+"""Numbers in a vector of the loops of the delta rules, as in a register of AVX-512; other processors use several
+registers."""
 
 
 def gru_usable(h: Tensor) -> bool:
@@ -59,6 +64,81 @@ def on_tensors(loop: Callable[..., None]) -> Callable[..., None]:
             loop(*(x.detach().numpy() if isinstance(x, Tensor) else x for x in inputs))
 
     return run
+
+
+class Lanes(types.Type):
+    """Numba's type of a vector of LANES numbers of type ``of``, which the compiler keeps in registers.
+
+    A sum in an array that might overlap others would pass through memory at each addition.
+    """
+
+    def __init__(self, of: Any) -> None:
+        super().__init__(f"Lanes({of})")
+        self.of = of
+
+
+@extending.register_model(Lanes)
+class _LanesModel(extending.models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Lanes) -> None:
+        vector = ir.VectorType(manager.lookup(kind.of).get_value_type(), LANES)
+        super().__init__(manager, kind, vector)  # type: ignore[no-untyped-call]
+
+
+_intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
+"""Makes an operation of compiled functions from a function that returns its signature and the writer of its code."""
+
+
+def _repeated(builder: Any, x: Any) -> Any:
+    vector = ir.Constant(ir.VectorType(x.type, LANES), ir.Undefined)
+    places = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
+    return builder.shuffle_vector(builder.insert_element(vector, x, ir.IntType(32)(0)), vector, places)
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, first: Any) -> Any:
+    start = builder.gep(context.make_array(kind)(context, builder, array).data, [first])
+    return builder.bitcast(start, context.get_value_type(Lanes(kind.dtype)).as_pointer())
+
+
+@_intrinsic
+def _lanes(_typing: Any, x: Any) -> Any:
+    """Return a vector with LANES times the number ``x``."""
+
+    def code(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return _repeated(builder, given[0])
+
+    return Lanes(x)(x), code
+
+
+@_intrinsic
+def _load(_typing: Any, array: Any, first: Any) -> Any:
+    """Return LANES numbers of an array ``(n,)``, from the place ``first``."""
+
+    def code(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return builder.load(_address(context, builder, array, *given), align=array.dtype.bitwidth // 8)
+
+    return Lanes(array.dtype)(array, first), code
+
+
+@_intrinsic
+def _store(_typing: Any, array: Any, first: Any, x: Any) -> Any:
+    """Write the vector ``x`` to an array ``(n,)``, from the place ``first``."""
+
+    def code(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        builder.store(given[2], _address(context, builder, array, *given[:2]), align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, first, x), code
+
+
+@_intrinsic
+def _add_scaled(_typing: Any, x: Any, scale: Any, y: Any) -> Any:
+    """Return ``x + scale y`` for vectors x and y, possibly with one rounding; ``scale`` is a vector or a number."""
+
+    def code(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        factor = given[1] if isinstance(scale, Lanes) else _repeated(builder, given[1])
+        return builder.fadd(given[0], builder.fmul(factor, given[2], flags=("contract",)), flags=("contract",))
+
+    return x(x, scale, y), code
 
 
 @functools.partial(compiled, regroup=True)
@@ -416,7 +496,7 @@ def selective_backward(
                         d_A[n, d] += a[i, n, d] * dt[b, t, d]
 
 
-@functools.partial(compiled, regroup=True)
+@compiled
 def low_rank_forward(
     r: np.ndarray,
     e: np.ndarray,
@@ -425,43 +505,57 @@ def low_rank_forward(
     a: np.ndarray,
     b: np.ndarray,
     S: np.ndarray,
-    z: np.ndarray,
     borders: np.ndarray,
+    z: np.ndarray,
     y: np.ndarray,
 ) -> None:
     """Compute ``S_t = diag(e_t) S_(t-1) + b_t (a_t^T S_(t-1)) + k_t v_t^T`` and ``y_t = S_t^T r_t`` at all positions.
 
+    K and V are multiples of LANES.
+
     Args:
         r: ``(batch, L, H, K)``; also e, k, a and b.
         v: ``(batch, L, H, V)``.
-        S: ``(batch, H, K, V)``, the initial state; receives the last one.
-        z: ``(V,)``, work space.
-        borders: ``(batch, H, L / BLOCK rounded up, K, V)``, receives the states before the positions 0, BLOCK, ...
+        S: ``(batch, H, V / LANES, K LANES)``, the initial state as tiles of LANES columns; receives the last one.
+        borders: ``(batch, L / BLOCK rounded up, H, V / LANES, K LANES)``, receives the states before the positions 0,
+            BLOCK, ...
+        z: ``(batch, L, H, V)``, receives ``a_t^T S_(t-1)``.
         y: ``(batch, L, H, V)``, receives y.
     """
-    K, V, zero = S.shape[2], S.shape[3], z.dtype.type(0)
-    for n in range(S.shape[0]):
-        for head in range(S.shape[1]):
-            for t in range(y.shape[1]):
-                if t % BLOCK == 0:
+    K, zero = r.shape[3], _lanes(y.dtype.type(0))
+    for n in range(borders.shape[0]):
+        # heads inside blocks: positions of all heads are neighbours in memory
+        for block in range(borders.shape[1]):
+            for head in range(borders.shape[2]):
+                for tile in range(borders.shape[3]):
+                    state, first = S[n, head, tile], tile * LANES
                     for i in range(K):
-                        for j in range(V):
-                            borders[n, head, t // BLOCK, i, j] = S[n, head, i, j]
-                for j in range(V):
-                    z[j], y[n, t, head, j] = zero, zero
-                for i in range(K):
-                    a_i = a[n, t, head, i]
-                    for j in range(V):
-                        z[j] += a_i * S[n, head, i, j]
-                for i in range(K):
-                    r_i, e_i = r[n, t, head, i], e[n, t, head, i]
-                    k_i, b_i = k[n, t, head, i], b[n, t, head, i]
-                    for j in range(V):
-                        S[n, head, i, j] = e_i * S[n, head, i, j] + b_i * z[j] + k_i * v[n, t, head, j]
-                        y[n, t, head, j] += r_i * S[n, head, i, j]
+                        _store(borders[n, block, head, tile], i * LANES, _load(state, i * LANES))
+                    for t in range(block * BLOCK, min((block + 1) * BLOCK, y.shape[1])):
+                        r_t, e_t, k_t = r[n, t, head], e[n, t, head], k[n, t, head]
+                        a_t, b_t, v_t = a[n, t, head], b[n, t, head], _load(v[n, t, head], first)
+                        z_t, y_t = zero, zero
+                        for i in range(K):
+                            z_t = _add_scaled(z_t, a_t[i], _load(state, i * LANES))
+                        for i in range(K):
+                            written = _add_scaled(_add_scaled(zero, k_t[i], v_t), b_t[i], z_t)
+                            S_i = _add_scaled(written, e_t[i], _load(state, i * LANES))
+                            _store(state, i * LANES, S_i)
+                            y_t = _add_scaled(y_t, r_t[i], S_i)
+                        _store(z[n, t, head], first, z_t)
+                        _store(y[n, t, head], first, y_t)
 
 
-@functools.partial(compiled, regroup=True)
+@compiled
+def _transpose_tiles(rows: np.ndarray, columns: np.ndarray) -> None:
+    """Copy a matrix ``(K, V)`` from ``rows``, ``(V / LANES, K LANES)``, to ``columns``, ``(K / LANES, V LANES)``."""
+    for tile in range(rows.shape[0]):
+        for i in range(rows.shape[1] // LANES):
+            for j in range(LANES):
+                columns[i // LANES, (tile * LANES + j) * LANES + i % LANES] = rows[tile, i * LANES + j]
+
+
+@compiled
 def low_rank_backward(
     r: np.ndarray,
     e: np.ndarray,
@@ -470,10 +564,11 @@ def low_rank_backward(
     a: np.ndarray,
     b: np.ndarray,
     borders: np.ndarray,
+    z: np.ndarray,
     d_y: np.ndarray,
     S: np.ndarray,
-    z: np.ndarray,
     d_z: np.ndarray,
+    d_ST: np.ndarray,
     d_S: np.ndarray,
     d_r: np.ndarray,
     d_e: np.ndarray,
@@ -484,56 +579,68 @@ def low_rank_backward(
 ) -> None:
     """Compute the gradients of :func:`low_rank_forward` from the last position to the first.
 
+    The gradients of z and v are sums over the K rows of the state, and those of r, e, k, a and b are sums over its V
+    columns. The gradient of the state is computed twice, in both layouts, so that each sum adds vectors.
+
     Args:
-        r: as in :func:`low_rank_forward`; also e, k, v, a, b and borders.
+        r: as in :func:`low_rank_forward`; also e, k, v, a, b, borders and z.
         d_y: ``(batch, L, H, V)``, gradient of y.
-        S: ``(BLOCK + 1, K, V)``, work space for states.
-        z: ``(BLOCK, V)``, work space for ``a_t^T S_(t-1)``.
-        d_z: ``(V,)``, work space.
-        d_S: ``(batch, H, K, V)``, gradient of the last state; receives that of the initial state.
+        S: ``(BLOCK + 1, K / LANES, V LANES)``, work space for states as tiles of LANES rows.
+        d_z: ``(BLOCK, V)``, work space.
+        d_ST: ``(H, K / LANES, V LANES)``, work space.
+        d_S: ``(batch, H, V / LANES, K LANES)``, gradient of the last state; receives that of the initial state.
         d_r: ``(batch, L, H, K)``, receives the gradient of r. The next five are like it.
     """
-    K, V, zero = S.shape[1], S.shape[2], d_z.dtype.type(0)
-    for n in range(d_S.shape[0]):
+    K, V, zero = r.shape[3], v.shape[3], _lanes(d_y.dtype.type(0))
+    for n in range(borders.shape[0]):
         for head in range(d_S.shape[1]):
-            for block in range(borders.shape[2] - 1, -1, -1):
-                first, last = block * BLOCK, min((block + 1) * BLOCK, d_y.shape[1])
-                for i in range(K):
-                    for j in range(V):
-                        S[0, i, j] = borders[n, head, block, i, j]
+            _transpose_tiles(d_S[n, head], d_ST[head])
+        for block in range(borders.shape[1] - 1, -1, -1):
+            first, last = block * BLOCK, min((block + 1) * BLOCK, d_y.shape[1])
+            for head in range(borders.shape[2]):
+                _transpose_tiles(borders[n, block, head], S[0])
                 for t in range(first, last):
-                    x = t - first
-                    for j in range(V):
-                        z[x, j] = zero
-                    for i in range(K):
-                        a_i = a[n, t, head, i]
+                    v_t, z_t = v[n, t, head], z[n, t, head]
+                    for tile in range(K // LANES):
+                        i, before, after = tile * LANES, S[t - first, tile], S[t - first + 1, tile]
+                        e_i, k_i, b_i = _load(e[n, t, head], i), _load(k[n, t, head], i), _load(b[n, t, head], i)
                         for j in range(V):
-                            z[x, j] += a_i * S[x, i, j]
-                    for i in range(K):
-                        e_i, k_i, b_i = e[n, t, head, i], k[n, t, head, i], b[n, t, head, i]
-                        for j in range(V):
-                            S[x + 1, i, j] = e_i * S[x, i, j] + b_i * z[x, j] + k_i * v[n, t, head, j]
+                            written = _add_scaled(_add_scaled(zero, v_t[j], k_i), z_t[j], b_i)
+                            _store(after, j * LANES, _add_scaled(written, e_i, _load(before, j * LANES)))
                 for t in range(last - 1, first - 1, -1):
-                    x = t - first
-                    for j in range(V):
-                        d_z[j], d_v[n, t, head, j] = zero, zero
-                    for i in range(K):
-                        r_i, k_i, b_i = r[n, t, head, i], k[n, t, head, i], b[n, t, head, i]
+                    r_t, e_t, k_t = r[n, t, head], e[n, t, head], k[n, t, head]
+                    a_t, b_t = a[n, t, head], b[n, t, head]
+                    for tile in range(V // LANES):
+                        j, total = tile * LANES, d_S[n, head, tile]
+                        y_j, of_z, of_v = _load(d_y[n, t, head], j), zero, zero
+                        for i in range(K):
+                            total_i = _add_scaled(_load(total, i * LANES), r_t[i], y_j)
+                            _store(total, i * LANES, total_i)
+                            of_z = _add_scaled(of_z, b_t[i], total_i)
+                            of_v = _add_scaled(of_v, k_t[i], total_i)
+                        for i in range(K):
+                            through_z = _add_scaled(zero, a_t[i], of_z)
+                            _store(total, i * LANES, _add_scaled(through_z, e_t[i], _load(total, i * LANES)))
+                        _store(d_z[t - first], j, of_z)
+                        _store(d_v[n, t, head], j, of_v)
+                for t in range(last - 1, first - 1, -1):
+                    y_t, v_t, z_t, of_z_t = d_y[n, t, head], v[n, t, head], z[n, t, head], d_z[t - first]
+                    for tile in range(K // LANES):
+                        i, before, after = tile * LANES, S[t - first, tile], S[t - first + 1, tile]
+                        r_i, e_i, a_i = _load(r[n, t, head], i), _load(e[n, t, head], i), _load(a[n, t, head], i)
+                        of_r, of_e, of_k, of_a, of_b, total = zero, zero, zero, zero, zero, d_ST[head, tile]
                         for j in range(V):
-                            total = d_S[n, head, i, j] + r_i * d_y[n, t, head, j]
-                            d_S[n, head, i, j] = total
-                            d_z[j] += b_i * total
-                            d_v[n, t, head, j] += k_i * total
-                    for i in range(K):
-                        e_i, a_i = e[n, t, head, i], a[n, t, head, i]
-                        of_r, of_e, of_k, of_a, of_b = zero, zero, zero, zero, zero
-                        for j in range(V):
-                            total = d_S[n, head, i, j]
-                            of_r += S[x + 1, i, j] * d_y[n, t, head, j]
-                            of_e += total * S[x, i, j]
-                            of_k += total * v[n, t, head, j]
-                            of_a += S[x, i, j] * d_z[j]
-                            of_b += total * z[x, j]
-                            d_S[n, head, i, j] = e_i * total + a_i * d_z[j]
-                        d_r[n, t, head, i], d_e[n, t, head, i], d_k[n, t, head, i] = of_r, of_e, of_k
-                        d_a[n, t, head, i], d_b[n, t, head, i] = of_a, of_b
+                            S_j = _load(before, j * LANES)
+                            total_j = _add_scaled(_load(total, j * LANES), y_t[j], r_i)
+                            of_r = _add_scaled(of_r, y_t[j], _load(after, j * LANES))
+                            of_e = _add_scaled(of_e, S_j, total_j)
+                            of_k = _add_scaled(of_k, v_t[j], total_j)
+                            of_a = _add_scaled(of_a, of_z_t[j], S_j)
+                            of_b = _add_scaled(of_b, z_t[j], total_j)
+                            through_z = _add_scaled(zero, of_z_t[j], a_i)
+                            _store(total, j * LANES, _add_scaled(through_z, e_i, total_j))
+                        _store(d_r[n, t, head], i, of_r)
+                        _store(d_e[n, t, head], i, of_e)
+                        _store(d_k[n, t, head], i, of_k)
+                        _store(d_a[n, t, head], i, of_a)
+                        _store(d_b[n, t, head], i, of_b)
