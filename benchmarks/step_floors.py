@@ -44,8 +44,8 @@ LOOPS: dict[str, Callable[..., int]] = {  # FLOPs of the compiled loops, from th
     "slstm_backward": lambda *x: 2 * x[0][..., 0].numel() * x[3][0].numel(),
     "selective_forward": lambda *x: 7 * x[1][..., 0].numel() * x[2].numel(),
     "selective_backward": lambda *x: 20 * x[1][..., 0].numel() * x[2].numel(),
-    "low_rank_forward": lambda *x: 9 * x[0].numel() * x[3].shape[-1],
-    "low_rank_backward": lambda *x: 24 * x[0].numel() * x[3].shape[-1],
+    "low_rank_forward": lambda *x: (5 if x[4] is None else 9) * x[0].numel() * x[3].shape[-1],
+    "low_rank_backward": lambda *x: (14 if x[4] is None else 24) * x[0].numel() * x[3].shape[-1],
 }
 FFTS = {"_fft_r2c": 2.5, "_fft_c2r": 2.5, "_fft_c2c": 5.0}
 

@@ -113,7 +113,7 @@ class Op:
 
 
 def in_chunks(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A delta rule by products of chunks, as on a GPU or with many threads, in place of the compiled loop."""
+    """A matrix state by products of chunks, as on a GPU or with many threads, in place of the compiled loop."""
 
     def run(**inputs: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
@@ -124,9 +124,12 @@ def in_chunks(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 OPS = {
-    "scalar decay": Op(scalar_inputs, decay.scalar_decay, decay.CHUNK),
-    "scalar decay, shared keys": Op(shared_inputs, decay.scalar_decay, decay.CHUNK),
-    "channel decay": Op(channel_inputs, decay.channel_decay, decay.CHUNKS[0]),
+    "scalar decay": Op(scalar_inputs, decay.scalar_decay, loops.BLOCK),
+    "scalar decay in chunks": Op(scalar_inputs, in_chunks(decay.scalar_decay), decay.CHUNK),
+    "scalar decay, shared keys": Op(shared_inputs, decay.scalar_decay, loops.BLOCK),
+    "scalar decay, shared keys, in chunks": Op(shared_inputs, in_chunks(decay.scalar_decay), decay.CHUNK),
+    "channel decay": Op(channel_inputs, decay.channel_decay, loops.BLOCK),
+    "channel decay in chunks": Op(channel_inputs, in_chunks(decay.channel_decay), decay.CHUNKS[0]),
     "gated delta": Op(delta_inputs, delta.delta_rule, loops.BLOCK),
     "gated delta in chunks": Op(delta_inputs, in_chunks(delta.delta_rule), delta.CHUNK),
     "delta product": Op(product_inputs, delta.delta_rule, loops.BLOCK),
@@ -257,12 +260,14 @@ def test_decays_of_any_strength_stay_finite(strength: float) -> None:
     cotangent = torch.randn(B, 200, H, V).double()
     wanted = with_gradients(partial(decay.channel_decay, plain=True), inputs, cotangent)
     single = {name: value.float() for name, value in inputs.items()}
-    found = with_gradients(decay.channel_decay, single, cotangent)
+    found = with_gradients(in_chunks(decay.channel_decay), single, cotangent)
     assert all(value.isfinite().all() for value in found)
     assert largest_gap(found, wanted) < 3e-5
 
 
-@pytest.mark.parametrize("op", ["scalar decay", "channel decay", "kda", "kda in chunks"])
+@pytest.mark.parametrize(
+    "op", ["scalar decay", "scalar decay in chunks", "channel decay", "channel decay in chunks", "kda", "kda in chunks"]
+)
 def test_gradients_of_strong_decays_keep_their_digits(op: str) -> None:
     """Where exp(g) is small, so is its gradient: no large numbers may cancel in it, in float32 either."""
     for strength, length in ((5.0, 70), (20.0, 3)):

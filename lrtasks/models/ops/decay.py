@@ -19,6 +19,8 @@ section 4). Inside a chunk the scores are
 which :func:`decayed_products` computes in one of two ways: as one matrix product of q exp(G - a) and k exp(a - G), with
 an anchor a at the middle of the chunk, if no exponent exceeds :data:`LIMIT`; or, for stronger decays, in sub-blocks
 that have no positive exponents.
+
+On a CPU with few threads, both use the loop of :mod:`lrtasks.models.ops.state_loop`, which is faster for small states.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from lrtasks.models.ops.chunked import (
 )
 from lrtasks.models.ops.layers import full_precision, hide
 from lrtasks.models.ops.scans import carry
+from lrtasks.models.ops.state_loop import loop_suits, state_loop
 
 CHUNK = 32
 CHUNKS = (32, 16)
@@ -96,6 +99,10 @@ def scalar_decay(
             q, k = (x.repeat_interleave(heads // groups, 2) for x in (q, k))
         start = start_state(state, v, batch, heads, q.shape[-1], width)
         return over_positions(_step, (q, k, v, g.unsqueeze(-1)), start)
+    if features is None and loop_suits(v):
+        q, k = (x.repeat_interleave(heads // groups, 2) for x in (q, k))
+        start = start_state(state, v, batch, heads, q.shape[-1], width)
+        return state_loop(q, g.exp().to(v.dtype).unsqueeze(-1).expand_as(k), k, v, None, None, start)
     chunk = even_chunk(length, CHUNK)
     # shapes: (B, groups, n, c, .), or (B, groups, n, c, heads / groups, .) with an axis for the heads of a group
     q, k = to_chunks(q, chunk), to_chunks(k, chunk)
@@ -138,6 +145,8 @@ def channel_decay(
     start = start_state(state, v, batch, heads, d_key, v.shape[-1])
     if plain or length == 1:
         return over_positions(_step, (q, k, v, g), start)
+    if loop_suits(v):
+        return state_loop(q, g.exp().to(v.dtype), k, v, None, None, start)
     chunk = chunk_for(g, CHUNKS)
     c = chunk or CHUNKS[0]
     q, k, v = (to_chunks(x, c) for x in (q, k, v))

@@ -23,11 +23,8 @@ than products of chunks.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from lrtasks.models.ops.chunked import (
@@ -42,6 +39,7 @@ from lrtasks.models.ops.chunked import (
 )
 from lrtasks.models.ops.decay import CHUNKS, chunk_for, decayed_products, log_decay
 from lrtasks.models.ops.layers import full_precision, hide
+from lrtasks.models.ops.state_loop import loop_suits, state_loop
 
 CHUNK = 16
 """Largest number of steps in a chunk."""
@@ -66,71 +64,6 @@ def _low_rank_step(
     read = (a.unsqueeze(-2) @ S).squeeze(-2)
     S = w.exp().unsqueeze(-1) * S + b.unsqueeze(-1) * read.unsqueeze(-2) + k.unsqueeze(-1) * v.unsqueeze(-2)
     return (r.unsqueeze(-2) @ S).squeeze(-2), S
-
-
-def _loop_suits(x: Tensor) -> bool:
-    from lrtasks.models.ops import loops  # imports numba
-
-    return loops.delta_usable(x)
-
-
-def _low_rank_loop(
-    r: Tensor, e: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, start: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute :func:`low_rank_rule` by the loop, with the decay e = exp(w) in place of w."""
-    from lrtasks.models.ops.loops import LANES
-
-    K, V = start.shape[-2:]
-    if K % LANES or V % LANES:
-        more_K, more_V = (0, -K % LANES), (0, -V % LANES)
-        r, e, k, a, b = (F.pad(x, more_K) for x in (r, e, k, a, b))
-        v, start = F.pad(v, more_V), F.pad(start, more_V + more_K)
-    y, S = _LowRankLoop.apply(r, e, k, v, a, b, start)  # type: ignore[no-untyped-call]
-    return y[..., :V], S[..., :K, :V]
-
-
-class _LowRankLoop(torch.autograd.Function):
-    """The loop for K and V that are multiples of its vectors' length."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, r: Tensor, e: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, start: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        from lrtasks.models.ops import loops
-
-        inputs = [x.contiguous() for x in (r, e, k, v, a, b)]
-        S = _tiles(start, loops.LANES)
-        borders = S.new_empty(len(S), -(-v.shape[1] // loops.BLOCK), *S.shape[1:])
-        z, y = (torch.empty_like(inputs[3]) for _ in range(2))
-        loops.on_tensors(loops.low_rank_forward)(*inputs, S, borders, z, y)
-        ctx.save_for_backward(*inputs, borders, z)
-        return y, _from_tiles(S, loops.LANES)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor, dS: Tensor) -> tuple[Tensor, ...]:
-        from lrtasks.models.ops import loops
-
-        *inputs, borders, z = ctx.saved_tensors
-        heads, K, V = inputs[0].shape[2], inputs[0].shape[3], z.shape[3]
-        by_row = K // loops.LANES, V * loops.LANES
-        shapes: list[tuple[int, ...]] = [(loops.BLOCK + 1, *by_row), (loops.BLOCK, V), (heads, *by_row)]
-        work = [z.new_empty(shape) for shape in shapes]
-        dS = _tiles(dS, loops.LANES)
-        gradients = [torch.empty_like(x) for x in inputs]
-        loops.on_tensors(loops.low_rank_backward)(*inputs, borders, z, dy.contiguous(), *work, dS, *gradients)
-        return *gradients, _from_tiles(dS, loops.LANES)
-
-
-def _tiles(S: Tensor, lanes: int) -> Tensor:
-    """Copy ``(B, H, K, V)`` to ``(B, H, V / lanes, K lanes)``."""
-    columns: Tensor = torch.unflatten(S, -1, (-1, lanes)).transpose(2, 3)
-    return columns.clone(memory_format=torch.contiguous_format).flatten(3)
-
-
-def _from_tiles(S: Tensor, lanes: int) -> Tensor:
-    columns: Tensor = torch.unflatten(S, -1, (-1, lanes))
-    return columns.transpose(2, 3).flatten(3)
 
 
 @full_precision
@@ -173,12 +106,12 @@ def delta_rule(
     if plain or length == 1:
         return over_positions(_delta_step, (q, k, v, beta, g), start)
     k, v, beta = (x.flatten(1, 2) for x in (k, v, beta))
-    if _loop_suits(v):
+    if loop_suits(v):
         # S <- e S - beta k (e k)^T S + k (beta v)^T, with the decay in the first and the read in the last of n_h steps
         e = F.pad(g.exp().unsqueeze(2), (0, 0, 0, 0, 0, n_h - 1), value=1.0).flatten(1, 2)
         r = F.pad(q.unsqueeze(2), (0, 0, 0, 0, n_h - 1, 0)).flatten(1, 2)
         beta = beta.unsqueeze(-1)
-        y, end = _low_rank_loop(r, e.expand_as(k), k, beta * v, e * k, -beta * k, start)
+        y, end = state_loop(r, e.expand_as(k), k, beta * v, e * k, -beta * k, start)
         return y[:, n_h - 1 :: n_h], end
     c = max(1, (WIDE_CHUNK if d_key > WIDE else CHUNK) // n_h)  # in positions, of n_h steps each
     if per_channel:
@@ -245,8 +178,8 @@ def low_rank_rule(
     start = start_state(state, v, batch, heads, d_key, v.shape[-1])
     if plain or length == 1:
         return over_positions(_low_rank_step, (r, w, k, v, a, b), start)
-    if _loop_suits(v):
-        return _low_rank_loop(r, w.exp(), k, v, a, b, start)
+    if loop_suits(v):
+        return state_loop(r, w.exp(), k, v, a, b, start)
     chunk = chunk_for(w, LOW_RANK_CHUNKS)
     c = chunk or LOW_RANK_CHUNKS[-1]
     r, k, v, a, b = (to_chunks(x, c) for x in (r, k, v, a, b))

@@ -1,9 +1,9 @@
 """Compiled loops over positions for :mod:`lrtasks.models.ops.gru`, the scalar memory of xLSTM, the selective scan of
-Mamba and :mod:`lrtasks.models.ops.delta_rule`, on a CPU.
+Mamba and :mod:`lrtasks.models.ops.state_loop`, on a CPU.
 
 One position of a GRU or of xLSTM is little work, and starting an operation of torch costs more. The selective scan and
-the delta rules have large states, which here stay in the cache. All compiled functions that call each other are in this
-file, because numba does not notice a change of a called function in another file.
+the matrix states are large; here they stay in the cache. All compiled functions that call each other are in this file,
+because numba does not notice a change of a called function in another file.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LARGEST_STATE = 4096
 (``python benchmarks/recurrent_ops.py --ops gru --batch 64`` has 4,096 numbers). The sLSTM needs more operations of
 torch per position, so its loops are used for eight times as many numbers."""
 MOST_THREADS = 2
-"""Threads of torch up to which the loop of the delta rules is used, and that of the sLSTM for large states. The loops
+"""Threads of torch up to which the loop of matrix states is used, and that of the sLSTM for large states. The loops
 have one thread; operations of torch use them all and are faster with many."""
 BLOCK = 16
 """Positions between two states that a forward pass keeps. A backward pass computes the states between them again, which
 should stay in the cache."""
 LANES = 16
-"""Numbers in a vector of the loops of the delta rules, as in a register of AVX-512; other processors use several
+"""Numbers in a vector of the loops of matrix states, as in a register of AVX-512; other processors use several
 registers."""
 
 
@@ -47,8 +47,8 @@ def slstm_usable(h: Tensor) -> bool:
     return _computable(h) and h.numel() <= (8 * LARGEST_STATE if few_threads else LARGEST_STATE)
 
 
-def delta_usable(x: Tensor) -> bool:
-    """Whether the loop of the delta rules suits inputs of this type and device, and the number of threads."""
+def state_usable(x: Tensor) -> bool:
+    """Whether the loop of matrix states suits inputs of this type and device, and the number of threads."""
     return _computable(x) and torch.get_num_threads() <= MOST_THREADS
 
 
@@ -128,6 +128,21 @@ def _store(_typing: Any, array: Any, first: Any, x: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, first, x), code
+
+
+@_intrinsic
+def _prefetch(_typing: Any, array: Any, first: Any) -> Any:
+    """Start to bring LANES numbers of an array ``(n,)``, from the place ``first``, into the cache."""
+
+    def code(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        address = builder.bitcast(_address(context, builder, array, *given), byte)
+        builder.call(prefetch, [address, word(0), word(3), word(1)])  # to read, into the nearest cache, data
+        return context.get_dummy_value()
+
+    return types.void(array, first), code
 
 
 @_intrinsic
@@ -502,16 +517,16 @@ def low_rank_forward(
     e: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
+    a: Any,
+    b: Any,
     S: np.ndarray,
     borders: np.ndarray,
-    z: np.ndarray,
+    z: Any,
     y: np.ndarray,
 ) -> None:
     """Compute ``S_t = diag(e_t) S_(t-1) + b_t (a_t^T S_(t-1)) + k_t v_t^T`` and ``y_t = S_t^T r_t`` at all positions.
 
-    K and V are multiples of LANES.
+    K and V are multiples of LANES. Without an erase, a, b and z are None; numba compiles a second version for this.
 
     Args:
         r: ``(batch, L, H, K)``; also e, k, a and b.
@@ -524,26 +539,27 @@ def low_rank_forward(
     """
     K, zero = r.shape[3], _lanes(y.dtype.type(0))
     for n in range(borders.shape[0]):
-        # heads inside blocks: positions of all heads are neighbours in memory
-        for block in range(borders.shape[1]):
+        for t in range(y.shape[1]):
             for head in range(borders.shape[2]):
+                r_t, e_t, k_t = r[n, t, head], e[n, t, head], k[n, t, head]
                 for tile in range(borders.shape[3]):
                     state, first = S[n, head, tile], tile * LANES
-                    for i in range(K):
-                        _store(borders[n, block, head, tile], i * LANES, _load(state, i * LANES))
-                    for t in range(block * BLOCK, min((block + 1) * BLOCK, y.shape[1])):
-                        r_t, e_t, k_t = r[n, t, head], e[n, t, head], k[n, t, head]
-                        a_t, b_t, v_t = a[n, t, head], b[n, t, head], _load(v[n, t, head], first)
-                        z_t, y_t = zero, zero
+                    if t % BLOCK == 0:
                         for i in range(K):
-                            z_t = _add_scaled(z_t, a_t[i], _load(state, i * LANES))
+                            _store(borders[n, t // BLOCK, head, tile], i * LANES, _load(state, i * LANES))
+                    v_t, z_t, y_t = _load(v[n, t, head], first), zero, zero
+                    if a is not None:
                         for i in range(K):
-                            written = _add_scaled(_add_scaled(zero, k_t[i], v_t), b_t[i], z_t)
-                            S_i = _add_scaled(written, e_t[i], _load(state, i * LANES))
-                            _store(state, i * LANES, S_i)
-                            y_t = _add_scaled(y_t, r_t[i], S_i)
+                            z_t = _add_scaled(z_t, a[n, t, head, i], _load(state, i * LANES))
                         _store(z[n, t, head], first, z_t)
-                        _store(y[n, t, head], first, y_t)
+                    for i in range(K):
+                        written = _add_scaled(zero, k_t[i], v_t)
+                        if a is not None:
+                            written = _add_scaled(written, b[n, t, head, i], z_t)
+                        S_i = _add_scaled(written, e_t[i], _load(state, i * LANES))
+                        _store(state, i * LANES, S_i)
+                        y_t = _add_scaled(y_t, r_t[i], S_i)
+                    _store(y[n, t, head], first, y_t)
 
 
 @compiled
@@ -556,15 +572,22 @@ def _transpose_tiles(rows: np.ndarray, columns: np.ndarray) -> None:
 
 
 @compiled
+def _fetch(x: np.ndarray) -> None:
+    """Start to bring the vector ``x`` into the cache."""
+    for i in range(0, len(x), LANES):
+        _prefetch(x, i)
+
+
+@compiled
 def low_rank_backward(
     r: np.ndarray,
     e: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
+    a: Any,
+    b: Any,
     borders: np.ndarray,
-    z: np.ndarray,
+    z: Any,
     d_y: np.ndarray,
     S: np.ndarray,
     d_z: np.ndarray,
@@ -574,8 +597,8 @@ def low_rank_backward(
     d_e: np.ndarray,
     d_k: np.ndarray,
     d_v: np.ndarray,
-    d_a: np.ndarray,
-    d_b: np.ndarray,
+    d_a: Any,
+    d_b: Any,
 ) -> None:
     """Compute the gradients of :func:`low_rank_forward` from the last position to the first.
 
@@ -585,8 +608,8 @@ def low_rank_backward(
     Args:
         r: as in :func:`low_rank_forward`; also e, k, v, a, b, borders and z.
         d_y: ``(batch, L, H, V)``, gradient of y.
-        S: ``(BLOCK + 1, K / LANES, V LANES)``, work space for states as tiles of LANES rows.
-        d_z: ``(BLOCK, V)``, work space.
+        S: ``(BLOCK + 1, H, K / LANES, V LANES)``, work space for states as tiles of LANES rows.
+        d_z: ``(BLOCK, H, V)``, work space.
         d_ST: ``(H, K / LANES, V LANES)``, work space.
         d_S: ``(batch, H, V / LANES, K LANES)``, gradient of the last state; receives that of the initial state.
         d_r: ``(batch, L, H, K)``, receives the gradient of r. The next five are like it.
@@ -598,36 +621,49 @@ def low_rank_backward(
         for block in range(borders.shape[1] - 1, -1, -1):
             first, last = block * BLOCK, min((block + 1) * BLOCK, d_y.shape[1])
             for head in range(borders.shape[2]):
-                _transpose_tiles(borders[n, block, head], S[0])
-                for t in range(first, last):
-                    v_t, z_t = v[n, t, head], z[n, t, head]
+                _transpose_tiles(borders[n, block, head], S[0, head])
+            for t in range(first, last):
+                for head in range(borders.shape[2]):
+                    v_t = v[n, t, head]
+                    if block > 0:  # processors do not expect blocks in reverse order
+                        for x in (r, e, k, v, d_y, d_r, d_e, d_k, d_v):
+                            _fetch(x[n, t - BLOCK, head])
+                        if a is not None:
+                            for x in (a, b, z, d_a, d_b):
+                                _fetch(x[n, t - BLOCK, head])
                     for tile in range(K // LANES):
-                        i, before, after = tile * LANES, S[t - first, tile], S[t - first + 1, tile]
-                        e_i, k_i, b_i = _load(e[n, t, head], i), _load(k[n, t, head], i), _load(b[n, t, head], i)
+                        i, before, after = tile * LANES, S[t - first, head, tile], S[t - first + 1, head, tile]
+                        e_i, k_i = _load(e[n, t, head], i), _load(k[n, t, head], i)
+                        b_i = zero if a is None else _load(b[n, t, head], i)
                         for j in range(V):
-                            written = _add_scaled(_add_scaled(zero, v_t[j], k_i), z_t[j], b_i)
+                            written = _add_scaled(zero, v_t[j], k_i)
+                            if a is not None:
+                                written = _add_scaled(written, z[n, t, head, j], b_i)
                             _store(after, j * LANES, _add_scaled(written, e_i, _load(before, j * LANES)))
-                for t in range(last - 1, first - 1, -1):
+            for t in range(last - 1, first - 1, -1):
+                for head in range(borders.shape[2]):
                     r_t, e_t, k_t = r[n, t, head], e[n, t, head], k[n, t, head]
-                    a_t, b_t = a[n, t, head], b[n, t, head]
                     for tile in range(V // LANES):
                         j, total = tile * LANES, d_S[n, head, tile]
                         y_j, of_z, of_v = _load(d_y[n, t, head], j), zero, zero
                         for i in range(K):
                             total_i = _add_scaled(_load(total, i * LANES), r_t[i], y_j)
                             _store(total, i * LANES, total_i)
-                            of_z = _add_scaled(of_z, b_t[i], total_i)
                             of_v = _add_scaled(of_v, k_t[i], total_i)
+                            if a is not None:
+                                of_z = _add_scaled(of_z, b[n, t, head, i], total_i)
                         for i in range(K):
-                            through_z = _add_scaled(zero, a_t[i], of_z)
+                            through_z = zero if a is None else _add_scaled(zero, a[n, t, head, i], of_z)
                             _store(total, i * LANES, _add_scaled(through_z, e_t[i], _load(total, i * LANES)))
-                        _store(d_z[t - first], j, of_z)
+                        _store(d_z[t - first, head], j, of_z)
                         _store(d_v[n, t, head], j, of_v)
-                for t in range(last - 1, first - 1, -1):
-                    y_t, v_t, z_t, of_z_t = d_y[n, t, head], v[n, t, head], z[n, t, head], d_z[t - first]
+            for t in range(last - 1, first - 1, -1):
+                for head in range(borders.shape[2]):
+                    y_t, v_t, of_z_t = d_y[n, t, head], v[n, t, head], d_z[t - first, head]
                     for tile in range(K // LANES):
-                        i, before, after = tile * LANES, S[t - first, tile], S[t - first + 1, tile]
-                        r_i, e_i, a_i = _load(r[n, t, head], i), _load(e[n, t, head], i), _load(a[n, t, head], i)
+                        i, before, after = tile * LANES, S[t - first, head, tile], S[t - first + 1, head, tile]
+                        r_i, e_i = _load(r[n, t, head], i), _load(e[n, t, head], i)
+                        a_i = zero if a is None else _load(a[n, t, head], i)
                         of_r, of_e, of_k, of_a, of_b, total = zero, zero, zero, zero, zero, d_ST[head, tile]
                         for j in range(V):
                             S_j = _load(before, j * LANES)
@@ -635,12 +671,15 @@ def low_rank_backward(
                             of_r = _add_scaled(of_r, y_t[j], _load(after, j * LANES))
                             of_e = _add_scaled(of_e, S_j, total_j)
                             of_k = _add_scaled(of_k, v_t[j], total_j)
-                            of_a = _add_scaled(of_a, of_z_t[j], S_j)
-                            of_b = _add_scaled(of_b, z_t[j], total_j)
-                            through_z = _add_scaled(zero, of_z_t[j], a_i)
+                            through_z = zero
+                            if a is not None:
+                                of_a = _add_scaled(of_a, of_z_t[j], S_j)
+                                of_b = _add_scaled(of_b, z[n, t, head, j], total_j)
+                                through_z = _add_scaled(zero, of_z_t[j], a_i)
                             _store(total, j * LANES, _add_scaled(through_z, e_i, total_j))
                         _store(d_r[n, t, head], i, of_r)
                         _store(d_e[n, t, head], i, of_e)
                         _store(d_k[n, t, head], i, of_k)
-                        _store(d_a[n, t, head], i, of_a)
-                        _store(d_b[n, t, head], i, of_b)
+                        if a is not None:
+                            _store(d_a[n, t, head], i, of_a)
+                            _store(d_b[n, t, head], i, of_b)
