@@ -218,34 +218,36 @@ class Mamba3State(NamedTuple):
 def rotated(theta: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
     """Rotate the first pairs of neighbouring features of each ``(..., N)`` by theta, ``(..., angles)``."""
     theta = torch.remainder(theta, 2 * math.pi).to(given[0].dtype)  # accurate in float32
-    turn = torch.complex(theta.cos(), theta.sin())
-    return tuple(_Turned.apply(x, turn) for x in given)  # type: ignore[no-untyped-call]
+    rest = -given[0].shape[-1] % 2  # an odd number of features lacks one
+    turned = _Rotated.apply(theta, *(F.pad(x, (0, rest)) if rest else x for x in given))  # type: ignore[no-untyped-call]
+    return tuple(x[..., : x.shape[-1] - rest] for x in turned)
 
 
-class _Turned(torch.autograd.Function):
-    """The first pairs of x, ``(..., N)``, as complex numbers times turn, ``(..., angles)``, and the other features."""
+class _Rotated(torch.autograd.Function):
+    """The same for theta below 2 pi and an even N."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, turn: Tensor) -> Tensor:
-        pairs = _pairs(x, turn)
-        ctx.save_for_backward(pairs, turn)
-        return _with_pairs(x, pairs * turn)
+    def forward(ctx: Any, theta: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        turn = F.pad(torch.complex(theta.cos(), theta.sin()), (0, given[0].shape[-1] // 2 - theta.shape[-1]), value=1)
+        pairs = [_pairs(x) for x in given]
+        ctx.save_for_backward(theta, turn, *pairs)
+        return tuple(torch.view_as_real(x * turn).flatten(-2) for x in pairs)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
-        before, turn = ctx.saved_tensors
-        pairs = _pairs(given, turn)
-        return _with_pairs(given, pairs * turn.conj()), (pairs * before.conj()).sum_to_size(turn.shape)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        theta, turn, *before = ctx.saved_tensors
+        back = turn.conj_physical()
+        pairs = [_pairs(x) * back for x in gradients]
+        of_theta = torch.zeros_like(theta)
+        for x, y in zip(pairs, before, strict=True):
+            x, y = x[..., : theta.shape[-1]], y[..., : theta.shape[-1]]
+            of_theta += (x.imag * y.real - x.real * y.imag).sum_to_size(theta.shape)
+        return of_theta, *(torch.view_as_real(x).flatten(-2) for x in pairs)
 
 
-def _pairs(x: Tensor, turn: Tensor) -> Tensor:
-    angles = turn.shape[-1]
-    return torch.view_as_complex(torch.unflatten(x[..., : 2 * angles], -1, (angles, 2)).contiguous())
-
-
-def _with_pairs(x: Tensor, pairs: Tensor) -> Tensor:
-    return torch.cat((torch.view_as_real(pairs).flatten(-2), x[..., 2 * pairs.shape[-1] :]), -1)
+def _pairs(x: Tensor) -> Tensor:
+    return torch.view_as_complex(torch.unflatten(x, -1, (-1, 2)).contiguous())
 
 
 @full_precision
