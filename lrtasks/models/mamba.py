@@ -241,8 +241,8 @@ class _Rotated(torch.autograd.Function):
         pairs = [_pairs(x) * back for x in gradients]
         of_theta = torch.zeros_like(theta)
         for x, y in zip(pairs, before, strict=True):
-            x, y = x[..., : theta.shape[-1]], y[..., : theta.shape[-1]]
-            of_theta += (x.imag * y.real - x.real * y.imag).sum_to_size(theta.shape)
+            product = x[..., : theta.shape[-1]] * y[..., : theta.shape[-1]].conj()
+            of_theta += product.imag.sum_to_size(theta.shape)
         return of_theta, *(torch.view_as_real(x).flatten(-2) for x in pairs)
 
 
@@ -264,15 +264,15 @@ def _half_turns(angle: Tensor, dt: Tensor) -> Tensor:
 
 @full_precision
 def trapezoid(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tensor, *before: Tensor
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, dt: Tensor, lam: Tensor, D: Tensor, *before: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute Mamba-3's recurrence in S (module docstring) at all positions, without D.
+    """Compute Mamba-3's recurrence in S (module docstring) at all positions.
 
     For a later query, a position has the weight ``lam dt`` of its own plus ``(1 - lam) dt`` of the next position, and
     decays as in :func:`lrtasks.models.ops.decay.scalar_decay`. For its own query, it has the weight ``lam dt`` alone.
     q and k are rotated, ``(B, L, R, H, N)``; v is ``(B, L, R, H, P)``; g (log alpha), dt (0 at padding) and lam are
-    ``(B, L, H)``. The result is S^T q, shaped as v, and S after the last position, ``(B, H, N, P)``. ``before`` is S, k
-    and v of the position before the first; nothing for zeros.
+    ``(B, L, H)``; D is ``(H,)``. The result is S^T q + D v, shaped as v, and S after the last position,
+    ``(B, H, N, P)``. ``before`` is S, k and v of the position before the first; nothing for zeros.
     """
     rank = q.shape[2]
     own = lam * dt
@@ -291,8 +291,9 @@ def trapezoid(
     seen = torch.ones(rank, rank, dtype=q.dtype, device=q.device).tril()
     share = own[..., None, None] - seen * seen_later[..., None, None]
     if rank == 1:  # faster than the products below
-        return torch.addcmul(y, (q * k).sum(-1, keepdim=True) * share.squeeze(-1).unsqueeze(2), v), S
-    scores = torch.einsum("blrhn,blshn->blhrs", q, k) * share
+        weight = (q * k).sum(-1, keepdim=True) * share.squeeze(-1).unsqueeze(2) + D.unsqueeze(-1)
+        return torch.addcmul(y, weight, v), S
+    scores = torch.einsum("blrhn,blshn->blhrs", q, k) * share + D[:, None, None] * torch.eye(rank).to(D)
     return y + torch.einsum("blhrs,blshp->blrhp", scores, v), S
 
 
@@ -337,9 +338,9 @@ class Mamba3Layer(RecurrentLayer):
         theta = state.theta.unsqueeze(1) + angle_sums(angle.unsqueeze(2), dt)
         q, k = rotated(theta.unsqueeze(2), q, k)
         v, before = (self._ranked(value, "mimo_x") for value in (last, state.v))
-        y, S = trapezoid(q, k, v, g, dt, lam, state.S, state.k, before)
+        y, S = trapezoid(q, k, v, g, dt, lam, self.D, state.S, state.k, before)
         theta = torch.remainder(theta[:, -1], 2 * math.pi).to(S.dtype)
-        return self._finish(y, v, z), Mamba3State(theta, S, k[:, -1], last[:, -1].to(S.dtype))
+        return self._finish(y, z), Mamba3State(theta, S, k[:, -1], last[:, -1].to(S.dtype))
 
     def _inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return z, x ``(..., H, P)``; k, q ``(..., R, H, N)``, not rotated; g, dt, lam ``(..., H)``; raw angles."""
@@ -363,9 +364,9 @@ class Mamba3Layer(RecurrentLayer):
         x = x.unsqueeze(-3)
         return x if self.rank == 1 else x * getattr(self, name).transpose(0, 1)
 
-    def _finish(self, y: Tensor, v: Tensor, z: Tensor) -> Tensor:
-        """Compute the layer's output from S^T q and v ``(..., R, H, P)`` and z ``(..., H, P)``."""
-        y, z = y + self.D.unsqueeze(-1) * v, self._ranked(z, "mimo_z")
+    def _finish(self, y: Tensor, z: Tensor) -> Tensor:
+        """Compute the layer's output from y ``(..., R, H, P)`` and z ``(..., H, P)``."""
+        z = self._ranked(z, "mimo_z")
         if self.norm is None:
             y = y * F.silu(z)
         else:

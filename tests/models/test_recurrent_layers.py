@@ -392,8 +392,8 @@ def test_mamba3_core(name: str, dtype: torch.dtype) -> None:
         v, z = x["V"].unsqueeze(2), x["Z"].unsqueeze(2)
         if several:
             v, z = v * x["MIMO_V"].transpose(0, 1), z * x["MIMO_Z"].transpose(0, 1)
-        y, S = trapezoid(q, k, v, g, dt, lam)
-        y = (y + x["D"].unsqueeze(-1) * v) * torch.nn.functional.silu(z)
+        y, S = trapezoid(q, k, v, g, dt, lam, x["D"])
+        y = y * torch.nn.functional.silu(z)
         y = (y * x["MIMO_O"].transpose(0, 1)).sum(2) if several else y.squeeze(2)
         return y, S.mT, theta[:, -1] % (2 * math.pi), k[:, -1, 0], x["V"][:, -1]
 

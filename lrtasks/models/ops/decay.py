@@ -100,7 +100,8 @@ def scalar_decay(
         start = start_state(state, v, batch, heads, q.shape[-1], width)
         return over_positions(_step, (q, k, v, g.unsqueeze(-1)), start)
     if features is None and loop_suits(v):
-        q, k = (x.repeat_interleave(heads // groups, 2) for x in (q, k))
+        if groups < heads:
+            q, k = (x.repeat_interleave(heads // groups, 2) for x in (q, k))
         start = start_state(state, v, batch, heads, q.shape[-1], width)
         return state_loop(q, g.exp().to(v.dtype).unsqueeze(-1).expand_as(k), k, v, None, None, start)
     chunk = even_chunk(length, CHUNK)
