@@ -112,12 +112,12 @@ def cost_chart() -> Figure:
 
 
 def rates(page: Path, _: Sequence[str]) -> str:
-    """Return the scaled scores of seed 0 by learning rate, for each cell with a run below the page's folder."""
+    """Return scaled scores of seed 0, at the chosen rate and at the folder's, for each cell with a run there."""
     runs = pd.concat([runs_of(FAIR), runs_of(page.parent)])
     runs = runs[runs["seed"] == 0]
     cells = runs["command"].str.extract(r"--model (?P<model>\S+) --task (?P<task>\S+)")
     scores = runs.assign(**cells).pivot(index=["task", "model"], columns="budget.lr", values="scaled_score")
-    scores = scores[scores[max(scores)].notna()]
+    scores = scores[scores[max(scores)].notna()].dropna(axis="columns", how="all")
     lines = [
         [*cell, *(number(score, 3) for score in line)] for cell, line in zip(scores.index, scores.values, strict=True)
     ]
