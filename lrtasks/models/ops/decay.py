@@ -93,16 +93,14 @@ def scalar_decay(
     k, g = hide(k, mask), v.new_zeros(v.shape[:3]) if g is None else hide(g, mask)
     if features is not None:
         v = hide(v, mask)  # a zero key may have nonzero features
-    if plain or length == 1:
+    by_position = plain or length == 1
+    if by_position or (features is None and loop_suits(v)):
         q, k = (q, k) if features is None else (features(q), features(k))
         if groups < heads:
             q, k = (x.repeat_interleave(heads // groups, 2) for x in (q, k))
         start = start_state(state, v, batch, heads, q.shape[-1], width)
-        return over_positions(_step, (q, k, v, g.unsqueeze(-1)), start)
-    if features is None and loop_suits(v):
-        if groups < heads:
-            q, k = (x.repeat_interleave(heads // groups, 2) for x in (q, k))
-        start = start_state(state, v, batch, heads, q.shape[-1], width)
+        if by_position:
+            return over_positions(_step, (q, k, v, g.unsqueeze(-1)), start)
         return state_loop(q, g.exp().to(v.dtype).unsqueeze(-1).expand_as(k), k, v, None, None, start)
     chunk = even_chunk(length, CHUNK)
     # shapes: (B, groups, n, c, .), or (B, groups, n, c, heads / groups, .) with an axis for the heads of a group
