@@ -46,6 +46,9 @@ LOOPS: dict[str, Callable[..., int]] = {  # FLOPs of the compiled loops, from th
     "selective_backward": lambda *x: 20 * x[1][..., 0].numel() * x[2].numel(),
     "low_rank_forward": lambda *x: (5 if x[4] is None else 9) * x[0].numel() * x[3].shape[-1],
     "low_rank_backward": lambda *x: (14 if x[4] is None else 24) * x[0].numel() * x[3].shape[-1],
+    "powers": lambda *x: 3 * x[3].numel(),  # a complex product has 6 FLOPs, and two numbers as its result
+    "weighted_powers": lambda *x: 3 * x[2].numel(),
+    "power_sums": lambda *x: 5 * x[1].numel(),
 }
 FFTS = {"_fft_r2c": 2.5, "_fft_c2r": 2.5, "_fft_c2c": 5.0}
 

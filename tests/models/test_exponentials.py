@@ -12,7 +12,7 @@ from parity import gap
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lrtasks.models.ops import exponentials, nonuniform
+from lrtasks.models.ops import exponentials, loops, nonuniform
 from lrtasks.models.ops.exponentials import Frequencies, block_size, exp_kernel
 
 # (groups, rows, states, length); groups 0: one set of exponents shared by all rows
@@ -76,7 +76,7 @@ def check(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length: int,
 @pytest.mark.parametrize(("dtype", "at_most"), [(torch.float64, 1e-11), (torch.float32, 2e-6)])
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("form", ["factored", "plain"])
+@pytest.mark.parametrize("form", ["loops", "operations", "plain"])
 def test_equals_the_plain_definition(
     form: str,
     shape: tuple[int, int, int, int],
@@ -85,7 +85,9 @@ def test_equals_the_plain_definition(
     at_most: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exponentials, "PLAIN", 0 if form == "factored" else 1 << 40)
+    """By products with tables from compiled loops, products with tables from operations of torch, and one table."""
+    monkeypatch.setattr(exponentials, "PLAIN", 1 << 40 if form == "plain" else 0)
+    monkeypatch.setattr(loops, "MOST_THREADS", 1 << 10 if form == "loops" else 0)
     check(*draw(shape, parts, dtype), shape[-1], at_most)
 
 
@@ -135,7 +137,7 @@ class TestNonuniform:
 def test_nonuniform_transforms_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
     monkeypatch.setattr(nonuniform, "nonuniform_kernel", lambda *inputs: used.append(inputs) or torch.zeros(1))
-    weight, rate, freq = draw((0, 2, 512, 4096), "complex", torch.float32)
+    weight, rate, freq = draw((0, 2, 2048, 4096), "complex", torch.float32)
     exp_kernel(weight, rate, freq, 4096)
     assert len(used) == 1
     double = weight.to(torch.complex128)
@@ -162,14 +164,29 @@ def test_growing_and_diverged_kernels_are_evaluated() -> None:
     """Non-uniform transforms do not suit them, so that matrix products take over."""
     weight, rate, freq = draw((0, 4, 512, 2048), "complex", torch.float32)
     check(weight, -rate, freq, 2048, 2e-6)
-    assert exp_kernel(weight, rate * math.nan, freq, 2048).isnan().all()
+    assert exp_kernel(weight, rate * math.nan, freq, 2048)[:, 1:].isnan().all()
 
 
+@pytest.mark.parametrize("threads", [0, 1 << 10], ids=["operations", "loops"])
 @pytest.mark.parametrize("shape", [(0, 6, 5, 64), (0, 2, 4, 30), (5, 2, 3, 100)], ids=str)
-def test_small_chunks_give_the_same(shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_chunks_give_the_same(
+    shape: tuple[int, int, int, int], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exponentials, "PLAIN", 0)
+    monkeypatch.setattr(loops, "MOST_THREADS", threads)
     monkeypatch.setitem(exponentials.CHUNK, "cpu", 40)
+    monkeypatch.setattr(exponentials, "CHUNK_OF_LOOPS", 300)
     check(*draw(shape, "complex", torch.float64), shape[-1], 1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_loops_with_decays_of_all_sizes(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Powers below the smallest normal number count as zero; some decay that fast within one position."""
+    monkeypatch.setattr(loops, "MOST_THREADS", 1 << 10)
+    monkeypatch.setattr(exponentials, "SHORTEST_NONUNIFORM", 1 << 40)
+    weight, _, freq = draw((4, 2, 70, 2053), "complex", dtype)
+    rate = -torch.logspace(-5, 3, 4 * 70, dtype=torch.float64).reshape(4, 70)
+    check(weight, rate, freq, 2053, 1e-11 if dtype == torch.float64 else 2e-6)
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3, 1 << 20), (2, 1, 3, (1 << 20) - 777)], ids=str)

@@ -10,7 +10,7 @@ same factorisation; here the complex frequencies are arbitrary.
 
 Phases: ``freq * position`` is computed and reduced to one turn in float64, with an error of 1e-9 rad at l = 2^20, where
 float32 is wrong by half a radian. Everything after that may be float32: at any l, the error is a few 1e-7 of the
-largest value.
+largest value. On a CPU with few threads, compiled loops compute the tables as powers of exp(Λ) and exp(Λ B) in float64.
 
 Sums of a hundred exponentials and more at a thousand positions and more are faster by
 :mod:`lrtasks.models.ops.nonuniform`, in float32 on a CPU.
@@ -37,6 +37,8 @@ CHUNK = {"cpu": 1 << 19}
 """Complex numbers in the largest temporary of a chunk: 4 MiB in complex64."""
 CHUNK_ELSEWHERE = 1 << 24
 """The same on other devices: a GPU needs larger chunks to be busy (128 MiB)."""
+CHUNK_OF_LOOPS = 1 << 16
+"""The same for compiled loops, whose temporaries should stay in the cache."""
 KEPT = 1 << 19
 """Maximum numbers in a table of exponentials that is saved for the backward pass: 4 MiB in complex64."""
 PLAIN = 1 << 14
@@ -71,7 +73,7 @@ def exp_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length:
     grouped = pole.dim() == 2
     W = weight if grouped else weight.unsqueeze(0)
     a, q = (None if x is None else x.double().reshape(-1, x.shape[-1]) for x in (rate, freq))
-    evaluate: Callable[..., Tensor] = _ExpKernel.apply
+    evaluate: Callable[..., Tensor] = _by_products
     if pole.numel() * length <= PLAIN:
         evaluate = _plain
     elif q is not None and length >= SHORTEST_NONUNIFORM and W.is_cpu and dtype.to_real() == torch.float32:
@@ -86,13 +88,12 @@ def _fastest(W: Tensor, rate: Tensor | None, freq: Tensor, length: int) -> Tenso
 
     decay = torch.zeros_like(freq) if rate is None else -rate
     if not nonuniform.faster(W.shape, decay, freq, length):
-        kernel: Tensor = _ExpKernel.apply(W, rate, freq, length)  # type: ignore[no-untyped-call]
-        return kernel
+        return _by_products(W, rate, freq, length)
     kernel = nonuniform.nonuniform_kernel(W.to(W.dtype.to_complex()), decay, freq, length)
     fast = ~nonuniform.in_reach(decay)
     if fast.any():
         reach = min(length, nonuniform.FAST_REACH)
-        rest: Tensor = _ExpKernel.apply(W * fast.unsqueeze(1), rate, freq, reach)  # type: ignore[no-untyped-call]
+        rest = _by_products(W * fast.unsqueeze(1), rate, freq, reach)
         kernel = kernel + torch.nn.functional.pad(rest, (0, length - reach))
     return kernel
 
@@ -106,6 +107,22 @@ def _plain(W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> 
     position = torch.arange(length, dtype=torch.float64, device=pole.device)
     dtype = W.dtype.to_complex()
     return (W.to(dtype) @ torch.exp(exponent.unsqueeze(-1) * position).to(dtype)).real
+
+
+def _by_products(W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
+    """Evaluate by matrix products. Compiled loops make their tables if they suit, and operations of torch if not."""
+    kernel: Tensor
+    if freq is not None and W.is_cpu:
+        from lrtasks.models.ops import loops  # imports numba
+
+        if loops.vectors_usable(W.real):
+            more = 0, -W.shape[-1] % loops.LANES
+            rate = torch.zeros_like(freq) if rate is None else rate
+            inputs = (torch.nn.functional.pad(x, more) for x in (W.to(W.dtype.to_complex()), rate, freq))
+            kernel = _LoopKernel.apply(*inputs, length)  # type: ignore[no-untyped-call]
+            return kernel
+    kernel = _ExpKernel.apply(W, rate, freq, length)  # type: ignore[no-untyped-call]
+    return kernel
 
 
 def block_size(rows: int, length: int) -> int:
@@ -190,15 +207,14 @@ def _full_precision(device: torch.device) -> Iterator[None]:
 class _Plan:
     """Plan of the evaluation: how positions are factored, and the chunks of groups and of rows within groups."""
 
-    def __init__(self, shape: Sequence[int], length: int, device: torch.device) -> None:
+    def __init__(self, shape: Sequence[int], length: int, chunk: int) -> None:
         G, R, N = shape
         self.B = block_size(R, length)
         self.L1 = -(-length // self.B)
-        chunk = CHUNK.get(device.type, CHUNK_ELSEWHERE)
         rows = max(1, min(R, chunk // (self.L1 * N)))
         groups = max(1, chunk // (N * max(self.B, rows * self.L1))) if rows == R else 1
-        self.groups = [slice(start, start + groups) for start in range(0, G, groups)]
-        self.rows = [slice(start, start + rows) for start in range(0, R, rows)]
+        self.groups = [slice(start, min(start + groups, G)) for start in range(0, G, groups)]
+        self.rows = [slice(start, min(start + rows, R)) for start in range(0, R, rows)]
 
     def tables(
         self, part: slice, rate: Tensor | None, freq: Tensor | None, dtype: torch.dtype
@@ -206,6 +222,11 @@ class _Plan:
         """Return exp(Λ l0) ``(groups, B, N)`` and exp(Λ l1 B) ``(groups, L1, N)`` for a slice of groups."""
         rate, freq = (None if x is None else x[part] for x in (rate, freq))
         return exponentials(rate, freq, 1, self.B, dtype), exponentials(rate, freq, self.B, self.L1, dtype)
+
+    def tables_of_loops(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return memory for both tables of a chunk, ``(groups, B, 2 N)`` and ``(groups, L1, 2 N)``."""
+        groups = self.groups[0].stop
+        return like.new_empty(groups, self.B, like.shape[-1]), like.new_empty(groups, self.L1, like.shape[-1])
 
     def blocks(self, x: Tensor) -> Tensor:
         """View ``(groups, rows, L1 B)`` as ``(groups, rows L1, B)``."""
@@ -217,7 +238,7 @@ class _ExpKernel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
-        ctx.plan = plan = _Plan(W.shape, length, W.device)
+        ctx.plan = plan = _Plan(W.shape, length, CHUNK.get(W.device.type, CHUNK_ELSEWHERE))
         kept: tuple[Tensor, ...] = ()
         dtype = W.dtype.to_real()
         kernel = W.new_empty((*W.shape[:2], plan.L1 * plan.B), dtype=dtype)
@@ -261,6 +282,78 @@ class _ExpKernel(torch.autograd.Function):
                 D = _flat(_unflat(D, fine).mul_(fine))
                 grad_pole[g] += _unflat(torch.matmul(offsets, D), fine).squeeze(1)
         return grad_W, None if rate is None else grad_pole.real, None if freq is None else -grad_pole.imag, None
+
+
+class _LoopKernel(torch.autograd.Function):
+    """The same by compiled loops; W ``(G, R, N)`` complex, rate and freq ``(G, N)`` float64, N a multiple of LANES.
+
+    Loops have arrays ``(..., 2 N)``: N real parts, then N imaginary parts. The gradient of Λ is computed in another
+    form, with l = l1 B + l0 in the sum over l1, so that one product has all sums over l0:
+
+        sum_r W sum_l1 exp(Λ l1 B) sum_l0 (l1 B + l0) G[r,l] exp(Λ l0)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, W: Tensor, rate: Tensor, freq: Tensor, length: int) -> Tensor:
+        from lrtasks.models.ops import loops
+
+        ctx.plan = plan = _Plan(W.shape, length, CHUNK_OF_LOOPS)
+        weight = torch.cat([W.real, W.imag], -1)
+        bases = _base(rate, freq, 1), _base(rate, freq, plan.B)
+        kernel = weight.new_empty(*W.shape[:2], plan.L1 * plan.B)
+        tables = plan.tables_of_loops(weight)
+        U = weight.new_empty(len(tables[0]), plan.rows[0].stop, plan.L1, weight.shape[-1])
+        with _full_precision(W.device):
+            for g in plan.groups:
+                fine, coarse = _powers(bases[0][g], tables[0]), _powers(bases[1][g], tables[1])
+                for r in plan.rows:
+                    here = U[: len(fine), : weight[g, r].shape[1]]
+                    loops.on_tensors(loops.weighted_powers)(weight[g, r], coarse, here)
+                    torch.bmm(here.flatten(1, 2), fine.transpose(1, 2), out=plan.blocks(kernel[g, r]))
+        ctx.save_for_backward(W, *bases)
+        return kernel[..., :length]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from lrtasks.models.ops import loops
+
+        W, *bases = ctx.saved_tensors
+        plan: _Plan = ctx.plan
+        N = W.shape[-1]
+        moments = grad.new_zeros(*grad.shape[:2], 2, plan.L1 * plan.B)  # G, and l0 G
+        moments[:, :, 0, : grad.shape[-1]] = grad
+        blocks = moments.view(*moments.shape[:3], plan.L1, plan.B)
+        torch.mul(blocks[:, :, 0], torch.arange(plan.B).to(grad), out=blocks[:, :, 1])
+        total, moment = grad.new_zeros(2, *W.shape[:2], 2 * N)
+        tables = plan.tables_of_loops(total)
+        sums = total.new_empty(len(tables[0]), plan.rows[0].stop * 2 * plan.L1, 2 * N)
+        with _full_precision(W.device):
+            for g in plan.groups:
+                fine, coarse = _powers(bases[0][g], tables[0]), _powers(bases[1][g], tables[1])
+                for r in plan.rows:
+                    here = blocks[g, r].flatten(1, 3)
+                    inner = torch.bmm(here, fine, out=sums[: len(fine), : here.shape[1]])
+                    inner = inner.view(*blocks[g, r].shape[:-1], -1)
+                    loops.on_tensors(loops.power_sums)(coarse, inner, plan.B, total[g, r], moment[g, r])
+        pole = (W * torch.complex(moment[..., :N], moment[..., N:])).sum(1).to(torch.complex128)
+        return torch.complex(total[..., :N], -total[..., N:]), pole.real, -pole.imag, None
+
+
+def _base(rate: Tensor, freq: Tensor, stride: int) -> Tensor:
+    """Return exp(Λ · stride), real and imaginary parts, ``(G, 2, N)`` float64."""
+    size, phase = torch.exp(rate * stride), freq * stride
+    return torch.stack([size * phase.cos(), size * phase.sin()], 1)
+
+
+def _powers(base: Tensor, table: Tensor) -> Tensor:
+    """Write the first powers of ``base``, ``(groups, 2, N)``, to ``table``, and return its part that has them."""
+    from lrtasks.models.ops import loops
+
+    table = table[: len(base)]
+    seeds = table.new_empty(2, math.isqrt(table.shape[1] - 1) + 1, table.shape[2])
+    loops.on_tensors(loops.powers)(base, base.new_empty(2, *base.shape[1:]), seeds, table)
+    return table
 
 
 class Frequencies(nn.Module):

@@ -1,9 +1,9 @@
-"""Compiled loops over positions for :mod:`lrtasks.models.ops.gru`, the scalar memory of xLSTM, the selective scan of
-Mamba and :mod:`lrtasks.models.ops.state_loop`, on a CPU.
+"""Compiled loops for :mod:`lrtasks.models.ops.gru`, the scalar memory of xLSTM, the selective scan of Mamba,
+:mod:`lrtasks.models.ops.state_loop` and :mod:`lrtasks.models.ops.exponentials`, on a CPU.
 
-One position of a GRU or of xLSTM is little work, and starting an operation of torch costs more. The selective scan and
-the matrix states are large; here they stay in the cache. All compiled functions that call each other are in this file,
-because numba does not notice a change of a called function in another file.
+One position of a GRU or of xLSTM is little work, and starting an operation of torch costs more. The selective scan, the
+matrix states and the tables of exponentials are large; here they stay in the cache. All compiled functions that call
+each other are in this file, because numba does not notice a change of a called function in another file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ LARGEST_STATE = 4096
 (``python benchmarks/recurrent_ops.py --ops gru --batch 64`` has 4,096 numbers). The sLSTM needs more operations of
 torch per position, so its loops are used for eight times as many numbers."""
 MOST_THREADS = 2
-"""Threads of torch up to which the loop of matrix states is used, and that of the sLSTM for large states. The loops
-have one thread; operations of torch use them all and are faster with many."""
+"""Threads of torch up to which the loops with vectors are used (matrix states, tables of exponentials), and that of the
+sLSTM for large states. The loops have one thread; operations of torch use them all and are faster with many."""
 BLOCK = 16
 """Positions between two states that a forward pass keeps. A backward pass computes the states between them again, which
 should stay in the cache."""
 LANES = 16
-"""Numbers in a vector of the loops of matrix states, as in a register of AVX-512; other processors use several
-registers."""
+"""Numbers in a vector, as in a register of AVX-512; other processors use several registers."""
+NEGLIGIBLE = 1e-19
+"""Size below which a power counts as zero. Products of two powers are then no denormal numbers, which are slow."""
 
 
 def gru_usable(h: Tensor) -> bool:
@@ -47,8 +48,8 @@ def slstm_usable(h: Tensor) -> bool:
     return _computable(h) and h.numel() <= (8 * LARGEST_STATE if few_threads else LARGEST_STATE)
 
 
-def state_usable(x: Tensor) -> bool:
-    """Whether the loop of matrix states suits inputs of this type and device, and the number of threads."""
+def vectors_usable(x: Tensor) -> bool:
+    """Whether loops with vectors suit inputs of this type and device, and the number of threads."""
     return _computable(x) and torch.get_num_threads() <= MOST_THREADS
 
 
@@ -154,6 +155,16 @@ def _add_scaled(_typing: Any, x: Any, scale: Any, y: Any) -> Any:
         return builder.fadd(given[0], builder.fmul(factor, given[2], flags=("contract",)), flags=("contract",))
 
     return x(x, scale, y), code
+
+
+@_intrinsic
+def _negative(_typing: Any, x: Any) -> Any:
+    """Return ``-x`` for a vector x."""
+
+    def code(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return builder.fneg(given[0])
+
+    return x(x), code
 
 
 @functools.partial(compiled, regroup=True)
@@ -683,3 +694,99 @@ def low_rank_backward(
                         if a is not None:
                             _store(d_a[n, t, head], i, of_a)
                             _store(d_b[n, t, head], i, of_b)
+
+
+@compiled
+def _powers(z: np.ndarray, table: np.ndarray, power: np.ndarray) -> None:
+    """Write z^0, z^1, ... to the rows of ``table``, ``(count, 2 N)``, and replace z by z^count.
+
+    ``z`` and the work space ``power`` are ``(2, N)`` in float64.
+    """
+    N = z.shape[1]
+    for n in range(N):
+        power[0, n], power[1, n] = 1.0, 0.0
+    for count in range(table.shape[0]):
+        row = table[count]
+        for n in range(N):
+            real, imaginary = power[0, n], power[1, n]
+            real = 0.0 if abs(real) < NEGLIGIBLE else real
+            imaginary = 0.0 if abs(imaginary) < NEGLIGIBLE else imaginary
+            row[n], row[N + n] = table.dtype.type(real), table.dtype.type(imaginary)
+            power[0, n] = real * z[0, n] - imaginary * z[1, n]
+            power[1, n] = real * z[1, n] + imaginary * z[0, n]
+    for n in range(N):
+        z[0, n], z[1, n] = power[0, n], power[1, n]
+
+
+@compiled
+def _complex_product(x: np.ndarray, y: np.ndarray, sign: int, out: np.ndarray) -> None:
+    """Write ``x y``, or its conjugate if ``sign`` is -1, to ``out``; ``(2 N,)`` each: N real, N imaginary parts."""
+    N, zero = len(x) // 2, _lanes(out.dtype.type(0))
+    for n in range(0, N, LANES):
+        x_r, x_i, y_r, y_i = _load(x, n), _load(x, N + n), _load(y, n), _load(y, N + n)
+        imaginary = _add_scaled(_add_scaled(zero, x_r, y_i), x_i, y_r)
+        _store(out, n, _add_scaled(_add_scaled(zero, x_r, y_r), _negative(x_i), y_i))
+        _store(out, N + n, imaginary if sign == 1 else _negative(imaginary))
+
+
+@compiled
+def powers(z: np.ndarray, work: np.ndarray, seeds: np.ndarray, table: np.ndarray) -> None:
+    """Compute the powers z^0 .. z^(count - 1) of complex numbers; N is a multiple of LANES.
+
+    Two tables of about sqrt(count) powers are computed in float64. Each power is a product of one of each.
+
+    Args:
+        z: ``(G, 2, N)`` float64, real parts and imaginary parts.
+        work: ``(2, 2, N)`` float64, work space.
+        seeds: ``(2, sqrt(count) rounded up, 2 N)``, work space.
+        table: ``(G, count, 2 N)``, receives the powers: N real parts, then N imaginary parts.
+    """
+    inner = seeds.shape[1]
+    for g in range(len(table)):
+        for n in range(z.shape[2]):
+            work[0, 0, n], work[0, 1, n] = z[g, 0, n], z[g, 1, n]
+        _powers(work[0], seeds[0], work[1])
+        _powers(work[0], seeds[1], work[1])
+        for i in range(table.shape[1]):
+            _complex_product(seeds[1, i // inner], seeds[0, i % inner], 1, table[g, i])
+
+
+@compiled
+def weighted_powers(weight: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
+    """Compute the conjugates of ``W z^m``.
+
+    Args:
+        weight: W, ``(G, R, 2 N)``: N real parts, then N imaginary parts.
+        table: z^m, ``(G, count, 2 N)``.
+        out: ``(G, R, count, 2 N)``, receives the result.
+    """
+    for g in range(out.shape[0]):
+        for r in range(out.shape[1]):
+            for m in range(out.shape[2]):
+                _complex_product(weight[g, r], table[g, m], -1, out[g, r, m])
+
+
+@compiled
+def power_sums(table: np.ndarray, inner: np.ndarray, stride: int, total: np.ndarray, moment: np.ndarray) -> None:
+    """Add ``sum_m z^m P_m`` to ``total`` and ``sum_m z^m (m stride P_m + Q_m)`` to ``moment``.
+
+    Args:
+        table: z^m, ``(G, count, 2 N)``: N real parts, then N imaginary parts.
+        inner: P and Q, ``(G, R, 2, count, 2 N)``.
+        stride: positions between two powers.
+        total: ``(G, R, 2 N)``; also moment.
+    """
+    N = table.shape[2] // 2
+    for g in range(inner.shape[0]):
+        for r in range(inner.shape[1]):
+            for m in range(inner.shape[3]):
+                z, P, Q, position = table[g, m], inner[g, r, 0, m], inner[g, r, 1, m], total.dtype.type(m * stride)
+                for n in range(0, N, LANES):
+                    z_r, z_i, P_r, P_i = _load(z, n), _load(z, N + n), _load(P, n), _load(P, N + n)
+                    Q_r, Q_i = _add_scaled(_load(Q, n), position, P_r), _add_scaled(_load(Q, N + n), position, P_i)
+                    minus = _negative(z_i)
+                    s, t = total[g, r], moment[g, r]
+                    _store(s, n, _add_scaled(_add_scaled(_load(s, n), z_r, P_r), minus, P_i))
+                    _store(s, N + n, _add_scaled(_add_scaled(_load(s, N + n), z_r, P_i), z_i, P_r))
+                    _store(t, n, _add_scaled(_add_scaled(_load(t, n), z_r, Q_r), minus, Q_i))
+                    _store(t, N + n, _add_scaled(_add_scaled(_load(t, N + n), z_r, Q_i), z_i, Q_r))

@@ -50,7 +50,7 @@ SMALLEST_BLOCK = 32
 """Positions in the smallest block. Decays too fast for it are left out here."""
 FAST_REACH = math.ceil(NEGLIGIBLE * SMALLEST_BLOCK / DECAY)
 """Positions after which the exponentials that are left out are negligible."""
-COST_OF_POSITION, COST_OF_POINTS = 120, 500
+COST_OF_POSITION, COST_OF_POINTS = 180, 700
 """Time of the transforms per position, and of spreading one exponential over the grid of one block, forward and
 backward; the unit is the time that the matrix products need per exponential and position (benchmarks/kernels.py)."""
 TILE = 32

@@ -19,7 +19,7 @@ def loop_suits(x: Tensor) -> bool:
     """Whether the loop suits inputs of this type and device, and the number of threads."""
     from lrtasks.models.ops import loops  # imports numba
 
-    return loops.state_usable(x)
+    return loops.vectors_usable(x)
 
 
 def state_loop(
