@@ -161,19 +161,13 @@ class _Brackets(Language):
     operators: ClassVar[int]
     """Number of operators, 2 (+ -) or 3 (+ - *): tokens from ``modulus`` on. The next two tokens are the brackets."""
 
-    def _expression(self, rng: np.random.Generator, n: int, operators: int) -> tuple[list[int], int, list[int]]:
-        """Draw an expression of ``n`` tokens; return tokens, value, and at each closing bracket the value inside.
-
-        One random number per position decides which part of the expression begins there.
-        """
+    def _expression(self, rng: np.random.Generator, n: int, operators: int) -> list[int]:
+        """Draw an expression of ``n`` tokens. One random number per position decides which part of it begins there."""
         m = self.modulus
         begin, end = m + self.operators, m + self.operators + 1
         chance = rng.random(n).tolist()
         string: list[int] = []
-        labels = [IGNORED] * n
         todo = [n]  # what is still to write: sizes of expressions, and tokens as -1 - token
-        values: list[int] = []  # values of the complete operands in open brackets
-        pending: list[int] = []  # operators in open brackets
         while todo:
             size, place = todo.pop(), len(string)
             if size > 4:
@@ -184,27 +178,23 @@ class _Brackets(Language):
             elif size > 0:
                 digit = int(m * chance[place])
                 string += ((digit,), (m + 1, digit), (begin, digit, end), (begin, m + 1, digit, end))[size - 1]
-                values.append(digit if size % 2 else -digit % m)
-                if size > 2:
-                    labels[place + size - 1] = values[-1]
             else:
-                token = -1 - size
-                string.append(token)
-                if token == end:
-                    right, operator = values.pop(), pending.pop()
-                    values[-1] = labels[place] = self._result(values[-1], operator, right)
-                else:
-                    pending.append(token)
-        return string, values[0], labels
+                string.append(-1 - size)
+        return string
 
     def _result(self, left: int, operator: int, right: int) -> int:
         m = self.modulus
         return (left + right if operator == m else left - right if operator == m + 1 else left * right) % m
 
-    def _value(self, string: list[int]) -> int:
-        """Return the value of an expression; raise :class:`UsageError` if ``string`` is not an expression."""
+    def _evaluated(self, string: list[int]) -> tuple[int, list[int]]:
+        """Return the value of an expression, and for each token the value inside the bracket that it closes or IGNORED.
+
+        Raises:
+            UsageError: if ``string`` is not an expression.
+        """
         m = self.modulus
         begin = m + self.operators
+        labels = [IGNORED] * len(string)
         outer: list[tuple[int | None, int]] = []
         left: int | None = None  # value before the operator of this bracket
         value: int | None = None  # value of the operand that ends here
@@ -217,7 +207,7 @@ class _Brackets(Language):
                 outer.append((left, operator))
                 left, operator = None, -1
             elif token == begin + 1 and value is not None and outer:
-                value = value % m if left is None else self._result(left, operator, value)
+                value = labels[place] = value % m if left is None else self._result(left, operator, value)
                 left, operator = outer.pop()
             elif m <= token < m + self.operators and value is not None and left is None and outer:
                 left, operator, value = value, token, None
@@ -227,7 +217,7 @@ class _Brackets(Language):
                 raise self.impossible(f"{self.tokens[token]!r} cannot stand at position {place}")
         if value is None or outer:
             raise self.impossible("it ends before the expression does")
-        return value % m
+        return value % m, labels
 
 
 class ModularArithmeticBrackets(_Brackets):
@@ -236,11 +226,12 @@ class ModularArithmeticBrackets(_Brackets):
     operators = 3
 
     def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
-        string, value, labels = self._expression(rng, n, 3 if self.times else 2)
+        string = self._expression(rng, n, 3 if self.times else 2)
+        value, labels = self._evaluated(string)
         return np.array(string), np.array([value]), labels
 
     def answer(self, string: np.ndarray) -> np.ndarray:
-        return np.array([self._value(string.tolist())])
+        return np.array([self._evaluated(string.tolist())[0]])
 
 
 class SolveEquation(_Brackets):
@@ -253,7 +244,8 @@ class SolveEquation(_Brackets):
     def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
         if n < 3:
             return np.zeros(n, dtype=np.int64), np.zeros(1, dtype=np.int64), None
-        string, value, _ = self._expression(rng, n - 2, 2)
+        string = self._expression(rng, n - 2, 2)
+        value, _ = self._evaluated(string)
         place = int(rng.integers(n - 2))
         while string[place] >= self.modulus:
             place = (place + 1) % (n - 2)
@@ -270,7 +262,7 @@ class SolveEquation(_Brackets):
         left, value = string[:-2], int(string[-1])
         if string[-2] != equals or value >= self.modulus or (left == equals).any() or (left == unknown).sum() != 1:
             raise self.impossible("it must be an expression with one x, '=' and a digit")
-        zero, one = (self._value(np.where(left == unknown, digit, left).tolist()) for digit in (0, 1))
+        zero, one = (self._evaluated(np.where(left == unknown, digit, left).tolist())[0] for digit in (0, 1))
         # the value is zero + (one - zero) x, where one - zero is 1 or -1 and so its own inverse
         return np.array([(value - zero) * (one - zero) % self.modulus])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lrtasks.compiling import compiled
-from lrtasks.generators.listops.tokens import CLOSE, FIRST_OPERATOR, PAD
+from lrtasks.generators.listops import CLOSE, FIRST_OPERATOR, PAD
 
 
 @compiled

@@ -150,44 +150,29 @@ def to_end(G: Tensor, axis: int) -> Tensor:
     return torch.cat((last - before, torch.zeros_like(last)), axis)
 
 
-class _DeltaCarry(torch.autograd.Function):
-    """``u_i = U_i - W_i S_i`` and ``S_(i+1) = decay_i S_i + k_i^T u_i (+ update_i)`` on ``(n, N, ...)``."""
+class _MatrixCarry(torch.autograd.Function):
+    """``S_0`` and ``S_(i+1) = M_i S_i + N_i``, for M ``(n, ..., K, K)`` and N ``(n, ..., K, V)``."""
 
     @staticmethod
-    def forward(
-        ctx: Any, U: Tensor, W: Tensor, k: Tensor, decay: Tensor, update: Tensor | None, start: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        states = start.new_empty(len(U) + 1, *start.shape)
-        u = torch.empty_like(U, memory_format=torch.contiguous_format)
-        S, u_rows = states.unbind(), u.unbind()
+    def forward(ctx: Any, M: Tensor, N: Tensor, start: Tensor) -> Tensor:
+        states = start.new_empty(len(N) + 1, *start.shape)
+        S = states.unbind()
         S[0].copy_(start)
-        inputs = zip(U.unbind(), W.unbind(), k.mT.unbind(), decay.unbind(), strict=True)
-        added = None if update is None else update.unbind()
-        for i, (U_i, W_i, kT_i, e_i) in enumerate(inputs):
-            torch.baddbmm(U_i, W_i, S[i], alpha=-1, out=u_rows[i])
-            kept = e_i * S[i] if added is None else torch.addcmul(added[i], e_i, S[i])
-            torch.baddbmm(kept, kT_i, u_rows[i], out=S[i + 1])
-        ctx.save_for_backward(W, k, decay, states, u)
-        ctx.updated = update is not None
-        return u, states
+        for i, (M_i, N_i) in enumerate(zip(M.unbind(), N.unbind(), strict=True)):
+            torch.baddbmm(N_i, M_i, S[i], out=S[i + 1])
+        ctx.save_for_backward(M, states)
+        return states
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given_u: Tensor, given_S: Tensor) -> tuple[Tensor | None, ...]:
-        W, k, decay, states, u = ctx.saved_tensors
-        dS, du = torch.empty_like(states), torch.empty_like(u)
-        S_rows, u_rows = dS.unbind(), du.unbind()
-        S_rows[-1].copy_(given_S[-1])
-        rows = list(
-            zip(k.unbind(), W.mT.unbind(), decay.unbind(), given_u.unbind(), given_S[:-1].unbind(), strict=True)
-        )
-        for i in range(len(rows) - 1, -1, -1):
-            k_i, WT_i, e_i, own_u, own_S = rows[i]
-            torch.baddbmm(own_u, k_i, S_rows[i + 1], out=u_rows[i])
-            torch.baddbmm(torch.addcmul(own_S, e_i, S_rows[i + 1]), WT_i, u_rows[i], alpha=-1, out=S_rows[i])
-        of_decay = (dS[1:] * states[:-1]).sum_to_size(decay.shape)
-        of_W, of_k = -(du @ states[:-1].mT), u @ dS[1:].mT
-        return du, of_W, of_k, of_decay, dS[1:] if ctx.updated else None, dS[0]
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, ...]:
+        M, states = ctx.saved_tensors
+        gradient = torch.empty_like(states)
+        dS, own, MT = gradient.unbind(), given.unbind(), M.mT.unbind()
+        dS[-1].copy_(own[-1])
+        for i in range(len(M) - 1, -1, -1):
+            torch.baddbmm(own[i], MT[i], dS[i + 1], out=dS[i])
+        return gradient[1:] @ states[:-1].mT, gradient[1:], gradient[0]
 
 
 def delta_carry(
@@ -208,8 +193,11 @@ def delta_carry(
     Returns:
         u ``(B, H, n, c, V)``, S_0 .. S_(n-1) ``(B, H, n, K, V)`` and S_n ``(B, H, K, V)``.
     """
-    heads = U.shape[:2]
-    each = [None if x is None else x.flatten(0, 1).movedim(1, 0) for x in (U, W, k, decay, update)]
-    u, states = _DeltaCarry.apply(*each, start.flatten(0, 1))  # type: ignore[no-untyped-call]
-    u, states = (torch.unflatten(x.movedim(0, 1), 0, heads) for x in (u, states))
-    return u, states[:, :, :-1], states[:, :, -1]
+    # without u: S_(i+1) = (decay_i - k_i^T W_i) S_i + k_i^T U_i + update_i
+    added = k.mT @ U if update is None else update + k.mT @ U
+    transition = decay * torch.eye(W.shape[-1], dtype=W.dtype, device=W.device) - k.mT @ W
+    M, N = (x.flatten(0, 1).transpose(0, 1) for x in (transition, added))
+    states: Tensor = _MatrixCarry.apply(M, N, start.flatten(0, 1))  # type: ignore[no-untyped-call]
+    states = torch.unflatten(states.transpose(0, 1), 0, U.shape[:2])
+    before = states[:, :, :-1]
+    return U - W @ before, before, states[:, :, -1]

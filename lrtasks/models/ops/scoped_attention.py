@@ -14,7 +14,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -246,28 +246,9 @@ def by_distance(
     values = torch.zeros(len(distances), device=device) if bias is None else bias(distances)
     if visible is not None:
         values = values.masked_fill(~visible, -torch.inf)
-    matrix: Tensor = Toeplitz.apply(values, queries, keys)  # type: ignore[no-untyped-call]
-    return matrix
-
-
-class Toeplitz(torch.autograd.Function):
-    """``T[i, j] = values[rows - 1 - i + j]``, ``(rows, columns)`` from ``rows + columns - 1`` numbers.
-
-    Both passes use an array whose rows are one number longer than the row stride of T. Every diagonal of T is a column
-    of this array.
-    """
-
-    @staticmethod
-    def forward(_: Any, values: Tensor, rows: int, columns: int) -> Tensor:
-        return values.expand(rows, -1).flatten().as_strided((rows, columns), (len(values) - 1, 1), rows - 1)
-
-    @staticmethod
-    def backward(_: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        rows, columns = grad.shape
-        count = rows + columns - 1
-        skewed = grad.new_zeros(rows, count)
-        skewed.as_strided((rows, columns), (count - 1, 1), rows - 1).copy_(grad)
-        return skewed.sum(0), None, None
+    # row i begins at number queries - 1 - i; in copies of the numbers, one per row, these starts have equal distances
+    copies = values.expand(queries, -1).flatten()
+    return copies.as_strided((queries, keys), (len(values) - 1, 1), queries - 1)
 
 
 @dataclass(frozen=True)
