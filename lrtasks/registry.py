@@ -254,11 +254,33 @@ def load_object(address: str, kind: str) -> Any:
 
 
 def source_digest(target: Any) -> str | None:
-    """Return the digest of a class's or function's source file, or ``None`` without a file (defined in a shell)."""
+    """Return the digest of a class's or function's source file, or ``None`` without a file (defined in a shell).
+
+    The file of a ``functools.partial`` is that of its class or function.
+    """
+    while isinstance(target, functools.partial):
+        target = target.func
     try:
         return file_digest(Path(inspect.getsourcefile(inspect.unwrap(target)) or ""))
     except (TypeError, OSError):
         return None
+
+
+def address_digest(address: str) -> str:
+    """Return the digest of the file that an address names; :func:`load_object` has imported it."""
+    place = address.rpartition(":")[0]
+    return file_digest(Path(place if place.endswith(".py") else sys.modules[place].__file__ or ""))
+
+
+def has_own_name(target: Any) -> bool:
+    """Return whether a class's or function's qualified name leads to it, and so distinguishes it from all others.
+
+    This is not so for an anonymous or inner function, a ``functools.partial`` and an instance.
+    """
+    found: Any = sys.modules.get(getattr(target, "__module__", None) or "")
+    for part in getattr(target, "__qualname__", "").split("."):
+        found = getattr(found, part, None)
+    return found is target
 
 
 def file_digest(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ class MyMixer(torch.nn.Module):
 
 def model(input, target, *, causal, width=8):
     return torch.nn.Sequential(torch.nn.Linear(input.width, width), torch.nn.Linear(width, target.width))
+"""
+
+INNER = """
+def inner(size):
+    class Layer(MyMixer):
+        window = size
+
+    return Layer
 """
 
 
@@ -193,6 +202,30 @@ def test_an_edited_file_is_another_run(layer: Path) -> None:
         load_model(of_first)
     model_class = load_object("mylayer.py:MyMixer", "model")
     assert load_model(of_first, model=model_class) and load_model(next(f for f in folders if f != of_first))
+
+
+@pytest.mark.parametrize("make", [lambda w: lambda d_model: Mixer(d_model, w), lambda w: partial(Mixer, window=w)])
+def test_inner_functions_are_taken_over_by_name_alone(tmp_path: Path, make: Any) -> None:
+    """Two functions that one function returns have the same name, and can differ in what no digest sees."""
+    assert run(make(2), tmp_path).digest != run(make(3), tmp_path).digest
+    named = run(make(2), tmp_path, name="two")
+    assert run(make(2), tmp_path, name="two").digest == named.digest
+    assert run(make(3), tmp_path, name="three").digest != named.digest
+    assert len(read_records(tmp_path)[0]) == 4
+
+
+@pytest.mark.parametrize(
+    "definition", ["partial(MyMixer, window={})", "lambda d_model: MyMixer(d_model, {})", "inner({})"]
+)
+def test_an_object_at_an_address_has_the_name_of_the_address(layer: Path, definition: str) -> None:
+    lines = [f"{name} = {definition.format(window)}" for name, window in (("narrow", 2), ("wide", 3))]
+    layer.write_text("\n".join(["from functools import partial", LAYER, INNER, *lines]))
+    narrow, wide = (model_factory(f"mylayer.py:{name}") for name in ("narrow", "wide"))
+    assert (narrow.name, wide.name) == ("narrow", "wide")
+    assert narrow.identity == model_factory("mylayer.py:narrow").identity
+    assert narrow.source == wide.source == model_factory("mylayer.py:MyMixer").source
+    layer.write_text(layer.read_text() + "\n")
+    assert model_factory("mylayer.py:narrow").source != narrow.source
 
 
 def test_modules_are_taken_over_by_name_alone(tmp_path: Path) -> None:
