@@ -247,7 +247,9 @@ def load_object(address: str, kind: str) -> Any:
     except FileNotFoundError as error:
         raise UsageError(f"{where}: there is no file {error.filename}") from None
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{where}: {place} cannot be imported: {in_one_line(error)}") from error
+        relative = isinstance(error, ImportError) and "relative import" in str(error) and place.endswith(".py")
+        hint = "; write package.module:NAME for a file that imports from its package" if relative else ""
+        raise UsageError(f"{where}: {place} cannot be imported: {in_one_line(error)}{hint}") from error
     if not hasattr(module, name):
         raise UsageError(f"{where}: {place} has no {name!r}{suggestion(name, dir(module))}")
     return getattr(module, name)

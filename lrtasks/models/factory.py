@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lrtasks.config import parameter
+from lrtasks.config import parameter, type_name
 from lrtasks.errors import UsageError, first_line
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, ModelLike, streaming, takes_mask, uninitialised
@@ -121,10 +121,10 @@ def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
             return None
         if argument.name not in taken:
             kind, default = argument.annotation, argument.default
-            kind = "" if kind is argument.empty else kind if isinstance(kind, str) else getattr(kind, "__name__", kind)
+            kind = "" if kind is argument.empty else kind if isinstance(kind, str) else type_name(kind)
             if not isinstance(default, int | float | str | None):
                 default = "" if default is argument.empty else getattr(default, "__name__", str(default))
-            entries += [{"name": argument.name, "type": str(kind), "default": default, "doc": "your own argument"}]
+            entries += [{"name": argument.name, "type": kind, "default": default, "doc": "your own argument"}]
     return entries
 
 
@@ -268,6 +268,9 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
     takes = signature.parameters.values()
     if any(entry.name == "causal" or entry.kind is entry.VAR_KEYWORD for entry in takes):
         parameters = {"causal": causal, **parameters}
+    only = {entry.name for entry in takes if entry.kind is entry.KEYWORD_ONLY}
+    named = {name: value for name, value in zip(_first(target), first, strict=True) if name in only}
+    first, parameters = first[: len(first) - len(named)], {**named, **parameters}
     label = getattr(target, "__qualname__", type(target).__name__)
     try:
         signature.bind(*first, **parameters)

@@ -32,7 +32,7 @@ from lrtasks.generators import Sample, Spec, Task
 class MyLayer(nn.Module):
     """A map."""
 
-    def __init__(self, d_model, window: int = 4, act=nn.GELU):
+    def __init__(self, d_model, window: int = 4, act=nn.GELU, sizes: list[int] = ()):
         super().__init__()
         self.net = nn.Sequential(*(nn.Linear(d_model, d_model) for _ in range(window)), act())
 
@@ -183,6 +183,7 @@ def test_an_own_layer_is_described_with_its_arguments_and_the_stacks(command: Co
     entries = {entry["name"]: entry for entry in found["parameters"]}
     assert (found["kind"], found["summary"]) == ("model", "A map.")
     assert (entries["window"]["default"], entries["window"]["type"], entries["act"]["default"]) == (4, "int", "GELU")
+    assert entries["sizes"]["type"] == "list[int]"
     assert entries["layers"]["at_least"] == 1
     assert found["small"]["parameters"] > 0 and found["small"]["state_bytes"] is None
     assert "window" in command("describe", MINE).out

@@ -102,6 +102,17 @@ def test_a_whole_model_is_called_with_the_specs() -> None:
     assert built("mylayer.py:model", width=5)[0].out_features == 5
 
 
+def test_the_first_arguments_may_be_keywords_only() -> None:
+    def mixer(*, d_model: int, window: int = 2) -> nn.Module:
+        return Mixer(d_model, window)
+
+    def model(input: Spec, *, target: Spec) -> nn.Module:
+        return Whole(input, target)
+
+    assert built(mixer, window=5, layers=1).blocks[0].mixer.mixer.window == 5  # type: ignore[index, union-attr]
+    assert built(model).net[1].out_features == TASK.target.width  # type: ignore[index, union-attr]
+
+
 def test_padding_reaches_a_mixer_without_a_mask_as_zeros() -> None:
     stack = built(Mixer, layers=1)
     x = torch.randn(1, 16, 3)
@@ -187,6 +198,16 @@ def test_a_file_that_fails_on_import_is_told_in_one_line(tmp_path: Path, code: s
     (tmp_path / "bad.py").write_text(code)
     with pytest.raises(UsageError, match=r"bad.py cannot be imported: (SystemExit|ZeroDivisionError|SyntaxError)"):
         model_factory(f"{tmp_path / 'bad.py'}:Net")
+
+
+def test_a_file_inside_a_package_is_named_as_a_module(layer: Path) -> None:
+    inner = layer.parent / "pack" / "inner.py"
+    inner.parent.mkdir()
+    layer.rename(inner.parent / "mylayer.py")
+    inner.write_text("from .mylayer import MyMixer")
+    with pytest.raises(UsageError, match=r"relative import .*; write package\.module:NAME for a file that imports"):
+        model_factory("pack/inner.py:MyMixer")
+    assert model_factory("pack.inner:MyMixer").name == "MyMixer"
 
 
 def test_an_edited_file_is_another_run(layer: Path) -> None:
