@@ -94,7 +94,7 @@ def test_a_model_that_does_not_fit_into_memory_is_said_in_one_line(tmp_path: Pat
     def huge(input: Spec, target: Spec) -> nn.Module:
         return nn.Linear(input.width, target.width * 10**14)
 
-    with pytest.raises(UsageError, match="not enough memory to build .*huge; choose a smaller model"):
+    with pytest.raises(UsageError, match=r"not enough memory to build .*huge; choose a smaller model"):
         run(huge, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
