@@ -56,6 +56,11 @@ class Talks(MyLayer):
         return super().forward(x)
 
 
+class Odd(MyLayer):
+    def diagnostics(self):
+        return {"rate": float("nan")}
+
+
 class Leaves(MyLayer):
     def forward(self, x):
         raise SystemExit(0)
@@ -220,6 +225,13 @@ def test_methods_that_are_no_streaming_form_do_not_stop_a_run(command: Command) 
 
 
 SHORT = ("--task", "shift", "--length", 8, "--steps", 2, "--test-batches", 1)
+
+
+def test_a_problem_of_several_layers_names_each_case_once(command: Command) -> None:
+    (problem,) = json.loads(command("check", "mine.py:Odd", "--json").out)["problems"]
+    case, _, others = problem.partition(": ")
+    cases = [case, *others.partition("(also ")[2].rstrip(")").split("; ")]
+    assert len(cases) == len(set(cases)) == 8
 
 
 def test_what_a_layer_prints_does_not_mix_with_json(command: Command) -> None:
