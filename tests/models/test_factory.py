@@ -269,6 +269,14 @@ def test_a_finished_run_loads_its_weights_into_the_module(tmp_path: Path) -> Non
         assert torch.equal(one, other)
 
 
+def test_a_run_of_a_class_that_is_named_as_a_registered_model_is_no_run_of_that(tmp_path: Path) -> None:
+    run(Mixer, tmp_path, name="dlr")
+    ((folder, _),) = read_records(tmp_path)[0]
+    with pytest.raises(UsageError, match="is a run of the Python object dlr: load_model"):
+        load_model(folder)
+    assert len(load_model(folder, model=Mixer).blocks) == 2  # type: ignore[arg-type]
+
+
 def test_overwrite_runs_again(tmp_path: Path) -> None:
     run("attention", tmp_path, hyper={"d_model": 8})
     record = read_records(tmp_path)[0][0][0] / "record.json"
