@@ -255,17 +255,27 @@ def load_object(address: str, kind: str) -> Any:
     return getattr(module, name)
 
 
+_SOURCES: dict[tuple[int, Path], tuple[Any, str]] = {}
+"""Digests of :func:`source_digest` by import and file; the import is kept, so that no other object gets its id."""
+
+
 def source_digest(target: Any) -> str | None:
     """Return the digest of a class's or function's source file, or ``None`` without a file (defined in a shell).
 
-    The file of a ``functools.partial`` is that of its class or function.
+    The file of a ``functools.partial`` is that of its class or function. If the file is edited after the first call,
+    the digest stays the same until the file is imported again, since Python still runs the earlier code.
     """
     while isinstance(target, functools.partial):
         target = target.func
+    target = inspect.unwrap(target)
     try:
-        return file_digest(Path(inspect.getsourcefile(inspect.unwrap(target)) or ""))
+        file = Path(inspect.getsourcefile(target) or "")
+        digest = file_digest(file)
     except (TypeError, OSError):
         return None
+    module = sys.modules.get(target.__module__)
+    imported = getattr(module, "__spec__", None) or module  # each import of a module makes another spec
+    return digest if imported is None else _SOURCES.setdefault((id(imported), file), (imported, digest))[1]
 
 
 def address_digest(address: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,17 @@ def test_an_edited_file_is_another_run(layer: Path) -> None:
         load_model(of_first)
     model_class = load_object("mylayer.py:MyMixer", "model")
     assert load_model(of_first, model=model_class) and load_model(next(f for f in folders if f != of_first))
+
+
+def test_an_edit_counts_when_the_file_is_imported_again(layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then, Python runs the earlier code, which must not pass for a run of the edited file."""
+    monkeypatch.syspath_prepend(layer.parent)
+    layer = layer.rename(layer.with_name("oftenedited.py"))
+    module = importlib.import_module("oftenedited")
+    before = model_factory(module.MyMixer).source
+    layer.write_text(LAYER.replace("self.out(x)", "-self.out(x) * 2"))
+    assert model_factory(module.MyMixer).source == before
+    assert model_factory(importlib.reload(module).MyMixer).source != before
 
 
 @pytest.mark.parametrize("make", [lambda w: lambda d_model: Mixer(d_model, w), lambda w: partial(Mixer, window=w)])
