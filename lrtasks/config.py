@@ -131,7 +131,7 @@ class Config:
         entries = []
         for field, hint in _fields(cls):
             rules = {key: _plain(value) for key, value in field.metadata.items() if value is not None}
-            entries.append({"name": field.name, "type": _type_name(hint), "default": _plain(field.default), **rules})
+            entries.append({"name": field.name, "type": type_name(hint), "default": _plain(field.default), **rules})
         return entries
 
 
@@ -250,7 +250,8 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
-def _type_name(hint: Any) -> str:
+def type_name(hint: Any) -> str:
+    """Return a type as it is written in code, without the prefix ``typing.``."""
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
@@ -276,7 +277,7 @@ def _converted(hint: Any, value: Any) -> Any:
         if isinstance(value, hint):
             return value
     elif hint not in (int, float):
-        raise TypeError(f"a parameter cannot be declared as {_type_name(hint)}")
+        raise TypeError(f"a parameter cannot be declared as {type_name(hint)}")
     elif type(value) is not bool and isinstance(value, numbers.Real):
         if hint is int and isinstance(value, numbers.Integral):
             return int(value)

@@ -247,18 +247,52 @@ def load_object(address: str, kind: str) -> Any:
     except FileNotFoundError as error:
         raise UsageError(f"{where}: there is no file {error.filename}") from None
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{where}: {place} cannot be imported: {in_one_line(error)}") from error
+        relative = isinstance(error, ImportError) and "relative import" in str(error) and place.endswith(".py")
+        hint = "; write package.module:NAME for a file that imports from its package" if relative else ""
+        raise UsageError(f"{where}: {place} cannot be imported: {in_one_line(error)}{hint}") from error
     if not hasattr(module, name):
         raise UsageError(f"{where}: {place} has no {name!r}{suggestion(name, dir(module))}")
     return getattr(module, name)
 
 
+_SOURCES: dict[tuple[int, Path], tuple[Any, str]] = {}
+"""Digests of :func:`source_digest` by import and file; the import is kept, so that no other object gets its id."""
+
+
 def source_digest(target: Any) -> str | None:
-    """Return the digest of a class's or function's source file, or ``None`` without a file (defined in a shell)."""
+    """Return the digest of a class's or function's source file, or ``None`` without a file (defined in a shell).
+
+    The file of a ``functools.partial`` is that of its class or function. If the file is edited after the first call,
+    the digest stays the same until the file is imported again, since Python still runs the earlier code.
+    """
+    while isinstance(target, functools.partial):
+        target = target.func
+    target = inspect.unwrap(target)
     try:
-        return file_digest(Path(inspect.getsourcefile(inspect.unwrap(target)) or ""))
+        file = Path(inspect.getsourcefile(target) or "")
+        digest = file_digest(file)
     except (TypeError, OSError):
         return None
+    module = sys.modules.get(target.__module__)
+    imported = getattr(module, "__spec__", None) or module  # each import of a module makes another spec
+    return digest if imported is None else _SOURCES.setdefault((id(imported), file), (imported, digest))[1]
+
+
+def address_digest(address: str) -> str:
+    """Return the digest of the file that an address names; :func:`load_object` has imported it."""
+    place = address.rpartition(":")[0]
+    return file_digest(Path(place if place.endswith(".py") else sys.modules[place].__file__ or ""))
+
+
+def has_own_name(target: Any) -> bool:
+    """Return whether a class's or function's qualified name leads to it, and so distinguishes it from all others.
+
+    This is not so for an anonymous or inner function, a ``functools.partial`` and an instance.
+    """
+    found: Any = sys.modules.get(getattr(target, "__module__", None) or "")
+    for part in getattr(target, "__qualname__", "").split("."):
+        found = getattr(found, part, None)
+    return found is target
 
 
 def file_digest(path: Path) -> str:

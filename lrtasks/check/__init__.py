@@ -120,9 +120,10 @@ def _check_model(name: str, hyper: dict[str, Any], refused: dict[str, list[str]]
                 found.append((case, f"it cannot be built: {in_one_line(error)}"))
             else:
                 found += [(case, problem) for problem in problems]
-    merged: dict[str, tuple[str, list[str]]] = {}  # problems that differ in their numbers alone, with their cases
+    # problems that differ in their numbers alone, with their cases: several layers may have one problem
+    merged: dict[str, tuple[str, dict[str, None]]] = {}
     for case, problem in found:
-        merged.setdefault(re.sub(r"\d[\d.e+-]*", "", problem), (problem, []))[1].append(case)
+        merged.setdefault(re.sub(r"\d[\d.e+-]*", "", problem), (problem, {}))[1][case] = None
     lines = []
     for problem, (case, *others) in merged.values():
         lines.append(f"{case}: {problem}" + (f" (also {'; '.join(others)})" if others else ""))

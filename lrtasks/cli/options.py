@@ -164,7 +164,8 @@ def parse_settings(
     found, remaining = list[str](), iter(arguments)
     for argument in remaining:
         if not argument.startswith("--") or argument == "--":
-            raise UsageError(f"found {argument!r} where an option --NAME VALUE was expected")
+            hint = f"; write lrtasks suite --file {argument}" if argument.endswith(".toml") else ""
+            raise UsageError(f"found {argument!r} where an option --NAME VALUE was expected{hint}")
         name, equals, value = argument[2:].partition("=")
         if not equals:
             value = next(remaining, "--")

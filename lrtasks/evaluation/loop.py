@@ -137,10 +137,12 @@ def train(
                     if before is not None and number == 1:
                         check_output(output, x, task, target=target, training=True)
                         _check_unchanged(model, batch, *before)
+                    # after the first step, an extra loss is not finite because training has diverged
+                    extra = extra_losses(model, fabric.device, finite=state.step == 0)
                     if len(parts) == 1:
-                        loss = loss_function(output, part.y) + extra_losses(model, fabric.device)
+                        loss = loss_function(output, part.y) + extra
                     else:
-                        loss = loss_function(output, part.y, batch.y) + extra_losses(model, fabric.device) / len(parts)
+                        loss = loss_function(output, part.y, batch.y) + extra / len(parts)
                     if before is not None and number == 1 and config.model.source:
                         _check_trained(model, loss)
                     fabric.backward(loss)

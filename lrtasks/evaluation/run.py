@@ -154,7 +154,8 @@ def load_model(
     task_name, _ = split_preset(record.task.get("address") or record.task["name"])
     task = registry.get(task_name).make(**record.task["parameters"])
     named = record.model.get("address") or record.model["name"]
-    if model is None and record.model.get("address") is None and named not in model_names():
+    own = record.model.get("version") is None
+    if model is None and record.model.get("address") is None and (own or named not in model_names()):
         raise UsageError(f"{folder} is a run of the Python object {named}: load_model(folder, model={named}) loads it")
     factory = model_factory(named if model is None else model, record.model["parameters"])
     if model is None and record.model.get("source") not in (None, factory.identity.get("source")):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import math
+import numbers
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -388,7 +390,7 @@ def parameter_options(model: nn.Module) -> dict[int, dict[str, Any]]:
     """Return the declared options by the id of the parameter, since a parameter shared by two modules has two names.
 
     Raises:
-        UsageError: if a module names a parameter that it does not have, or an unknown option.
+        UsageError: if a module names a parameter that it does not have, or an unknown option, or gives a wrong value.
     """
     declared: dict[int, dict[str, Any]] = {}
     for module, title, options in _reported(model, "parameter_options"):
@@ -398,6 +400,9 @@ def parameter_options(model: nn.Module) -> dict[int, dict[str, Any]]:
                 raise UsageError(f"{title} names {name!r}, which it does not have; it has: {', '.join(own) or 'none'}")
             if not isinstance(option, dict) or not option.keys() <= set(PARAMETER_OPTIONS):
                 raise UsageError(f"{title} may set {', '.join(PARAMETER_OPTIONS)} of {name}, found {option!r}")
+            for entry, value in option.items():
+                if not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
+                    raise UsageError(f"{title}: {entry} of {name} must be a number of at least 0, found {value!r}")
             declared[id(own[name])] = {**declared.get(id(own[name]), {}), **option}
     return declared
 

@@ -23,11 +23,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lrtasks.config import parameter
+from lrtasks.config import parameter, type_name
 from lrtasks.errors import UsageError, first_line
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, ModelLike, streaming, takes_mask, uninitialised
-from lrtasks.registry import load_object, source_digest
+from lrtasks.registry import address_digest, has_own_name, load_object, source_digest
 from lrtasks.spec import Spec
 
 FORMS = "MIXER(d_model, ...) or MODEL(input, target, ...)"
@@ -84,12 +84,15 @@ def _resolved(model: ModelLike) -> Any:
 
 def model_label(model: ModelLike | type[ModelConfig], name: str = "") -> str:
     """Return the label of a model in tables, messages and settings; ``name`` is the label of a user's own model."""
+    address = ""
     if isinstance(model, str):
         if is_registered(model):
             return model
-        model = load_object(model, "model")
+        address, model = model, load_object(model, "model")
     if isinstance(model, type) and issubclass(model, ModelConfig):
         return getattr(model, "name", model.__name__)
+    if address and not has_own_name(model):
+        name = name or address.rpartition(":")[2]
     return name or getattr(model, "__qualname__", type(model).__name__)
 
 
@@ -118,10 +121,10 @@ def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
             return None
         if argument.name not in taken:
             kind, default = argument.annotation, argument.default
-            kind = "" if kind is argument.empty else kind if isinstance(kind, str) else getattr(kind, "__name__", kind)
+            kind = "" if kind is argument.empty else kind if isinstance(kind, str) else type_name(kind)
             if not isinstance(default, int | float | str | None):
                 default = "" if default is argument.empty else getattr(default, "__name__", str(default))
-            entries += [{"name": argument.name, "type": str(kind), "default": default, "doc": "your own argument"}]
+            entries += [{"name": argument.name, "type": kind, "default": default, "doc": "your own argument"}]
     return entries
 
 
@@ -154,11 +157,21 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
         kinds = "the address of a class or a function" if address else "a name, a class, a function or a module"
         found = "an object of type " if address else ""
         raise UsageError(f"a model must be {kinds}, found {found}{type(target).__name__}")
-    label = model_label(target, name)
+    label = model_label(model, name)
     build = _own_mixer(target, label, parameters) if _first(target) == ["d_model"] else _own_model(target, parameters)
-    # an object without a source file has no identity outside this process
-    source = source_digest(target) or f"object {secrets.token_hex(8)}"
-    return ModelFactory(label, _json_ready(parameters), address, None, source, build)
+    return ModelFactory(label, _json_ready(parameters), address, None, _source(target, address, name), build)
+
+
+def _source(target: Any, address: str | None, name: str) -> str:
+    """Return the digest of the source file of a user's model, or a random text if no later run can be the same.
+
+    The label must distinguish the model from the others in its file. All inner functions that one function returns
+    have the same name: they need an address or a ``name``.
+    """
+    if address is not None and not has_own_name(target):
+        return address_digest(address)
+    source = source_digest(target) if name or has_own_name(target) else None
+    return source or f"object {secrets.token_hex(8)}"
 
 
 def _of_module(module: nn.Module, parameters: dict[str, Any], name: str) -> ModelFactory:
@@ -255,6 +268,9 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
     takes = signature.parameters.values()
     if any(entry.name == "causal" or entry.kind is entry.VAR_KEYWORD for entry in takes):
         parameters = {"causal": causal, **parameters}
+    only = {entry.name for entry in takes if entry.kind is entry.KEYWORD_ONLY}
+    named = {name: value for name, value in zip(_first(target), first, strict=True) if name in only}
+    first, parameters = first[: len(first) - len(named)], {**named, **parameters}
     label = getattr(target, "__qualname__", type(target).__name__)
     try:
         signature.bind(*first, **parameters)

@@ -29,13 +29,14 @@ _UNITS: dict[str, list[tuple[float, float, str]]] = {
 def number(value: float | None, decimals: int | None = None, *, unit: str = "", signed: bool = False) -> str:
     """Return a number as text with ``decimals`` decimals, or with three significant digits; ``""`` for ``None``.
 
-    With ``unit`` (``"s"`` or ``"B"``), the number is a time or a size, shown in the unit of suitable size. With
-    ``signed``, positive numbers get their sign, too.
+    With ``decimals``, a number of 10,000 or more (a score far below the floor) is shown with an exponent. With ``unit``
+    (``"s"`` or ``"B"``), the number is a time or a size, shown in the unit of suitable size. With ``signed``, positive
+    numbers get their sign, too.
 
     >>> number(0.01234), number(99.96), number(1234567.8), number(None)
     ('0.0123', '100', '1,234,568', '')
-    >>> number(-0.0001, 3), number(0.25, 3, signed=True)
-    ('0.000', '+0.250')
+    >>> number(-0.0001, 3), number(0.25, 3, signed=True), number(-123456789.0, 3)
+    ('0.000', '+0.250', '-1.23e+08')
     >>> number(33984, unit="B"), number(0.0296, unit="s"), number(5400, unit="s")
     ('33.2 KiB', '29.6 ms', '90 min')
     """
@@ -46,7 +47,7 @@ def number(value: float | None, decimals: int | None = None, *, unit: str = "", 
         return f"{number(value / size, decimals, signed=signed)} {name}"
     sign = "+" if signed else ""
     if decimals is not None:
-        return f"{value:{sign}z.{decimals}f}"
+        return f"{value:{sign}.2e}" if abs(value) >= 10_000 else f"{value:{sign}z.{decimals}f}"
     return f"{value:{sign},.0f}" if abs(value) >= 100 else f"{value:{sign}.3g}"
 
 

@@ -165,7 +165,8 @@ def draw_heatmap(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
     for (row, column), value in np.ndenumerate(scaled):
         if not np.isnan(value):
             colour = "black" if value > 0.55 else "white"
-            panel.text(column, row, f"{value:z.2f}", ha="center", va="center", fontsize=6, color=colour)
+            text = f"{value:z.2f}" if abs(value) < 100 else f"{value:.0e}"
+            panel.text(column, row, text, ha="center", va="center", fontsize=6, color=colour)
     figure.colorbar(image, ax=panel, label="scaled score", fraction=0.04)
     return figure
 

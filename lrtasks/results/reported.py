@@ -17,8 +17,11 @@ from lrtasks.record import RunRecord
 def reported_figure(record: RunRecord) -> dict[str, Any]:
     """Return the columns ``paper...`` of :data:`lrtasks.results.frame.COLUMNS` for the nearest reported length.
 
-    The result is empty without a reported score for the record's task and model.
+    The result is empty without a reported score for the record's task and model, and for a user's own task or model,
+    which may have the same name.
     """
+    if record.model.get("source") is not None or record.task.get("source") is not None:
+        return {}
     task, model = record.task["parameters"], record.model["parameters"]
     matching = [
         entry

@@ -99,12 +99,20 @@ def labels(settings: Sequence[Settings], groups: Iterable[Sequence[Settings]] | 
         settings: settings of the models or tasks.
         groups: settings are compared only within each of these groups; by default all are compared.
     """
-    differing: dict[str, set[str]] = {entry["name"]: set() for entry in settings}
+    differing: dict[tuple[str, bool], set[str]] = {_kind(entry): set() for entry in settings}
     for group in [settings] if groups is None else groups:
-        for name in {entry["name"] for entry in group}:
-            differing[name].update(distinguishing([entry for entry in group if entry["name"] == name]))
-    names = [sorted(differing[entry["name"]]) for entry in settings]
+        kinds = {_kind(entry) for entry in group}
+        for kind in kinds:
+            differing[kind].update(distinguishing([entry for entry in group if _kind(entry) == kind]))
+            if kind == (kind[0], True) and (kind[0], False) in kinds:
+                differing[kind].add(_DIGEST)
+    names = [sorted(differing[_kind(entry)]) for entry in settings]
     return [(label(entry, own), place(entry, own)) for entry, own in zip(settings, names, strict=True)]
+
+
+def _kind(entry: Settings) -> tuple[str, bool]:
+    """Return the name of a model or task, and whether it is a user's own, which has settings of its own."""
+    return entry["name"], _DIGEST in entry
 
 
 def place(entry: Settings, names: Iterable[str]) -> Any:

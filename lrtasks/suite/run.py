@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from lrtasks.errors import UsageError, unknown
 from lrtasks.evaluation.environment import DEVICES
@@ -27,8 +28,8 @@ from lrtasks.suite.expand import require_comparable
 WAITING, RUNNING, REFUSED = "waiting", "running", "refused"
 """Statuses of a run in a suite, in addition to the statuses of its record: ``done``, ``diverged`` and ``failed``.
 
-A run is refused if it is impossible here, if another process works on it, or if its record is unreadable. No record is
-written for a refused run.
+A run is refused if it is impossible here, if another process works on it, if its record is unreadable, or if its
+user's file was edited after the suite began. No record is written for a refused run.
 """
 
 
@@ -180,6 +181,9 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
     reason = failure.reason if failure else "ended without a record"
     if failure and failure.refused and not (folder / FILE).exists():
         return REFUSED, run.record("failed", [reason])
+    if not (folder / FILE).exists() and _is_edited(run, folder):
+        edited = "the file of the model or the task was edited after the suite began; give the same command again"
+        return REFUSED, run.record("failed", [f"{reason}; {edited}"])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with held(folder / LOCK, f"the run in {folder}"):
@@ -194,3 +198,13 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
         return REFUSED, run.record("failed", [reason])
     except OSError as error:
         return "failed", run.record("failed", [f"{reason}; and no record can be written: {error.strerror}"])
+
+
+def _is_edited(run: RunConfig, folder: Path) -> bool:
+    """Return whether the run's command now makes another folder, because a file of the user's was edited."""
+    how: dict[str, Any] = {"preset": run.preset, "seed": run.seed, "settings": run.settings}
+    try:
+        now = RunConfig.make(run.task_address or run.task, run.model.address or run.model.name, **how)
+    except UsageError:
+        return True
+    return now.folder(folder.parents[1]) != folder

@@ -222,6 +222,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     [
         (["4"], "found '4' where an option --NAME VALUE was expected"),
         (["--shifts", "4", "8"], "found '8' where an option"),
+        (["my.toml"], "lrtasks suite --file my.toml"),
         (["-s", "4"], "found '-s' where an option"),
         (["--shifts"], "option --shifts needs a value: --shifts VALUE"),
         (["--shifts", "--length"], "option --shifts needs a value"),

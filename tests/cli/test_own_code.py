@@ -32,7 +32,7 @@ from lrtasks.generators import Sample, Spec, Task
 class MyLayer(nn.Module):
     """A map."""
 
-    def __init__(self, d_model, window: int = 4, act=nn.GELU):
+    def __init__(self, d_model, window: int = 4, act=nn.GELU, sizes: list[int] = ()):
         super().__init__()
         self.net = nn.Sequential(*(nn.Linear(d_model, d_model) for _ in range(window)), act())
 
@@ -54,6 +54,11 @@ class Talks(MyLayer):
     def forward(self, x):
         print("called")
         return super().forward(x)
+
+
+class Odd(MyLayer):
+    def diagnostics(self):
+        return {"rate": float("nan")}
 
 
 class Leaves(MyLayer):
@@ -183,6 +188,7 @@ def test_an_own_layer_is_described_with_its_arguments_and_the_stacks(command: Co
     entries = {entry["name"]: entry for entry in found["parameters"]}
     assert (found["kind"], found["summary"]) == ("model", "A map.")
     assert (entries["window"]["default"], entries["window"]["type"], entries["act"]["default"]) == (4, "int", "GELU")
+    assert entries["sizes"]["type"] == "list[int]"
     assert entries["layers"]["at_least"] == 1
     assert found["small"]["parameters"] > 0 and found["small"]["state_bytes"] is None
     assert "window" in command("describe", MINE).out
@@ -219,6 +225,13 @@ def test_methods_that_are_no_streaming_form_do_not_stop_a_run(command: Command) 
 
 
 SHORT = ("--task", "shift", "--length", 8, "--steps", 2, "--test-batches", 1)
+
+
+def test_a_problem_of_several_layers_names_each_case_once(command: Command) -> None:
+    (problem,) = json.loads(command("check", "mine.py:Odd", "--json").out)["problems"]
+    case, _, others = problem.partition(": ")
+    cases = [case, *others.partition("(also ")[2].rstrip(")").split("; ")]
+    assert len(cases) == len(set(cases)) == 8
 
 
 def test_what_a_layer_prints_does_not_mix_with_json(command: Command) -> None:

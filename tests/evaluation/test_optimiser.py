@@ -87,6 +87,9 @@ def test_a_factor_on_the_budgets_rate_of_a_parameter_inside() -> None:
     ("options", "message"),
     [
         ({"slow": {"learning_rate": 1.0}}, "may set lr, lr_factor, weight_decay of slow, found {'learning_rate': 1.0}"),
+        ({"slow": {"lr": "fast"}}, r": lr of slow must be a number of at least 0, found 'fast'"),
+        ({"slow": {"lr_factor": math.nan}}, r": lr_factor of slow must be a number of at least 0, found nan"),
+        ({"slow": {"weight_decay": None}}, r": weight_decay of slow must be a number of at least 0, found None"),
         ({"sloww": {"lr": 1.0}}, r"names 'sloww', which it does not have; it has: slow, bare, rest, frozen"),
     ],
 )

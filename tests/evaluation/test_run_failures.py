@@ -90,6 +90,15 @@ def test_too_little_memory_is_said_in_one_line(tmp_path: Path, error: Exception)
         run(Hungry(TASK.input, TASK.target), tmp_path)
 
 
+def test_a_model_that_does_not_fit_into_memory_is_said_in_one_line(tmp_path: Path) -> None:
+    def huge(input: Spec, target: Spec) -> nn.Module:
+        return nn.Linear(input.width, target.width * 10**14)
+
+    with pytest.raises(UsageError, match=r"not enough memory to build .*huge; choose a smaller model"):
+        run(huge, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.e2e
 def test_a_worker_that_dies_is_said_in_one_line(tmp_path: Path) -> None:
     class Deadly(Labels):
@@ -152,6 +161,11 @@ class Listing(Net):
         return [1.0]
 
 
+class LossOfNoNumber(Net):
+    def extra_losses(self) -> dict[str, Tensor]:
+        return {"balance": self.decoder.bias.sum() * float("nan")}
+
+
 class NotANumber(Net):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) if self.training else super().forward(x) * float("nan")
@@ -165,6 +179,7 @@ class NotANumber(Net):
         (InPlace, "forward changes its input in place"),
         (OtherInEvaluation, "output of forward in evaluation must have shape"),
         (Listing, "extra_losses of the model must return a dictionary by name"),
+        (LossOfNoNumber, "extra_losses of the model: balance must be finite, found nan"),
     ],
 )
 def test_a_faulty_model_is_an_error_in_words(tmp_path: Path, model: Any, message: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,14 @@ class MyMixer(torch.nn.Module):
 
 def model(input, target, *, causal, width=8):
     return torch.nn.Sequential(torch.nn.Linear(input.width, width), torch.nn.Linear(width, target.width))
+"""
+
+INNER = """
+def inner(size):
+    class Layer(MyMixer):
+        window = size
+
+    return Layer
 """
 
 
@@ -91,6 +101,17 @@ def test_a_mixer_is_put_into_the_stack(layer: Path) -> None:
 def test_a_whole_model_is_called_with_the_specs() -> None:
     assert built(Whole, width=7).net[0].out_features == 7
     assert built("mylayer.py:model", width=5)[0].out_features == 5
+
+
+def test_the_first_arguments_may_be_keywords_only() -> None:
+    def mixer(*, d_model: int, window: int = 2) -> nn.Module:
+        return Mixer(d_model, window)
+
+    def model(input: Spec, *, target: Spec) -> nn.Module:
+        return Whole(input, target)
+
+    assert built(mixer, window=5, layers=1).blocks[0].mixer.mixer.window == 5  # type: ignore[index, union-attr]
+    assert built(model).net[1].out_features == TASK.target.width  # type: ignore[index, union-attr]
 
 
 def test_padding_reaches_a_mixer_without_a_mask_as_zeros() -> None:
@@ -180,6 +201,16 @@ def test_a_file_that_fails_on_import_is_told_in_one_line(tmp_path: Path, code: s
         model_factory(f"{tmp_path / 'bad.py'}:Net")
 
 
+def test_a_file_inside_a_package_is_named_as_a_module(layer: Path) -> None:
+    inner = layer.parent / "pack" / "inner.py"
+    inner.parent.mkdir()
+    layer.rename(inner.parent / "mylayer.py")
+    inner.write_text("from .mylayer import MyMixer")
+    with pytest.raises(UsageError, match=r"relative import .*; write package\.module:NAME for a file that imports"):
+        model_factory("pack/inner.py:MyMixer")
+    assert model_factory("pack.inner:MyMixer").name == "MyMixer"
+
+
 def test_an_edited_file_is_another_run(layer: Path) -> None:
     first = run("mylayer.py:MyMixer", layer.parent / "runs")
     assert run("mylayer.py:MyMixer", layer.parent / "runs").digest == first.digest
@@ -193,6 +224,41 @@ def test_an_edited_file_is_another_run(layer: Path) -> None:
         load_model(of_first)
     model_class = load_object("mylayer.py:MyMixer", "model")
     assert load_model(of_first, model=model_class) and load_model(next(f for f in folders if f != of_first))
+
+
+def test_an_edit_counts_when_the_file_is_imported_again(layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then, Python runs the earlier code, which must not pass for a run of the edited file."""
+    monkeypatch.syspath_prepend(layer.parent)
+    layer = layer.rename(layer.with_name("oftenedited.py"))
+    module = importlib.import_module("oftenedited")
+    before = model_factory(module.MyMixer).source
+    layer.write_text(LAYER.replace("self.out(x)", "-self.out(x) * 2"))
+    assert model_factory(module.MyMixer).source == before
+    assert model_factory(importlib.reload(module).MyMixer).source != before
+
+
+@pytest.mark.parametrize("make", [lambda w: lambda d_model: Mixer(d_model, w), lambda w: partial(Mixer, window=w)])
+def test_inner_functions_are_taken_over_by_name_alone(tmp_path: Path, make: Any) -> None:
+    """Two functions that one function returns have the same name, and can differ in what no digest sees."""
+    assert run(make(2), tmp_path).digest != run(make(3), tmp_path).digest
+    named = run(make(2), tmp_path, name="two")
+    assert run(make(2), tmp_path, name="two").digest == named.digest
+    assert run(make(3), tmp_path, name="three").digest != named.digest
+    assert len(read_records(tmp_path)[0]) == 4
+
+
+@pytest.mark.parametrize(
+    "definition", ["partial(MyMixer, window={})", "lambda d_model: MyMixer(d_model, {})", "inner({})"]
+)
+def test_an_object_at_an_address_has_the_name_of_the_address(layer: Path, definition: str) -> None:
+    lines = [f"{name} = {definition.format(window)}" for name, window in (("narrow", 2), ("wide", 3))]
+    layer.write_text("\n".join(["from functools import partial", LAYER, INNER, *lines]))
+    narrow, wide = (model_factory(f"mylayer.py:{name}") for name in ("narrow", "wide"))
+    assert (narrow.name, wide.name) == ("narrow", "wide")
+    assert narrow.identity == model_factory("mylayer.py:narrow").identity
+    assert narrow.source == wide.source == model_factory("mylayer.py:MyMixer").source
+    layer.write_text(layer.read_text() + "\n")
+    assert model_factory("mylayer.py:narrow").source != narrow.source
 
 
 def test_modules_are_taken_over_by_name_alone(tmp_path: Path) -> None:
@@ -213,6 +279,14 @@ def test_a_finished_run_loads_its_weights_into_the_module(tmp_path: Path) -> Non
     run(fresh, tmp_path, name="whole")
     for one, other in zip(trained.parameters(), fresh.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_run_of_a_class_that_is_named_as_a_registered_model_is_no_run_of_that(tmp_path: Path) -> None:
+    run(Mixer, tmp_path, name="dlr")
+    ((folder, _),) = read_records(tmp_path)[0]
+    with pytest.raises(UsageError, match="is a run of the Python object dlr: load_model"):
+        load_model(folder)
+    assert len(load_model(folder, model=Mixer).blocks) == 2  # type: ignore[arg-type]
 
 
 def test_overwrite_runs_again(tmp_path: Path) -> None:

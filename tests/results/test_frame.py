@@ -72,3 +72,6 @@ def test_a_frame_can_be_written_and_read_again(tmp_path: Path, command: Callable
     assert (said.code, said.err) == (2, "lrtasks: a frame is written as .parquet or .csv, found runs.txt\n")
     Path("bad.parquet").write_text("no frame")
     assert command("table", "bad.parquet").err.startswith("lrtasks: cannot read the frame bad.parquet: ")
+    for words in (("plot", "heatmap", "runs.parquet"), ("report", "runs.parquet", "-o", "runs.html")):
+        said = command(*words)
+        assert said.code == 2 and "runs.parquet is a frame, which lacks the records" in said.err

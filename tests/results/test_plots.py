@@ -113,6 +113,11 @@ def test_the_heat_map_holds_scaled_scores() -> None:
     assert sorted(text.get_text() for text in panel.texts) == ["0.00", "0.50", "1.00"]
 
 
+def test_a_score_far_below_the_floor_fits_into_its_cell() -> None:
+    panel, _ = drawn("heatmap", [made(score=-1e30), made(model="dss", score=-3.0)]).axes
+    assert [text.get_text() for text in panel.texts] == ["-1e+30", "-4.00"]
+
+
 def test_a_panel_per_model_holds_its_profile() -> None:
     records = [made(score=0.6), made(model="dss", score=0.2), made(model="gru", length=7)]
     first, second = drawn("profile", records).axes

@@ -274,6 +274,7 @@ ATTENTION = {"layers": 1, "feedforward": 0, "glu": False}
         (made(task="recall", model="focus", hyper={"layers": 2}, length=64), 1.0, "length 30, d_model 64, 396,800 "),
         (made(task="reverse", hyper={"layers": 1, "kernel": "prod"}), None, None),
         (made(model="other"), None, None),
+        (made(source="a"), None, None),
         (made(task="unheard"), None, None),
     ],
 )
@@ -512,6 +513,15 @@ def test_a_setting_that_was_added_later_is_shown_with_its_default() -> None:
 def test_own_models_of_another_structure_are_kept_apart() -> None:
     records = [made(model="net", source=source) for source in "ab"]
     assert tabled(records).labels("column") == ["net (source=a)", "net (source=b)"]
+
+
+def test_an_own_model_of_a_registered_name_has_the_digest_in_its_label() -> None:
+    own = made(source="a")
+    own.model["parameters"] = {"window": 4}
+    assert tabled([made(), own]).labels("column") == ["dlr", "dlr (source=a)"]
+    wider = made(source="a", score=0.5)
+    wider.model["parameters"] = {"window": 8}
+    assert tabled([made(), own, wider]).labels("column")[1:] == ["dlr (window=4, source=a)", "dlr (window=8, source=a)"]
 
 
 def test_settings_are_ordered_as_numbers() -> None:

@@ -235,6 +235,25 @@ def test_a_run_that_refuses_to_start_leaves_no_record(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_is_edited_while_the_suite_runs_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("import torch\nclass Net(torch.nn.Linear):\n    def __init__(self, d_model): ...\n")
+
+    def edited(_: Job) -> None:
+        file.write_text(file.read_text() + "\n")
+
+    statuses: list[str] = []
+    (record,) = run_suite(
+        [RunConfig.make("cumsum", f"{file}:Net")],
+        tmp_path / "runs",
+        backend=Pretend(edited),
+        on_change=lambda progress, _: statuses.append(progress.statuses[0]),
+    )
+    assert "the file of the model or the task was edited after the suite began" in record.notes[-1]
+    assert (record.status, statuses[-1]) == ("failed", "refused")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_run_that_another_process_is_working_on_is_left_to_it(tmp_path: Path) -> None:
     folder = config().folder(tmp_path)
     leaves(record_of(config()))(at(folder))
