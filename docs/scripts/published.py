@@ -85,9 +85,9 @@ def _summary(cells: Sequence[Row]) -> str:
     return f"{solved} of {len(cells)} solved, {mean:.2f}"
 
 
-def measurements(page: Path, _: Sequence[str]) -> str:
-    """Return the output of ``lrtasks bench --out FOLDER --show --format markdown``."""
-    report = Report(read_measurements(page.parent))
+def measurements(page: Path, words: Sequence[str]) -> str:
+    """Return the output of ``lrtasks bench --out FOLDER --show --format markdown``; a word is a folder of the page's."""
+    report = Report(read_measurements(page.parent.joinpath(*words)))
     return render("markdown", report.tables(), report.notes())
 
 

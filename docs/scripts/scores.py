@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 FAIR = RESULTS / "fair"
 CHECKS = ("choices", "rates", "sizes", "state-bytes")
 """Folders of runs that check a finding with variants of a model; the report and the frame do not contain them."""
-PUBLISHED = sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name not in (*CHECKS, "bench"))
+PUBLISHED = sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name not in (*CHECKS, "bench", "gpu"))
 TODAY = {
     "fair": "With a learning rate chosen on validation, by seeds 0 to 2",
     "calibration": "Single runs that solve it",
