@@ -46,9 +46,17 @@ def runs(page: Path, words: Sequence[str]) -> str:
 
 
 def lengths(page: Path, words: Sequence[str]) -> str:
-    """Return the scores of a folder's runs on one task, on the test and at longer lengths, the best first."""
-    (folder,) = words
-    made = make_table(runs_of(page.parent / folder))
+    """Return the scores of a folder's runs on one task, on the test and at longer lengths, the best first.
+
+    With the word ``fair``, the table also has the fair cells of the same models in the same setup.
+    """
+    folder, *more = words
+    runs = runs_of(page.parent / folder)
+    if "fair" in more:
+        fair = runs_of(FAIR)
+        same = fair["model"].isin(runs["model"]) & fair["setup"].isin(runs["setup"])
+        runs = pd.concat([runs, fair[same]]).copy()  # the copy joins blocks of columns
+    made = make_table(runs)
     tested = made.by_length()
     assert tested is not None
     lines = []
@@ -86,7 +94,7 @@ def _summary(cells: Sequence[Row]) -> str:
 
 
 def measurements(page: Path, words: Sequence[str]) -> str:
-    """Return the output of ``lrtasks bench --out FOLDER --show --format markdown``; a word is a folder of the page's."""
+    """Return the output of ``lrtasks bench --out FOLDER --show --format markdown``; a word is a subfolder."""
     report = Report(read_measurements(page.parent.joinpath(*words)))
     return render("markdown", report.tables(), report.notes())
 

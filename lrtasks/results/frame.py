@@ -157,7 +157,8 @@ def write_frame(runs: pd.DataFrame, file: Path) -> None:
         for field in table.schema:
             said = {"description": COLUMNS.get(field.name) or ": ".join(field.name.split(".", 1))}
             described.append(field.with_metadata(said | ({"json": "true"} if field.name in texts else {})))
-        pq.write_table(table.cast(pa.schema(described)), buffer, compression="zstd")
+        schema = pa.schema(described)
+        pq.write_table(table.cast(schema), buffer, compression="zstd", write_statistics=False)
     else:
         raise UsageError(f"a frame is written as .parquet or .csv, found {file}")
     write_output(file, buffer.getvalue())
