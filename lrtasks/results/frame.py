@@ -105,11 +105,11 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[tuple[Path, RunRecord]], li
     Raises:
         UsageError: for a folder that is missing, for a frame in place of a folder, or if there is no record.
     """
-    for file in (folder for folder in folders if folder.suffix == ".parquet" and folder.is_file()):
-        raise UsageError(f"{file} is a frame, which lacks the records; here, name the folders of its runs")
     runs: dict[Path, tuple[Path, RunRecord]] = {}
     problems: dict[str, None] = {}
     for folder in folders:
+        if folder.suffix == ".parquet" and folder.is_file():
+            raise UsageError(f"{folder} is a frame, which lacks the records; here, name the folders of its runs")
         found, unreadable = read_records(folder)
         problems.update(dict.fromkeys(unreadable))
         for path, record in found:

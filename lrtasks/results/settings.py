@@ -104,10 +104,11 @@ def labels(settings: Sequence[Settings], groups: Iterable[Sequence[Settings]] | 
         kinds = {_kind(entry) for entry in group}
         for kind in kinds:
             differing[kind].update(distinguishing([entry for entry in group if _kind(entry) == kind]))
-            if kind == (kind[0], True) and (kind[0], False) in kinds:
+            name, own = kind
+            if own and (name, False) in kinds:
                 differing[kind].add(_DIGEST)
     names = [sorted(differing[_kind(entry)]) for entry in settings]
-    return [(label(entry, own), place(entry, own)) for entry, own in zip(settings, names, strict=True)]
+    return [(label(entry, shown), place(entry, shown)) for entry, shown in zip(settings, names, strict=True)]
 
 
 def _kind(entry: Settings) -> tuple[str, bool]:

@@ -189,6 +189,15 @@ def test_loops_with_decays_of_all_sizes(dtype: torch.dtype, monkeypatch: pytest.
     check(weight, rate, freq, 2053, 1e-11 if dtype == torch.float64 else 2e-6)
 
 
+def test_tables_of_loops_have_no_denormal_numbers() -> None:
+    """Products with denormal numbers take several times as long."""
+    decays = -torch.logspace(-3, 2, 32, dtype=torch.float64).unsqueeze(0)
+    table = exponentials._powers(exponentials._base(decays, torch.ones_like(decays), 1), torch.empty(1, 3000, 64))
+    sizes = table.abs()
+    assert sizes.max() == 1
+    assert ((sizes == 0) | (sizes >= torch.finfo(torch.float32).tiny)).all()
+
+
 @pytest.mark.parametrize("shape", [(0, 2, 3, 1 << 20), (2, 1, 3, (1 << 20) - 777)], ids=str)
 def test_phases_hold_to_a_million_positions(shape: tuple[int, int, int, int]) -> None:
     weight, rate, freq = draw(shape, "complex", torch.float32)

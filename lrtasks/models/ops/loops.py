@@ -61,7 +61,7 @@ def on_tensors(loop: Callable[..., None]) -> Callable[..., None]:
     """Make a compiled loop of this file take contiguous tensors, some of which receive its results, and numbers."""
 
     def run(*inputs: Any) -> None:
-        with announced("loops of recurrent models"):
+        with announced("loops of models"):
             loop(*(x.detach().numpy() if isinstance(x, Tensor) else x for x in inputs))
 
     return run
