@@ -100,9 +100,9 @@ class RunRecord:
     schema: int = SCHEMA
 
     def to_json(self) -> str:
-        """Return the record as strict JSON, one line per field; a number that is not finite becomes null."""
-        fields = _finite(dataclasses.asdict(self)).items()
-        lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields)
+        """Return the record as strict JSON, one compact line per field; a number that is not finite becomes null."""
+        compact = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+        lines = (f" {compact(name)}: {compact(value)}" for name, value in _finite(dataclasses.asdict(self)).items())
         return "{\n" + ",\n".join(lines) + "\n}"
 
     def write(self, folder: Path) -> None:
