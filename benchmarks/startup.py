@@ -7,8 +7,8 @@
 
 Without an option, the script prints the median wall and CPU time of new processes, and the CPU time divided by that of
 ``python -c pass``. ``--suite`` prints a run's CPU time, the wall time that one more run adds, and the largest private
-memory of a run (Linux). ``--beside`` prints the time of a run beside another run, divided by its time alone, with
-threads that wait passively (the default) and actively. ``--allocator`` prints CPU time and page faults of runs that
+memory of a run (Linux). ``--beside`` prints the time of a run alone, and of the first of two runs that start together,
+for several settings of threads (medians of three). ``--allocator`` prints CPU time and page faults of runs that
 keep freed memory (the default), divided by those of runs with glibc's settings.
 """
 
@@ -34,8 +34,13 @@ CASES = {
     "lrtasks list": ["-m", "lrtasks", "list"],
     "lrtasks eval --help": ["-m", "lrtasks", "eval", "--help"],
 }
-
-
+THREADS = {
+    "the defaults": {},
+    "two threads that wait passively": {"OMP_NUM_THREADS": "2"},
+    "two threads, GOMP_SPINCOUNT=10000": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "10000"},
+    "two threads that wait actively": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "ACTIVE"},
+}
+"""Settings of threads that ``--beside`` compares."""
 TINY = {"length": 16, "d_model": 8, "batch_size": 4, "steps": 1, "eval_every": 1, "val_batches": 1, "test_batches": 1}
 RUN = ["eval", "--model", "dlr", "--task", "shift", "--test-batches", "2", "--device", "cpu"]
 
@@ -115,29 +120,35 @@ def print_suite(runs: int) -> None:
     print(f"a run of a suite:            {cpu:6.2f} s CPU, {(many - one) / runs:6.2f} s wall, {own:.0f} MB of its own")
 
 
-def print_beside(steps: int) -> None:
-    """Print the time of a run alone, and beside an equal run."""
-    for policy in ("PASSIVE", "ACTIVE"):
-        environment = {**os.environ, "OMP_WAIT_POLICY": policy}
-        walls = []
-        for neighbours in (0, 1):
-            with tempfile.TemporaryDirectory() as out:
-                start = time.perf_counter()
-                processes = [
-                    subprocess.Popen(
-                        [sys.executable, "-m", "lrtasks", *RUN, "--steps", str(steps), "--out", f"{out}/{number}"],
-                        env=environment,
-                        stdout=subprocess.DEVNULL,
-                        stderr=subprocess.DEVNULL,
-                    )
-                    for number in range(1 + neighbours)
-                ]
-                processes[0].wait()
-                walls.append(time.perf_counter() - start)
-                for process in processes:
-                    process.wait()
-        alone, beside = walls
-        print(f"{policy:8} {alone:6.1f} s alone, {beside:6.1f} s beside another run: {beside / alone:.1f} times")
+def print_beside(steps: int, repeats: int = 3) -> None:
+    """Print the time of a run alone, and beside an equal run, with the defaults and with other settings of threads."""
+    print(f"{'':36}{'alone':>8}{'beside another':>17}{'ratio':>8}")
+    for name, settings in THREADS.items():
+        alone, beside = (
+            statistics.median(first_of(1 + neighbours, steps, settings) for _ in range(repeats))
+            for neighbours in (0, 1)
+        )
+        print(f"{name:36}{alone:6.1f} s{beside:15.1f} s{beside / alone:8.1f}", flush=True)
+
+
+def first_of(runs: int, steps: int, settings: dict[str, str]) -> float:
+    """Return the wall seconds of the first of ``runs`` equal runs that start together."""
+    with tempfile.TemporaryDirectory() as out:
+        start = time.perf_counter()
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "lrtasks", *RUN, "--steps", str(steps), "--out", f"{out}/{number}"],
+                env={**os.environ, **settings},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for number in range(runs)
+        ]
+        processes[0].wait()
+        wall = time.perf_counter() - start
+        for process in processes:
+            process.wait()
+        return wall
 
 
 def print_allocator(steps: int, repeats: int = 3) -> None:

@@ -32,6 +32,7 @@ NOTEBOOK = DOCS.parent / "examples" / "tour.ipynb"
 MADE = {
     "results/report.html": ["report", *map(str, scores.PUBLISHED)],
     "results/curves.svg": ["plot", "curves", str(scores.FAIR), "--tasks", "mqar,recall,reverse,induction-heads"],
+    "results/profile.svg": ["plot", "profile", str(scores.FAIR)],
     "results/scatter.svg": ["plot", "scatter", str(scores.FAIR), "--cost", "state-bytes"],
 }
 """Files of the site other than pages, with the arguments of the command ``lrtasks`` that makes each file."""
