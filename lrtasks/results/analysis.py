@@ -1,6 +1,6 @@
 """Results of a finished run beyond its score: breakdowns, diagnostics, learning curve and portraits of the modules.
 
-Matplotlib draws the figures. It is imported when first used and needs no display.
+Matplotlib draws the figures; it needs no display.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from lrtasks.errors import UsageError, printable
 from lrtasks.files import make_folder
@@ -20,9 +23,6 @@ from lrtasks.results import style
 from lrtasks.results.formats import TextTable, number
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from lrtasks.generators import Batch, Task
     from lrtasks.models.ops.layers import Portrait
 
@@ -234,8 +234,6 @@ def _draw_pictures(states: Mapping[str, Portrait], pictures: np.ndarray) -> Figu
 
 
 def _lines(panel: Axes, shown: Portrait) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     first = 1 if shown.log_x else 0
     for name, values in shown.series.items():
         marker = "o" if len(values) <= FEW else ""
@@ -256,8 +254,6 @@ def _plane(panel: Axes, shown: Portrait) -> None:
 
 
 def _image(panel: Axes, shown: Portrait) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     (matrix,) = shown.series.values()
     square = matrix.shape[0] == matrix.shape[1]
     drawn = panel.imshow(matrix, aspect="equal" if square else "auto", interpolation="nearest")

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError, unknown
@@ -26,9 +27,6 @@ from lrtasks.results.frame import OUTCOME
 from lrtasks.results.settings import Settings, bare, distinguishing, labels, owned
 from lrtasks.results.statistics import bootstrap, holm, paired_t, sign_test, signed_rank
 from lrtasks.results.table import Row, arrange, plain_rows, run_name, versions_note
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DIGITS = 12
 """Differences are rounded to this number of digits, since rounding errors would make equal differences unequal."""

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from lrtasks.errors import printable
 from lrtasks.results.style import METRICS, title
 
@@ -195,7 +197,6 @@ def _html(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
     """Return CSV with one line per row; nested values are written as JSON."""
-    import pandas as pd
 
     def flat(value: Any) -> Any:
         if isinstance(value, dict | list):

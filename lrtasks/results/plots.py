@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator
 
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import make
@@ -22,11 +26,6 @@ from lrtasks.results.profile import draw_profile, make_profile
 from lrtasks.results.settings import key, labels
 from lrtasks.results.style import metric, panels, series, styled, title
 from lrtasks.results.table import CELL, aggregate, length_of_test
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LOWEST = -0.25
 """Panels do not show scores below this value: one failed run would make all other differences too small to see."""
@@ -73,8 +72,6 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     Raises:
         UsageError: if no task has scores at two lengths.
     """
-    import pandas as pd
-
     settings = [json.loads(setup) for setup in runs["setup"]]
     lengths = [entry.pop("task length", None) for entry in settings]
     runs = runs.assign(length=lengths, otherwise=list(map(key, settings)))
@@ -123,8 +120,6 @@ def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "second
     Raises:
         UsageError: if no run has a score and this cost.
     """
-    from matplotlib.ticker import EngFormatter, LogLocator
-
     name, factor = COSTS[cost]
     known = runs.groupby(CELL, observed=True)[[cost, "score"]].transform("count").all(axis=1)
     if not known.any():

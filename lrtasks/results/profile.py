@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import printable
@@ -27,7 +28,6 @@ from lrtasks.results.settings import Settings, key, owned, without_none
 from lrtasks.results.style import COLOURS, panels, styled, title
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 BAR = 20

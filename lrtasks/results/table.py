@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import pandas as pd
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError
@@ -21,9 +23,6 @@ from lrtasks.metrics import TEST_SOLVED, scaled_score
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.settings import Settings, as_given, key, labels, owned
 from lrtasks.results.statistics import bootstrap, half_width
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Row = Mapping[str, Any]
 """One row of a frame of runs or of cells; missing values are ``None``."""
@@ -59,8 +58,6 @@ def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFram
     Raises:
         UsageError: if there are no runs, or budgets are unequal and ``unequal_budgets`` is false.
     """
-    import pandas as pd
-
     if not len(runs):
         raise UsageError("a table needs at least one run record")
     if not unequal_budgets:

@@ -12,18 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
 from lrtasks.record import MAX_BYTES, PANEL, STATUSES, RunRecord, score_name
 from lrtasks.results.formats import number
 from lrtasks.results.frame import make_frame
 from lrtasks.results.table import CELL, Row, aggregate, arrange, paper_beside, plain_rows, unscored
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COSTS = {
     "seconds_per_step": ("time per step", "s"),
@@ -188,8 +186,6 @@ def make_report(
     Raises:
         UsageError: if runs on one task had unequal budgets and ``unequal_budgets`` does not allow it.
     """
-    import pandas as pd
-
     arranged = arrange(make_frame(runs), unequal_budgets=unequal_budgets)
     cells = aggregate(arranged)
     orders = {axis: _best_first(cells, axis) for axis in CELL}
