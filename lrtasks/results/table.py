@@ -91,6 +91,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     - ``scored`` and ``solved``: number of seeds with a score, and of solved seeds (missing without a scaled score);
       ``different_seeds``: number of seeds. ``seeds`` may contain a seed twice, with two different outcomes;
     - ``seconds_per_step`` and ``peak_memory_bytes``: means over runs, missing if the runs used several devices;
+    - ``paper_beside``: the paper's score, missing if the paper's setup differs from that of the runs;
     - ``devices``, ``outcomes``, ``statuses``, ``unscored`` (statuses of the runs without a score), and
       ``not_possible``: the further tests on which the model could not run.
     """
@@ -137,6 +138,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     cells["unscored"] = [list(found["status"][found["score"].isna()]) for _, found in own]
     cells["not_possible"] = [set(",".join(found.dropna()).split(",")) for _, found in own["not_possible"]]
     cells["devices"] = [sorted(set(found.dropna())) for _, found in own["device"]]
+    cells["paper_beside"] = cells["paper"].where(cells["paper_differs"].fillna("") == "")
     cells[COSTS] = own[COSTS].mean().where(cells["devices"].str.len() < 2)
     return cells.reset_index()
 
@@ -200,7 +202,7 @@ class Table:
 
     def scores(self) -> TextTable:
         """Return the table of scores: task, metric, floor, then each model's score and the paper's score."""
-        papers = {cell["column"] for cell in self.cells if paper_beside(cell) is not None}
+        papers = {cell["column"] for cell in self.cells if cell["paper_beside"] is not None}
         header, joined, best = ["task", "metric", "floor"], set[int](), set[tuple[int, int]]()
         for name in self.labels("column"):
             header.append(name)
@@ -219,7 +221,7 @@ class Table:
                     best.add((len(lines), len(line)))
                 line.append(shown(cell) if cell else "")
                 if name in papers:
-                    line.append(number(paper_beside(cell)) if cell else "")
+                    line.append(number(cell["paper_beside"]) if cell else "")
             lines.append(line)
         return TextTable(header, lines, frozenset(joined), frozenset(best))
 
@@ -238,23 +240,17 @@ class Table:
 
         The last column has the generalisation length. Without further tests the result is ``None``.
         """
-        names = [name.removeprefix("test.") for name in self.runs if name.startswith("test.")]
-        names.sort(key=lambda name: (length_of_test(name, 1) or math.inf, name))  # by length, then all others by name
-        said = {
-            place: {
-                name: "not possible" if name in cell["not_possible"] else number(cell[f"test.{name}"], 3)
-                for name in names
-            }
-            for place, cell in enumerate(self.cells)
-        }
-        tests = [name for name in names if any(words[name] for words in said.values())]
+        scored = self.runs.filter(regex=r"^test\.").dropna(axis="columns", how="all")
+        names = {name.removeprefix("test.") for name in scored}.union(*(cell["not_possible"] for cell in self.cells))
+        # by length, then all others by name
+        tests = sorted(filter(None, names), key=lambda name: (length_of_test(name, 1) or math.inf, name))
         lines = []
-        for place, words in said.items():
-            if any(words.values()):
-                cell = self.cells[place]
-                reached = "none" if (length := cell["generalisation_length"]) is None else f"{length:,.0f}"
-                scores = [number(cell["median"], 3), *(words[name] for name in tests)]
-                lines.append([cell["row"], cell["column"], *scores, reached])
+        for cell in self.cells:
+            impossible, length = cell["not_possible"], cell["generalisation_length"]
+            scores = ["not possible" if name in impossible else number(cell[f"test.{name}"], 3) for name in tests]
+            if any(scores):
+                reached = "none" if length is None else f"{length:,.0f}"
+                lines.append([cell["row"], cell["column"], number(cell["median"], 3), *scores, reached])
         return TextTable(["task", "model", "test", *tests, "generalisation length"], lines) if lines else None
 
     def notes(self) -> list[str]:
@@ -278,12 +274,6 @@ class Table:
         """Return the table of scores (``transpose``: models as rows), costs, and with ``by_length`` further tests."""
         scores, further = self.scores(), self.by_length() if by_length else None
         return [scores.transposed() if transpose else scores, self.costs(), *([further] if further else [])]
-
-
-def paper_beside(cell: Row) -> float | None:
-    """Return the paper's score if the paper's setup equals that of the cell's runs, else ``None``."""
-    found: float | None = None if cell["paper_differs"] else cell["paper"]
-    return found
 
 
 def _best(cells: Sequence[Row], floor: float) -> set[str]:

@@ -21,7 +21,7 @@ from PIL import Image
 from lrtasks.record import MAX_BYTES, PANEL, STATUSES, RunRecord, score_name
 from lrtasks.results.formats import number
 from lrtasks.results.frame import make_frame
-from lrtasks.results.table import CELL, Row, aggregate, arrange, paper_beside, plain_rows, unscored
+from lrtasks.results.table import CELL, Row, aggregate, arrange, plain_rows, unscored
 
 COSTS = {
     "seconds_per_step": ("time per step", "s"),
@@ -59,7 +59,6 @@ class Result:
         scaled: scaled score; ``None`` without a score or without a floor.
         state: ``scored``, or the reason for a missing score: one of :data:`STATES`.
         score: median of the headline score over the seeds that have one.
-        paper: the paper's score if the paper's setup equals that of these runs, else ``None``.
     """
 
     id: str
@@ -73,7 +72,6 @@ class Result:
     scaled: float | None
     state: str
     score: float | None
-    paper: float | None
 
     @property
     def solved(self) -> str:
@@ -208,7 +206,6 @@ def make_report(
             cell["scaled_median"],
             "scored" if cell["scored"] else _state(records),
             cell["median"],
-            paper_beside(cell),
         )
     of_row, of_column = ({result.cell[axis]: result for result in results.values()} for axis in CELL)
     rows = [
