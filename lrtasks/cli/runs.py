@@ -184,7 +184,6 @@ def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
     Raises:
         UsageError: if a setting cannot be selected.
     """
-    from lrtasks.suite.expand import of_one_model
     from lrtasks.suite.select import require_selectable
 
     tasks: dict[tuple[str, str], dict[str, None]] = {}
@@ -192,12 +191,7 @@ def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
         tasks.setdefault((reason, model), {})[task] = None
     for (reason, model), names in tasks.items():
         sys.stderr.write(f"skipped: {model} on {', '.join(names)}: {reason}\n")
-    selected = require_selectable(wanted, select) if select else ()
-    chosen_models = {run.model.address or run.model.name for run in wanted.runs}
-    for name in selected:
-        if len(chosen_models) > 1 and of_one_model(name, chosen_models):
-            raise UsageError(f"{name} belongs to one model and cannot be selected beside others; select it in eval")
-    return selected
+    return require_selectable(wanted, select) if select else ()
 
 
 def say_unfinished(titles: Sequence[str], records: Sequence[RunRecord]) -> int:
@@ -221,7 +215,7 @@ def print_runs(records: Sequence[RunRecord], *, costs: bool = True, by_length: b
 
     made = make_table(make_frame([(None, record) for record in records]), unequal_budgets=True)
     tables = made.tables(by_length=by_length)
-    options.print_tables("text", lambda: (tables if costs else tables[:1], made.notes()), made.rows)
+    options.print_tables("text", tables if costs else tables[:1], made.notes(), content=None)
 
 
 def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, as_json: bool) -> int:

@@ -38,7 +38,8 @@ def variant_of(record: RunRecord) -> Settings:
     _, others = split_selected(record.model["parameters"], names)
     parameters = {f"model {name}": value for name, value in others.items()}
     tuning = {name: value for name, value in record.budget.items() if name not in SHARED_BUDGET}
-    selected = {name if name in record.budget else f"model {name}": "selected" for name in names}
+    # a record lacks a budget field that was added later, if the field has its default
+    selected = {name if name in Budget.parameter_names() else f"model {name}": "selected" for name in names}
     identity = {name: value for name, value in record.model.items() if name not in _NO_SETTINGS}
     settings = without_none({**identity, **parameters, **tuning, **selected})
     # the defaults of a user's own model are unknown, so keep ``None``: it differs from "not given"

@@ -74,6 +74,11 @@ class Suite:
     unequal_budgets: bool = False
     varied: tuple[str, ...] = ()
 
+    @property
+    def models(self) -> set[str]:
+        """Addresses or names of the models."""
+        return {run.model.address or run.model.name for run in self.runs}
+
 
 def expand(
     chosen_models: Iterable[str],
