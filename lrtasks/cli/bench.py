@@ -76,9 +76,8 @@ def bench(
                 found.append(measurement)
                 progress.update(len(found))
     report = Report(found)
-    options.print_tables(
-        form, lambda: (report.tables(), report.notes()), report.rows if form == "csv" else report.content
-    )
+    content = report.rows() if form == "csv" else report.content()
+    options.print_tables(form, report.tables(), report.notes(), content)
 
 
 def _length(text: str) -> int:

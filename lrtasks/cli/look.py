@@ -121,12 +121,10 @@ def preview(
     from lrtasks.generators.preview import preview as drawn
     from lrtasks.results import style
 
-    # a task of another package may have no presets; then its defaults are used
-    presets = generators.registry.get(task).presets or {"small": {}}
-    if preset not in presets:
-        raise unknown("preset", preset, presets)
     given = options.task_parameters(context, task, settings)
-    made = generators.make(task, **{**generators.registry.get(task).preset_values(preset)[0], **given})
+    # a task of another package may have no presets; then its defaults are used
+    known = generators.registry.get(task).presets or preset != "small"
+    made = generators.make(task, preset=preset if known else None, **given)
     path = out or Path(f"{made.name}.png")
     with redirect_stdout(sys.stderr):  # output of the task's code must not mix with the result
         style.save(drawn(made, samples=samples, seed=seed), path)

@@ -57,9 +57,8 @@ Settings = Annotated[
         " LABEL.NAME=VALUE for one model of several.",
     ),
 ]
-Unequal = Annotated[bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task.")]
-UnequalRows = Annotated[
-    bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task, in separate rows.")
+Unequal = Annotated[
+    bool, typer.Option("--unequal-budgets", help="Allow unequal budgets on one task; each has a row of its own.")
 ]
 
 
@@ -255,18 +254,12 @@ def chosen_format(form: str, as_json: bool, formats: Sequence[str] = FORMATS) ->
 
 
 def print_tables(
-    form: str,
-    tables: Callable[[], tuple[Sequence[TextTable], Sequence[str]]],
-    content: Callable[[], Any],
-    out: Path | None = None,
+    form: str, tables: Sequence[TextTable], notes: Sequence[str], content: Any, out: Path | None = None
 ) -> None:
     """Print tables and notes, or ``content`` if ``form`` is ``csv`` or ``json``; with ``out``, write that file."""
     from lrtasks.results.formats import render
 
-    if form in ("csv", "json"):
-        text = render(form, content=content())
-    else:
-        text = render(form, *tables(), width=None if out else terminal_width())
+    text = render(form, tables, notes, content, width=None if out else terminal_width())
     if out is None:
         print(text)
     else:

@@ -32,7 +32,7 @@ def table(
     models: options.Chosen = "all",
     tasks: options.Chosen = "all",
     transpose: Annotated[bool, typer.Option("--transpose", help="Show models as rows and tasks as columns.")] = False,
-    unequal_budgets: options.UnequalRows = False,
+    unequal_budgets: options.Unequal = False,
     by_length: Annotated[
         bool, typer.Option("--by-length", help="Also show the scores on further tests, such as other lengths.")
     ] = False,
@@ -66,9 +66,8 @@ def table(
         print(f"wrote {frame}")
         return
     made = make_table(runs, unequal_budgets=unequal_budgets, mean=mean)
-    options.print_tables(
-        form, lambda: (made.tables(transpose=transpose, by_length=by_length), made.notes()), made.rows, out
-    )
+    tables = made.tables(transpose=transpose, by_length=by_length)
+    options.print_tables(form, tables, made.notes(), made.rows(), out)
 
 
 def compare(
@@ -113,7 +112,7 @@ def compare(
             sides = [comparing.model_runs(word, runs) for word in (a, b)]
         (name_a, runs_a), (name_b, runs_b) = sides
         found = comparing.compare(runs_a, runs_b, (name_a, name_b))
-    options.print_tables(form, lambda: ([found.table()], found.notes()), found.content, out)
+    options.print_tables(form, [found.table()], found.notes(), found.content(), out)
 
 
 def plot(
@@ -186,7 +185,7 @@ def analyze(
 def report(
     folders: options.Folders = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Page to write.")] = Path("report.html"),
-    unequal_budgets: options.UnequalRows = False,
+    unequal_budgets: options.Unequal = False,
 ) -> None:
     """Write one HTML page: scores of tasks × models, learning curves, breakdowns, costs, and each run's settings.
 
