@@ -208,6 +208,8 @@ def draw_module(states: Mapping[str, Portrait], pictures: np.ndarray | None = No
         {"lines": _lines, "plane": _plane, "bars": _bars}.get(shown.kind, _image)(panel, shown)
         panel.set_title(f"{shown.title}, {moment}", fontsize=8)
         panel.set(xlabel=shown.x_label, ylabel=shown.y_label)
+        if len(shown.series) > 1:
+            panel.legend(fontsize=6)
     return figure
 
 
@@ -241,8 +243,6 @@ def _lines(panel: Axes, shown: Portrait) -> None:
     if not shown.log_x:
         panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     panel.set(xscale="log" if shown.log_x else "linear", yscale="log" if shown.log_y else "linear")
-    if len(shown.series) > 1:
-        panel.legend(fontsize=6)
 
 
 def _plane(panel: Axes, shown: Portrait) -> None:
@@ -267,8 +267,6 @@ def _bars(panel: Axes, shown: Portrait) -> None:
     for place, (name, heights) in enumerate(shown.series.items()):
         panel.bar(np.arange(len(heights)) + place * width, heights, width, label=name)
     panel.set_xticks(range(len(shown.labels)), shown.labels, fontsize=7)
-    if len(shown.series) > 1:
-        panel.legend(fontsize=6)
 
 
 def _name_bars(panel: Axes, labels: Sequence[str]) -> None:
