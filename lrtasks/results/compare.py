@@ -278,12 +278,8 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
     """Return the runs, sorted, by the key that matched runs share: model, setup, seed and selected settings' names."""
     found: Matches = {}
     for run in plain_rows(runs):
-        match = (
-            run["model"] if by_model else "",
-            run["setup"],
-            run["seed"],
-            ",".join(json.loads(run["selected"] or "{}")),
-        )
+        selected = ",".join(json.loads(run["selected"] or "{}"))
+        match = run["model"] if by_model else "", run["setup"], run["seed"], selected
         other = found.setdefault(match, run)
         if other is not run:
             names = distinguishing([json.loads(entry["variant"]) for entry in (other, run)])

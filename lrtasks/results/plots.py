@@ -76,17 +76,12 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     lengths = [entry.pop("task length", None) for entry in settings]
     runs = runs.assign(length=lengths, otherwise=list(map(key, settings)))
     runs = runs[[isinstance(length, int) for length in lengths]]
-    tests = pd.DataFrame(
-        [(number, *test) for number in runs.index for test in _tests_of(records[number])],
-        columns=["run", "length", "score", "floor"],
-    )
-    several = tests["run"].value_counts() > 1
-    drawn = [
-        of_task
-        for of_task in _each(runs, "otherwise", sort=False)
-        if (of_task.groupby("column", observed=True)["length"].nunique() > 1).any()
-        or several.reindex(of_task.index, fill_value=False).any()
-    ]
+    found = [(number, *test) for number in runs.index for test in _tests_of(records[number])]
+    tests = pd.DataFrame(found, columns=["run", "length", "score", "floor"])
+    tests = tests.join(runs[["otherwise", "column"]], on="run")
+    lengths_of = tests.groupby(["otherwise", "column"], observed=True)["length"].nunique()
+    several = lengths_of[lengths_of > 1].index.unique("otherwise")
+    drawn = _each(runs[runs["otherwise"].isin(several)], "otherwise", sort=False)
     if not drawn:
         hint = "train at several (--length 256,1024 in sweep), or test there (--test-lengths 512,1024)"
         raise UsageError(f"no task has scores at two lengths; {hint}")
@@ -101,9 +96,7 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
                 scores = tests[tests["run"].isin(trained.index)].pivot_table("score", "run", "length")
                 if scores.shape[1] > 1:
                     _line(panel, own, scores.columns, scores, linestyle="--")
-        trained, tested = of_task.dropna(subset="floor"), tests[tests["run"].isin(of_task.index)]
-        floors = pd.concat([found[["length", "floor"]] for found in (trained, tested)])
-        floors = floors.astype({"length": int}).groupby("length")["floor"].last()
+        floors = tests[tests["run"].isin(of_task.index)].groupby("length")["floor"].last()
         panel.plot(floors.index, floors, label="floor", **FLOOR)
         _finish(panel, of_task, "length", "test ", floor=False)
         panel.set_title(name)

@@ -11,6 +11,7 @@ from typing import Any
 
 from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED
+from lrtasks.record import RunRecord
 from lrtasks.results.report.content import COSTS, Report, Result
 from lrtasks.results.table import length_of_test
 
@@ -97,7 +98,6 @@ def _length(report: Report, row: int) -> int | None:
 
 
 def _result(report: Report, result: Result) -> dict[str, Any]:
-    metric = result.cell["metric"]
     words = [report.rows[result.row].label, report.columns[result.column].label]
     for record in result.records:
         words += [record.status, record.command, *record.notes]
@@ -109,16 +109,14 @@ def _result(report: Report, result: Result) -> dict[str, Any]:
         "score": _rounded(result.score),
         "tests": further_scores(report, result),
         "costs": {name: _rounded(value) for name, value in result.costs.items()},
-        "curves": [
-            [
-                record.seed,
-                [[point["step"], _rounded(point.get(metric)), _rounded(point.get("loss"))] for point in points],
-            ]
-            for record in result.records
-            if (points := record.curve)
-        ],
+        "curves": [[record.seed, _curve(record)] for record in result.records if record.curve],
         "text": " ".join(dict.fromkeys(" ".join(words).lower().split())),
     }
+
+
+def _curve(record: RunRecord) -> list[list[float | None]]:
+    metric = record.task["metric"]
+    return [[point["step"], _rounded(point.get(metric)), _rounded(point.get("loss"))] for point in record.curve]
 
 
 def _rounded(value: float | None) -> float | None:
