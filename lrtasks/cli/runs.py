@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Context, Option
 
 from lrtasks.budget import DEFAULTS, MOST_SEEDS, SHARED_BUDGET, Budget
 from lrtasks.cli import options
@@ -24,16 +24,14 @@ if TYPE_CHECKING:
 
 Trackers = Annotated[
     list[str] | None,
-    typer.Option("--tracker", help="csv, tensorboard or wandb, with commas or repeated: written in the run's folder."),
+    Option("--tracker", help="csv, tensorboard or wandb, with commas or repeated: written in the run's folder."),
 ]
 Select = Annotated[
     str | None,
-    typer.Option(
-        help="val: if an option lists several values with commas, choose one by the validation score of seed 0."
-    ),
+    Option(help="val: if an option lists several values with commas, choose one by the validation score of seed 0."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
+    bool, Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
 ]
 
 budget_options = options.config_options(
@@ -43,30 +41,28 @@ budget_options = options.config_options(
 
 @budget_options
 def evaluate(
-    context: typer.Context,
+    context: Context,
     budget: dict[str, Any],
     model: Annotated[
         str,
-        typer.Option(
+        Option(
             help="A model (lrtasks list), FILE.py:NAME or package.module:NAME.", autocompletion=options.complete_models
         ),
     ],
-    task: Annotated[
-        str, typer.Option(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=options.complete_tasks)
-    ],
-    preset: Annotated[str, typer.Option(help="small (minutes on two CPU cores), paper, or another preset.")] = "small",
+    task: Annotated[str, Option(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=options.complete_tasks)],
+    preset: Annotated[str, Option(help="small (minutes on two CPU cores), paper, or another preset.")] = "small",
     settings: options.Settings = None,
-    seed: Annotated[int, typer.Option(help="First seed.")] = 0,
-    seeds: Annotated[int, typer.Option(help="Number of seeds, counted from --seed.")] = 1,
-    data: Annotated[str | None, typer.Option(help="Train and test on this stored dataset.")] = None,
+    seed: Annotated[int, Option(help="First seed.")] = 0,
+    seeds: Annotated[int, Option(help="Number of seeds, counted from --seed.")] = 1,
+    data: Annotated[str | None, Option(help="Train and test on this stored dataset.")] = None,
     device: options.Device = "auto",
-    workers: Annotated[str, typer.Option(help="Background processes that make batches, or auto.")] = "auto",
+    workers: Annotated[str, Option(help="Background processes that make batches, or auto.")] = "auto",
     out: options.Out = Path("runs"),
     trackers: Trackers = None,
     select: Select = None,
     dry_run: DryRun = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Run again even if the run is finished.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of run records, one per seed.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Run again even if the run is finished.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print a list of run records, one per seed.")] = False,
 ) -> int:
     """Train a model on a task, score it, and print the score with the baselines' scores and the paper's score.
 
@@ -120,7 +116,7 @@ def evaluate(
     return say_unfinished([record.command for record in records], records)
 
 
-def suite_from_options(context: typer.Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
+def suite_from_options(context: Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
     """Return the suite of the chosen models and tasks. Their names are checked before torch is loaded."""
     options.require_names(chosen.get("models", "all"), chosen.get("tasks", "all"))
     from lrtasks.suite.expand import make_suite
