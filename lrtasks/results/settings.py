@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from lrtasks.budget import SHARED_BUDGET, Budget
+from lrtasks.errors import UsageError
 from lrtasks.record import RunRecord, split_selected
 
 Settings = Mapping[str, Any]
@@ -27,6 +28,28 @@ def setup_of(record: RunRecord) -> Settings:
     shared = {name: record.budget.get(name) for name in SHARED_BUDGET}
     identity = {name: task.get(name) for name in ("name", "version", "data", "source")}
     return without_none({**identity, **parameters, **shared})
+
+
+def require_equal_budgets(runs: Iterable[tuple[str, Settings]], hint: str, may_differ: Collection[str] = ()) -> None:
+    """Check that runs on one task with the same parameters have the same shared budget.
+
+    Args:
+        runs: name and setup (:func:`setup_of`) of each run.
+        hint: the end of the message.
+        may_differ: fields of the shared budget that may differ.
+
+    Raises:
+        UsageError: if the budgets differ; the message names two runs, the field and both values.
+    """
+    first: dict[str, tuple[str, Settings]] = {}
+    for run, setup in runs:
+        settings = {name: value for name, value in setup.items() if name not in SHARED_BUDGET}
+        other, others = first.setdefault(key(settings), (run, setup))
+        for name in SHARED_BUDGET:
+            values = others.get(name), setup.get(name)
+            if values[0] != values[1] and name not in may_differ:
+                both = f"{values[0]} for {other} and {values[1]} for {run}"
+                raise UsageError(f"unequal budgets on {setup['name']}: {name} is {both}; {hint}")
 
 
 def variant_of(record: RunRecord) -> Settings:

@@ -17,11 +17,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED, scaled_score
 from lrtasks.results.formats import TextTable, number
-from lrtasks.results.settings import Settings, as_given, key, labels, owned
+from lrtasks.results.settings import as_given, labels, owned, require_equal_budgets
 from lrtasks.results.statistics import bootstrap, half_width
 
 Row = Mapping[str, Any]
@@ -61,7 +60,9 @@ def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFram
     if not len(runs):
         raise UsageError("a table needs at least one run record")
     if not unequal_budgets:
-        require_equal_budgets(runs)
+        first = plain_rows(runs.drop_duplicates("setup")[["setup", "model", "seed"]])
+        pairs = ((run_name(run), json.loads(run["setup"])) for run in first)
+        require_equal_budgets(pairs, "--unequal-budgets allows both in one table")
     setups, variants = ({text: json.loads(text) for text in runs[name].unique()} for name in ("setup", "variant"))
     # variants that share no row (preset values per task) may share a label
     beside = [[variants[text] for text in own.unique()] for _, own in runs.groupby("setup")["variant"]]
@@ -305,24 +306,6 @@ def plain_rows(frame: pd.DataFrame) -> list[Row]:
     plain = frame[[name for name in frame if not name.startswith(("task.", "model."))]].astype(object)
     found: list[Row] = plain.where(plain.notna(), None).to_dict("records")
     return found
-
-
-def require_equal_budgets(runs: pd.DataFrame) -> None:
-    """Check that runs on one task with the same parameters had the same shared budget.
-
-    Raises:
-        UsageError: if the budgets differ; the message names two runs, the field and both values.
-    """
-    first: dict[str, tuple[Row, Settings]] = {}
-    for run in plain_rows(runs.drop_duplicates("setup")[["setup", "model", "seed"]]):
-        settings = json.loads(run["setup"])
-        budget = {name: settings.pop(name, None) for name in SHARED_BUDGET}
-        other, others = first.setdefault(key(settings), (run, budget))
-        for name in SHARED_BUDGET:
-            if others[name] != budget[name]:
-                both = f"{others[name]} for {run_name(other)} and {budget[name]} for {run_name(run)}"
-                allowed = "--unequal-budgets allows both in one table"
-                raise UsageError(f"unequal budgets on {settings['name']}: {name} is {both}; {allowed}")
 
 
 def run_name(run: Row) -> str:
