@@ -143,9 +143,10 @@ def carry_out(
     from lrtasks.suite.estimate import planned
     from lrtasks.suite.expand import require_comparable
     from lrtasks.suite.run import run_suite
-    from lrtasks.suite.select import run_selected
+    from lrtasks.suite.select import require_selectable, run_selected
 
-    selected = selected_settings(wanted, select)
+    say_skipped(wanted)
+    selected = require_selectable(wanted, select) if select else ()
     varied = [name.removeprefix("budget.") for name in wanted.varied]
     may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
     if dry_run:
@@ -174,20 +175,13 @@ def _unselected(records: Sequence[RunRecord]) -> list[RunRecord]:
     return [dataclasses.replace(record, selection={}) for record in records]
 
 
-def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
-    """Return the settings to select. Before that, report skipped runs on standard error, grouped by reason.
-
-    Raises:
-        UsageError: if a setting cannot be selected.
-    """
-    from lrtasks.suite.select import require_selectable
-
+def say_skipped(wanted: Suite) -> None:
+    """Report the skipped combinations of a suite on standard error, grouped by reason."""
     tasks: dict[tuple[str, str], dict[str, None]] = {}
     for model, task, reason in wanted.skipped:
         tasks.setdefault((reason, model), {})[task] = None
     for (reason, model), names in tasks.items():
         sys.stderr.write(f"skipped: {model} on {', '.join(names)}: {reason}\n")
-    return require_selectable(wanted, select) if select else ()
 
 
 def say_unfinished(titles: Sequence[str], records: Sequence[RunRecord]) -> int:
