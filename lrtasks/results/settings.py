@@ -69,6 +69,11 @@ def variant_of(record: RunRecord) -> Settings:
     return {**parameters, **settings} if _DIGEST in settings else settings
 
 
+def cell_of(record: RunRecord) -> tuple[str, str]:
+    """Return setup and variant as texts, which are equal for runs that differ only in seed and selected settings."""
+    return key(setup_of(record)), key(variant_of(record))
+
+
 def without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that are not ``None``, so that ``None`` equals a setting missing in an older record."""
     return {name: value for name, value in settings.items() if value is not None}

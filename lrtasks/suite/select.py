@@ -20,7 +20,7 @@ from lrtasks.config import split_setting
 from lrtasks.errors import UsageError, unknown
 from lrtasks.files import held
 from lrtasks.record import FINISHED, LOCK, RunRecord, read_record, read_records, split_selected
-from lrtasks.results.settings import key, setup_of, variant_of
+from lrtasks.results.settings import cell_of
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.expand import Suite, of_one_model
 
@@ -72,7 +72,7 @@ def run_selected(
     groups: dict[tuple[str, str], list[RunConfig]] = {}
     for run in suite.runs:
         record = replace(run.record(), selection={"values": dict.fromkeys(bare)})
-        groups.setdefault(_cell(record), []).append(run)
+        groups.setdefault(cell_of(record), []).append(run)
     first = [run for runs in groups.values() for run in runs if run.seed == min(other.seed for other in runs)]
     records = dict(zip([run.digest for run in first], runner(first), strict=True))
     chosen: list[RunConfig] = []
@@ -97,11 +97,6 @@ def run_selected(
         if run.digest not in tried_values and records[run.digest].status not in FINISHED
     }
     return chosen, [records[run.digest] for run in chosen], failed
-
-
-def _cell(record: RunRecord) -> tuple[str, str]:
-    """Return texts that are equal for runs that differ only in seed and selected settings."""
-    return key(setup_of(record)), key(variant_of(record))
 
 
 def _values(run: RunConfig, bare: Sequence[str]) -> dict[str, Any]:
@@ -134,11 +129,11 @@ def _unchoose_others(
 
     ``best`` are the runs of the first seed that are chosen now, ``chosen`` the digests of all runs that are chosen now.
     """
-    now = {_cell(records[run.digest]) for run in best}
+    now = {cell_of(records[run.digest]) for run in best}
     for folder in {run.folder(out.absolute()).parent for run in best}:
         for place, other in read_records(folder)[0] if folder.is_dir() else ():
             earlier = other.selection.get("chosen") and other.digest not in chosen
-            if earlier and other.status in FINISHED and _cell(other) in now:
+            if earlier and other.status in FINISHED and cell_of(other) in now:
                 other.selection["chosen"] = False
                 with suppress(UsageError), held(place / LOCK, str(place)):
                     other.write(place)
