@@ -215,6 +215,7 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
     task, model, cost, metric = record.task, record.model, record.cost, record.task["metric"]
     score, baseline, figure = record.headline(), record.best_baseline(), reported_figure(record)
     scaled = None if score is None or baseline is None else scaled_score(score, baseline[1])
+    setup, variant = cell_of(record)
     tests = [name for name in record.scores if name not in SPLITS] if record.status == "done" else []
     selected, _ = split_selected({**record.budget, **model["parameters"]}, record.selection.get("values", {}))
     numbers = {
@@ -253,7 +254,8 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "version": record.environment.get("lrtasks"),
         "selected": key(selected) if record.selection else "",
         "not_possible": ",".join(name for name in tests if not record.scores[name]),
-        **dict(zip(("setup", "variant"), cell_of(record), strict=True)),
+        "setup": setup,
+        "variant": variant,
         **{name: math.nan if value is None else float(value) for name, value in numbers.items()},
         **{f"{owner}.{name}": value for owner, found in owned.items() for name, value in found.items()},
     }
