@@ -26,7 +26,7 @@ from lrtasks.results.report.page import Sample, draw_sample
 
 def test_score_above_floor_is_by_the_best_floor() -> None:
     (result,) = report_of(made(score=0.6, floor=0.2)).results.values()
-    assert result.floor == ("copy", 0.2)
+    assert (result.cell["baseline"], result.cell["floor"]) == ("copy", 0.2)
     assert result.scaled == pytest.approx(0.5)
 
 

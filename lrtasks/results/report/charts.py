@@ -13,7 +13,7 @@ from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED
 from lrtasks.record import RunRecord
 from lrtasks.results.report.content import COSTS, Report, Result
-from lrtasks.results.table import length_of_test
+from lrtasks.results.table import Row, length_of_test
 
 LOWEST = -0.25
 """Charts draw lower scores at this value, on their lower edge."""
@@ -52,8 +52,8 @@ def chart_data(report: Report) -> dict[str, Any]:
         "rows": [
             {
                 "label": row.label,
-                "metric": row.metric,
-                "floor": row.floor and {"name": f"floor: {row.floor[0]}", "y": _rounded(row.floor[1])},
+                "metric": row.cell["metric"],
+                "floor": _floor(row.cell),
                 "length": _length(report.in_row(place)[0]),
             }
             for place, row in enumerate(report.rows)
@@ -90,6 +90,10 @@ def further_scores(result: Result) -> list[tuple[int, float]]:
             found[length] = score
     scored = sorted((length, rounded) for length, score in found.items() if (rounded := _rounded(score)) is not None)
     return scored if len(scored) > 1 else []
+
+
+def _floor(cell: Row) -> dict[str, Any] | None:
+    return None if cell["floor"] is None else {"name": f"floor: {cell['baseline']}", "y": _rounded(cell["floor"])}
 
 
 def _length(result: Result) -> int | None:
