@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Context, Option
 
 from lrtasks.bench import BASELINE, UNFUSED
 from lrtasks.cli import options
@@ -20,23 +20,21 @@ SET_HELP = "MODEL.NAME=VALUE: a hyper-parameter of one model; model.NAME=VALUE f
 
 
 def bench(
-    context: typer.Context,
-    models: Annotated[str, typer.Option(help=MODELS_HELP, autocompletion=options.complete_models)] = "all",
-    length: Annotated[str, typer.Option(help="Lengths with commas.")] = "1024,4096,16384",
-    batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,
-    d_model: Annotated[int, typer.Option(help="Width of every model.")] = 64,
-    layers: Annotated[int, typer.Option(help="Layers of every model.")] = 2,
-    settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
-    bidirectional: Annotated[bool, typer.Option("--bidirectional", help="Measure bidirectional models.")] = False,
-    repeats: Annotated[int, typer.Option(help="Timed repeats.")] = 5,
-    patience: Annotated[
-        float, typer.Option(help="Limit in seconds on the timed work; no repeat starts after it.")
-    ] = 20.0,
-    threads: Annotated[int, typer.Option(help="Number of threads.")] = 1,
+    context: Context,
+    models: Annotated[str, Option(help=MODELS_HELP, autocompletion=options.complete_models)] = "all",
+    length: Annotated[str, Option(help="Lengths with commas.")] = "1024,4096,16384",
+    batch: Annotated[int, Option(help="Sequences in a batch.")] = 1,
+    d_model: Annotated[int, Option(help="Width of every model.")] = 64,
+    layers: Annotated[int, Option(help="Layers of every model.")] = 2,
+    settings: Annotated[list[str] | None, Option("--set", help=SET_HELP)] = None,
+    bidirectional: Annotated[bool, Option("--bidirectional", help="Measure bidirectional models.")] = False,
+    repeats: Annotated[int, Option(help="Timed repeats.")] = 5,
+    patience: Annotated[float, Option(help="Limit in seconds on the timed work; no repeat starts after it.")] = 20.0,
+    threads: Annotated[int, Option(help="Number of threads.")] = 1,
     device: options.Device = "auto",
-    time_limit: Annotated[float, typer.Option(help="Time limit of a measurement in seconds.")] = 600.0,
+    time_limit: Annotated[float, Option(help="Time limit of a measurement in seconds.")] = 600.0,
     out: options.Out = Path("runs/bench"),
-    show: Annotated[bool, typer.Option("--show", help=SHOW_HELP)] = False,
+    show: Annotated[bool, Option("--show", help=SHOW_HELP)] = False,
     form: Annotated[str, options.format_option()] = "text",
     as_json: options.JsonFormat = False,
 ) -> None:
@@ -76,9 +74,8 @@ def bench(
                 found.append(measurement)
                 progress.update(len(found))
     report = Report(found)
-    options.print_tables(
-        form, lambda: (report.tables(), report.notes()), report.rows if form == "csv" else report.content
-    )
+    content = report.rows() if form == "csv" else report.content()
+    options.print_tables(form, report.tables(), report.notes(), content)
 
 
 def _length(text: str) -> int:

@@ -6,7 +6,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Option, Typer
 
 from lrtasks.cli.options import AsJson, TaskName, TaskSettings, print_json, task_parameters, worker_number
 from lrtasks.errors import UsageError
@@ -14,27 +14,26 @@ from lrtasks.errors import UsageError
 if TYPE_CHECKING:
     from lrtasks.generators import Task
 
-app = typer.Typer(help="Check and describe stored datasets.", no_args_is_help=True)
+app = Typer(help="Check and describe stored datasets.", no_args_is_help=True)
 
-Address = Annotated[str, typer.Argument(metavar="DIR", help="Folder or fsspec address of a dataset.")]
+Address = Annotated[str, Argument(metavar="DIR", help="Folder or fsspec address of a dataset.")]
 
 
 def generate(
-    context: typer.Context,
+    context: Context,
     task: TaskName,
-    samples: Annotated[int, typer.Option(help="Number of samples over all splits.")] = 100_000,
-    split: Annotated[str, typer.Option(help="Fractions of train, validation and test samples.")] = "0.96,0.02,0.02",
-    seed: Annotated[int, typer.Option(help="Seed of the task's streams.")] = 0,
-    workers: Annotated[str, typer.Option(help="Number of processes, or auto (number of cores less one).")] = "auto",
+    samples: Annotated[int, Option(help="Number of samples over all splits.")] = 100_000,
+    split: Annotated[str, Option(help="Fractions of train, validation and test samples.")] = "0.96,0.02,0.02",
+    seed: Annotated[int, Option(help="Seed of the task's streams.")] = 0,
+    workers: Annotated[str, Option(help="Number of processes, or auto (number of cores less one).")] = "auto",
     out: Annotated[
-        str | None,
-        typer.Option("--out", "-o", help="Folder or fsspec address (s3://bucket/name); by default under ./data."),
+        str | None, Option("--out", "-o", help="Folder or fsspec address (s3://bucket/name); by default under ./data.")
     ] = None,
-    file_format: Annotated[str, typer.Option("--format", help="parquet, png, npy or tsv.")] = "parquet",
-    backend: Annotated[str, typer.Option(help="Backend that makes the shards: local or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster.")] = None,
+    file_format: Annotated[str, Option("--format", help="parquet, png, npy or tsv.")] = "parquet",
+    backend: Annotated[str, Option(help="Backend that makes the shards: local or ray.")] = "local",
+    address: Annotated[str | None, Option(help="Address of the Ray cluster.")] = None,
     settings: TaskSettings = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print a summary as JSON.")] = False,
 ) -> int:
     """Write a dataset; run the same command again to finish an interrupted one.
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Option
 
 from lrtasks.cli import options
 from lrtasks.config import Config
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def list_names(
-    kind: Annotated[str | None, typer.Argument(help="tasks or models; both if left out.")] = None,
-    group: Annotated[str | None, typer.Option(help="Only the tasks of this capability group, such as state.")] = None,
+    kind: Annotated[str | None, Argument(help="tasks or models; both if left out.")] = None,
+    group: Annotated[str | None, Option(help="Only the tasks of this capability group, such as state.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """List tasks by capability group, and models, with one sentence about each.
@@ -65,7 +65,7 @@ def list_names(
 def describe(
     name: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A task, a model, FILE.py:NAME, or budget (the parameters of training).",
             autocompletion=options.complete_names,
         ),
@@ -102,14 +102,14 @@ def describe(
 
 
 def preview(
-    context: typer.Context,
+    context: Context,
     task: options.TaskName,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Picture to write, .png, .svg or .pdf (default: TASK.png).")
+        Path | None, Option("--out", "-o", help="Picture to write, .png, .svg or .pdf (default: TASK.png).")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Number of samples to draw.")] = 2,
-    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
-    preset: Annotated[str, typer.Option(help="Preset of the parameters, such as small or paper.")] = "small",
+    samples: Annotated[int, Option(help="Number of samples to draw.")] = 2,
+    seed: Annotated[int, Option(help="Seed of the samples.")] = 0,
+    preset: Annotated[str, Option(help="Preset of the parameters, such as small or paper.")] = "small",
     settings: options.TaskSettings = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -121,12 +121,10 @@ def preview(
     from lrtasks.generators.preview import preview as drawn
     from lrtasks.results import style
 
-    # a task of another package may have no presets; then its defaults are used
-    presets = generators.registry.get(task).presets or {"small": {}}
-    if preset not in presets:
-        raise unknown("preset", preset, presets)
     given = options.task_parameters(context, task, settings)
-    made = generators.make(task, **{**generators.registry.get(task).preset_values(preset)[0], **given})
+    # a task of another package may have no presets; then its defaults are used
+    known = generators.registry.get(task).presets or preset != "small"
+    made = generators.make(task, preset=preset if known else None, **given)
     path = out or Path(f"{made.name}.png")
     with redirect_stdout(sys.stderr):  # output of the task's code must not mix with the result
         style.save(drawn(made, samples=samples, seed=seed), path)
@@ -140,15 +138,12 @@ def preview(
 
 
 def check(
-    context: typer.Context,
+    context: Context,
     name: Annotated[
-        str,
-        typer.Argument(help="A task or a model, of this package or of another.", autocompletion=options.complete_names),
+        str, Argument(help="A task or a model, of this package or of another.", autocompletion=options.complete_names)
     ],
-    preset: Annotated[str, typer.Option(help="Preset of the parameters, such as small or paper.")] = "small",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter of the task or model.")
-    ] = None,
+    preset: Annotated[str, Option(help="Preset of the parameters, such as small or paper.")] = "small",
+    settings: Annotated[list[str] | None, Option("--set", help="NAME=VALUE: a parameter of the task or model.")] = None,
     as_json: options.AsJson = False,
 ) -> int:
     """Check that a task or a model keeps its contract; print one problem per line. Parameters are options.

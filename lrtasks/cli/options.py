@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Option
 
 from lrtasks.config import Config, parse_assignment
 from lrtasks.errors import UsageError, suggestion, unknown
@@ -40,26 +40,25 @@ def completion(*packages: str) -> Callable[[str], list[str]]:
 complete_tasks, complete_models = completion("generators"), completion("models")
 complete_names = completion("generators", "models")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-JsonFormat = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Results folder.")]
-OutFile = Annotated[Path | None, typer.Option("--out", "-o", help="File to write, instead of standard output.")]
-Folders = Annotated[list[Path] | None, typer.Argument(help="Results folders (default: runs).")]
-Chosen = Annotated[str, typer.Option(help="Names with commas, or all.")]
-TaskName = Annotated[str, typer.Argument(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=complete_tasks)]
-TaskSettings = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE: a task parameter.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON on standard output.")]
+JsonFormat = Annotated[bool, Option("--json", help="The same as --format json.")]
+Device = Annotated[str, Option(help="auto, cpu or cuda.")]
+Out = Annotated[Path, Option("--out", "-o", help="Results folder.")]
+OutFile = Annotated[Path | None, Option("--out", "-o", help="File to write, instead of standard output.")]
+Folders = Annotated[list[Path] | None, Argument(help="Results folders (default: runs).")]
+Chosen = Annotated[str, Option(help="Names with commas, or all.")]
+TaskName = Annotated[str, Argument(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=complete_tasks)]
+TaskSettings = Annotated[list[str] | None, Option("--set", help="NAME=VALUE: a task parameter.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         help="NAME=VALUE: any parameter of task, model or budget; model.NAME=VALUE for your own model,"
         " LABEL.NAME=VALUE for one model of several.",
     ),
 ]
-Unequal = Annotated[bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task.")]
-UnequalRows = Annotated[
-    bool, typer.Option("--unequal-budgets", help="Allow runs of unequal budgets on one task, in separate rows.")
+Unequal = Annotated[
+    bool, Option("--unequal-budgets", help="Allow unequal budgets on one task; each has a row of its own.")
 ]
 
 
@@ -121,7 +120,7 @@ def _option(entry: dict[str, Any], panel: str) -> Any:
     default = "" if entry["default"] in (None, []) else f" (default: {_as_typed(entry['default'])})"
     kinds = {"int": "INTEGER", "float": "NUMBER", "bool": "true|false"}
     choices = "|".join(re.findall(r"'([^']*)'", entry["type"])) if entry["type"].startswith("Literal") else "TEXT"
-    option = typer.Option(
+    option = Option(
         f"--{entry['name'].replace('_', '-')}",
         help=f"{entry['doc'][0].upper()}{entry['doc'][1:]}{default}.",
         metavar=None if several else kinds.get(entry["type"].split(" ")[0], choices),
@@ -143,7 +142,7 @@ def _read(name: str, value: Any) -> Any:
     return parse_assignment(f"{name}={value}")[1]
 
 
-def option_names(context: typer.Context) -> list[str]:
+def option_names(context: Context) -> list[str]:
     """Return the names of the options that the command itself declares, without dashes."""
     return [name.lstrip("-") for option in context.command.params for name in option.opts if name.startswith("--")]
 
@@ -185,7 +184,7 @@ def add_once(settings: dict[str, Any], name: str, value: Any, owner: str = "") -
 
 
 def given_settings(
-    context: typer.Context, settings: Iterable[str] | None, budget: dict[str, Any] | None = None
+    context: Context, settings: Iterable[str] | None, budget: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return settings by name: budget fields, options that the command does not declare, and ``--set`` values."""
     given = {f"budget.{name}": value for name, value in (budget or {}).items()}
@@ -194,7 +193,7 @@ def given_settings(
     return given | parse_settings(context.args, settings or (), options=names)
 
 
-def task_parameters(context: typer.Context, task: str, settings: Iterable[str] | None) -> dict[str, Any]:
+def task_parameters(context: Context, task: str, settings: Iterable[str] | None) -> dict[str, Any]:
     """Return :func:`given_settings`; each of them must be a parameter of ``task``.
 
     Raises:
@@ -226,7 +225,7 @@ def require_names(models: str, tasks: str) -> tuple[list[str], list[str]]:
     return chosen
 
 
-def require_alone(context: typer.Context, name: str, why: str, allowed: Sequence[str]) -> None:
+def require_alone(context: Context, name: str, why: str, allowed: Sequence[str]) -> None:
     """Raise :class:`UsageError`, with the reason ``why``, if an option other than ``name`` and ``allowed`` is given."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
@@ -244,7 +243,7 @@ FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
 
 def format_option(formats: Sequence[str] = FORMATS) -> Any:
     """Return the option ``--format`` of a command that offers ``formats``."""
-    return typer.Option("--format", help=f"{', '.join(formats[:-1])} or {formats[-1]}.")
+    return Option("--format", help=f"{', '.join(formats[:-1])} or {formats[-1]}.")
 
 
 def chosen_format(form: str, as_json: bool, formats: Sequence[str] = FORMATS) -> str:
@@ -255,18 +254,12 @@ def chosen_format(form: str, as_json: bool, formats: Sequence[str] = FORMATS) ->
 
 
 def print_tables(
-    form: str,
-    tables: Callable[[], tuple[Sequence[TextTable], Sequence[str]]],
-    content: Callable[[], Any],
-    out: Path | None = None,
+    form: str, tables: Sequence[TextTable], notes: Sequence[str], content: Any, out: Path | None = None
 ) -> None:
     """Print tables and notes, or ``content`` if ``form`` is ``csv`` or ``json``; with ``out``, write that file."""
     from lrtasks.results.formats import render
 
-    if form in ("csv", "json"):
-        text = render(form, content=content())
-    else:
-        text = render(form, *tables(), width=None if out else terminal_width())
+    text = render(form, tables, notes, content, width=None if out else terminal_width())
     if out is None:
         print(text)
     else:

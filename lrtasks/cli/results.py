@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from lrtasks.cli import options
 from lrtasks.errors import UsageError, unknown
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 RUNS = [Path("runs")]
 WITHOUT_CSV = ("text", "markdown", "latex", "html", "json")
 Published = Annotated[
-    Path | None, typer.Option("--published", help="Folder of the published runs (default: the runs of this project).")
+    Path | None, Option("--published", help="Folder of the published runs (default: the runs of this project).")
 ]
 
 
 def table(
-    context: typer.Context,
+    context: Context,
     folders: options.Folders = None,
     form: Annotated[str, options.format_option()] = "text",
     models: options.Chosen = "all",
     tasks: options.Chosen = "all",
-    transpose: Annotated[bool, typer.Option("--transpose", help="Show models as rows and tasks as columns.")] = False,
-    unequal_budgets: options.UnequalRows = False,
+    transpose: Annotated[bool, Option("--transpose", help="Show models as rows and tasks as columns.")] = False,
+    unequal_budgets: options.Unequal = False,
     by_length: Annotated[
-        bool, typer.Option("--by-length", help="Also show the scores on further tests, such as other lengths.")
+        bool, Option("--by-length", help="Also show the scores on further tests, such as other lengths.")
     ] = False,
     mean: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--mean", help="Show the mean over seeds and its 95 % interval, instead of the median and the solved seeds."
         ),
     ] = False,
     frame: Annotated[
-        Path | None, typer.Option(help="Instead write the frame, one row per run, to this .parquet or .csv file.")
+        Path | None, Option(help="Instead write the frame, one row per run, to this .parquet or .csv file.")
     ] = None,
     out: options.OutFile = None,
     as_json: options.JsonFormat = False,
@@ -66,19 +66,16 @@ def table(
         print(f"wrote {frame}")
         return
     made = make_table(runs, unequal_budgets=unequal_budgets, mean=mean)
-    options.print_tables(
-        form, lambda: (made.tables(transpose=transpose, by_length=by_length), made.notes()), made.rows, out
-    )
+    tables = made.tables(transpose=transpose, by_length=by_length)
+    options.print_tables(form, tables, made.notes(), made.rows(), out)
 
 
 def compare(
-    a: Annotated[
-        str, typer.Argument(metavar="A", help="A model: its name in the tables, its address, or a results folder.")
-    ],
-    b: Annotated[str, typer.Argument(metavar="B", help="A second model or results folder, or the word published.")],
+    a: Annotated[str, Argument(metavar="A", help="A model: its name in the tables, its address, or a results folder.")],
+    b: Annotated[str, Argument(metavar="B", help="A second model or results folder, or the word published.")],
     folders: Annotated[
         list[Path] | None,
-        typer.Option("--folder", help="Results folder with the runs of models given by name (default: runs)."),
+        Option("--folder", help="Results folder with the runs of models given by name (default: runs)."),
     ] = None,
     published: Published = None,
     form: Annotated[str, options.format_option(WITHOUT_CSV)] = "text",
@@ -113,19 +110,19 @@ def compare(
             sides = [comparing.model_runs(word, runs) for word in (a, b)]
         (name_a, runs_a), (name_b, runs_b) = sides
         found = comparing.compare(runs_a, runs_b, (name_a, name_b))
-    options.print_tables(form, lambda: ([found.table()], found.notes()), found.content, out)
+    options.print_tables(form, [found.table()], found.notes(), found.content(), out)
 
 
 def plot(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, length, scatter, heatmap or profile.")],
+    kind: Annotated[str, Argument(metavar="KIND", help="curves, length, scatter, heatmap or profile.")],
     folders: options.Folders = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Figure to write, .pdf, .png or .svg (default: KIND.pdf).")
+        Path | None, Option("--out", "-o", help="Figure to write, .pdf, .png or .svg (default: KIND.pdf).")
     ] = None,
     models: options.Chosen = "all",
     tasks: options.Chosen = "all",
     cost: Annotated[
-        str | None, typer.Option(help="scatter: seconds-per-step, parameter-count, state-bytes or peak-memory-bytes.")
+        str | None, Option(help="scatter: seconds-per-step, parameter-count, state-bytes or peak-memory-bytes.")
     ] = None,
     unequal_budgets: options.Unequal = False,
 ) -> None:
@@ -158,10 +155,8 @@ def plot(
 
 
 def analyze(
-    run: Annotated[Path, typer.Argument(help="A run's folder (the one with record.json).")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the plots (default: RUN/analysis).")
-    ] = None,
+    run: Annotated[Path, Argument(help="A run's folder (the one with record.json).")],
+    out: Annotated[Path | None, Option("--out", "-o", help="Folder for the plots (default: RUN/analysis).")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print a run's breakdowns and diagnostics, and draw them, the learning curve, and figures of the model.
@@ -185,8 +180,8 @@ def analyze(
 
 def report(
     folders: options.Folders = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Page to write.")] = Path("report.html"),
-    unequal_budgets: options.UnequalRows = False,
+    out: Annotated[Path, Option("--out", "-o", help="Page to write.")] = Path("report.html"),
+    unequal_budgets: options.Unequal = False,
 ) -> None:
     """Write one HTML page: scores of tasks × models, learning curves, breakdowns, costs, and each run's settings.
 

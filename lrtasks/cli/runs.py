@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Context, Option
 
 from lrtasks.budget import DEFAULTS, MOST_SEEDS, SHARED_BUDGET, Budget
 from lrtasks.cli import options
@@ -24,16 +24,14 @@ if TYPE_CHECKING:
 
 Trackers = Annotated[
     list[str] | None,
-    typer.Option("--tracker", help="csv, tensorboard or wandb, with commas or repeated: written in the run's folder."),
+    Option("--tracker", help="csv, tensorboard or wandb, with commas or repeated: written in the run's folder."),
 ]
 Select = Annotated[
     str | None,
-    typer.Option(
-        help="val: if an option lists several values with commas, choose one by the validation score of seed 0."
-    ),
+    Option(help="val: if an option lists several values with commas, choose one by the validation score of seed 0."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
+    bool, Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
 ]
 
 budget_options = options.config_options(
@@ -43,30 +41,28 @@ budget_options = options.config_options(
 
 @budget_options
 def evaluate(
-    context: typer.Context,
+    context: Context,
     budget: dict[str, Any],
     model: Annotated[
         str,
-        typer.Option(
+        Option(
             help="A model (lrtasks list), FILE.py:NAME or package.module:NAME.", autocompletion=options.complete_models
         ),
     ],
-    task: Annotated[
-        str, typer.Option(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=options.complete_tasks)
-    ],
-    preset: Annotated[str, typer.Option(help="small (minutes on two CPU cores), paper, or another preset.")] = "small",
+    task: Annotated[str, Option(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=options.complete_tasks)],
+    preset: Annotated[str, Option(help="small (minutes on two CPU cores), paper, or another preset.")] = "small",
     settings: options.Settings = None,
-    seed: Annotated[int, typer.Option(help="First seed.")] = 0,
-    seeds: Annotated[int, typer.Option(help="Number of seeds, counted from --seed.")] = 1,
-    data: Annotated[str | None, typer.Option(help="Train and test on this stored dataset.")] = None,
+    seed: Annotated[int, Option(help="First seed.")] = 0,
+    seeds: Annotated[int, Option(help="Number of seeds, counted from --seed.")] = 1,
+    data: Annotated[str | None, Option(help="Train and test on this stored dataset.")] = None,
     device: options.Device = "auto",
-    workers: Annotated[str, typer.Option(help="Background processes that make batches, or auto.")] = "auto",
+    workers: Annotated[str, Option(help="Background processes that make batches, or auto.")] = "auto",
     out: options.Out = Path("runs"),
     trackers: Trackers = None,
     select: Select = None,
     dry_run: DryRun = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Run again even if the run is finished.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of run records, one per seed.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Run again even if the run is finished.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print a list of run records, one per seed.")] = False,
 ) -> int:
     """Train a model on a task, score it, and print the score with the baselines' scores and the paper's score.
 
@@ -120,7 +116,7 @@ def evaluate(
     return say_unfinished([record.command for record in records], records)
 
 
-def suite_from_options(context: typer.Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
+def suite_from_options(context: Context, chosen: dict[str, Any], given: dict[str, Any]) -> Suite:
     """Return the suite of the chosen models and tasks. Their names are checked before torch is loaded."""
     options.require_names(chosen.get("models", "all"), chosen.get("tasks", "all"))
     from lrtasks.suite.expand import make_suite
@@ -147,9 +143,10 @@ def carry_out(
     from lrtasks.suite.estimate import planned
     from lrtasks.suite.expand import require_comparable
     from lrtasks.suite.run import run_suite
-    from lrtasks.suite.select import run_selected
+    from lrtasks.suite.select import require_selectable, run_selected
 
-    selected = selected_settings(wanted, select)
+    say_skipped(wanted)
+    selected = require_selectable(wanted, select) if select else ()
     varied = [name.removeprefix("budget.") for name in wanted.varied]
     may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
     if dry_run:
@@ -178,26 +175,13 @@ def _unselected(records: Sequence[RunRecord]) -> list[RunRecord]:
     return [dataclasses.replace(record, selection={}) for record in records]
 
 
-def selected_settings(wanted: Suite, select: str | None) -> Sequence[str]:
-    """Return the settings to select. Before that, report skipped runs on standard error, grouped by reason.
-
-    Raises:
-        UsageError: if a setting cannot be selected.
-    """
-    from lrtasks.suite.expand import of_one_model
-    from lrtasks.suite.select import require_selectable
-
+def say_skipped(wanted: Suite) -> None:
+    """Report the skipped combinations of a suite on standard error, grouped by reason."""
     tasks: dict[tuple[str, str], dict[str, None]] = {}
     for model, task, reason in wanted.skipped:
         tasks.setdefault((reason, model), {})[task] = None
     for (reason, model), names in tasks.items():
         sys.stderr.write(f"skipped: {model} on {', '.join(names)}: {reason}\n")
-    selected = require_selectable(wanted, select) if select else ()
-    chosen_models = {run.model.address or run.model.name for run in wanted.runs}
-    for name in selected:
-        if len(chosen_models) > 1 and of_one_model(name, chosen_models):
-            raise UsageError(f"{name} belongs to one model and cannot be selected beside others; select it in eval")
-    return selected
 
 
 def say_unfinished(titles: Sequence[str], records: Sequence[RunRecord]) -> int:
@@ -221,7 +205,7 @@ def print_runs(records: Sequence[RunRecord], *, costs: bool = True, by_length: b
 
     made = make_table(make_frame([(None, record) for record in records]), unequal_budgets=True)
     tables = made.tables(by_length=by_length)
-    options.print_tables("text", lambda: (tables if costs else tables[:1], made.notes()), made.rows)
+    options.print_tables("text", tables if costs else tables[:1], made.notes(), content=None)
 
 
 def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, as_json: bool) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Context, Option
 
 from lrtasks.cli import options, runs
 from lrtasks.cli.results import Published, read_published
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from lrtasks.run_config import RunConfig
 
 BackendName = Annotated[
-    str, typer.Option("--backend", help=f"{', '.join(backends.BACKENDS)}.", rich_help_panel="Where the runs go")
+    str, Option("--backend", help=f"{', '.join(backends.BACKENDS)}.", rich_help_panel="Where the runs go")
 ]
-TimeLimit = Annotated[
-    float | None, typer.Option(help="Time limit of a run in seconds; a stopped run is recorded as failed.")
-]
+TimeLimit = Annotated[float | None, Option(help="Time limit of a run in seconds; a stopped run is recorded as failed.")]
 
 RATES = "3e-4,1e-3,3e-3"
 """Learning rates that a profile tries. Validation chooses one of them."""
@@ -39,7 +37,7 @@ backend_options = options.config_options("where", "Where the runs go", *map(back
 @runs.budget_options
 @backend_options
 def how_options(
-    context: typer.Context,
+    context: Context,
     where: dict[str, Any],
     budget: dict[str, Any],
     backend: BackendName = "local",
@@ -65,17 +63,17 @@ with_how = options.shared_options("how", how_options)
 
 @with_how
 def suite(
-    context: typer.Context,
+    context: Context,
     how: dict[str, Any],
-    file: Annotated[Path | None, typer.Option(help="A suite as TOML, instead of the four options below.")] = None,
+    file: Annotated[Path | None, Option(help="A suite as TOML, instead of the four options below.")] = None,
     models: Annotated[
-        str | None, typer.Option(help="Models with commas, or all (default).", autocompletion=options.complete_models)
+        str | None, Option(help="Models with commas, or all (default).", autocompletion=options.complete_models)
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(help="Tasks with commas, or all (default).", autocompletion=options.complete_tasks)
+        str | None, Option(help="Tasks with commas, or all (default).", autocompletion=options.complete_tasks)
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="Preset of every run (default: small).")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds, counted from 0 (default: 1).")] = None,
+    preset: Annotated[str | None, Option(help="Preset of every run (default: small).")] = None,
+    seeds: Annotated[int | None, Option(help="Number of seeds, counted from 0 (default: 1).")] = None,
 ) -> int:
     """Run every task × every model; finished runs are not repeated, and a failed run does not stop the others.
 
@@ -102,13 +100,13 @@ def suite(
 
 @with_how
 def sweep(
-    context: typer.Context,
+    context: Context,
     how: dict[str, Any],
-    task: Annotated[str, typer.Option(help="A task.", autocompletion=options.complete_tasks)],
-    models: Annotated[str, typer.Option(help="Models with commas, or all.", autocompletion=options.complete_models)],
-    preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
-    seeds: Annotated[int, typer.Option(help="Number of seeds, counted from 0.")] = 1,
-    solved: Annotated[float, typer.Option(help="Minimum scaled score of a solved run.")] = 0.95,
+    task: Annotated[str, Option(help="A task.", autocompletion=options.complete_tasks)],
+    models: Annotated[str, Option(help="Models with commas, or all.", autocompletion=options.complete_models)],
+    preset: Annotated[str, Option(help="Preset of every run.")] = "small",
+    seeds: Annotated[int, Option(help="Number of seeds, counted from 0.")] = 1,
+    solved: Annotated[float, Option(help="Minimum scaled score of a solved run.")] = 0.95,
 ) -> int:
     """Run models on one task over a grid, and print the largest value of each varied option that a model solves.
 
@@ -136,27 +134,24 @@ def sweep(
 @runs.budget_options
 @backend_options
 def profile(
-    context: typer.Context,
+    context: Context,
     where: dict[str, Any],
     budget: dict[str, Any],
-    model: Annotated[str, typer.Option(help="Models with commas: names, FILE.py:NAME or package.module:NAME.")],
+    model: Annotated[str, Option(help="Models with commas: names, FILE.py:NAME or package.module:NAME.")],
     quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", help="Two instances per group, one seed, the preset's learning rate, stop when solved."
-        ),
+        bool, Option("--quick", help="Two instances per group, one seed, the preset's learning rate, stop when solved.")
     ] = False,
-    tasks: Annotated[str, typer.Option(help="Instances with commas, such as word-problem@a5.")] = "fingerprint",
-    preset: Annotated[str, typer.Option(help="Preset of every run.")] = "small",
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds, counted from 0 (default: 3; quick: 1).")] = None,
-    folder: Annotated[Path, typer.Option(help="Results folder of the runs.")] = Path("runs"),
+    tasks: Annotated[str, Option(help="Instances with commas, such as word-problem@a5.")] = "fingerprint",
+    preset: Annotated[str, Option(help="Preset of every run.")] = "small",
+    seeds: Annotated[int | None, Option(help="Number of seeds, counted from 0 (default: 3; quick: 1).")] = None,
+    folder: Annotated[Path, Option(help="Results folder of the runs.")] = Path("runs"),
     published: Published = None,
     backend: BackendName = "local",
     time_limit: TimeLimit = None,
     device: options.Device = "auto",
     dry_run: runs.DryRun = False,
     settings: options.Settings = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a .html, .svg, .pdf or .png file.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Write a .html, .svg, .pdf or .png file.")] = None,
     as_json: options.AsJson = False,
 ) -> int:
     """Profile a model: scaled score, solved seeds, generalisation length and cost of each capability group.

@@ -9,17 +9,16 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
+from PIL import Image
 
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.generators.base import Split, Task
 from lrtasks.generators.tables import from_bytes
 from lrtasks.spec import IGNORED, Batch, Sample, misfit
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 INDEX = "index"
 PROBED = 8
@@ -165,8 +164,6 @@ def array_bytes(columns: Sequence[Column]) -> int:
 
 def schema(columns: Sequence[Column], metadata: dict[str, str] | None = None) -> pa.Schema:
     """Return the Arrow schema; its metadata tell Hugging Face ``datasets`` which columns are pictures."""
-    import pyarrow as pa
-
     fields = [pa.field(INDEX, pa.int64()), *(pa.field(column.name, _arrow_type(column)) for column in columns)]
     pictures = {column.name: {"_type": "Image"} for column in columns if column.is_picture}
     if pictures:
@@ -176,8 +173,6 @@ def schema(columns: Sequence[Column], metadata: dict[str, str] | None = None) ->
 
 
 def _arrow_type(column: Column) -> pa.DataType:
-    import pyarrow as pa
-
     if column.is_picture:
         return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     # tokens and labels are far below 2^31
@@ -190,8 +185,6 @@ def _arrow_type(column: Column) -> pa.DataType:
 
 def encode(columns: Sequence[Column], batch: Batch, indices: Sequence[int], table_schema: pa.Schema) -> pa.Table:
     """Convert a batch to a table."""
-    import pyarrow as pa
-
     arrays = [pa.array(np.asarray(indices, np.int64))]
     for column in columns:
         values, kind = column.values(batch), table_schema.field(column.name).type
@@ -208,8 +201,6 @@ def encode(columns: Sequence[Column], batch: Batch, indices: Sequence[int], tabl
 
 def _nested(values: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Convert a rectangular array to nested lists, without a Python object per element."""
-    import pyarrow as pa
-
     for _ in values.shape[1:]:
         kind = kind.value_type
     array = pa.array(np.ascontiguousarray(values).ravel(), kind)
@@ -307,7 +298,5 @@ def encode_png(pixels: np.ndarray, palette: bytes = b"") -> bytes:
 
 def _pixels(data: bytes) -> np.ndarray:
     """Return the pixel values of a PNG, ``(rows, columns)`` uint8: grey values, or labels of a palette image."""
-    from PIL import Image
-
     with Image.open(io.BytesIO(data)) as image:
         return np.asarray(image)

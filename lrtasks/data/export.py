@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from lrtasks.data import columns as table
 from lrtasks.data.columns import INDEX, Column
@@ -123,8 +124,6 @@ def contents(plan: Manifest, task: Task, shard: Shard, chunks: Chunks) -> Iterat
 
 
 def _parquet(plan: Manifest, shard: Shard, chunks: Chunks) -> Iterator[bytes]:
-    import pyarrow.parquet as pq
-
     buffer = io.BytesIO()
     schema = table.schema(plan.columns, {"lrtasks": json.dumps(plan.origin(shard), sort_keys=True)})
     # signals and pictures have no repeated values for a dictionary, and zstd compresses the other columns

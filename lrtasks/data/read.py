@@ -14,9 +14,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lrtasks.data.columns import INDEX, declared, decode, row_group, sample_bytes
 from lrtasks.data.export import listed_pictures
@@ -25,9 +27,6 @@ from lrtasks.data.store import HIDDEN, Store
 from lrtasks.errors import UsageError, first_line, unknown
 from lrtasks.generators.base import Split, Task, registry, stack
 from lrtasks.spec import Batch, Sample
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
 
 CACHE_BYTES = 2**28
 OPEN_SHARDS = 256
@@ -145,9 +144,6 @@ class StoredDataset:
 
     def _open(self, name: str) -> tuple[pq.ParquetFile, list[int]]:
         """Open a shard; return its file and the first row of each row group."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         root = self._store.root
         file = pq.ParquetFile(self._store.open(name) if root is None else pa.memory_map(str(root / name)))
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]

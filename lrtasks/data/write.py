@@ -18,7 +18,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import math
 import multiprocessing
 import os
 import platform
@@ -118,8 +117,7 @@ def generate(
         with store.locked():
             _check_folder(store, plan)
             store.remove_partials()
-            manifest = _finished(store, quiet=not progress)
-            if manifest is not None:
+            if manifest := _finished(store, quiet=not progress):
                 return manifest
             shards = [shard for split in plan.counts for shard in plan.planned(split)]
             make = partial(make_shard, task, plan, store.absolute() if backend == "ray" else store)
@@ -316,12 +314,9 @@ def split_counts(samples: int, split: Sequence[float]) -> dict[str, int]:
     """
     fractions = [float(fraction) for fraction in split]
     listed = ",".join(f"{fraction:g}" for fraction in fractions)
-    if len(fractions) != len(SPLITS):
-        raise UsageError(f"split takes three fractions (train,val,test), found {listed!r}")
-    if not all(math.isfinite(fraction) and fraction >= 0 for fraction in fractions):
-        raise UsageError(f"split takes fractions of at least 0, found {listed!r}")
-    if abs(sum(fractions) - 1) > 1e-6:
-        raise UsageError(f"split must add up to 1, found {listed!r}, which adds up to {sum(fractions):g}")
+    if len(fractions) != len(SPLITS) or min(fractions) < 0 or not abs(sum(fractions) - 1) <= 1e-6:
+        rule = "three fractions of at least 0 that add up to 1 (train,val,test)"
+        raise UsageError(f"split takes {rule}, found {listed!r}")
     counts = [max(round(samples * fraction), int(fraction > 0)) for fraction in fractions]
     largest = fractions.index(max(fractions))
     counts[largest] += samples - sum(counts)

@@ -1,6 +1,6 @@
 """Results of a finished run beyond its score: breakdowns, diagnostics, learning curve and portraits of the modules.
 
-Matplotlib draws the figures. It is imported when first used and needs no display.
+Matplotlib draws the figures; it needs no display.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from lrtasks.errors import UsageError, printable
 from lrtasks.files import make_folder
@@ -20,9 +23,6 @@ from lrtasks.results import style
 from lrtasks.results.formats import TextTable, number
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from lrtasks.generators import Batch, Task
     from lrtasks.models.ops.layers import Portrait
 
@@ -208,6 +208,8 @@ def draw_module(states: Mapping[str, Portrait], pictures: np.ndarray | None = No
         {"lines": _lines, "plane": _plane, "bars": _bars}.get(shown.kind, _image)(panel, shown)
         panel.set_title(f"{shown.title}, {moment}", fontsize=8)
         panel.set(xlabel=shown.x_label, ylabel=shown.y_label)
+        if len(shown.series) > 1:
+            panel.legend(fontsize=6)
     return figure
 
 
@@ -234,8 +236,6 @@ def _draw_pictures(states: Mapping[str, Portrait], pictures: np.ndarray) -> Figu
 
 
 def _lines(panel: Axes, shown: Portrait) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     first = 1 if shown.log_x else 0
     for name, values in shown.series.items():
         marker = "o" if len(values) <= FEW else ""
@@ -243,8 +243,6 @@ def _lines(panel: Axes, shown: Portrait) -> None:
     if not shown.log_x:
         panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     panel.set(xscale="log" if shown.log_x else "linear", yscale="log" if shown.log_y else "linear")
-    if len(shown.series) > 1:
-        panel.legend(fontsize=6)
 
 
 def _plane(panel: Axes, shown: Portrait) -> None:
@@ -256,8 +254,6 @@ def _plane(panel: Axes, shown: Portrait) -> None:
 
 
 def _image(panel: Axes, shown: Portrait) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     (matrix,) = shown.series.values()
     square = matrix.shape[0] == matrix.shape[1]
     drawn = panel.imshow(matrix, aspect="equal" if square else "auto", interpolation="nearest")
@@ -271,8 +267,6 @@ def _bars(panel: Axes, shown: Portrait) -> None:
     for place, (name, heights) in enumerate(shown.series.items()):
         panel.bar(np.arange(len(heights)) + place * width, heights, width, label=name)
     panel.set_xticks(range(len(shown.labels)), shown.labels, fontsize=7)
-    if len(shown.series) > 1:
-        panel.legend(fontsize=6)
 
 
 def _name_bars(panel: Axes, labels: Sequence[str]) -> None:

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError, unknown
@@ -26,9 +27,6 @@ from lrtasks.results.frame import OUTCOME
 from lrtasks.results.settings import Settings, bare, distinguishing, labels, owned
 from lrtasks.results.statistics import bootstrap, holm, paired_t, sign_test, signed_rank
 from lrtasks.results.table import Row, arrange, plain_rows, run_name, versions_note
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DIGITS = 12
 """Differences are rounded to this number of digits, since rounding errors would make equal differences unequal."""
@@ -280,12 +278,8 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
     """Return the runs, sorted, by the key that matched runs share: model, setup, seed and selected settings' names."""
     found: Matches = {}
     for run in plain_rows(runs):
-        match = (
-            run["model"] if by_model else "",
-            run["setup"],
-            run["seed"],
-            ",".join(json.loads(run["selected"] or "{}")),
-        )
+        selected = ",".join(json.loads(run["selected"] or "{}"))
+        match = run["model"] if by_model else "", run["setup"], run["seed"], selected
         other = found.setdefault(match, run)
         if other is not run:
             names = distinguishing([json.loads(entry["variant"]) for entry in (other, run)])

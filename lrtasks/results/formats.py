@@ -6,12 +6,15 @@ All text passes through :func:`lrtasks.errors.printable`, since names and notes 
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import pandas as pd
 
 from lrtasks.errors import printable
 from lrtasks.results.style import METRICS, title
@@ -195,7 +198,6 @@ def _html(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
     """Return CSV with one line per row; nested values are written as JSON."""
-    import pandas as pd
 
     def flat(value: Any) -> Any:
         if isinstance(value, dict | list):
@@ -218,14 +220,10 @@ def _text(tables: Sequence[TextTable], notes: Sequence[str], width: int | None) 
 
 def _folded(table: TextTable, widths: Sequence[int], width: int | None) -> list[list[int]]:
     """Return the column numbers of each part of a folded table; parts begin with column 0 and fit if possible."""
-    groups = [[0]]
-    for column in range(1, len(widths)):
-        if column in table.joined:
-            groups[-1].append(column)
-        else:
-            groups.append([column])
-    parts = [groups[0]]
-    for group in groups[1:]:
+    starts = [1, *(column for column in range(2, len(widths)) if column not in table.joined)]
+    parts = [[0]]
+    for first, after in itertools.pairwise([*starts, len(widths)]):
+        group = range(first, after)
         longer = [*parts[-1], *group]
         if width is not None and len(parts[-1]) > 1 and sum(widths[i] + 2 for i in longer) - 2 > width:
             parts.append([0, *group])

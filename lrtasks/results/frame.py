@@ -20,7 +20,7 @@ from lrtasks.generators.base import SPLITS
 from lrtasks.metrics import TEST_SOLVED, scaled_score
 from lrtasks.record import RunRecord, read_records, split_selected
 from lrtasks.results.reported import reported_figure
-from lrtasks.results.settings import key, setup_of, variant_of
+from lrtasks.results.settings import cell_of, key
 
 COLUMNS = {
     "folder": "the run's folder",
@@ -188,20 +188,16 @@ def _read_written(file: Path) -> pd.DataFrame:
 
 def make_frame(runs: Sequence[tuple[Path | None, RunRecord]]) -> pd.DataFrame:
     """Return the data frame of :func:`frame` from folders and records; the index is the run's position in ``runs``."""
-    rows = [_row(folder, record) for folder, record in runs]
-    chosen = [bool(record.selection.get("chosen", True)) for _, record in runs]
-    plain = {
-        (row["setup"], row["variant"]) for row, (_, record) in zip(rows, runs, strict=True) if not record.selection
-    }
-    for place, (folder, record) in enumerate(runs):
+    plain, rows = {cell_of(record) for _, record in runs if not record.selection}, dict[int, dict[str, Any]]()
+    for place, (folder, found) in enumerate(runs):
+        rejected = not found.selection.get("chosen", True)
+        record = replace(found, selection={}) if rejected else found
         # a run that a selection rejected is a result only if runs without a selection have the same settings
-        if not chosen[place]:
-            row = _row(folder, replace(record, selection={}))
-            if (row["setup"], row["variant"]) in plain:
-                rows[place], chosen[place] = row, True
-    names = dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])
-    made = pd.DataFrame({name: _column([row.get(name) for row in rows]) for name in names})
-    made = made[pd.Series(chosen, dtype=bool)]
+        if not rejected or cell_of(record) in plain:
+            rows[place] = _row(folder, record)
+    names = dict.fromkeys([*COLUMNS, *(name for row in rows.values() for name in row)])
+    made = pd.DataFrame({name: _column([row.get(name) for row in rows.values()]) for name in names})
+    made.index = pd.Index(list(rows), dtype=int)
     return made[~made.duplicated(OUTCOME)]
 
 
@@ -219,6 +215,7 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
     task, model, cost, metric = record.task, record.model, record.cost, record.task["metric"]
     score, baseline, figure = record.headline(), record.best_baseline(), reported_figure(record)
     scaled = None if score is None or baseline is None else scaled_score(score, baseline[1])
+    setup, variant = cell_of(record)
     tests = [name for name in record.scores if name not in SPLITS] if record.status == "done" else []
     selected, _ = split_selected({**record.budget, **model["parameters"]}, record.selection.get("values", {}))
     numbers = {
@@ -257,8 +254,8 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "version": record.environment.get("lrtasks"),
         "selected": key(selected) if record.selection else "",
         "not_possible": ",".join(name for name in tests if not record.scores[name]),
-        "setup": key(setup_of(record)),
-        "variant": key(variant_of(record)),
+        "setup": setup,
+        "variant": variant,
         **{name: math.nan if value is None else float(value) for name, value in numbers.items()},
         **{f"{owner}.{name}": value for owner, found in owned.items() for name, value in found.items()},
     }

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator
 
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import make
@@ -22,11 +26,6 @@ from lrtasks.results.profile import draw_profile, make_profile
 from lrtasks.results.settings import key, labels
 from lrtasks.results.style import metric, panels, series, styled, title
 from lrtasks.results.table import CELL, aggregate, length_of_test
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LOWEST = -0.25
 """Panels do not show scores below this value: one failed run would make all other differences too small to see."""
@@ -73,23 +72,16 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     Raises:
         UsageError: if no task has scores at two lengths.
     """
-    import pandas as pd
-
     settings = [json.loads(setup) for setup in runs["setup"]]
     lengths = [entry.pop("task length", None) for entry in settings]
     runs = runs.assign(length=lengths, otherwise=list(map(key, settings)))
     runs = runs[[isinstance(length, int) for length in lengths]]
-    tests = pd.DataFrame(
-        [(number, *test) for number in runs.index for test in _tests_of(records[number])],
-        columns=["run", "length", "score", "floor"],
-    )
-    several = tests["run"].value_counts() > 1
-    drawn = [
-        of_task
-        for of_task in _each(runs, "otherwise", sort=False)
-        if (of_task.groupby("column", observed=True)["length"].nunique() > 1).any()
-        or several.reindex(of_task.index, fill_value=False).any()
-    ]
+    found = [(number, *test) for number in runs.index for test in _tests_of(records[number])]
+    tests = pd.DataFrame(found, columns=["run", "length", "score", "floor"])
+    tests = tests.join(runs[["otherwise", "column"]], on="run")
+    lengths_of = tests.groupby(["otherwise", "column"], observed=True)["length"].nunique()
+    several = lengths_of[lengths_of > 1].index.unique("otherwise")
+    drawn = _each(runs[runs["otherwise"].isin(several)], "otherwise", sort=False)
     if not drawn:
         hint = "train at several (--length 256,1024 in sweep), or test there (--test-lengths 512,1024)"
         raise UsageError(f"no task has scores at two lengths; {hint}")
@@ -104,9 +96,7 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
                 scores = tests[tests["run"].isin(trained.index)].pivot_table("score", "run", "length")
                 if scores.shape[1] > 1:
                     _line(panel, own, scores.columns, scores, linestyle="--")
-        trained, tested = of_task.dropna(subset="floor"), tests[tests["run"].isin(of_task.index)]
-        floors = pd.concat([found[["length", "floor"]] for found in (trained, tested)])
-        floors = floors.astype({"length": int}).groupby("length")["floor"].last()
+        floors = tests[tests["run"].isin(of_task.index)].groupby("length")["floor"].last()
         panel.plot(floors.index, floors, label="floor", **FLOOR)
         _finish(panel, of_task, "length", "test ", floor=False)
         panel.set_title(name)
@@ -123,8 +113,6 @@ def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "second
     Raises:
         UsageError: if no run has a score and this cost.
     """
-    from matplotlib.ticker import EngFormatter, LogLocator
-
     name, factor = COSTS[cost]
     known = runs.groupby(CELL, observed=True)[[cost, "score"]].transform("count").all(axis=1)
     if not known.any():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from lrtasks.budget import SHARED_BUDGET, Budget
+from lrtasks.errors import UsageError
 from lrtasks.record import RunRecord, split_selected
 
 Settings = Mapping[str, Any]
@@ -29,6 +30,28 @@ def setup_of(record: RunRecord) -> Settings:
     return without_none({**identity, **parameters, **shared})
 
 
+def require_equal_budgets(runs: Iterable[tuple[str, Settings]], hint: str, may_differ: Collection[str] = ()) -> None:
+    """Check that runs on one task with the same parameters have the same shared budget.
+
+    Args:
+        runs: name and setup (:func:`setup_of`) of each run.
+        hint: the end of the message.
+        may_differ: fields of the shared budget that may differ.
+
+    Raises:
+        UsageError: if the budgets differ; the message names two runs, the field and both values.
+    """
+    first: dict[str, tuple[str, Settings]] = {}
+    for run, setup in runs:
+        settings = {name: value for name, value in setup.items() if name not in SHARED_BUDGET}
+        other, others = first.setdefault(key(settings), (run, setup))
+        for name in SHARED_BUDGET:
+            values = others.get(name), setup.get(name)
+            if values[0] != values[1] and name not in may_differ:
+                both = f"{values[0]} for {other} and {values[1]} for {run}"
+                raise UsageError(f"unequal budgets on {setup['name']}: {name} is {both}; {hint}")
+
+
 def variant_of(record: RunRecord) -> Settings:
     """Return the settings of the model: hyper-parameters, version or digest, and the model's own part of the budget.
 
@@ -38,11 +61,17 @@ def variant_of(record: RunRecord) -> Settings:
     _, others = split_selected(record.model["parameters"], names)
     parameters = {f"model {name}": value for name, value in others.items()}
     tuning = {name: value for name, value in record.budget.items() if name not in SHARED_BUDGET}
-    selected = {name if name in record.budget else f"model {name}": "selected" for name in names}
+    # a record lacks a budget field that was added later, if the field has its default
+    selected = {name if name in Budget.parameter_names() else f"model {name}": "selected" for name in names}
     identity = {name: value for name, value in record.model.items() if name not in _NO_SETTINGS}
     settings = without_none({**identity, **parameters, **tuning, **selected})
     # the defaults of a user's own model are unknown, so keep ``None``: it differs from "not given"
     return {**parameters, **settings} if _DIGEST in settings else settings
+
+
+def cell_of(record: RunRecord) -> tuple[str, str]:
+    """Return setup and variant as texts, which are equal for runs that differ only in seed and selected settings."""
+    return key(setup_of(record)), key(variant_of(record))
 
 
 def without_none(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,8 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#0
 MARKERS = "osD^vPX*<>hp"
 """12 markers and 7 colours have no common factor, so 84 series differ before a combination repeats."""
 SETTINGS: Any = {"axes.prop_cycle": f"cycler('color', {COLOURS})", **_STYLE["matplotlib"]}
-FORMATS = (".pdf", ".png", ".svg")
+FORMATS = {".pdf": {"CreationDate": None}, ".png": None, ".svg": {"Date": None}}
+"""File suffixes of figures, and the metadata that keep the time out of a file."""
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -107,7 +108,6 @@ def encode(figure: Figure, ending: str) -> bytes:
     import matplotlib as mpl
 
     buffer = io.BytesIO()
-    undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": None}[ending]
     with mpl.rc_context({**SETTINGS, "svg.hashsalt": "lrtasks"}):
-        figure.savefig(buffer, format=ending[1:], metadata=undated)
+        figure.savefig(buffer, format=ending[1:], metadata=FORMATS[ending])
     return buffer.getvalue()

@@ -13,17 +13,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from lrtasks.budget import SHARED_BUDGET
+import pandas as pd
+
 from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED, scaled_score
 from lrtasks.results.formats import TextTable, number
-from lrtasks.results.settings import Settings, as_given, key, labels, owned
+from lrtasks.results.settings import as_given, labels, owned, require_equal_budgets
 from lrtasks.results.statistics import bootstrap, half_width
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Row = Mapping[str, Any]
 """One row of a frame of runs or of cells; missing values are ``None``."""
@@ -59,12 +57,12 @@ def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFram
     Raises:
         UsageError: if there are no runs, or budgets are unequal and ``unequal_budgets`` is false.
     """
-    import pandas as pd
-
     if not len(runs):
         raise UsageError("a table needs at least one run record")
     if not unequal_budgets:
-        require_equal_budgets(runs)
+        first = plain_rows(runs.drop_duplicates("setup")[["setup", "model", "seed"]])
+        pairs = ((run_name(run), json.loads(run["setup"])) for run in first)
+        require_equal_budgets(pairs, "--unequal-budgets allows both in one table")
     setups, variants = ({text: json.loads(text) for text in runs[name].unique()} for name in ("setup", "variant"))
     # variants that share no row (preset values per task) may share a label
     beside = [[variants[text] for text in own.unique()] for _, own in runs.groupby("setup")["variant"]]
@@ -94,6 +92,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     - ``scored`` and ``solved``: number of seeds with a score, and of solved seeds (missing without a scaled score);
       ``different_seeds``: number of seeds. ``seeds`` may contain a seed twice, with two different outcomes;
     - ``seconds_per_step`` and ``peak_memory_bytes``: means over runs, missing if the runs used several devices;
+    - ``paper_beside``: the paper's score, missing if the paper's setup differs from that of the runs;
     - ``devices``, ``outcomes``, ``statuses``, ``unscored`` (statuses of the runs without a score), and
       ``not_possible``: the further tests on which the model could not run.
     """
@@ -140,6 +139,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     cells["unscored"] = [list(found["status"][found["score"].isna()]) for _, found in own]
     cells["not_possible"] = [set(",".join(found.dropna()).split(",")) for _, found in own["not_possible"]]
     cells["devices"] = [sorted(set(found.dropna())) for _, found in own["device"]]
+    cells["paper_beside"] = cells["paper"].where(cells["paper_differs"].fillna("") == "")
     cells[COSTS] = own[COSTS].mean().where(cells["devices"].str.len() < 2)
     return cells.reset_index()
 
@@ -203,7 +203,7 @@ class Table:
 
     def scores(self) -> TextTable:
         """Return the table of scores: task, metric, floor, then each model's score and the paper's score."""
-        papers = {cell["column"] for cell in self.cells if paper_beside(cell) is not None}
+        papers = {cell["column"] for cell in self.cells if cell["paper_beside"] is not None}
         header, joined, best = ["task", "metric", "floor"], set[int](), set[tuple[int, int]]()
         for name in self.labels("column"):
             header.append(name)
@@ -222,7 +222,7 @@ class Table:
                     best.add((len(lines), len(line)))
                 line.append(shown(cell) if cell else "")
                 if name in papers:
-                    line.append(number(paper_beside(cell)) if cell else "")
+                    line.append(number(cell["paper_beside"]) if cell else "")
             lines.append(line)
         return TextTable(header, lines, frozenset(joined), frozenset(best))
 
@@ -241,23 +241,17 @@ class Table:
 
         The last column has the generalisation length. Without further tests the result is ``None``.
         """
-        names = [name.removeprefix("test.") for name in self.runs if name.startswith("test.")]
-        names.sort(key=lambda name: (length_of_test(name, 1) or math.inf, name))  # by length, then all others by name
-        said = {
-            place: {
-                name: "not possible" if name in cell["not_possible"] else number(cell[f"test.{name}"], 3)
-                for name in names
-            }
-            for place, cell in enumerate(self.cells)
-        }
-        tests = [name for name in names if any(words[name] for words in said.values())]
+        scored = self.runs.filter(regex=r"^test\.").dropna(axis="columns", how="all")
+        names = {name.removeprefix("test.") for name in scored}.union(*(cell["not_possible"] for cell in self.cells))
+        # by length, then all others by name
+        tests = sorted(filter(None, names), key=lambda name: (length_of_test(name, 1) or math.inf, name))
         lines = []
-        for place, words in said.items():
-            if any(words.values()):
-                cell = self.cells[place]
-                reached = "none" if (length := cell["generalisation_length"]) is None else f"{length:,.0f}"
-                scores = [number(cell["median"], 3), *(words[name] for name in tests)]
-                lines.append([cell["row"], cell["column"], *scores, reached])
+        for cell in self.cells:
+            impossible, length = cell["not_possible"], cell["generalisation_length"]
+            scores = ["not possible" if name in impossible else number(cell[f"test.{name}"], 3) for name in tests]
+            if any(scores):
+                reached = "none" if length is None else f"{length:,.0f}"
+                lines.append([cell["row"], cell["column"], number(cell["median"], 3), *scores, reached])
         return TextTable(["task", "model", "test", *tests, "generalisation length"], lines) if lines else None
 
     def notes(self) -> list[str]:
@@ -281,12 +275,6 @@ class Table:
         """Return the table of scores (``transpose``: models as rows), costs, and with ``by_length`` further tests."""
         scores, further = self.scores(), self.by_length() if by_length else None
         return [scores.transposed() if transpose else scores, self.costs(), *([further] if further else [])]
-
-
-def paper_beside(cell: Row) -> float | None:
-    """Return the paper's score if the paper's setup equals that of the cell's runs, else ``None``."""
-    found: float | None = None if cell["paper_differs"] else cell["paper"]
-    return found
 
 
 def _best(cells: Sequence[Row], floor: float) -> set[str]:
@@ -318,24 +306,6 @@ def plain_rows(frame: pd.DataFrame) -> list[Row]:
     plain = frame[[name for name in frame if not name.startswith(("task.", "model."))]].astype(object)
     found: list[Row] = plain.where(plain.notna(), None).to_dict("records")
     return found
-
-
-def require_equal_budgets(runs: pd.DataFrame) -> None:
-    """Check that runs on one task with the same parameters had the same shared budget.
-
-    Raises:
-        UsageError: if the budgets differ; the message names two runs, the field and both values.
-    """
-    first: dict[str, tuple[Row, Settings]] = {}
-    for run in plain_rows(runs.drop_duplicates("setup")[["setup", "model", "seed"]]):
-        settings = json.loads(run["setup"])
-        budget = {name: settings.pop(name, None) for name in SHARED_BUDGET}
-        other, others = first.setdefault(key(settings), (run, budget))
-        for name in SHARED_BUDGET:
-            if others[name] != budget[name]:
-                both = f"{others[name]} for {run_name(other)} and {budget[name]} for {run_name(run)}"
-                allowed = "--unequal-budgets allows both in one table"
-                raise UsageError(f"unequal budgets on {settings['name']}: {name} is {both}; {allowed}")
 
 
 def run_name(run: Row) -> str:

@@ -8,7 +8,6 @@ runs (:class:`SingleRun`), each with ``settings`` of its own.
 from __future__ import annotations
 
 import itertools
-import json
 import tomllib
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,10 +18,11 @@ from typing import Any, ClassVar
 import torch
 
 from lrtasks import generators, models
-from lrtasks.budget import MOST_SEEDS, SHARED_BUDGET, Budget
+from lrtasks.budget import MOST_SEEDS, Budget
 from lrtasks.config import Config, flat, override, parameter, parse_assignment, split_setting
 from lrtasks.errors import UsageError, unknown
 from lrtasks.models.factory import model_label
+from lrtasks.results.settings import require_equal_budgets, setup_of
 from lrtasks.run_config import RunConfig
 
 LISTS = tuple(entry["name"] for entry in Budget.describe_parameters() if entry["type"].startswith("tuple"))
@@ -73,6 +73,11 @@ class Suite:
     time_limit: float | None = None
     unequal_budgets: bool = False
     varied: tuple[str, ...] = ()
+
+    @property
+    def models(self) -> set[str]:
+        """Addresses or names of the models."""
+        return {run.model.address or run.model.name for run in self.runs}
 
 
 def expand(
@@ -223,21 +228,14 @@ def require_comparable(runs: Sequence[RunConfig], may_differ: Collection[str] = 
             that is not in ``may_differ``; the message names two runs, the field and both values.
     """
     numbers: dict[str, int] = {}
-    first: dict[str, RunConfig] = {}
     for number, run in enumerate(runs):
         before = numbers.setdefault(run.digest, number)
         if before != number:
             earlier, later = runs[before].title(), run.title()
             same = f"{later} twice" if earlier == later else f"{later}, which is the same run as {earlier}"
             raise UsageError(f"the suite has {same} (numbers {before + 1} and {number + 1})")
-    for run in runs:
-        one = first.setdefault(json.dumps(run.task.identity(), sort_keys=True), run)
-        for name in SHARED_BUDGET:
-            values = [getattr(one.budget, name), getattr(run.budget, name)]
-            if values[0] != values[1] and name not in may_differ:
-                both = f"{values[0]} for {one.model.name} and {values[1]} for {run.model.name}"
-                hint = f"give {name} for all runs, or allow it (--unequal-budgets)"
-                raise UsageError(f"unequal budgets on {run.task.name}: {name} is {both}; {hint}")
+    setups = ((run.model.name, setup_of(run.record())) for run in runs)
+    require_equal_budgets(setups, "give one value for all runs, or allow several (--unequal-budgets)", may_differ)
 
 
 def _single(content: dict[str, Any], preset: str, shared: Mapping[str, Any], given: Mapping[str, Any]) -> RunConfig:

@@ -8,10 +8,10 @@ folder. Their records name the values that were tried (``selection``), and table
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from lrtasks.config import split_setting
 from lrtasks.errors import UsageError, unknown
 from lrtasks.files import held
 from lrtasks.record import FINISHED, LOCK, RunRecord, read_record, read_records, split_selected
-from lrtasks.results.settings import key, setup_of, variant_of
+from lrtasks.results.settings import cell_of
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.expand import Suite, of_one_model
 
@@ -36,7 +36,7 @@ def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
 
     Raises:
         UsageError: for an unknown stream, if no model or budget setting has several values, or if one must be equal
-            for all compared models.
+            for all compared models or belongs to one of several models.
     """
     if by not in BY:
         raise unknown("stream to select on", by, BY)
@@ -46,6 +46,8 @@ def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
     for name in names:
         if split_setting(name)[1] in SHARED_BUDGET:
             raise UsageError(f"{split_setting(name)[1]} is the same for all compared models and cannot be selected")
+        if len(suite.models) > 1 and of_one_model(name, suite.models):
+            raise UsageError(f"{name} belongs to one model and cannot be selected beside others; select it in eval")
     return names
 
 
@@ -65,12 +67,12 @@ def run_selected(
         any failed, the choice is not final.
     """
     # in records, settings stand without their owner or the label of the model that they belong to
-    labels = {run.model.address or run.model.name for run in suite.runs}
-    bare = [name.partition(".")[2] if of_one_model(name, labels) else split_setting(name)[1] for name in names]
+    bare = [name.partition(".")[2] if of_one_model(name, suite.models) else split_setting(name)[1] for name in names]
     bare = [name.replace("-", "_") for name in bare]
-    groups: dict[str, list[RunConfig]] = {}
+    groups: dict[tuple[str, str], list[RunConfig]] = {}
     for run in suite.runs:
-        groups.setdefault(_group(run, bare), []).append(run)
+        record = replace(run.record(), selection={"values": dict.fromkeys(bare)})
+        groups.setdefault(cell_of(record), []).append(run)
     first = [run for runs in groups.values() for run in runs if run.seed == min(other.seed for other in runs)]
     records = dict(zip([run.digest for run in first], runner(first), strict=True))
     chosen: list[RunConfig] = []
@@ -95,15 +97,6 @@ def run_selected(
         if run.digest not in tried_values and records[run.digest].status not in FINISHED
     }
     return chosen, [records[run.digest] for run in chosen], failed
-
-
-def _group(run: RunConfig, bare: Sequence[str]) -> str:
-    """Return a text that is equal for runs that differ only in seed and selected settings."""
-    identity = run.identity()
-    without = {name: value for name, value in identity["budget"].items() if name not in bare}
-    _, parameters = split_selected(identity["model"]["parameters"], bare)
-    model = {**identity["model"], "parameters": parameters}
-    return json.dumps({**identity, "budget": without, "model": model, "seed": None}, sort_keys=True)
 
 
 def _values(run: RunConfig, bare: Sequence[str]) -> dict[str, Any]:
@@ -136,15 +129,11 @@ def _unchoose_others(
 
     ``best`` are the runs of the first seed that are chosen now, ``chosen`` the digests of all runs that are chosen now.
     """
-
-    def cell(record: RunRecord) -> tuple[str, str]:  # depends neither on the seed nor on the selected values
-        return key(setup_of(record)), key(variant_of(record))
-
-    now = {cell(records[run.digest]) for run in best}
+    now = {cell_of(records[run.digest]) for run in best}
     for folder in {run.folder(out.absolute()).parent for run in best}:
         for place, other in read_records(folder)[0] if folder.is_dir() else ():
             earlier = other.selection.get("chosen") and other.digest not in chosen
-            if earlier and other.status in FINISHED and cell(other) in now:
+            if earlier and other.status in FINISHED and cell_of(other) in now:
                 other.selection["chosen"] = False
                 with suppress(UsageError), held(place / LOCK, str(place)):
                     other.write(place)

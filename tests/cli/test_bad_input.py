@@ -32,7 +32,7 @@ MISTAKES = {
     (*EVAL, "--data", "nowhere"): "nowhere",
     ("describe", "shfit"): "unknown task or model 'shfit'; did you mean 'shift'",
     ("preview", "shfit"): "unknown task 'shfit'; did you mean 'shift'",
-    ("preview", "shift", "--preset", "papr"): "unknown preset 'papr'; did you mean 'paper'",
+    ("preview", "shift", "--preset", "papr"): "unknown preset of shift 'papr'; did you mean 'paper'",
     ("preview", "shift", "--out", "a.pgn"): "a figure is written as .pdf, .png, .svg, found a.pgn",
     ("list", "task"): "unknown kind 'task'; did you mean 'tasks'",
     ("list", "models", "--group", "state"): "--group chooses among tasks; models have no groups",

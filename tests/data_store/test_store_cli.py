@@ -54,7 +54,7 @@ def test_default_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("shift --sampels 5", "unknown option or parameter of shift 'sampels'; did you mean 'samples'"),
         ("shift --samples 0", "samples must be a whole number in 1..100,000,000, found 0"),
         ("shift --split 0.9,x", "three fractions like 0.96,0.02,0.02, found '0.9,x'"),
-        ("shift --split 0.9,0.2,0.2", "split must add up to 1"),
+        ("shift --split 0.9,0.2,0.2", "three fractions of at least 0 that add up to 1"),
         ("shift --workers many", "workers must be 'auto' or a whole number in 1..1024, found 'many'"),
         ("shift --format png", "format png is for tasks of pictures"),
     ],

@@ -277,7 +277,7 @@ def test_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ({"samples": 0}, "samples must be a whole number in 1..100,000,000, found 0"),
         ({"samples": 2}, "2 samples are too few"),
-        ({"split": (0.9, 0.2, 0.2)}, "must add up to 1, found '0.9,0.2,0.2', which adds up to 1.3"),
+        ({"split": (0.9, 0.2, 0.2)}, "that add up to 1 .*, found '0.9,0.2,0.2'"),
         ({"split": (0.9, 0.1)}, "three fractions"),
         ({"split": (1.2, -0.1, -0.1)}, "at least 0"),
         ({"split": (float("nan"), 0.5, 0.5)}, "at least 0"),

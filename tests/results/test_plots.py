@@ -87,6 +87,13 @@ def test_length_joins_training_at_each_length_and_tests_of_one_model() -> None:
         drawn("length", [made()])
 
 
+@pytest.mark.parametrize("score", [0.9, None])
+def test_a_length_without_a_score_makes_no_panel(score: float | None) -> None:
+    records = [made(length=256, score=score), made(length=512, score=None, status="failed")]
+    with pytest.raises(UsageError, match="no task has scores at two lengths"):
+        drawn("length", records)
+
+
 def test_scatter_has_a_point_per_model_with_the_range_over_seeds() -> None:
     cost = {**COST, "seconds_per_step": 0.03}
     records = [made(score=0.5), made(seed=1, score=0.7, cost=cost), made(model="dss", score=0.3)]

@@ -26,7 +26,7 @@ from lrtasks.results.report.page import Sample, draw_sample
 
 def test_score_above_floor_is_by_the_best_floor() -> None:
     (result,) = report_of(made(score=0.6, floor=0.2)).results.values()
-    assert result.floor == ("copy", 0.2)
+    assert (result.cell["baseline"], result.cell["floor"]) == ("copy", 0.2)
     assert result.scaled == pytest.approx(0.5)
 
 
@@ -123,8 +123,8 @@ def test_a_model_that_was_trained_once_has_a_score_at_every_tested_length() -> N
     scores = {"test": {"r2": 0.9}, "2x": {"r2": 0.5}, "64": {"r2": 1.0}, "8x": {}, "sparse": {"r2": 0.1}}
     report = report_of(made(scores=scores), made(task="sort"))
     found = {report.rows[result.row].name: result for result in report.results.values()}
-    assert further_scores(report, found["shift"]) == [(64, 1.0), (256, 0.9), (512, 0.5)]
-    assert further_scores(report, found["sort"]) == []
+    assert further_scores(found["shift"]) == [(64, 1.0), (256, 0.9), (512, 0.5)]
+    assert further_scores(found["sort"]) == []
 
 
 def test_rows_that_differ_in_length_alone_share_a_chart() -> None:

@@ -12,6 +12,7 @@ from lrtasks.errors import UsageError
 from lrtasks.files import held
 from lrtasks.record import LOCK, RunRecord, read_record, read_records
 from lrtasks.results import frame
+from lrtasks.results.settings import variant_of
 from lrtasks.results.table import make_table
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.expand import Suite, make_suite
@@ -178,6 +179,14 @@ def test_settings_of_a_mixer_and_of_the_one_model_can_be_selected(tmp_path: Path
     suite = make_suite({"models": "dlr", "tasks": "cumsum"}, {"length": 16, "dlr.d_state": "8,16"})
     runs, records, _ = run_selected(suite, require_selectable(suite, "val"), Runner(tmp_path, {"dlr": 1}), tmp_path)
     assert len(runs) == 1 and records[0].selection["values"] == {"d_state": [16, 8]}
+
+
+def test_values_of_a_budget_field_that_records_may_lack_belong_to_one_selection(tmp_path: Path) -> None:
+    suite = make_suite({"models": "dlr", "tasks": "cumsum", "seeds": 2}, {"lr": 0.1, "accumulate": "1,2"})
+    runs, records, _ = run_selected(suite, require_selectable(suite, "val"), Runner(tmp_path, {"dlr": 0.1}), tmp_path)
+    assert [run.seed for run in runs] == [0, 1] and records[0].budget.get("accumulate") is None
+    (variant,) = {variant_of(record).get("accumulate") for _, record in read_records(tmp_path)[0]}
+    assert variant == "selected"
 
 
 @pytest.mark.parametrize(

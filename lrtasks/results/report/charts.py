@@ -11,8 +11,9 @@ from typing import Any
 
 from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED
+from lrtasks.record import RunRecord
 from lrtasks.results.report.content import COSTS, Report, Result
-from lrtasks.results.table import length_of_test
+from lrtasks.results.table import Row, length_of_test
 
 LOWEST = -0.25
 """Charts draw lower scores at this value, on their lower edge."""
@@ -51,9 +52,9 @@ def chart_data(report: Report) -> dict[str, Any]:
         "rows": [
             {
                 "label": row.label,
-                "metric": row.metric,
-                "floor": row.floor and {"name": f"floor: {row.floor[0]}", "y": _rounded(row.floor[1])},
-                "length": _length(report, place),
+                "metric": row.cell["metric"],
+                "floor": _floor(row.cell),
+                "length": _length(report.in_row(place)[0]),
             }
             for place, row in enumerate(report.rows)
         ],
@@ -70,18 +71,18 @@ def length_groups(report: Report, rows: list[int]) -> list[list[int]]:
     """Return groups of two or more rows of one task that differ only in their length."""
     groups: dict[str, list[int]] = {}
     for row in rows:
-        if _length(report, row) is not None:
+        if _length(report.in_row(row)[0]) is not None:
             settings = re.sub(r"(^|, )length=[^,]*", "", report.rows[row].settings)
             groups.setdefault(settings, []).append(row)
     return [group for group in groups.values() if len(group) > 1]
 
 
-def further_scores(report: Report, result: Result) -> list[tuple[int, float]]:
+def further_scores(result: Result) -> list[tuple[int, float]]:
     """Return length and median score of the test and of each further test at another length; empty if fewer than two.
 
     ``2x`` is twice the task's parameter ``length``; for a task without this parameter, the length counts as 1.
     """
-    own = _length(report, result.row) or 1
+    own = _length(result) or 1
     found = {own: result.score}
     for column, score in result.cell.items():
         length = length_of_test(column.removeprefix("test."), own) if column.startswith("test.") else None
@@ -91,13 +92,16 @@ def further_scores(report: Report, result: Result) -> list[tuple[int, float]]:
     return scored if len(scored) > 1 else []
 
 
-def _length(report: Report, row: int) -> int | None:
-    length = report.in_row(row)[0].records[0].task["parameters"].get("length")
+def _floor(cell: Row) -> dict[str, Any] | None:
+    return None if cell["floor"] is None else {"name": f"floor: {cell['baseline']}", "y": _rounded(cell["floor"])}
+
+
+def _length(result: Result) -> int | None:
+    length = result.records[0].task["parameters"].get("length")
     return length if isinstance(length, int) and length > 0 else None
 
 
 def _result(report: Report, result: Result) -> dict[str, Any]:
-    metric = result.cell["metric"]
     words = [report.rows[result.row].label, report.columns[result.column].label]
     for record in result.records:
         words += [record.status, record.command, *record.notes]
@@ -107,18 +111,16 @@ def _result(report: Report, result: Result) -> dict[str, Any]:
         "column": result.column,
         "scaled": _rounded(result.scaled),
         "score": _rounded(result.score),
-        "tests": further_scores(report, result),
+        "tests": further_scores(result),
         "costs": {name: _rounded(value) for name, value in result.costs.items()},
-        "curves": [
-            [
-                record.seed,
-                [[point["step"], _rounded(point.get(metric)), _rounded(point.get("loss"))] for point in points],
-            ]
-            for record in result.records
-            if (points := record.curve)
-        ],
+        "curves": [[record.seed, _curve(record)] for record in result.records if record.curve],
         "text": " ".join(dict.fromkeys(" ".join(words).lower().split())),
     }
+
+
+def _curve(record: RunRecord) -> list[list[float | None]]:
+    metric = record.task["metric"]
+    return [[point["step"], _rounded(point.get(metric)), _rounded(point.get("loss"))] for point in record.curve]
 
 
 def _rounded(value: float | None) -> float | None:

@@ -12,18 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
 from lrtasks.record import MAX_BYTES, PANEL, STATUSES, RunRecord, score_name
 from lrtasks.results.formats import number
 from lrtasks.results.frame import make_frame
-from lrtasks.results.table import CELL, Row, aggregate, arrange, paper_beside, plain_rows, unscored
-
-if TYPE_CHECKING:
-    import pandas as pd
+from lrtasks.results.table import CELL, Row, aggregate, arrange, plain_rows, unscored
 
 COSTS = {
     "seconds_per_step": ("time per step", "s"),
@@ -57,11 +55,9 @@ class Result:
         id: name of the result's details within the page, made of letters, digits and dashes.
         cell: aggregate of the runs (:func:`lrtasks.results.table.aggregate`), which differ in nothing but the seed.
         runs: rows of the frame, one per run.
-        floor: name and headline score of the best trivial baseline.
         scaled: scaled score; ``None`` without a score or without a floor.
         state: ``scored``, or the reason for a missing score: one of :data:`STATES`.
         score: median of the headline score over the seeds that have one.
-        paper: the paper's score if the paper's setup equals that of these runs, else ``None``.
     """
 
     id: str
@@ -71,11 +67,9 @@ class Result:
     runs: Sequence[Row]
     records: tuple[RunRecord, ...]
     folders: tuple[Path, ...]
-    floor: tuple[str, float] | None
     scaled: float | None
     state: str
     score: float | None
-    paper: float | None
 
     @property
     def solved(self) -> str:
@@ -109,15 +103,13 @@ class Axis:
         id: name of its section or row within the page.
         label: name, and the settings that distinguish it from others of the same name.
         name: name of the task or model.
-        metric: name of the headline score (tasks only).
-        floor: name and headline score of the best trivial baseline, taken from one of the task's results (tasks only).
+        cell: one of its cells, for what all of them share: a task's metric and floor.
     """
 
     id: str
     label: str
     name: str
-    metric: str = ""
-    floor: tuple[str, float] | None = None
+    cell: Row
 
     @property
     def settings(self) -> str:
@@ -188,8 +180,6 @@ def make_report(
     Raises:
         UsageError: if runs on one task had unequal budgets and ``unequal_budgets`` does not allow it.
     """
-    import pandas as pd
-
     arranged = arrange(make_frame(runs), unequal_budgets=unequal_budgets)
     cells = aggregate(arranged)
     orders = {axis: _best_first(cells, axis) for axis in CELL}
@@ -208,18 +198,15 @@ def make_report(
             plain_rows(own),
             records,
             folders,
-            None if cell["floor"] is None else (cell["baseline"], cell["floor"]),
             cell["scaled_median"],
             "scored" if cell["scored"] else _state(records),
             cell["median"],
-            paper_beside(cell),
         )
-    of_row, of_column = ({result.cell[axis]: result for result in results.values()} for axis in CELL)
-    rows = [
-        Axis(name("task", label), label, one.cell["task"], one.cell["metric"], one.floor)
-        for label, one in ((label, of_row[label]) for label in orders["row"])
-    ]
-    columns = [Axis(name("model", label), label, of_column[label].cell["model"]) for label in orders["column"]]
+    axes = []
+    for axis, kind in zip(CELL, ("task", "model"), strict=True):
+        shared = {result.cell[axis]: result.cell for result in results.values()}
+        axes.append([Axis(name(kind, label), label, shared[label][kind], shared[label]) for label in orders[axis]])
+    rows, columns = axes
     return Report(rows, columns, results, left_out)
 
 

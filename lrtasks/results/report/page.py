@@ -61,7 +61,7 @@ def render_page(report: Report) -> str:
             "name": name,
             "sample": draw_sample(name, report.in_row(rows[0])[0].records[0].task["parameters"]),
             "lengths": length_groups(report, rows),
-            "further": [row for row in rows if any(further_scores(report, result) for result in report.in_row(row))],
+            "further": [row for row in rows if any(further_scores(result) for result in report.in_row(row))],
             "rows": [(row, report.rows[row], report.in_row(row)) for row in rows],
         }
         for name, rows in report.tasks().items()
