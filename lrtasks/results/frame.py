@@ -38,6 +38,7 @@ COLUMNS = {
     "score": "headline score on the test stream; only of runs that are done",
     "score_error": "standard error of the score over test samples, by bootstrap",
     "selected": "JSON of the selected settings and their values; empty without a selection",
+    "selected_at_end": "the selected settings, by commas, with the smallest or largest number that was tried",
     "generalisation_length": "greatest tested length with a scaled score of 0.9 there and at all shorter ones",
     "steps_to_solve": "step from which validation held a scaled score of 0.99 twice in a row",
     "val_score": "headline score on the validation stream",
@@ -217,7 +218,8 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
     scaled = None if score is None or baseline is None else scaled_score(score, baseline[1])
     setup, variant = cell_of(record)
     tests = [name for name in record.scores if name not in SPLITS] if record.status == "done" else []
-    selected, _ = split_selected({**record.budget, **model["parameters"]}, record.selection.get("values", {}))
+    tried = record.selection.get("values", {})
+    selected, _ = split_selected({**record.budget, **model["parameters"]}, tried)
     numbers = {
         "score": score,
         "val_score": record.headline("val"),
@@ -253,9 +255,16 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         **{name: figure.get(name) for name in ("paper_source", "paper_where", "paper_differs")},
         "version": record.environment.get("lrtasks"),
         "selected": key(selected) if record.selection else "",
+        "selected_at_end": ",".join(name for name, value in selected.items() if _at_end(value, tried[name])),
         "not_possible": ",".join(name for name in tests if not record.scores[name]),
         "setup": setup,
         "variant": variant,
         **{name: math.nan if value is None else float(value) for name, value in numbers.items()},
         **{f"{owner}.{name}": value for owner, found in owned.items() for name, value in found.items()},
     }
+
+
+def _at_end(value: Any, tried: Sequence[Any]) -> bool:
+    """Return whether a value is the smallest or largest of several numbers that were tried."""
+    numbers = len(tried) > 1 and {type(entry) for entry in tried} <= {int, float}
+    return numbers and value in (min(tried), max(tried))

@@ -106,8 +106,8 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     # a seed with two runs counts once, with the mean of both
     by_seed = found.groupby([runs[name] for name in (*CELL, "seed")], observed=True).mean()
     seeds = by_seed.groupby(CELL, observed=True)
-    shared = ["task", "task_version", "setup", "model", "variant", "preset", "metric", "selected", *COUNTS, *PAPER]
-    shared += ["baseline", *(name for name in runs if name.startswith("budget."))]
+    shared = ["task", "task_version", "setup", "model", "variant", "preset", "metric", *COUNTS, *PAPER]
+    shared += ["selected", "selected_at_end", "baseline", *(name for name in runs if name.startswith("budget."))]
     cells = own[shared].first()
     # baselines are fitted on the training samples of each seed, so each seed has its own floor
     floors = runs["floor"].astype(float).groupby([runs["row"], runs["seed"]], observed=True).mean()
@@ -269,6 +269,13 @@ class Table:
             notes.append(f"±: half the 95 % interval of the mean over {seeds} seeds (Student t)")
         if 1 in counts and means:
             notes.append("without ±: a single seed, which has no interval")
+        at_end = [cell for cell in scored if cell["selected_at_end"]]
+        if at_end:
+            names = ", ".join(sorted({name for cell in at_end for name in cell["selected_at_end"].split(",")}))
+            unsolved = sum((cell["solved"] or 0) < cell["different_seeds"] for cell in at_end)
+            count = f"{len(at_end)} of {sum(bool(cell['selected']) for cell in scored)} cells"
+            said = f"{count} chose the lowest or highest {names} that was tried: a value beyond it may be better"
+            notes.append(f"{said} (not solved by every seed: {unsolved})")
         return [*notes, *versions_note(self.runs["version"]), *paper_notes(self.cells)]
 
     def tables(self, *, transpose: bool = False, by_length: bool = False) -> list[TextTable]:

@@ -102,6 +102,19 @@ def test_the_notes_name_how_many_seeds_there_are() -> None:
     assert "without ±" not in " ".join(tabled(records, mean=True).notes())
 
 
+def test_the_notes_count_choices_at_the_end_of_the_tried_values() -> None:
+    def chosen(model: str, lr: float, score: float = 0.99) -> RunRecord:
+        selection = {"by": "val", "values": {"lr": [0.01, 0.001, 0.003]}, "chosen": True}
+        return made(model=model, budget={"lr": lr}, score=score, selection=selection)
+
+    kernels = {"by": "val", "values": {"kernel": ["complex", "real"]}, "chosen": True}
+    others = [chosen("dlr", 0.003), made(model="gla", selection=kernels)]
+    notes = tabled([*others, chosen("dss", 0.01), chosen("lstm", 0.001, score=0.5)]).notes()
+    counted = "2 of 4 cells chose the lowest or highest lr that was tried: a value beyond it may be better"
+    assert f"{counted} (not solved by every seed: 1)" in notes
+    assert not [note for note in tabled([*others, made(model="s4d")]).notes() if "chose" in note]
+
+
 MUST_AGREE = {
     "steps",
     "batch_size",
