@@ -14,7 +14,7 @@ from torch import nn
 
 from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.config import assign
-from lrtasks.errors import UsageError, is_shortage, unknown
+from lrtasks.errors import UsageError, unknown
 from lrtasks.generators import Task, registry
 from lrtasks.generators.base import misdeclared
 from lrtasks.models.base import ModelLike
@@ -179,12 +179,7 @@ class RunConfig:
         Raises:
             UsageError: if the model does not fit into the memory, or cannot have this size or direction.
         """
-        try:
-            return self.model.build(self.task.input, self.task.target, self.task.causal).train()
-        except (MemoryError, RuntimeError) as error:
-            if is_shortage(error):
-                raise UsageError(f"not enough memory to build {self.model.name}; choose a smaller model") from error
-            raise
+        return self.model.build(self.task.input, self.task.target, self.task.causal).train()
 
     def record(self, status: str = "running", notes: Iterable[str] = ()) -> RunRecord:
         """Return a record of the run without results."""

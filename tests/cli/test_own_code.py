@@ -45,6 +45,12 @@ class Whole(nn.Module):
         super().__init__()
 
 
+class Huge(nn.Module):
+    def __init__(self, input, target):
+        super().__init__()
+        self.out = nn.Linear(10**7, 10**7)
+
+
 class Bare(nn.Module):
     def forward(self, x):
         return x
@@ -210,6 +216,13 @@ def test_a_constructor_that_names_no_arguments_is_refused_in_one_line(command: C
 def test_a_class_without_a_constructor_is_refused(command: Command) -> None:
     said = command("describe", "mine.py:Bare")
     assert said.code == 2 and "found arguments: none, as it has no __init__" in said.err
+
+
+def test_check_says_in_one_line_what_does_not_fit_into_memory(command: Command) -> None:
+    said = command("check", "mine.py:Huge")
+    reason, found, *_ = said.out.splitlines()
+    assert reason.endswith(": not enough memory to build Huge; choose a smaller model")
+    assert (said.code, found) == (1, "model mine.py:Huge: 1 problem found")
 
 
 def test_a_built_module_has_no_address(command: Command) -> None:
