@@ -45,6 +45,11 @@ class Whole(nn.Module):
         super().__init__()
 
 
+class Short(MyLayer):
+    def forward(self, x):
+        return super().forward(x)[:, 1:]
+
+
 class Huge(nn.Module):
     def __init__(self, input, target):
         super().__init__()
@@ -216,6 +221,13 @@ def test_a_constructor_that_names_no_arguments_is_refused_in_one_line(command: C
 def test_a_class_without_a_constructor_is_refused(command: Command) -> None:
     said = command("describe", "mine.py:Bare")
     assert said.code == 2 and "found arguments: none, as it has no __init__" in said.err
+
+
+def test_check_names_a_wrong_output_of_a_mixer_once(command: Command) -> None:
+    said = command("check", "mine.py:Short")
+    problem = "- causal on signals: Short.forward returned float32 of shape (3, 60, 64); a mixer maps "
+    assert (said.code, len(said.out.splitlines())) == (1, 2)
+    assert said.out.splitlines()[1].startswith(problem)
 
 
 def test_check_says_in_one_line_what_does_not_fit_into_memory(command: Command) -> None:
