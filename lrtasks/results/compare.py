@@ -36,6 +36,8 @@ ENOUGH_TASKS = 6
 """Least number of tasks with unequal scores at which a test over tasks can give a p-value below 0.05."""
 AHEAD = 0.05
 """One side is called ahead if its corrected p-value is below this value."""
+NO_TASK = "they share no task"
+"""End of the message for two models without a common task."""
 
 Pair = tuple[Row, Row]
 Matches = dict[tuple[str, str, int, str], Row]
@@ -241,7 +243,8 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
         except UsageError as error:
             reasons[label] = str(error)
     if not found:
-        raise UsageError(f"no model of {names[1]} compares with {names[0]}: {next(iter(reasons.values()))}")
+        reason = min(reasons.values(), key=lambda reason: reason.endswith(NO_TASK))  # others say which settings differ
+        raise UsageError(f"no model of {names[1]} compares with {names[0]}: {reason}")
     entries = [{**entry, "model": one.b} for one in found for entry in one.differences]
     same = [label for label, reason in reasons.items() if reason.endswith(" are the same runs")]
     unmatched = [label for label in reasons if label not in same]
@@ -301,7 +304,7 @@ def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
     first = [{run["task"]: (run, match[-1]) for match, run in reversed(side.items())} for side in sides]
     shared = [task for task in first[0] if task in first[1]]
     if not shared:
-        return f"{message}: they share no task"
+        return f"{message}: {NO_TASK}"
     pair = [runs[shared[-1]] for runs in first]
     settings = [
         {**json.loads(run["setup"]), "seed": run["seed"], "selected": selected or None} for run, selected in pair

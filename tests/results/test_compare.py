@@ -281,6 +281,13 @@ def test_a_model_is_named_as_tables_name_it() -> None:
         model_runs("dsss", framed(records))
 
 
+def test_the_reason_against_all_models_names_the_differences() -> None:
+    own = framed([made(model="own", budget={"steps": 5})])
+    others = framed([made(model="a", task="mips"), made(model="b", budget={"steps": 7})])
+    with pytest.raises(UsageError, match=r"own seed 0 and b seed 0 on shift differ in steps \(5 and 7\)$"):
+        compare_with_each(own, others, ("own", "published"))
+
+
 @pytest.fixture
 def folders(command: Callable[..., Any]) -> Callable[..., Any]:
     """``lrtasks compare ...`` with the folders ``runs`` and ``later`` of two models each."""
