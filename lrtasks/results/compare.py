@@ -193,16 +193,15 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
         names: names of the two sides in the output.
 
     Raises:
-        UsageError: if no runs match, a run matches two others, or both sides are the same runs.
+        UsageError: if no runs match, a run matches two others, or each run matches itself.
     """
     by_model = max(a["model"].nunique(), b["model"].nunique()) > 1
     of_a, of_b = sides = [_by_match(side, name, by_model) for side, name in zip((a, b), names, strict=True)]
-    same = [side[OUTCOME].sort_values(OUTCOME[:3]).reset_index(drop=True) for side in (a, b)]
-    if same[0].equals(same[1]):
-        raise UsageError(f"{names[0]} and {names[1]} are the same runs")
     both = [(run, of_b[match]) for match, run in of_a.items() if match in of_b]
     if not both:
         raise UsageError(_nothing_in_common(sides, names))
+    if all(run[name] == other[name] for run, other in both for name in OUTCOME):
+        raise UsageError(f"{names[0]} and {names[1]} are the same runs")
     left_out = [
         f"{run_name(run)} on {run['task']}: {run['outcome']}" for pair in both for run in pair if run["score"] is None
     ]
@@ -230,6 +229,7 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
     Args:
         runs: runs of one model.
         others: runs of any models. A model with the same runs as ``runs``, or without a match, is listed as left out.
+            Of runs of one model that match each other (a cell that was run again), the first one counts.
         names: names of the two sides in the output.
 
     Raises:
@@ -237,9 +237,13 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
     """
     found: list[Comparison] = []
     reasons: dict[str, str] = {}
+    repeated: list[str] = []
     for label, own in by_column(others).items():
+        matches = own.assign(selected=own["selected"].map(_names))
+        once = own[~matches.duplicated(["setup", "seed", "selected"])]
+        repeated += [label] if len(once) < len(own) else []
         try:
-            found.append(compare(runs, own, (names[0], label)))
+            found.append(compare(runs, once, (names[0], label)))
         except UsageError as error:
             reasons[label] = str(error)
     if not found:
@@ -248,7 +252,11 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
     entries = [{**entry, "model": one.b} for one in found for entry in one.differences]
     same = [label for label, reason in reasons.items() if reason.endswith(" are the same runs")]
     unmatched = [label for label in reasons if label not in same]
-    said = (("the same runs: ", same), ("no matching run of ", unmatched))
+    said = (
+        ("the same runs: ", same),
+        ("no matching run of ", unmatched),
+        ("all but the first of repeated runs: ", repeated),
+    )
     left_out = [words + ", ".join(found) for words, found in said if found]
     versions = dict.fromkeys(note for one in found for note in one.versions)
     return Comparison(*names, entries, left_out, list(versions))
@@ -287,7 +295,7 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
             run["model"] if by_model else "",
             run["setup"],
             run["seed"],
-            ",".join(json.loads(run["selected"] or "{}")),
+            _names(run["selected"]),
         )
         other = found.setdefault(match, run)
         if other is not run:
@@ -296,6 +304,11 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
             two = f"{name} holds two runs of {run_name(run)} on {run['task']}, which {differ}"
             raise UsageError(f"{two}; one run can have one partner only")
     return dict(sorted(found.items(), key=lambda entry: entry[0]))
+
+
+def _names(selected: str | None) -> str:
+    """Return the names of selected settings, which are JSON or missing."""
+    return ",".join(json.loads(selected or "{}"))
 
 
 def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
