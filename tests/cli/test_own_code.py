@@ -317,6 +317,14 @@ def test_a_test_may_be_another_class_of_the_file(command: Command) -> None:
     assert record["scores"]["other"]["r2"] is not None and not record["notes"]
 
 
+def test_runs_are_chosen_by_the_address_of_a_task(command: Command) -> None:
+    for task in ("mine.py:Copy", "shift"):
+        assert command("eval", "--model", MINE, "--task", task, *SHORT[2:]).code == 0
+    assert [row["task"] for row in json.loads(command("table", "--tasks", "mine.py:Copy", "--json").out)] == ["Copy"]
+    said = command("table", "--tasks", "mine.py:Plain")
+    assert (said.code, said.err) == (2, "lrtasks: unknown task 'Plain'. Allowed: Copy, shift\n")
+
+
 def test_an_edited_task_is_another_run(command: Command) -> None:
     words = ("eval", "--model", "dlr", "--d-model", 4, "--d-state", 4, "--task", "mine.py:Copy", *SHORT[2:], "--json")
     before = json.loads(command(*words).out)[0]
