@@ -200,6 +200,20 @@ def read_record(path: Path) -> RunRecord:
     return RunRecord(**content)
 
 
+def current_record(path: Path) -> RunRecord:
+    """Read a record as :func:`read_record` does.
+
+    A run that the file calls ``running``, but that no process works on, gets the status ``interrupted``.
+
+    Raises:
+        UsageError: in the cases of :func:`read_record`.
+    """
+    record = read_record(path)
+    if record.status == "running" and not is_held((path if path.is_dir() else path.parent) / LOCK):
+        record.status = "interrupted"
+    return record
+
+
 def finished_record(folder: Path, digest: str) -> RunRecord | None:
     """Return the record in ``folder`` of the run with this digest, or ``None`` if the run still needs work.
 
@@ -230,7 +244,7 @@ def _from_schema_1(content: dict[str, Any]) -> dict[str, Any]:
 def read_records(folder: Path | str) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
     """Read all records below ``folder``, sorted by path; follow links to folders, but read each folder only once.
 
-    A run that the file calls ``running``, but that no process works on, gets the status ``interrupted``.
+    The status of each is that of :func:`current_record`.
 
     Returns:
         ``(folder, record)`` pairs, and one line for each file or folder that could not be read.
@@ -245,13 +259,9 @@ def read_records(folder: Path | str) -> tuple[list[tuple[Path, RunRecord]], list
     problems: list[str] = []
     for file in sorted(_files(folder, problems)):
         try:
-            record = read_record(file)
+            found.append((file.parent, current_record(file)))
         except UsageError as error:
             problems.append(str(error))
-            continue
-        if record.status == "running" and not is_held(file.with_name(LOCK)):
-            record.status = "interrupted"
-        found.append((file.parent, record))
     return found, problems
 
 

@@ -252,7 +252,9 @@ def load_object(address: str, kind: str) -> Any:
         raise UsageError(f"{where}: {place} cannot be imported: {in_one_line(error)}{hint}") from error
     if not hasattr(module, name):
         raise UsageError(f"{where}: {place} has no {name!r}{suggestion(name, dir(module))}")
-    return getattr(module, name)
+    found = getattr(module, name)
+    source_digest(found)  # noted now, since the file may be edited before the first run
+    return found
 
 
 _SOURCES: dict[tuple[int, Path], tuple[Any, str]] = {}

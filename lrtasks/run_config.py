@@ -14,7 +14,7 @@ from torch import nn
 
 from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.config import assign
-from lrtasks.errors import UsageError, is_shortage, unknown
+from lrtasks.errors import UsageError, unknown
 from lrtasks.generators import Task, registry
 from lrtasks.generators.base import misdeclared
 from lrtasks.models.base import ModelLike
@@ -83,8 +83,7 @@ class RunConfig:
         Raises:
             UsageError: for an unknown name (the message suggests similar names) or a value out of range.
         """
-        if not isinstance(task, (str, Task)):
-            raise UsageError(f"task must be a name or a task that lrtasks.make gave, found {task!r}")
+        require_task(task)
         task_name, instance = split_preset(task) if isinstance(task, str) else ("", "")
         task_class = registry.get(task_name) if isinstance(task, str) else type(task)
         model_class = model_presets(model)
@@ -180,12 +179,7 @@ class RunConfig:
         Raises:
             UsageError: if the model does not fit into the memory, or cannot have this size or direction.
         """
-        try:
-            return self.model.build(self.task.input, self.task.target, self.task.causal).train()
-        except (MemoryError, RuntimeError) as error:
-            if is_shortage(error):
-                raise UsageError(f"not enough memory to build {self.model.name}; choose a smaller model") from error
-            raise
+        return self.model.build(self.task.input, self.task.target, self.task.causal).train()
 
     def record(self, status: str = "running", notes: Iterable[str] = ()) -> RunRecord:
         """Return a record of the run without results."""
@@ -232,8 +226,15 @@ def build_model(model: ModelLike, task: str | Task, *, preset: str | None = None
     settings = {f"model.{name}": value for name, value in hyper.items()}
     if preset is not None:
         return RunConfig.make(task, model, preset=preset, settings=settings).build()
+    require_task(task)
     made = registry.get(task).make() if isinstance(task, str) else task
     return model_factory(model, hyper).build(made.input, made.target, made.causal)
+
+
+def require_task(task: object) -> None:
+    """Raise :class:`UsageError` unless ``task`` is a name or a task."""
+    if not isinstance(task, (str, Task)):
+        raise UsageError(f"task must be a name or a task that lrtasks.make gave, found {task!r}")
 
 
 def require_preset(preset: str, classes: Iterable[type[Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,6 +54,24 @@ def test_bare_settings_are_keywords(tmp_path: Path) -> None:
     assert record.model["parameters"] == {"window": 3}
     with pytest.raises(lrtasks.UsageError, match=r"called 'lenght'; did you mean 'length'.*task has: length"):
         run(Layer, tmp_path, "shift", lenght=8)
+
+
+@pytest.mark.parametrize("argument", ["parameters", "hyper", "budget", "name", "out", "trackers"])
+def test_an_argument_of_a_wrong_type_is_named(argument: str) -> None:
+    arguments: dict[str, Any] = {argument: 5}
+    with pytest.raises(lrtasks.UsageError, match=rf"^{argument} must be .*, found 5$"):
+        lrtasks.evaluate(Layer, TASK, **arguments)
+
+
+def test_a_tracker_must_be_named_by_a_text(tmp_path: Path) -> None:
+    with pytest.raises(lrtasks.UsageError, match="unknown tracker '5'"):
+        run(Layer, tmp_path, trackers=["csv", 5])
+
+
+@pytest.mark.parametrize("task", [5, None, type(TASK)])
+def test_a_model_needs_a_task(task: Any) -> None:
+    with pytest.raises(lrtasks.UsageError, match="task must be a name or a task"):
+        lrtasks.build_model("dlr", task)
 
 
 def test_a_budget_is_taken_whole(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from lrtasks import generators, models
 from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.errors import UsageError
 from lrtasks.generators.tasks.recall import Recall
+from lrtasks.registry import file_digest
 from lrtasks.run_config import RunConfig
 
 PRESETS = [
@@ -93,6 +94,16 @@ def test_the_digest_tells_runs_apart() -> None:
         replace(base, data_digest="digest of a dataset"),
     ]
     assert len({config.digest for config in (base, *others)}) == 1 + len(others)
+
+
+def test_a_task_that_was_made_before_an_edit_is_the_earlier_task(tmp_path: Path) -> None:
+    file = tmp_path / "delays.py"
+    file.write_text("from lrtasks.generators.tasks.shift import Shift\n\n\nclass Delay(Shift):\n    pass\n")
+    address = f"{file}:Delay"
+    before, digest = lrtasks.make(address), file_digest(file)
+    file.write_text(file.read_text() + "    version = 2\n")
+    assert RunConfig.make(before, "dlr").identity()["task_source"] == digest
+    assert RunConfig.make(lrtasks.make(address), "dlr").identity()["task_source"] == file_digest(file)
 
 
 def test_another_version_of_a_model_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,8 @@ class _Probe:
         try:
             with torch.set_grad_enabled(training):
                 y: object = self.model.train(training)(x, **arguments)
+        except UsageError as error:
+            raise UsageError(f"fails{when}: {error}" if when else str(error)) from None
         except Exception as error:
             kind = f" on a {self.input.kind} input, {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
             raise UsageError(f"fails{when or kind}: {in_one_line(error)}") from None

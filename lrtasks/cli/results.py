@@ -227,7 +227,7 @@ def _left_out(problems: Sequence[str]) -> None:
 
 
 def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
-    """Return the runs of the chosen models (names or addresses) and tasks, with commas, or ``all``.
+    """Return the runs of the chosen models and tasks (names or addresses), with commas, or ``all``.
 
     A task with a preset (``word-problem@a5``) stands for the runs with the parameters of this preset.
     """
@@ -238,15 +238,18 @@ def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
         runs = runs[runs["model"].isin(wanted) | runs["address"].isin(wanted)]
     if tasks == "all":
         return runs
-    from lrtasks.generators.base import make
+    from lrtasks.generators.base import make, registry
     from lrtasks.results.profile import budgets_on
 
     kept = runs["task"].isin(())
     for word in tasks.split(","):
-        name, preset = split_preset(word)
+        address, preset = split_preset(word)
+        name = registry.get(address).name if ":" in address else address
         if name not in set(runs["task"]):
             raise unknown("task", name, set(runs["task"]))
-        found = runs.index.isin(budgets_on(runs, make(name, preset=preset)).index) if preset else runs["task"] == name
+        found = runs["task"] == name
+        if preset:
+            found = runs.index.isin(budgets_on(runs, make(address, preset=preset)).index)
         if not found.any():
             raise UsageError(f"no run on {name} has the parameters of preset {preset}")
         kept |= found

@@ -87,11 +87,14 @@ def read_tsv(path: str | os.PathLike[str], task: Task) -> Iterator[Sample]:
 
     Raises:
         UsageError: for unknown tokens, labels out of range, sequences that are too long, lists of different lengths, or
-            a missing column. The message names the line.
+            a missing column (the message names the line); or if there is no such file.
     """
     require_format("tsv", task)
     folder, _, name = os.fspath(path).rpartition("/")
     store = Store(folder or ".")
+    with store.explained():
+        if not store.exists(name):
+            raise UsageError(f"there is no file {path}")
     with store.explained(), store.open(name) as binary:
         text = io.TextIOWrapper(binary, "utf-8", newline="")
         csv.field_size_limit(2**31 - 1)

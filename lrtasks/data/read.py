@@ -25,7 +25,7 @@ from lrtasks.data.export import listed_pictures
 from lrtasks.data.manifest import MANIFEST, Manifest, differences, read_manifest
 from lrtasks.data.store import HIDDEN, Store
 from lrtasks.errors import UsageError, first_line, unknown
-from lrtasks.generators.base import Split, Task, registry, stack
+from lrtasks.generators.base import Split, Task, registry, require_indices, stack
 from lrtasks.spec import Batch, Sample
 
 CACHE_BYTES = 2**28
@@ -114,8 +114,7 @@ class StoredDataset:
         """
         if split not in self.counts:
             raise unknown("split", split, self.counts)
-        if len(indices) == 0:
-            raise UsageError("batch needs at least one index")
+        require_indices(indices)
         if self._process != os.getpid():  # a forked process must not share open files with its parent
             self._forget()
         wanted: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)

@@ -162,7 +162,6 @@ def train(
                 state.loss_sum = running.item()
                 if not math.isfinite(state.loss_sum):
                     raise DivergedError(f"the loss was no longer finite at step {state.step}")
-                progress.update(state.step, _shown(state, task))
             if evaluating or saving:
                 state.loss_sum = running.item()
                 lap(training=True)
@@ -174,6 +173,8 @@ def train(
                 _save(folder / CHECKPOINT, model, optimiser, state, fabric, digest)
                 last_saved = time.monotonic()
                 lap(training=False)
+            if looking:
+                progress.update(state.step, _shown(state, task))
             if evaluating and _solved(state, config, floor):
                 break
     if streams.finite:
@@ -338,8 +339,10 @@ def _to_device(batch: Loaded, device: torch.device) -> Loaded:
 
 
 def _shown(state: State, task: Task) -> dict[str, float]:
-    shown = {"loss": state.loss_sum / state.loss_count} if state.loss_count else {}
-    return {**shown, f"val {task.metric}": state.curve[-1][task.metric]} if state.curve else shown
+    """Return the mean loss since the last evaluation, or up to it right after it, and the last validation score."""
+    last = state.curve[-1] if state.curve else {}
+    loss = state.loss_sum / state.loss_count if state.loss_count else last["loss"]
+    return {"loss": loss, **({f"val {task.metric}": last[task.metric]} if last else {})}
 
 
 def _save(

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,18 @@ def evaluate(
     """
     if isinstance(budget, Budget):
         budget = vars(budget)
-    owned = (("task", "parameters", parameters), ("model", "hyper", hyper), ("budget", "budget", budget))
-    for owner, argument, values in owned:
-        if not isinstance(values, Mapping | None):
-            raise UsageError(f"{argument} must be a mapping of names to values, found {values!r}")
+    mapping = (Mapping | None, "a mapping of names to values")
+    for argument, value, (kind, meaning) in (
+        ("parameters", parameters, mapping),
+        ("hyper", hyper, mapping),
+        ("budget", budget, mapping),
+        ("name", name, (str | None, "a text")),
+        ("out", out, (str | PathLike, "a path")),
+        ("trackers", trackers, (str | Iterable, "a text or a list of texts")),
+    ):
+        if not isinstance(value, kind):
+            raise UsageError(f"{argument} must be {meaning}, found {value!r}")
+    for owner, values in (("task", parameters), ("model", hyper), ("budget", budget)):
         settings = {f"{owner}.{key}": value for key, value in (values or {}).items()} | settings
     config = RunConfig.make(task, model, preset=preset, seed=seed, settings=settings, data=data, name=name)
     return run(config, device=device, workers=workers, out=out, trackers=trackers, overwrite=overwrite, quiet=quiet)

@@ -33,7 +33,7 @@ def tracker_names(chosen: str | Iterable[str]) -> tuple[str, ...]:
     ('csv',)
     """
     texts = [chosen] if isinstance(chosen, str) else chosen
-    names = tuple(dict.fromkeys(name for text in texts for name in text.split(",")))
+    names = tuple(dict.fromkeys(name for text in texts for name in str(text).split(",")))
     for name in names:
         if name not in PACKAGES:
             raise unknown("tracker", name, PACKAGES)

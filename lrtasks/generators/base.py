@@ -115,10 +115,7 @@ class Task(Config):
         Raises:
             UsageError: if an argument is outside its range.
         """
-        if not hasattr(indices, "__len__") or getattr(indices, "ndim", 1) != 1:
-            raise UsageError(f"batch takes a list of sample numbers such as range(16), found {indices!r}")
-        if len(indices) == 0:
-            raise UsageError("batch needs at least one index")
+        require_indices(indices)
         for index in indices:
             require_whole("sample index", index, 0, MAX_SEED)
         require_whole("attempt", attempt, 0, MAX_SEED)
@@ -420,6 +417,14 @@ def stack(samples: Sequence[Sample]) -> Batch:
     metas = [sample.meta for sample in samples if sample.meta is not None]
     x, y = np.stack([sample.x for sample in samples]), np.stack([sample.y for sample in samples])
     return Batch(x, y, np.stack(masks) if masks else None, columns(metas) if metas else None)
+
+
+def require_indices(indices: Any) -> None:
+    """Raise :class:`UsageError` unless ``indices``, which ``batch`` received, is a list of at least one entry."""
+    if not hasattr(indices, "__len__") or getattr(indices, "ndim", 1) != 1:
+        raise UsageError(f"batch takes a list of sample numbers such as range(16), found {indices!r}")
+    if len(indices) == 0:
+        raise UsageError("batch needs at least one index")
 
 
 def require_sample(sample: object) -> None:

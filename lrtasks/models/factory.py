@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from lrtasks.config import parameter, type_name
-from lrtasks.errors import UsageError, first_line
+from lrtasks.errors import UsageError, first_line, is_shortage
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, ModelLike, streaming, takes_mask, uninitialised
 from lrtasks.registry import address_digest, has_own_name, load_object, source_digest
@@ -44,7 +44,7 @@ class ModelFactory:
         address: value of ``--model``; ``None`` for a Python object.
         version: version of a registered model's numbers; ``None`` for a user's own model.
         source: digest of the source file of a user's own model; ``None`` for a registered model.
-        build: function that builds the module for ``(input, target, causal)``.
+        builder: function that builds the module for ``(input, target, causal)``.
     """
 
     name: str
@@ -52,12 +52,25 @@ class ModelFactory:
     address: str | None
     version: int | None
     source: str | None
-    build: Callable[[Spec, Spec, bool], nn.Module] = dataclasses.field(compare=False, repr=False)
+    builder: Callable[[Spec, Spec, bool], nn.Module] = dataclasses.field(compare=False, repr=False)
 
     @property
     def identity(self) -> dict[str, Any]:
         """The values that distinguish the model from others, JSON-ready."""
         return {"name": self.name, "parameters": self.parameters, "version": self.version, "source": self.source}
+
+    def build(self, input: Spec, target: Spec, causal: bool) -> nn.Module:
+        """Build the module; draw its parameters from torch's global generator.
+
+        Raises:
+            UsageError: if the module does not fit into the memory, or cannot have this size or direction.
+        """
+        try:
+            return self.builder(input, target, causal)
+        except (MemoryError, RuntimeError) as error:
+            if is_shortage(error):
+                raise UsageError(f"not enough memory to build {self.name}; choose a smaller model") from error
+            raise
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lrtasks.errors import UsageError, printable
 from lrtasks.files import make_folder
-from lrtasks.record import FILE, RunRecord, read_record, score_name
+from lrtasks.record import FILE, RunRecord, current_record, score_name
 from lrtasks.results import style
 from lrtasks.results.formats import TextTable, number
 
@@ -44,7 +44,7 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
         UsageError: if the record cannot be read, has no learning curve yet, or the folder ``out`` cannot be written to
             or is a link.
     """
-    record = read_record(run)
+    record = current_record(run)
     if not record.curve:
         raise UsageError(f"{run} has nothing to analyze yet: its status is {record.status}")
     if out.is_symlink():  # in a results folder of someone else, a link may point to a place outside the folder

@@ -34,6 +34,8 @@ ENOUGH_TASKS = 6
 """Least number of tasks with unequal scores at which a test over tasks can give a p-value below 0.05."""
 AHEAD = 0.05
 """One side is called ahead if its corrected p-value is below this value."""
+NO_TASK = "they share no task"
+"""End of the message for two models without a common task."""
 
 Pair = tuple[Row, Row]
 Matches = dict[tuple[str, str, int, str], Row]
@@ -189,16 +191,15 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
         names: names of the two sides in the output.
 
     Raises:
-        UsageError: if no runs match, a run matches two others, or both sides are the same runs.
+        UsageError: if no runs match, a run matches two others, or each run matches itself.
     """
     by_model = max(a["model"].nunique(), b["model"].nunique()) > 1
     of_a, of_b = sides = [_by_match(side, name, by_model) for side, name in zip((a, b), names, strict=True)]
-    same = [side[OUTCOME].sort_values(OUTCOME[:3]).reset_index(drop=True) for side in (a, b)]
-    if same[0].equals(same[1]):
-        raise UsageError(f"{names[0]} and {names[1]} are the same runs")
     both = [(run, of_b[match]) for match, run in of_a.items() if match in of_b]
     if not both:
         raise UsageError(_nothing_in_common(sides, names))
+    if all(run[name] == other[name] for run, other in both for name in OUTCOME):
+        raise UsageError(f"{names[0]} and {names[1]} are the same runs")
     left_out = [
         f"{run_name(run)} on {run['task']}: {run['outcome']}" for pair in both for run in pair if run["score"] is None
     ]
@@ -226,6 +227,7 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
     Args:
         runs: runs of one model.
         others: runs of any models. A model with the same runs as ``runs``, or without a match, is listed as left out.
+            Of runs of one model that match each other (a cell that was run again), the first one counts.
         names: names of the two sides in the output.
 
     Raises:
@@ -233,17 +235,26 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
     """
     found: list[Comparison] = []
     reasons: dict[str, str] = {}
+    repeated: list[str] = []
     for label, own in by_column(others).items():
+        matches = own.assign(selected=own["selected"].map(_names))
+        once = own[~matches.duplicated(["setup", "seed", "selected"])]
+        repeated += [label] if len(once) < len(own) else []
         try:
-            found.append(compare(runs, own, (names[0], label)))
+            found.append(compare(runs, once, (names[0], label)))
         except UsageError as error:
             reasons[label] = str(error)
     if not found:
-        raise UsageError(f"no model of {names[1]} compares with {names[0]}: {next(iter(reasons.values()))}")
+        reason = min(reasons.values(), key=lambda reason: reason.endswith(NO_TASK))  # others say which settings differ
+        raise UsageError(f"no model of {names[1]} compares with {names[0]}: {reason}")
     entries = [{**entry, "model": one.b} for one in found for entry in one.differences]
     same = [label for label, reason in reasons.items() if reason.endswith(" are the same runs")]
     unmatched = [label for label in reasons if label not in same]
-    said = (("the same runs: ", same), ("no matching run of ", unmatched))
+    said = (
+        ("the same runs: ", same),
+        ("no matching run of ", unmatched),
+        ("all but the first of repeated runs: ", repeated),
+    )
     left_out = [words + ", ".join(found) for words, found in said if found]
     versions = dict.fromkeys(note for one in found for note in one.versions)
     return Comparison(*names, entries, left_out, list(versions))
@@ -278,8 +289,7 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
     """Return the runs, sorted, by the key that matched runs share: model, setup, seed and selected settings' names."""
     found: Matches = {}
     for run in plain_rows(runs):
-        selected = ",".join(json.loads(run["selected"] or "{}"))
-        match = run["model"] if by_model else "", run["setup"], run["seed"], selected
+        match = run["model"] if by_model else "", run["setup"], run["seed"], _names(run["selected"])
         other = found.setdefault(match, run)
         if other is not run:
             names = distinguishing([json.loads(entry["variant"]) for entry in (other, run)])
@@ -289,13 +299,18 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
     return dict(sorted(found.items(), key=lambda entry: entry[0]))
 
 
+def _names(selected: str | None) -> str:
+    """Return the names of selected settings, which are JSON or missing."""
+    return ",".join(json.loads(selected or "{}"))
+
+
 def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
     """Return the error message for sides without a match; it names the differences of two runs of one task."""
     message = f"no run of {names[0]} has a partner in {names[1]} with the same task, parameters, budget and seed"
     first = [{run["task"]: (run, match[-1]) for match, run in reversed(side.items())} for side in sides]
     shared = [task for task in first[0] if task in first[1]]
     if not shared:
-        return f"{message}: they share no task"
+        return f"{message}: {NO_TASK}"
     pair = [runs[shared[-1]] for runs in first]
     settings = [
         {**json.loads(run["setup"]), "seed": run["seed"], "selected": selected or None} for run, selected in pair

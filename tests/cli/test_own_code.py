@@ -45,6 +45,17 @@ class Whole(nn.Module):
         super().__init__()
 
 
+class Short(MyLayer):
+    def forward(self, x):
+        return super().forward(x)[:, 1:]
+
+
+class Huge(nn.Module):
+    def __init__(self, input, target):
+        super().__init__()
+        self.out = nn.Linear(10**7, 10**7)
+
+
 class Bare(nn.Module):
     def forward(self, x):
         return x
@@ -212,6 +223,20 @@ def test_a_class_without_a_constructor_is_refused(command: Command) -> None:
     assert said.code == 2 and "found arguments: none, as it has no __init__" in said.err
 
 
+def test_check_names_a_wrong_output_of_a_mixer_once(command: Command) -> None:
+    said = command("check", "mine.py:Short")
+    problem = "- causal on signals: Short.forward returned float32 of shape (3, 60, 64); a mixer maps "
+    assert (said.code, len(said.out.splitlines())) == (1, 2)
+    assert said.out.splitlines()[1].startswith(problem)
+
+
+def test_check_says_in_one_line_what_does_not_fit_into_memory(command: Command) -> None:
+    said = command("check", "mine.py:Huge")
+    reason, found, *_ = said.out.splitlines()
+    assert reason.endswith(": not enough memory to build Huge; choose a smaller model")
+    assert (said.code, found) == (1, "model mine.py:Huge: 1 problem found")
+
+
 def test_a_built_module_has_no_address(command: Command) -> None:
     said = command("eval", "--model", "mine.py:made", *SHORT)
     assert said.code == 2
@@ -290,6 +315,14 @@ def test_a_test_may_be_another_class_of_the_file(command: Command) -> None:
     said = command("eval", "--model", "mine.py:MyLayer", "--task", "mine.py:Doubled", *SHORT[2:], "--json")
     (record,) = json.loads(said.out)
     assert record["scores"]["other"]["r2"] is not None and not record["notes"]
+
+
+def test_runs_are_chosen_by_the_address_of_a_task(command: Command) -> None:
+    for task in ("mine.py:Copy", "shift"):
+        assert command("eval", "--model", MINE, "--task", task, *SHORT[2:]).code == 0
+    assert [row["task"] for row in json.loads(command("table", "--tasks", "mine.py:Copy", "--json").out)] == ["Copy"]
+    said = command("table", "--tasks", "mine.py:Plain")
+    assert (said.code, said.err) == (2, "lrtasks: unknown task 'Plain'. Allowed: Copy, shift\n")
 
 
 def test_an_edited_task_is_another_run(command: Command) -> None:

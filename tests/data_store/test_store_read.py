@@ -92,6 +92,7 @@ def test_old_row_groups_make_room_for_new_ones(tmp_path: Path, monkeypatch: pyte
     ("arguments", "message"),
     [
         (([], 0, "train"), "at least one index"),
+        ((3, 0, "train"), "batch takes a list of sample numbers such as range\\(16\\), found 3"),
         (([12], 0, "train"), "train has samples 0..11, found index 12"),
         (([-1], 0, "train"), "found index -1"),
         (([0], 0, "validation"), "unknown split 'validation'"),

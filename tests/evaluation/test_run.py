@@ -11,7 +11,7 @@ import pytest
 import torch
 from quick_runs import TASK, folders, outcome, run
 from torch import Tensor, nn
-from toys import Constant, Labels, Net, Segments, droppy, plain
+from toys import BUDGET, Constant, Labels, Net, Segments, droppy, plain
 
 import lrtasks
 from lrtasks.errors import UsageError
@@ -49,6 +49,13 @@ def test_a_run_leaves_a_record_and_the_weights(tmp_path: Path) -> None:
     assert record.environment["torch"] == torch.__version__
     saved = torch.load(folder / "weights.pt", weights_only=True)
     assert saved["step"] == 12 and "decoder.weight" in saved["model"]
+
+
+def test_the_progress_ends_with_the_last_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = lrtasks.evaluate(plain, TASK, budget=BUDGET, out=tmp_path, workers=0, device="cpu")
+    last = record.curve[-1]
+    assert f"12/12  loss {last['loss']:.4g}  val r2 {last['r2']:.4g}  " in capsys.readouterr().err
+    assert f"{last['r2']:.4g}" != f"{record.curve[-2]['r2']:.4g}"
 
 
 def test_training_learns(tmp_path: Path) -> None:

@@ -189,6 +189,14 @@ def test_a_wrong_output_of_a_mixer_is_told_by_its_name(output: Any, found: str) 
         built(Wrong)(torch.randn(2, 16, TASK.input.width))
 
 
+def test_a_model_that_does_not_fit_into_memory_is_said_in_one_line() -> None:
+    def huge(input: Spec, target: Spec) -> nn.Module:
+        return nn.Linear(input.width, target.width * 10**14)
+
+    with pytest.raises(UsageError, match=r"^not enough memory to build .*huge; choose a smaller model$"):
+        lrtasks.build_model(huge, TASK)
+
+
 def test_a_mixer_may_return_the_type_of_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert built(Mixer)(torch.randn(2, 16, TASK.input.width)).isfinite().all()

@@ -18,8 +18,9 @@ from lrtasks import models
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.loop import WEIGHTS
+from lrtasks.files import held
 from lrtasks.models.ops.layers import Portrait
-from lrtasks.record import read_record
+from lrtasks.record import LOCK, read_record
 from lrtasks.results import analysis, style
 
 BUDGET = {"steps": 30, "eval_every": 10, "val_batches": 1, "test_batches": 2, "batch_size": 4}
@@ -107,7 +108,9 @@ def test_a_run_without_a_curve_is_refused(run: Path, tmp_path: Path) -> None:
     content = json.loads((run / "record.json").read_text())
     content.update(curve=[], status="running")
     (tmp_path / "record.json").write_text(json.dumps(content))
-    with pytest.raises(UsageError, match="nothing to analyze yet"):
+    with pytest.raises(UsageError, match="nothing to analyze yet: its status is interrupted"):
+        analysis.analyze(tmp_path, tmp_path / "out")
+    with held(tmp_path / LOCK, "it"), pytest.raises(UsageError, match="its status is running"):
         analysis.analyze(tmp_path, tmp_path / "out")
 
 

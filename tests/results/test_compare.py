@@ -281,6 +281,31 @@ def test_a_model_is_named_as_tables_name_it() -> None:
         model_runs("dsss", framed(records))
 
 
+def test_a_published_run_that_was_repeated_counts_once() -> None:
+    again = [made(model="dss", score=0.1), made(model="dss", score=0.2, budget={"lr": 0.003})]
+    published = [*runs("dss", B), *again, *runs("s4d", B, task="mips")]
+    own, others = (framed([selected(run) for run in side]) for side in (runs("own", A), published))
+    found = compare_with_each(own, others, ("own", "published"))
+    (entry,) = found.differences
+    assert (entry["model"], entry["seeds"], entry["b"]) == ("dss", [0, 1, 2], list(B))
+    assert found.left_out == ["no matching run of s4d", "all but the first of repeated runs: dss"]
+
+
+def test_a_model_is_not_compared_with_its_own_published_runs() -> None:
+    own = runs("dlr", A)
+    others = framed([*own, *runs("dlr", A, task="mips"), *runs("dss", B)])
+    found = compare_with_each(framed(own), others, ("dlr", "published"))
+    assert [entry["model"] for entry in found.differences] == ["dss"]
+    assert found.left_out == ["the same runs: dlr"]
+
+
+def test_the_reason_against_all_models_names_the_differences() -> None:
+    own = framed([made(model="own", budget={"steps": 5})])
+    others = framed([made(model="a", task="mips"), made(model="b", budget={"steps": 7})])
+    with pytest.raises(UsageError, match=r"own seed 0 and b seed 0 on shift differ in steps \(5 and 7\)$"):
+        compare_with_each(own, others, ("own", "published"))
+
+
 @pytest.fixture
 def folders(command: Callable[..., Any]) -> Callable[..., Any]:
     """``lrtasks compare ...`` with the folders ``runs`` and ``later`` of two models each."""
