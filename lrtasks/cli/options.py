@@ -169,7 +169,8 @@ def parse_settings(
         if not equals:
             value = next(remaining, "--")
             if value.startswith("--"):
-                raise UsageError(f"option --{name} needs a value{suggestion(name, options) or f': --{name} VALUE'}")
+                known = suggestion(name, options) or f": --{name} VALUE (this command has no flag --{name})"
+                raise UsageError(f"option --{name} needs a value{known}")
         found.append(f"{name}={value}")
     settings: dict[str, Any] = {}
     for assignment in (*found, *assignments):

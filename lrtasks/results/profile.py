@@ -261,7 +261,7 @@ def _cell(name: str, task: Task, runs: pd.DataFrame, budget: str) -> Cell | None
     diverged, scaled = runs["status"] == "diverged", runs["scaled_score"]
     if name in SCORED_ON:
         scaled = runs.get(f"scaled.{SCORED_ON[name]}", scaled).fillna(scaled)
-    runs = runs.assign(scaled=scaled.mask(diverged, 0.0)).dropna(subset="scaled").drop_duplicates("seed", keep="last")
+    runs = runs.assign(scaled=scaled.mask(diverged, 0.0)).dropna(subset="scaled").drop_duplicates("seed")
     if runs.empty:
         return None
     by_length = any(test.input.length != task.input.length for test in task.tests().values())

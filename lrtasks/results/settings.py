@@ -17,6 +17,8 @@ Settings = Mapping[str, Any]
 _NO_SETTINGS = ("parameters", "address", "count", "state_bytes")
 _DIGEST = "source"
 """Digest of a user's own model or task; a label shows it only if no other setting distinguishes the runs."""
+_LONG_DIGEST = re.compile(r"[0-9a-f]{32,}")
+"""Digest of a source file or a dataset, of which a label shows the first eight digits."""
 _OTHERWISE = re.compile(r"none|null|true|false|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
 """Texts that the command line would parse as a value of another type."""
 
@@ -101,7 +103,8 @@ def label(entry: Settings, names: Iterable[str]) -> str:
     'longvq (window=none, quantise=true)'
     """
     values = {name: as_given(entry[name]) if name in entry else _missing(entry, name) for name in names}
-    shown = ", ".join(f"{bare(name)}={value}" for name, value in values.items())
+    short = {name: text[:8] if _LONG_DIGEST.fullmatch(text) else text for name, text in values.items()}
+    shown = ", ".join(f"{bare(name)}={text}" for name, text in short.items())
     return f"{entry['name']} ({shown})" if shown else str(entry["name"])
 
 

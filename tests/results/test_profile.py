@@ -75,6 +75,11 @@ def test_a_run_that_diverged_counts_as_0_and_one_that_failed_does_not() -> None:
     assert not failed.cells and notes(failed, [])[-1] == "own has no score on any instance"
 
 
+def test_of_two_runs_of_a_seed_the_first_counts_as_in_comparisons() -> None:
+    cell = profile(record("cumsum", 0.9), record("cumsum", 0.8)).cells["cumsum"]
+    assert (cell.scaled, cell.seeds) == (0.9, 1)
+
+
 def test_a_run_on_other_parameters_is_another_instance() -> None:
     other = record("cumsum", 0.9)
     other.task["parameters"]["length"] = 32
