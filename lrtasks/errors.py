@@ -52,12 +52,17 @@ def first_line(error: BaseException) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return type and message of an exception in one line. Messages of other people's code may have several lines.
+    """Return type and message of an exception in one line; of a :class:`UsageError` the message alone.
+
+    Messages of other people's code may have several lines.
 
     >>> in_one_line(ImportError("no libcudart\\n  found"))
     'ImportError: no libcudart found'
+    >>> in_one_line(UsageError("there is no file x.py"))
+    'there is no file x.py'
     """
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    message = " ".join(str(error).split())
+    return message if isinstance(error, UsageError) else f"{type(error).__name__}: {message}"
 
 
 def is_shortage(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from typer import Argument, Context, Option
 
 from lrtasks.cli import options
 from lrtasks.config import Config
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError, in_one_line, unknown
 from lrtasks.registry import load_object
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _size_at_small(name: str) -> dict[str, Any]:
         built = build_model(name, task, preset="small")
         state = state_bytes(built) if isinstance(built, Backbone) else None
     except Exception as error:  # a model of another package may accept tokens only
-        return {"task": task.identity(), "problem": f"{type(error).__name__}: {error}"}
+        return {"task": task.identity(), "problem": in_one_line(error)}
     return {"task": task.identity(), "parameters": parameter_count(built), "state_bytes": state}
 
 
@@ -210,7 +210,7 @@ def _print_description(described: dict[str, Any]) -> None:
     Console().print(grid, markup=False)
     for preset, content in described["presets"].items():
         print(f"\npreset {preset}: {content}")
-    if described["kind"] == "task":
+    if described["kind"] == "task" and "small" in described["presets"]:
         print(
             "\nlrtasks.make and lrtasks generate take the defaults; eval, suite, sweep, preview and check take preset"
             " small, which trains in minutes on two CPU cores"

@@ -91,7 +91,7 @@ def score_further(
             record.scores[name], record.errors[name] = scorer.scores(), scorer.error()
             record.further_slices[name] = scorer.slices()
         except Exception as error:  # a model may raise anything at a length that it was not built for
-            reason = error if isinstance(error, (UsageError, loop.DivergedError)) else in_one_line(error)
+            reason = error if isinstance(error, loop.DivergedError) else in_one_line(error)
             record.notes.append(f"test {name}: not possible: {reason}")
             continue
         record.further_baselines[name] = baseline_scores(task, train, test)

@@ -283,6 +283,8 @@ def test_a_layer_that_leaves_the_program_does_not_pass_for_success(command: Comm
 
 def test_an_own_task_is_described_drawn_and_stored(command: Command, tmp_path: Path) -> None:
     assert json.loads(command("describe", "mine.py:Copy", "--json").out)["kind"] == "task"
+    said = [command("describe", name).out for name in ("shift", "mine.py:Plain")]
+    assert ["preset small" in " ".join(text.split()) for text in said] == [True, False]
     assert command("preview", "mine.py:Copy", "--length", "8").code == 0
     assert (tmp_path / "Copy.png").exists()
     assert command("generate", "mine.py:Copy", "--samples", 4, "--split", "0.5,0.25,0.25", "--workers", 1).code == 0
