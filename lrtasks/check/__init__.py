@@ -35,7 +35,7 @@ def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[st
         try:
             found += (" ".join(problem.split()) for problem in check(subject) or ())
         except UsageError as problem:
-            found.append(" ".join(str(problem).split()))
+            found.append(in_one_line(problem))
         except Exception as error:
             found.append(f"{check.__name__.removeprefix('_').replace('_', ' ')} raised {in_one_line(error)}")
     return found

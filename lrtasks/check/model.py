@@ -280,7 +280,7 @@ def _causality(probe: _Probe) -> None:
     expected, found = probe.outputs(x)[:1], probe.outputs(rows)[:, None]
     position = torch.arange(probe.target.length, device=probe.device)[:, None] + first
     scale = expected.abs().max()  # a convolution by FFT rounds on the scale of all outputs
-    hint = "; mask what follows, pad convolutions on the left, or say causal=False"
+    hint = "; mask what follows, pad convolutions on the left, or call check_model with causal=False"
     for cut, outputs in zip(cuts, found, strict=True):
         what = f"not causal: outputs up to input position {cut} change with the inputs after it"
         probe.compare(expected, outputs, what, hint, where=position <= cut, scale=scale)
@@ -368,7 +368,7 @@ def _gradients(probe: _Probe) -> Iterator[str]:
             raise UsageError(f"the backward pass fails{time}: {error}") from None
     gradients = {name: value.grad for name, value in wanting.items()}
     if missing := [name for name, gradient in gradients.items() if gradient is None and name not in probe.unused]:
-        yield f"no gradient reaches {', '.join(missing)} (use it in forward, or name it in unused=)"
+        yield f"no gradient reaches {', '.join(missing)} (use it in forward, or name it in check_model's unused=)"
     wild = [name for name, gradient in gradients.items() if gradient is not None and not gradient.isfinite().all()]
     if wild:
         yield f"gradients are not finite in {', '.join(wild)} (a root, a logarithm or a division at 0?)"

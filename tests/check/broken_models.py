@@ -341,7 +341,7 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (Writes, "writes to its input, first at row 0, position 0, channel 0"),
     (WritesInTraining, "writes to its input in training mode"),
     (FailsInTraining, "fails in training mode: RuntimeError: no training here"),
-    (Dead, r"no gradient reaches skip \(use it in forward, or name it in unused="),
+    (Dead, r"no gradient reaches skip \(use it in forward, or name it in check_model"),
     (Detached, "the output is cut off"),
     (Flat, "the gradient is zero in every parameter"),
     (WildGradient, "gradients are not finite in conv.bias"),
