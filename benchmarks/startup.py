@@ -38,7 +38,6 @@ THREADS = {
     "the defaults": {},
     "two threads that wait passively": {"OMP_NUM_THREADS": "2"},
     "two threads, GOMP_SPINCOUNT=10000": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "10000"},
-    "two threads that wait actively": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "ACTIVE"},
 }
 """Settings of threads that ``--beside`` compares."""
 TINY = {"length": 16, "d_model": 8, "batch_size": 4, "steps": 1, "eval_every": 1, "val_batches": 1, "test_batches": 1}
