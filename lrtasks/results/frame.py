@@ -184,7 +184,8 @@ def _read_written(file: Path) -> pd.DataFrame:
     for name in OUTCOME:
         if name not in columns:
             raise UsageError(f"{file} is not a frame of runs: it has no column {name!r}")
-    return pd.DataFrame(columns)
+    later = {name: None for name in COLUMNS if name not in columns}  # an earlier version may have written the file
+    return pd.DataFrame({**columns, **later})
 
 
 def make_frame(runs: Sequence[tuple[Path | None, RunRecord]]) -> pd.DataFrame:
