@@ -35,9 +35,9 @@ STEP_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-8}
 """The same for the streaming form against the parallel form: they sum over many positions in different orders."""
 ROWS = 3
 CUTS = 16
-"""Number of positions at which causality is checked."""
-STEPS, ALL_STEPS = 128, 1024
-"""Largest number of streamed positions: if the target is as long as the input, and if the target is shorter."""
+"""Number of evenly spaced positions at which causality is checked."""
+STEPS = 1024
+"""Largest number of streamed positions."""
 
 
 def check_model(
@@ -58,10 +58,10 @@ def check_model(
     stay unchanged, and so must the inputs of the mixers inside. In evaluation mode:
 
     * the same input gives the same output, and a row's output does not depend on the other rows or on their number;
-    * if ``causal``, outputs up to position t do not change when inputs after t change (checked at 16 positions);
+    * if ``causal``, outputs up to position t do not change when inputs after t change (checked at 16 positions,
+      and before positions 1, 2, 4, 8, ..., where chunks of these lengths end);
     * if ``forward`` takes a ``mask``, no output at a valid position depends on padding;
-    * ``initial_state`` and ``step``, if offered, give the outputs of ``forward`` (over at most 128 positions, or 1024
-      where the target is shorter than the input);
+    * ``initial_state`` and ``step``, if offered, give the outputs of ``forward`` (over at most 1024 positions);
     * a second model that loads the state of the first gives the same outputs (not checked for a module already built).
 
     A training step, with extra losses, gives every trainable parameter a finite gradient; some gradient is not zero.
@@ -271,7 +271,9 @@ def _causality(probe: _Probe) -> None:
     first = length - probe.target.length
     if probe.target.pooled or first >= length - 1:
         return  # there is only the last output, which may depend on all inputs
-    cuts = sorted(set(torch.linspace(first, length - 2, CUTS).round().int().tolist()))
+    ends = (2**k - 1 for k in range((length - 1).bit_length()))  # of chunks whose length is a power of two
+    spaced = torch.linspace(first, length - 2, CUTS).round().int().tolist()
+    cuts = sorted({*spaced, *(end for end in ends if first <= end <= length - 2)})
     rows, other = x[:1].repeat(len(cuts), *(1,) * (x.dim() - 1)), probe.draw(len(cuts))
     if probe.input.kind == "token" and probe.input.width > 1:
         other = (rows + 1 + other % (probe.input.width - 1)) % probe.input.width  # always another token
@@ -311,7 +313,7 @@ def _step(probe: _Probe) -> None:
         raise UsageError(f"has {has[0]} only: a streaming form is initial_state(batch) and step(x, state)")
     pooled = probe.target.pooled
     whole = not pooled and probe.target.length == probe.input.length
-    steps = min(probe.input.length, STEPS if whole else ALL_STEPS)
+    steps = min(probe.input.length, STEPS)
     if not has or not (whole or steps == probe.input.length):
         return
     outputs: list[Tensor] = []

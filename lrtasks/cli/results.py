@@ -91,14 +91,16 @@ def compare(
     form = options.chosen_format(form, as_json, WITHOUT_CSV)
     from lrtasks.results import compare as comparing
 
+    # Path.exists raises for a name that is too long for a file, such as a model's name with its settings
+    are_folders = [not folders and ":" not in word and ("/" in word or os.path.exists(word)) for word in (a, b)]  # noqa: PTH110
     if b == "published":
+        if are_folders[0]:
+            raise UsageError(f"compare sets one model beside published, found the folder {a}; write MODEL --folder {a}")
         name, own = comparing.model_runs(a, read_frame(folders or RUNS))
         found = comparing.compare_with_each(own, read_published(published), (name, b))
     elif published:
         raise UsageError(f"--published needs the word published as B, found {b!r}")
     else:
-        # Path.exists raises for a name that is too long for a file, such as a model's name with its settings
-        are_folders = [not folders and ":" not in word and ("/" in word or os.path.exists(word)) for word in (a, b)]  # noqa: PTH110
         if all(are_folders):
             sides = [(word, read_frame([Path(word)])) for word in (a, b)]
         elif any(are_folders):

@@ -44,6 +44,8 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
         UsageError: if the record cannot be read, has no learning curve yet, or the folder ``out`` cannot be written to
             or is a link.
     """
+    if not (run / FILE).exists() and (inside := next(run.rglob(FILE), None)):
+        raise UsageError(f"{run} is a folder of several runs; analyze takes one of them, such as {inside.parent}")
     record = current_record(run)
     if not record.curve:
         raise UsageError(f"{run} has nothing to analyze yet: its status is {record.status}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -177,6 +178,35 @@ def test_check_names_what_is_wrong_with_a_model(command: Command) -> None:
     assert found[0] == "model odd: 2 problems found"
     assert found[1].startswith("- preset small: unknown parameter in preset small of odd")
     assert found[2].startswith("- preset other: unknown task 'wvae'; did you mean 'wave'")
+
+
+def test_check_finds_errors_at_the_end_of_long_chunks(command: Command, tmp_path: Path) -> None:
+    text = """
+        import torch
+        from torch import nn
+
+        class Chunked(nn.Module):
+            def __init__(self, d_model):
+                super().__init__()
+                self.map = nn.Linear(d_model, d_model)
+
+            def forward(self, x):
+                ends = torch.zeros_like(x)
+                if LEAKS:
+                    ends[:, 255:-1:256] = x[:, 256::256]
+                return self.map(x + ends)
+
+            def initial_state(self, batch):
+                return 0
+
+            def step(self, x, t):
+                return self.map(x) * (t < 300 or LEAKS), t + 1
+    """
+    file = tmp_path / "layer.py"
+    for leaks, problem in ((True, "not causal: outputs up to input position 255"), (False, "step, one position after")):
+        file.write_text(dedent(text).replace("LEAKS", str(leaks)))
+        said = command("check", f"{file}:Chunked")
+        assert said.code == 1 and f"causal on signals: {problem}" in said.out
 
 
 def test_check_says_what_was_not_checked(

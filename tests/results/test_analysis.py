@@ -114,6 +114,14 @@ def test_a_run_without_a_curve_is_refused(run: Path, tmp_path: Path) -> None:
         analysis.analyze(tmp_path, tmp_path / "out")
 
 
+def test_a_folder_of_several_runs_is_refused(tmp_path: Path) -> None:
+    run = tmp_path / "shift" / "dlr"
+    run.mkdir(parents=True)
+    made().write(run)
+    with pytest.raises(UsageError, match=r"a folder of several runs; analyze takes one of them, such as .*shift/dlr$"):
+        analysis.analyze(tmp_path, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     "portrait",
     [

@@ -377,6 +377,10 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
             ("dlr", "runs/dss-0"),
             "compare takes two models or two folders, found the folder runs/dss-0 and the name 'dlr'",
         ),
+        (
+            ("runs", "published"),
+            "compare sets one model beside published, found the folder runs; write MODEL --folder runs",
+        ),
         (("dlr", "dsss"), "unknown model 'dsss'; did you mean 'dss'? Allowed: dlr, dss"),
         (("runs", "nowhere/at-all"), "no results folder at nowhere/at-all"),
         (("dlr", "dss", "--folder", "nowhere"), "no results folder at nowhere"),
