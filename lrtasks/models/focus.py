@@ -13,8 +13,9 @@ have published no code. docs/models/focus.md lists our interpretations of the pa
     S'     φ ⊙ Z + (1 - φ) ⊙ S, normalised if post-norm
 
 Θ of a bin comes from the bin before it (equations 1 to 3). No pooling window crosses the end of a bin, and the global
-convolution is causal (:class:`GlobalConv`; Fu et al., "Simple Hardware-Efficient Long Convolutions for Sequence
-Modeling", section 3). The filters of a bin therefore do not depend on later inputs:
+convolution is causal: a gated :class:`~lrtasks.models.ops.convolution.LongConvLayer` with the kernel of Fu et al.,
+"Simple Hardware-Efficient Long Convolutions for Sequence Modeling", section 3. The filters of a bin therefore do not
+depend on later inputs:
 
     O      number of values kept of a bin, per channel: the maximum in each of O windows
     k, K   kernel of a channel of the convolution, and its number of taps
@@ -40,7 +41,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import ATOMIC, Block, ModelConfig, NormedBlock, ResidualBlock, Stack
-from lrtasks.models.ops.convolution import WindowState, fft_conv
+from lrtasks.models.ops.convolution import ExponentialState, Kernel, LongConvLayer, WindowState
 from lrtasks.models.ops.iir import BinFilter, stable_coefficients
 from lrtasks.models.ops.layers import WEIGHT_STD, hide, linear, normal_, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias
@@ -65,47 +66,31 @@ def smooth(kernel: Tensor, width: int) -> Tensor:
     return F.avg_pool1d(kernel.unsqueeze(0), width, stride=1, padding=width // 2).squeeze(0)
 
 
-class GlobalConv(nn.Module):
-    """``GLU(linear(GELU(k' * x + D ⊙ x)))``, causal, with ``k' = sign(k) max(|k| - λ, 0)``.
+class GlobalKernel(Kernel):
+    """The causal kernel ``k' = sign(k) max(|k| - λ, 0)`` of the global convolution, with K taps per channel.
 
-    The linear map, to twice the width, mixes the channels. At start k ~ N(0, 0.002²) and D ~ N(0, 1). ``smoothing`` is
-    the width of a running mean over k before the threshold, an odd number or None; ``dropout`` is the rate on the taps.
+    At start k ~ N(0, 0.002²). ``smoothing`` is the width of a running mean over k before the threshold, an odd number
+    or None; ``dropout`` is the rate on the taps.
     """
+
+    directions = 1
 
     def __init__(self, d_model: int, taps: int, threshold: float, smoothing: int | None, dropout: float) -> None:
         super().__init__()
         self.threshold, self.smoothing = threshold, smoothing
-        self.kernel = nn.Parameter(torch.randn(d_model, taps) * KERNEL_STD)
-        self.D = nn.Parameter(torch.randn(d_model))
-        self.mix = nn.Linear(d_model, 2 * d_model)
+        self.taps = nn.Parameter(torch.randn(d_model, taps) * KERNEL_STD)
         self.dropout = nn.Dropout(dropout)
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"kernel": {"lr": KERNEL_LR, "weight_decay": 0.0}}
+        return {"taps": {"lr": KERNEL_LR, "weight_decay": 0.0}}
 
-    def taps(self) -> Tensor:
-        """Return k', ``(d_model, K)``."""
-        kernel = self.kernel if self.smoothing is None else smooth(self.kernel, self.smoothing)
-        return F.softshrink(kernel, self.threshold)
-
-    def convolve(self, x: Tensor) -> Tensor:
-        """Return ``k' * x + D ⊙ x`` for x ``(batch, length, d_model)``."""
-        return fft_conv(x.transpose(1, 2), self.dropout(self.taps())).transpose(1, 2) + self.D * x
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.glu(self.mix(F.gelu(self.convolve(x))), dim=-1)
-
-    def initial_state(self, batch: int) -> WindowState:
-        """Return an empty memory of the last K inputs."""
-        return WindowState.empty(self.taps(), batch)
-
-    def step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
-        """Compute one position ``(batch, d_model)``, at a cost of O(K) per channel."""
-        y, state = state.step(x)
-        return F.glu(self.mix(F.gelu(y + self.D * x)), dim=-1), state
+    def forward(self, length: int) -> Tensor:
+        taps = self.taps if self.smoothing is None else smooth(self.taps, self.smoothing)
+        squashed: Tensor = self.dropout(F.softshrink(taps, self.threshold))
+        return squashed[None, :, :length]
 
 
-SummaryState = tuple[WindowState, Tensor, int]
+SummaryState = tuple[ExponentialState | WindowState, Tensor, int]
 """Streaming state of :class:`BinSummary`: the state of the convolution; the largest value so far in each window of the
 current bin, ``(batch, d_model, O)``; and the position of the next input within its bin."""
 
@@ -116,7 +101,7 @@ class BinSummary(nn.Module):
     Window o of a bin covers the positions from floor(o R / O) up to, but not including, ceil((o + 1) R / O).
     """
 
-    def __init__(self, conv: GlobalConv, bin_length: int, pooled: int) -> None:
+    def __init__(self, conv: LongConvLayer, bin_length: int, pooled: int) -> None:
         super().__init__()
         self.conv, self.bin_length, self.pooled = conv, bin_length, pooled
 
@@ -437,8 +422,8 @@ class Focus(FocusLike):
 
     def _summary(self, length: int, bin_length: int) -> BinSummary:
         taps = min(length, self.kernel_length or length)
-        conv = GlobalConv(self.d_model, taps, self.squash, self.smooth, self.kernel_dropout)
-        return BinSummary(conv, bin_length, self.pooled)
+        kernel = GlobalKernel(self.d_model, taps, self.squash, self.smooth, self.kernel_dropout)
+        return BinSummary(LongConvLayer(kernel, self.d_model, taps, None, glu=True), bin_length, self.pooled)
 
 
 @registry.register("focus-h")
