@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -40,7 +41,7 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import ATOMIC, Block, ModelConfig, NormedBlock, ResidualBlock, Stack
+from lrtasks.models.base import ATOMIC, Block, ModelConfig, NormedBlock, ResidualBlock, Stack, computed
 from lrtasks.models.ops.convolution import ExponentialState, Kernel, LongConvLayer, WindowState
 from lrtasks.models.ops.iir import BinFilter, stable_coefficients
 from lrtasks.models.ops.layers import WEIGHT_STD, hide, linear, normal_, silu_feedforward
@@ -167,26 +168,22 @@ class Hypernetwork(nn.Module):
         raw = self.out(self.hidden(summary).sigmoid()).unflatten(-1, (self.filters, 2))
         return stable_coefficients(raw, signed=self.signed)
 
-    def forward(self, x: Tensor, mask: Tensor | None, summary: Tensor | None) -> Tensor:
-        """Return Θ of the bins after the unfiltered ones, ``(batch or 1, d_model, bins or 1, F, 2)``.
+    def run(
+        self, x: Tensor, state: SummaryState | None, mask: Tensor | None, summary: Tensor | None
+    ) -> tuple[Tensor | None, SummaryState | None]:
+        """Return Θ and the new state; ``summary`` is that of the encoded input if the layers share one, otherwise None.
 
-        ``summary`` is the summary of the encoded input if the layers share one, otherwise None.
+        Θ is that of the bins after the unfiltered ones, ``(batch or 1, d_model, bins or 1, F, 2)``. In the streaming
+        form, it is that of the next bin at the last position of a bin, and otherwise None.
         """
         if self.summary is not None:
-            summary = self.summary(x, mask)
-        assert summary is not None
-        return self.coefficients(summary)
+            summary, state = computed(self.summary, x, state=state, mask=mask)
+        return None if summary is None else self.coefficients(summary), state
 
     def initial_state(self, batch: int) -> tuple[Tensor, SummaryState | None]:
         """Return Θ in the first bin, ``(batch or 1, d_model, F, 2)`` (zeros if it is not filtered), and a state."""
         theta = self.out.weight.new_zeros(batch, self.d_model, self.filters, 2)
         return theta, None if self.summary is None else self.summary.initial_state(batch)
-
-    def step(self, x: Tensor, summary: Tensor | None, state: Any) -> tuple[Tensor | None, Any]:
-        """Return Θ of the next bin at the last position of a bin, otherwise None; and the new state."""
-        if self.summary is not None:
-            summary, state = self.summary.step(x, state)
-        return None if summary is None else self.coefficients(summary), state
 
 
 class LearnedCoefficients(nn.Module):
@@ -205,14 +202,11 @@ class LearnedCoefficients(nn.Module):
     def parameter_options(self) -> dict[str, dict[str, Any]]:
         return {"raw": {"weight_decay": 0.0}}
 
-    def forward(self, x: Tensor, mask: Tensor | None, summary: Tensor | None) -> Tensor:
-        return stable_coefficients(self.raw, signed=self.signed)[None, :, None]
+    def run(self, x: Tensor, state: None, mask: Tensor | None, summary: Tensor | None) -> tuple[Tensor | None, None]:
+        return None if x.dim() == 2 else stable_coefficients(self.raw, signed=self.signed)[None, :, None], None
 
     def initial_state(self, batch: int) -> tuple[Tensor, None]:
         return stable_coefficients(self.raw, signed=self.signed)[None], None
-
-    def step(self, x: Tensor, summary: Tensor | None, state: None) -> tuple[None, None]:
-        return None, None
 
 
 def default_chunk(length: int) -> int:
@@ -246,36 +240,27 @@ class FocusLayer(NormedBlock):
         normal_(self.out.weight, WEIGHT_STD, truncated=False)
         self.set_norm(*config.around)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, summary: Tensor | None = None) -> Tensor:
-        """Compute the layer for all positions; ``summary`` is the summary of the encoded input, if shared."""
-        normed = self.normed(x)
-        filtered = self.filter(hide(normed, mask), self.coefficients(normed, mask, summary))
-        k, v, reset, update, hidden = self._mix(filtered)
-        return self._finish(x, self.attention(self.query(normed), k, v, mask), reset, update, hidden)
-
     def initial_state(self, batch: int) -> Any:
         """Return Θ, past filter outputs, a chunk's keys and values, the state that gives Θ, and the next position."""
         theta, inner = self.coefficients.initial_state(batch)
         cache = self.attention.initial_state(batch, self.query.weight)
         return theta, self.filter.initial_state(batch, theta), cache, inner, 0
 
-    def step(self, x: Tensor, summary: Tensor | None, state: Any) -> tuple[Tensor, Any]:
-        theta, past, cache, inner, position = state
+    def run(self, x: Tensor, state: Any, mask: Tensor | None, summary: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Compute the layer; ``summary`` is the summary of the encoded input, if shared."""
+        before: Any = state or (None, None, None, None, 0)
+        theta, past, cache, inner, position = before
         normed = self.normed(x)
-        filtered, past = self.filter.step(normed, theta, past, position)
-        k, v, reset, update, hidden = self._mix(filtered)
-        attended, cache = self.attention.step(self.query(normed), k, v, cache)
-        following, inner = self.coefficients.step(normed, summary, inner)
-        theta = theta if following is None else following
-        return self._finish(x, attended, reset, update, hidden), (theta, past, cache, inner, position + 1)
-
-    def _mix(self, filtered: Tensor) -> tuple[Tensor, ...]:
+        found, inner = self.coefficients.run(normed, inner, mask, summary)
+        if state is None:
+            filtered = self.filter(hide(normed, mask), found)
+        else:
+            filtered, past = self.filter.step(normed, theta, past, position)
+            theta = theta if found is None else found
         k, v, reset, update, hidden = self.mix(filtered).split(self.widths, -1)
-        return k, v, F.silu(reset), update.sigmoid(), hidden
-
-    def _finish(self, x: Tensor, attended: Tensor, reset: Tensor, update: Tensor, hidden: Tensor) -> Tensor:
-        candidate = self.dropout(F.silu(hidden + self.out(reset * attended)))
-        return self.blend(x, update, candidate)
+        attended, cache = computed(self.attention, self.query(normed), k, v, state=cache, mask=mask)
+        candidate = self.dropout(F.silu(hidden + self.out(F.silu(reset) * attended)))
+        return self.blend(x, update.sigmoid(), candidate), (theta, past, cache, inner, position + 1)
 
 
 class FocusStack(Stack, Block):
@@ -292,12 +277,6 @@ class FocusStack(Stack, Block):
         self.summary = config.shared_summary(length, bin_length)
         self.causal = causal and config.filtering != "circular"
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        summary = None if self.summary is None else self.through(self.summary, x, mask)
-        for layer, feedforward in zip(self.layers, self.feedforward, strict=True):
-            x = self.through(feedforward, self.through(layer, x, mask, summary))
-        return x
-
     def diagnostics(self) -> dict[str, Any]:
         """Return whether the model is causal; the circular form is not."""
         return {"causal": self.causal}
@@ -309,15 +288,14 @@ class FocusStack(Stack, Block):
         shared = None if self.summary is None else self.summary.initial_state(batch)
         return shared, [layer.initial_state(batch) for layer in self.layers]  # type: ignore[operator]
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        shared, layers = state
-        summary = None
+    def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        shared, states = state or (None, [None] * len(self.layers))
+        summary, following = None, []
         if self.summary is not None:
-            summary, shared = self.summary.step(x, shared)
-        following = []
-        for layer, feedforward, before in zip(self.layers, self.feedforward, layers, strict=True):
-            x, after = layer.step(x, summary, before)  # type: ignore[operator]
-            x, _ = feedforward.step(x, (None, None))  # type: ignore[operator]
+            summary, shared = self.through(self.summary, x, by=partial(computed, state=shared, mask=mask))
+        for layer, feedforward, before in zip(self.layers, self.feedforward, states, strict=True):
+            x, after = self.through(layer, x, before, mask, summary, by=FocusLayer.run)
+            x = self.through(feedforward, x)
             following.append(after)
         return x, (shared, following)
 

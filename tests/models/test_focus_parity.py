@@ -87,12 +87,13 @@ def test_layer_parity(data: Path, double: bool) -> None:
     coefficients = layer.coefficients
     assert isinstance(coefficients, Hypernetwork) and coefficients.summary is not None
     x = torch.from_numpy(arrays["in_x"]).to(layer.query.weight.dtype).requires_grad_()
-    theta = coefficients(x, None, None)
+    theta, _ = coefficients.run(x, None, None, None)
+    assert theta is not None
     check_close(coefficients.summary(x), arrays["out_embedding"][:, :, :-1], OUTPUT[double])  # of all bins but the last
     check_close(theta.transpose(1, 2), arrays["out_theta_shifted"][:, 1:], OUTPUT[double])
     filtered = layer.filter(x, theta)
     check_close(filtered, arrays["out_filtered"], OUTPUT[double])
-    k, v = layer._mix(filtered)[:2]
+    k, v = layer.mix(filtered).split(layer.widths, -1)[:2]
     check_close(layer.attention(layer.query(x), k, v), arrays["out_attention"], OUTPUT[double])
     y = layer(x)
     check_close(y, arrays["out_y"], OUTPUT[double])

@@ -76,9 +76,9 @@ def test_filters_start_mild(signed: bool) -> None:
     """θ1 near 0.1 and θ0 near 0.1, or 0 if signed; the same spread in both models."""
     torch.manual_seed(0)
     config = Focus(filters=2, signed=signed)
-    networks = [Hypernetwork(config, None)(torch.empty(0), None, torch.randn(500, 4)) for _ in range(40)]
-    learned = FocusH(d_model=4000, filters=2, signed=signed).coefficients(48, 12)(torch.empty(0), None, None)
-    for theta in (torch.cat(networks), learned[0, :, 0]):
+    networks = [Hypernetwork(config, None).coefficients(torch.randn(500, 4)) for _ in range(40)]
+    learned = FocusH(d_model=4000, filters=2, signed=signed).coefficients(48, 12).initial_state(1)[0]
+    for theta in (torch.cat(networks), learned[0]):
         theta0, theta1 = theta.detach().flatten(0, -2).median(0).values.tolist()
         assert abs(theta1 - 0.12) < 0.05 and abs(theta0 - (0 if signed else 0.12)) < 0.1
         spread = theta.detach()[..., 1].logit().std()
