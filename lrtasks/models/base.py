@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.layers import NORMS, canon_layer, hide, require_causal
+from lrtasks.models.ops.layers import NORMS, NoConv, canon_layer, hide, require_causal
 from lrtasks.registry import own_source
 from lrtasks.spec import Spec
 
@@ -144,7 +144,7 @@ class ResidualBlock(NormedBlock):
         super().__init__()
         self.mixer = mixer
         self.set_norm(d_model, norm, prenorm, dropout)
-        self.canon = canon_layer(d_model) if canon else None
+        self.canon = canon_layer(d_model) if canon else NoConv()
 
     def initial_state(self, batch: int) -> tuple[Any, Tensor | None]:
         """Return the state of the mixer and the last inputs of the canon layer.
@@ -152,17 +152,14 @@ class ResidualBlock(NormedBlock):
         Raises:
             UsageError: if the mixer has no streaming form.
         """
-        memory = streaming(self.mixer).initial_state(batch)
-        return memory, None if self.canon is None else self.canon.initial_state(batch)
+        return streaming(self.mixer).initial_state(batch), self.canon.initial_state(batch)
 
     def run(
         self, x: Tensor, state: Any, mask: Tensor | None, mix: Callable[..., tuple[Tensor, Any]] = computed
     ) -> tuple[Tensor, Any]:
         """Compute the block; ``mix`` computes the mixer, with the arguments and results of ``computed``."""
         memory, last = state or (None, None)
-        read = self.normed(x)
-        if self.canon is not None:
-            read, last = computed(self.canon, read, state=last, mask=mask)
+        read, last = computed(self.canon, self.normed(x), state=last, mask=mask)
         mixed, memory = mix(self.mixer, read, state=memory, mask=mask)
         return self.after(x + self.dropout(mixed)), (memory, last)
 

@@ -67,7 +67,7 @@ class DeltaLayer(QKVLayer):
         self.allow_neg_eigval, self.decay, self.lower_bound = config.allow_neg_eigval, decay, lower_bound
         self.rule = fla.on(config.op_backend, delta_rule)
         self.b_proj = linear(d_model, n_h * value_heads)
-        self.convolve()
+        self.convolve("silu")
         if decay == "head":
             self.a_proj = linear(d_model, value_heads)
             self.A_log = nn.Parameter(log_uniform(value_heads, 0, 16).clamp_min(math.log(SMALLEST_RATE)))
