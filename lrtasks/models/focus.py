@@ -401,7 +401,7 @@ class Focus(FocusLike):
     def _summary(self, length: int, bin_length: int) -> BinSummary:
         taps = min(length, self.kernel_length or length)
         kernel = GlobalKernel(self.d_model, taps, self.squash, self.smooth, self.kernel_dropout)
-        return BinSummary(LongConvLayer(kernel, self.d_model, taps, None, glu=True), bin_length, self.pooled)
+        return BinSummary(LongConvLayer(kernel, self.d_model, taps, taps, glu=True), bin_length, self.pooled)
 
 
 @registry.register("focus-h")

@@ -85,7 +85,7 @@ class HyenaOperator(TwoForms):
         """Return empty memories of past inputs for the short convolution and the long one (the longest sequence)."""
         # a torch convolution stores its taps in reversed order
         short = self.short.weight[:, 0].flip(-1)
-        return WindowState.empty(short, batch), WindowState.empty(self.filter(self.length), batch)
+        return WindowState.empty(short, batch), WindowState.empty(self.filter(self.length), batch, whole=True)
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
         """Compute all positions, or one ``(batch, d_model)`` at the cost ``O(longest sequence)``."""

@@ -35,4 +35,4 @@ def signal(length: int = 48, batch: int = 2) -> Tensor:
 
 def convolution(channels: int, taps: int, threshold: float = 0.0, dropout: float = 0.0) -> LongConvLayer:
     """The global convolution of a hypernetwork."""
-    return LongConvLayer(GlobalKernel(channels, taps, threshold, None, dropout), channels, taps, None, glu=True)
+    return LongConvLayer(GlobalKernel(channels, taps, threshold, None, dropout), channels, taps, taps, glu=True)
