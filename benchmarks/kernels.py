@@ -4,7 +4,6 @@
     python benchmarks/kernels.py --channels 128 --lengths 4096          # one size
     python benchmarks/kernels.py --model dss --states 1024 --channels 128 --lengths 4096
     python benchmarks/kernels.py --step --batch 4 --lengths 65536       # forward, backward and AdamW of one layer
-    python benchmarks/kernels.py --crossover                            # where the package switches to a full table
 
 Forms: ``package`` is the form that the package chooses. ``plain`` is the definition, with one complex table of N × L
 exponentials (per channel for DSS) and one complex product, in float32. ``keops`` is the same sum by PyKeOps, if
@@ -18,7 +17,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import math
 import os
 import resource
 import subprocess
@@ -33,7 +31,6 @@ from torch import Tensor
 import lrtasks.models.dlr
 import lrtasks.models.s4d
 from lrtasks.models.dlr import DLR, DLRKernel
-from lrtasks.models.ops import exponentials
 from lrtasks.models.ops.exponentials import exp_kernel
 from lrtasks.models.s4d import DSS, DSSKernel
 from lrtasks.spec import Spec
@@ -179,28 +176,6 @@ def measure_apart(case: dict[str, Any]) -> dict[str, Any]:
     return {**case, **json.loads(done.stdout)}
 
 
-def crossover(threads: int) -> list[dict[str, Any]]:
-    """Time forward and backward of small kernels in both forms of the package, in this process."""
-    torch.set_num_threads(threads)
-    rows = []
-    for states, length in ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256), (512, 256)):
-        torch.manual_seed(0)
-        weight = torch.randn(64, states, dtype=torch.complex64, requires_grad=True)
-        rate = torch.full((states,), -1e-3, dtype=torch.float64, requires_grad=True)
-        freq = torch.rand(states, dtype=torch.float64, requires_grad=True)
-        row: dict[str, Any] = {"states": states, "length": length}
-        for form, limit in (("factored", 0), ("table", states * length)):
-            exponentials.PLAIN = limit
-            best = math.inf
-            for _ in range(50):
-                start = time.process_time()
-                torch.autograd.backward(exp_kernel(weight, rate, freq, length).sum())
-                best = min(best, time.process_time() - start)
-            row[form] = best
-        rows.append(row)
-    return rows
-
-
 def print_header() -> None:
     print(f"{'length':>9}  {'form':<8}  {'seconds':>9}  {'CPU s':>9}  {'extra MB':>9}  {'error':>8}  against plain")
 
@@ -267,21 +242,10 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
     parser.add_argument("--plot", metavar="PATH", help="draw time and memory against length")
-    parser.add_argument("--crossover", action="store_true", help="compare the package's two forms at small sizes")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(json.loads(args.one))))
-        return
-    if args.crossover:
-        rows = crossover(args.threads)
-        if args.json:
-            print(json.dumps(rows, indent=1))
-            return
-        print(f"{'N':>5} {'L':>5} {'N L':>8}  {'factored ms':>11}  {'table ms':>8}  (64 channels, CPU time)")
-        for row in rows:
-            size = f"{row['states']:>5} {row['length']:>5} {row['states'] * row['length']:>8}"
-            print(f"{size}  {1e3 * row['factored']:11.3f}  {1e3 * row['table']:8.3f}")
         return
     shared = {key: getattr(args, key) for key in ("model", "states", "channels", "step", "batch", "repeats", "threads")}
     rows = []

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +26,14 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import ATOMIC, CAREFUL, RECALL, Backbone, ModelConfig
+from lrtasks.models.base import ATOMIC, CAREFUL, RECALL, Backbone, ModelConfig, TwoForms, computed
 from lrtasks.models.ops.attention import KVCache, MultiHeadAttention, check_heads
 from lrtasks.models.ops.layers import WEIGHT_STD, FeedForward, check_canon
 from lrtasks.models.recurrent import shrink_outputs
 from lrtasks.spec import Spec
 
 
-class AttentionLayer(nn.Module):
+class AttentionLayer(TwoForms):
     """``y = linear(u + GELU(attention(u)))``, then ``y <- y + FeedForward(LayerNorm(y))`` for each part.
 
     With ``glu`` the linear map is gated: ``first half * sigmoid(second half)`` of a map twice as wide.
@@ -50,21 +50,15 @@ class AttentionLayer(nn.Module):
         parts = ((nn.LayerNorm(d_model), FeedForward(d_model, width)) for _ in range(config.feedforward))
         self.parts = nn.ModuleList(nn.Sequential(*part) for part in parts)
 
-    def forward(self, u: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._finish(u, self.attention(u, mask))
-
     def initial_state(self, batch: int) -> KVCache:
         return self.attention.initial_state(batch)
 
-    def step(self, u: Tensor, state: KVCache) -> tuple[Tensor, KVCache]:
-        attended, state = self.attention.step(u, state)
-        return self._finish(u, attended), state
-
-    def _finish(self, u: Tensor, attended: Tensor) -> Tensor:
-        y: Tensor = self.output(u + F.gelu(attended))
+    def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        attended, state = computed(self.attention, x, state=state, mask=mask)
+        y: Tensor = self.output(x + F.gelu(attended))
         for part in self.parts:
             y = y + part(y)
-        return y
+        return y, state
 
 
 @registry.register("attention")

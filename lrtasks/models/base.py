@@ -8,6 +8,7 @@ residual block).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import json
 import math
@@ -24,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.layers import NORMS, canon_layer, hide, require_causal
+from lrtasks.models.ops.layers import NORMS, NoConv, canon_layer, hide, require_causal
 from lrtasks.registry import own_source
 from lrtasks.spec import Spec
 
@@ -62,6 +63,30 @@ RECALL: dict[str, Any] = {"d_model": 64, "layers": 2, "budget.lr": 0.0005}
 """Focus and Hyena papers, associative recall: 2,000 samples, 200 epochs (10 of them warm-up), 500 test sequences."""
 
 
+def computed(module: Any, *given: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+    """Return outputs and new state of a module with both forms: of ``(batch, length, d)``, or of one ``(batch, d)``.
+
+    The parallel form uses ``mask`` alone, and leaves the state unchanged.
+    """
+    return (module(*given, mask), state) if given[0].dim() == 3 else module.step(*given, state)
+
+
+class TwoForms(nn.Module):
+    """A map with a parallel and a streaming form, which subclasses write once for both, as :meth:`run`."""
+
+    def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        """Return outputs and new state as :func:`computed` does; the state is None in the parallel form."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map ``(batch, length, d_model)``; ``mask`` is ``(batch, length)`` bool, False at padding, or None."""
+        return self.run(x, None, mask)[0]
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Map one position ``(batch, d_model)``; the result equals :meth:`forward` in evaluation mode."""
+        return self.run(x, state, None)
+
+
 class Block(nn.Module):
     """A map ``(batch, length, d_model) -> (batch, length, d_model)``, including its residual and normalisation.
 
@@ -81,7 +106,7 @@ class Block(nn.Module):
         raise NotImplementedError
 
 
-class NormedBlock(Block):
+class NormedBlock(TwoForms, Block):
     """A block with dropout and a norm, which stands before (``prenorm``) or after the inner part."""
 
     norm: nn.Module
@@ -119,18 +144,7 @@ class ResidualBlock(NormedBlock):
         super().__init__()
         self.mixer = mixer
         self.set_norm(d_model, norm, prenorm, dropout)
-        self.canon = canon_layer(d_model) if canon else None
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.add(x, self.mixer(self.mixer_input(x, mask), mask))
-
-    def mixer_input(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the input of the mixer: ``x`` after the norm (with ``prenorm``) and the canon layer (if any)."""
-        return self.normed(x) if self.canon is None else self.canon(self.normed(x), mask)
-
-    def add(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Add the mixer's output to ``x``."""
-        return self.after(x + self.dropout(mixed))
+        self.canon = canon_layer(d_model) if canon else NoConv()
 
     def initial_state(self, batch: int) -> tuple[Any, Tensor | None]:
         """Return the state of the mixer and the last inputs of the canon layer.
@@ -138,24 +152,22 @@ class ResidualBlock(NormedBlock):
         Raises:
             UsageError: if the mixer has no streaming form.
         """
-        memory = streaming(self.mixer).initial_state(batch)
-        return memory, None if self.canon is None else self.canon.initial_state(batch)
+        return streaming(self.mixer).initial_state(batch), self.canon.initial_state(batch)
 
-    def step(self, x: Tensor, state: tuple[Any, Tensor | None]) -> tuple[Tensor, tuple[Any, Tensor | None]]:
-        """Compute one position ``(batch, d_model)``; the result equals :meth:`forward` in evaluation mode."""
-        before, last = state
-        read, last = self.mixer_input_step(x, last)
-        mixed, after = self.mixer.step(read, before)  # type: ignore[operator]
-        return self.add(x, mixed), (after, last)
-
-    def mixer_input_step(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return one position of :meth:`mixer_input`, and the last inputs of the canon layer."""
-        return (self.normed(x), last) if self.canon is None else self.canon.step(self.normed(x), last)
+    def run(
+        self, x: Tensor, state: Any, mask: Tensor | None, mix: Callable[..., tuple[Tensor, Any]] = computed
+    ) -> tuple[Tensor, Any]:
+        """Compute the block; ``mix`` computes the mixer, with the arguments and results of ``computed``."""
+        memory, last = state or (None, None)
+        read, last = computed(self.canon, self.normed(x), state=last, mask=mask)
+        mixed, memory = mix(self.mixer, read, state=memory, mask=mask)
+        return self.after(x + self.dropout(mixed)), (memory, last)
 
 
-class Stack(nn.Module):
+class Stack(TwoForms):
     """A module that runs blocks in sequence and, in training, can recompute each block in the backward pass."""
 
+    blocks: nn.ModuleList
     recomputes = False
     """Whether blocks are recomputed in the backward pass; set by :func:`recompute_blocks`."""
 
@@ -164,6 +176,17 @@ class Stack(nn.Module):
         if self.recomputes and self.training and not isinstance(block, Stack):
             return recomputed(block, by, *given)
         return by(block, *given)
+
+    def initial_state(self, batch: int) -> Any:
+        """Return one state per block; raise :class:`UsageError` if a block has no streaming form."""
+        return [streaming(block).initial_state(batch) for block in self.blocks]
+
+    def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        following = []
+        for block, before in zip(self.blocks, state or [None] * len(self.blocks), strict=True):
+            x, after = self.through(block, x, by=functools.partial(computed, state=before, mask=mask))
+            following.append(after)
+        return x, following
 
 
 class SignalEncoder(nn.Linear):
@@ -200,9 +223,7 @@ class Backbone(Stack):
         ``places`` are indices into ``batch`` and ``target.length`` flattened together; the target must not be pooled.
         """
         # padding may hold any value, even NaN, which must not reach an output or make a gradient NaN
-        hidden = self.encoder(hide(x, mask) if self.input.kind == "real" else x)
-        for block in self.blocks:
-            hidden = self.through(block, hidden, mask)
+        hidden, _ = self.run(self.encoder(hide(x, mask) if self.input.kind == "real" else x), None, mask)
         read = self._read(self.final_norm(hidden), mask)
         y: Tensor = self.decoder(read if places is None else read.flatten(0, 1)[places].unsqueeze(0))
         return y.reshape(-1, self.target.length, self.target.width) if self.target.pooled else y
@@ -210,7 +231,8 @@ class Backbone(Stack):
     def initial_state(self, batch: int) -> list[Any]:
         """Return one state per block for :meth:`step`; raise :class:`UsageError` if the model has no streaming form."""
         require_causal(self.causal)
-        return [streaming(block).initial_state(batch) for block in self.blocks]
+        states: list[Any] = super().initial_state(batch)
+        return states
 
     def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
         """Compute one position: map ``(batch, width)`` signals or ``(batch,)`` tokens to ``(batch, target.width)``.
@@ -219,11 +241,7 @@ class Backbone(Stack):
         pooled target each output equals the result of :meth:`forward` for the sequence so far. If the pooled target is
         longer than 1, its values are concatenated: ``(batch, target.length * target.width)``.
         """
-        hidden = self.encoder(x)
-        following = []
-        for block, before in zip(self.blocks, state, strict=True):
-            hidden, after = streaming(block).step(hidden, before)
-            following.append(after)
+        hidden, following = self.run(self.encoder(x), state, None)
         return self.decoder(self.final_norm(hidden)), following
 
     def _read(self, hidden: Tensor, mask: Tensor | None) -> Tensor:

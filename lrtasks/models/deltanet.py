@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -36,38 +36,25 @@ SMALLEST_RATE = 0.01
 class DeltaLayer(QKVLayer):
     """The layer of the module docstring. State: S ``(batch, value heads, K, V)``, and the last inputs of q, k and v.
 
-    Args:
-        config: widths, heads, ``allow_neg_eigval`` and ``gate``.
-        value_heads: number of value heads, a multiple of the number of query heads, so that several value heads share
-            one query and key; None for the same number.
-        n_h: steps of the delta rule per position.
-        decay: none, per head, or per key channel.
-        lower_bound: smallest log decay l of a key channel, ``g = l sigmoid(exp(A_log) (linear(x) + dt_bias))``; None
-            for the formula in the module docstring.
-
-    The gate is ``silu`` of a linear map, or, with a decay per key channel, ``sigmoid`` of a linear map of rank V.
+    Several value heads may share one query and key. A position may take ``n_h`` steps of the delta rule. With a lower
+    bound l, the log decay of a key channel is ``g = l sigmoid(exp(A_log) (linear(x) + dt_bias))``. The gate is ``silu``
+    of a linear map, or, with a decay per key channel, ``sigmoid`` of a linear map of rank V.
     """
 
     out_name = "o_proj"
 
-    def __init__(
-        self,
-        config: DeltaNet,
-        *,
-        value_heads: int | None = None,
-        n_h: int = 1,
-        decay: Literal["none", "head", "channel"] = "head",
-        lower_bound: float | None = None,
-    ) -> None:
-        d_model, heads, d_key = config.d_model, config.heads, config.d_key
-        value_heads, d_value = value_heads or heads, config.expand_v * d_key
+    def __init__(self, config: DeltaNet) -> None:
+        d_model, heads, d_key, n_h = config.d_model, config.heads, config.d_key, config.n_h
+        value_heads, d_value = config.value_heads or heads, config.expand_v * d_key
+        decay, lower_bound = config.decay if config.forget else "none", config.lower_bound
         keys, values = heads * d_key, value_heads * d_value
         super().__init__(d_model, keys, n_h * keys, n_h * values)
         self.heads, self.value_heads, self.n_h, self.d_key, self.d_value = heads, value_heads, n_h, d_key, d_value
-        self.allow_neg_eigval, self.decay, self.lower_bound = config.allow_neg_eigval, decay, lower_bound
+        self.allow_neg_eigval, self.decay = config.allow_neg_eigval, decay
+        self.lower_bound: float | None = lower_bound
         self.rule = fla.on(config.op_backend, delta_rule)
         self.b_proj = linear(d_model, n_h * value_heads)
-        self.convolve()
+        self.convolve("silu")
         if decay == "head":
             self.a_proj = linear(d_model, value_heads)
             self.A_log = nn.Parameter(log_uniform(value_heads, 0, 16).clamp_min(math.log(SMALLEST_RATE)))
@@ -128,6 +115,11 @@ class DeltaNet(KernelConfig):
     Sources: Schlag, Irie and Schmidhuber (arXiv:2102.11174); the parallel form, Yang et al. (arXiv:2406.06484).
     """
 
+    # what the models below vary
+    decay = "none"  # or per "head", or per key "channel"
+    forget, n_h = True, 1
+    value_heads, lower_bound = cast(Any, None), cast(Any, None)
+
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 80},
         "recall-16k": {**SMALL, "heads": 2, "head_dim": 28, "mlp": False},
@@ -153,7 +145,7 @@ class DeltaNet(KernelConfig):
             self.divided(self.d_model, self.heads, "heads")
 
     def layer(self, index: int) -> DeltaLayer:
-        return DeltaLayer(self, decay="none")
+        return DeltaLayer(self)
 
 
 @registry.register("gated-deltanet")
@@ -165,6 +157,7 @@ class GatedDeltaNet(DeltaNet):
     (arXiv:2411.12537).
     """
 
+    decay = "head"
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "expand_v": 1, "mlp_width": 56},
         "recall-16k": {**SMALL, "heads": 2, "head_dim": 28, "expand_v": 1, "mlp": False},
@@ -182,9 +175,6 @@ class GatedDeltaNet(DeltaNet):
         super().check()
         if self.value_heads is not None:
             self.divided(self.value_heads, self.heads, "heads")
-
-    def layer(self, index: int) -> DeltaLayer:
-        return DeltaLayer(self, value_heads=self.value_heads)
 
 
 @registry.register("gated-deltaproduct")
@@ -213,10 +203,6 @@ class GatedDeltaProduct(GatedDeltaNet):
     n_h: int = parameter(2, "steps of the delta rule per position", at_least=1, at_most=64)
     forget: bool = parameter(True, "let the state decay, once per position")
 
-    def layer(self, index: int) -> DeltaLayer:
-        decay: Literal["head", "none"] = "head" if self.forget else "none"
-        return DeltaLayer(self, decay=decay, value_heads=self.value_heads, n_h=self.n_h)
-
 
 @registry.register("kda")
 @dataclass(frozen=True)
@@ -226,6 +212,7 @@ class KDA(GatedDeltaNet):
     Source: Kimi Team (arXiv:2510.26692).
     """
 
+    decay = "channel"
     presets: ClassVar[Presets] = {**DeltaNet.presets, "small": {**SMALL, "mlp_width": 56}}
 
     expand_v: int = parameter(1, "width of a value, in multiples of head_dim", at_least=1, at_most=64)
@@ -236,6 +223,3 @@ class KDA(GatedDeltaNet):
         super().check()
         if self.lower_bound is not None and self.lower_bound >= 0:
             raise UsageError(f"{self.name}: lower_bound must be below 0, found {self.lower_bound:g}")
-
-    def layer(self, index: int) -> DeltaLayer:
-        return DeltaLayer(self, decay="channel", lower_bound=self.lower_bound, value_heads=self.value_heads)

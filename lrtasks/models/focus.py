@@ -13,8 +13,9 @@ have published no code. docs/models/focus.md lists our interpretations of the pa
     S'     φ ⊙ Z + (1 - φ) ⊙ S, normalised if post-norm
 
 Θ of a bin comes from the bin before it (equations 1 to 3). No pooling window crosses the end of a bin, and the global
-convolution is causal (:class:`GlobalConv`; Fu et al., "Simple Hardware-Efficient Long Convolutions for Sequence
-Modeling", section 3). The filters of a bin therefore do not depend on later inputs:
+convolution is causal: a gated :class:`~lrtasks.models.ops.convolution.LongConvLayer` with the kernel of Fu et al.,
+"Simple Hardware-Efficient Long Convolutions for Sequence Modeling", section 3. The filters of a bin therefore do not
+depend on later inputs:
 
     O      number of values kept of a bin, per channel: the maximum in each of O windows
     k, K   kernel of a channel of the convolution, and its number of taps
@@ -30,6 +31,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -39,8 +41,8 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import ATOMIC, Block, ModelConfig, NormedBlock, ResidualBlock, Stack
-from lrtasks.models.ops.convolution import WindowState, fft_conv
+from lrtasks.models.base import ATOMIC, Block, ModelConfig, NormedBlock, ResidualBlock, Stack, computed
+from lrtasks.models.ops.convolution import ExponentialState, Kernel, LongConvLayer, WindowState
 from lrtasks.models.ops.iir import BinFilter, stable_coefficients
 from lrtasks.models.ops.layers import WEIGHT_STD, hide, linear, normal_, silu_feedforward
 from lrtasks.models.ops.positions import RelativeBias
@@ -65,47 +67,31 @@ def smooth(kernel: Tensor, width: int) -> Tensor:
     return F.avg_pool1d(kernel.unsqueeze(0), width, stride=1, padding=width // 2).squeeze(0)
 
 
-class GlobalConv(nn.Module):
-    """``GLU(linear(GELU(k' * x + D ⊙ x)))``, causal, with ``k' = sign(k) max(|k| - λ, 0)``.
+class GlobalKernel(Kernel):
+    """The causal kernel ``k' = sign(k) max(|k| - λ, 0)`` of the global convolution, with K taps per channel.
 
-    The linear map, to twice the width, mixes the channels. At start k ~ N(0, 0.002²) and D ~ N(0, 1). ``smoothing`` is
-    the width of a running mean over k before the threshold, an odd number or None; ``dropout`` is the rate on the taps.
+    At start k ~ N(0, 0.002²). ``smoothing`` is the width of a running mean over k before the threshold, an odd number
+    or None; ``dropout`` is the rate on the taps.
     """
+
+    directions = 1
 
     def __init__(self, d_model: int, taps: int, threshold: float, smoothing: int | None, dropout: float) -> None:
         super().__init__()
         self.threshold, self.smoothing = threshold, smoothing
-        self.kernel = nn.Parameter(torch.randn(d_model, taps) * KERNEL_STD)
-        self.D = nn.Parameter(torch.randn(d_model))
-        self.mix = nn.Linear(d_model, 2 * d_model)
+        self.taps = nn.Parameter(torch.randn(d_model, taps) * KERNEL_STD)
         self.dropout = nn.Dropout(dropout)
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"kernel": {"lr": KERNEL_LR, "weight_decay": 0.0}}
+        return {"taps": {"lr": KERNEL_LR, "weight_decay": 0.0}}
 
-    def taps(self) -> Tensor:
-        """Return k', ``(d_model, K)``."""
-        kernel = self.kernel if self.smoothing is None else smooth(self.kernel, self.smoothing)
-        return F.softshrink(kernel, self.threshold)
-
-    def convolve(self, x: Tensor) -> Tensor:
-        """Return ``k' * x + D ⊙ x`` for x ``(batch, length, d_model)``."""
-        return fft_conv(x.transpose(1, 2), self.dropout(self.taps())).transpose(1, 2) + self.D * x
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.glu(self.mix(F.gelu(self.convolve(x))), dim=-1)
-
-    def initial_state(self, batch: int) -> WindowState:
-        """Return an empty memory of the last K inputs."""
-        return WindowState.empty(self.taps(), batch)
-
-    def step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
-        """Compute one position ``(batch, d_model)``, at a cost of O(K) per channel."""
-        y, state = state.step(x)
-        return F.glu(self.mix(F.gelu(y + self.D * x)), dim=-1), state
+    def forward(self, length: int) -> Tensor:
+        taps = self.taps if self.smoothing is None else smooth(self.taps, self.smoothing)
+        squashed: Tensor = self.dropout(F.softshrink(taps, self.threshold))
+        return squashed[None, :, :length]
 
 
-SummaryState = tuple[WindowState, Tensor, int]
+SummaryState = tuple[ExponentialState | WindowState, Tensor, int]
 """Streaming state of :class:`BinSummary`: the state of the convolution; the largest value so far in each window of the
 current bin, ``(batch, d_model, O)``; and the position of the next input within its bin."""
 
@@ -116,7 +102,7 @@ class BinSummary(nn.Module):
     Window o of a bin covers the positions from floor(o R / O) up to, but not including, ceil((o + 1) R / O).
     """
 
-    def __init__(self, conv: GlobalConv, bin_length: int, pooled: int) -> None:
+    def __init__(self, conv: LongConvLayer, bin_length: int, pooled: int) -> None:
         super().__init__()
         self.conv, self.bin_length, self.pooled = conv, bin_length, pooled
 
@@ -182,26 +168,22 @@ class Hypernetwork(nn.Module):
         raw = self.out(self.hidden(summary).sigmoid()).unflatten(-1, (self.filters, 2))
         return stable_coefficients(raw, signed=self.signed)
 
-    def forward(self, x: Tensor, mask: Tensor | None, summary: Tensor | None) -> Tensor:
-        """Return Θ of the bins after the unfiltered ones, ``(batch or 1, d_model, bins or 1, F, 2)``.
+    def run(
+        self, x: Tensor, state: SummaryState | None, mask: Tensor | None, summary: Tensor | None
+    ) -> tuple[Tensor | None, SummaryState | None]:
+        """Return Θ and the new state; ``summary`` is that of the encoded input if the layers share one, otherwise None.
 
-        ``summary`` is the summary of the encoded input if the layers share one, otherwise None.
+        Θ is that of the bins after the unfiltered ones, ``(batch or 1, d_model, bins or 1, F, 2)``. In the streaming
+        form, it is that of the next bin at the last position of a bin, and otherwise None.
         """
         if self.summary is not None:
-            summary = self.summary(x, mask)
-        assert summary is not None
-        return self.coefficients(summary)
+            summary, state = computed(self.summary, x, state=state, mask=mask)
+        return None if summary is None else self.coefficients(summary), state
 
     def initial_state(self, batch: int) -> tuple[Tensor, SummaryState | None]:
         """Return Θ in the first bin, ``(batch or 1, d_model, F, 2)`` (zeros if it is not filtered), and a state."""
         theta = self.out.weight.new_zeros(batch, self.d_model, self.filters, 2)
         return theta, None if self.summary is None else self.summary.initial_state(batch)
-
-    def step(self, x: Tensor, summary: Tensor | None, state: Any) -> tuple[Tensor | None, Any]:
-        """Return Θ of the next bin at the last position of a bin, otherwise None; and the new state."""
-        if self.summary is not None:
-            summary, state = self.summary.step(x, state)
-        return None if summary is None else self.coefficients(summary), state
 
 
 class LearnedCoefficients(nn.Module):
@@ -220,14 +202,11 @@ class LearnedCoefficients(nn.Module):
     def parameter_options(self) -> dict[str, dict[str, Any]]:
         return {"raw": {"weight_decay": 0.0}}
 
-    def forward(self, x: Tensor, mask: Tensor | None, summary: Tensor | None) -> Tensor:
-        return stable_coefficients(self.raw, signed=self.signed)[None, :, None]
+    def run(self, x: Tensor, state: None, mask: Tensor | None, summary: Tensor | None) -> tuple[Tensor | None, None]:
+        return None if x.dim() == 2 else stable_coefficients(self.raw, signed=self.signed)[None, :, None], None
 
     def initial_state(self, batch: int) -> tuple[Tensor, None]:
         return stable_coefficients(self.raw, signed=self.signed)[None], None
-
-    def step(self, x: Tensor, summary: Tensor | None, state: None) -> tuple[None, None]:
-        return None, None
 
 
 def default_chunk(length: int) -> int:
@@ -261,36 +240,27 @@ class FocusLayer(NormedBlock):
         normal_(self.out.weight, WEIGHT_STD, truncated=False)
         self.set_norm(*config.around)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, summary: Tensor | None = None) -> Tensor:
-        """Compute the layer for all positions; ``summary`` is the summary of the encoded input, if shared."""
-        normed = self.normed(x)
-        filtered = self.filter(hide(normed, mask), self.coefficients(normed, mask, summary))
-        k, v, reset, update, hidden = self._mix(filtered)
-        return self._finish(x, self.attention(self.query(normed), k, v, mask), reset, update, hidden)
-
     def initial_state(self, batch: int) -> Any:
         """Return Θ, past filter outputs, a chunk's keys and values, the state that gives Θ, and the next position."""
         theta, inner = self.coefficients.initial_state(batch)
         cache = self.attention.initial_state(batch, self.query.weight)
         return theta, self.filter.initial_state(batch, theta), cache, inner, 0
 
-    def step(self, x: Tensor, summary: Tensor | None, state: Any) -> tuple[Tensor, Any]:
-        theta, past, cache, inner, position = state
+    def run(self, x: Tensor, state: Any, mask: Tensor | None, summary: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Compute the layer; ``summary`` is the summary of the encoded input, if shared."""
+        before: Any = state or (None, None, None, None, 0)
+        theta, past, cache, inner, position = before
         normed = self.normed(x)
-        filtered, past = self.filter.step(normed, theta, past, position)
-        k, v, reset, update, hidden = self._mix(filtered)
-        attended, cache = self.attention.step(self.query(normed), k, v, cache)
-        following, inner = self.coefficients.step(normed, summary, inner)
-        theta = theta if following is None else following
-        return self._finish(x, attended, reset, update, hidden), (theta, past, cache, inner, position + 1)
-
-    def _mix(self, filtered: Tensor) -> tuple[Tensor, ...]:
+        found, inner = self.coefficients.run(normed, inner, mask, summary)
+        if state is None:
+            filtered = self.filter(hide(normed, mask), found)
+        else:
+            filtered, past = self.filter.step(normed, theta, past, position)
+            theta = theta if found is None else found
         k, v, reset, update, hidden = self.mix(filtered).split(self.widths, -1)
-        return k, v, F.silu(reset), update.sigmoid(), hidden
-
-    def _finish(self, x: Tensor, attended: Tensor, reset: Tensor, update: Tensor, hidden: Tensor) -> Tensor:
-        candidate = self.dropout(F.silu(hidden + self.out(reset * attended)))
-        return self.blend(x, update, candidate)
+        attended, cache = computed(self.attention, self.query(normed), k, v, state=cache, mask=mask)
+        candidate = self.dropout(F.silu(hidden + self.out(F.silu(reset) * attended)))
+        return self.blend(x, update.sigmoid(), candidate), (theta, past, cache, inner, position + 1)
 
 
 class FocusStack(Stack, Block):
@@ -307,12 +277,6 @@ class FocusStack(Stack, Block):
         self.summary = config.shared_summary(length, bin_length)
         self.causal = causal and config.filtering != "circular"
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        summary = None if self.summary is None else self.through(self.summary, x, mask)
-        for layer, feedforward in zip(self.layers, self.feedforward, strict=True):
-            x = self.through(feedforward, self.through(layer, x, mask, summary))
-        return x
-
     def diagnostics(self) -> dict[str, Any]:
         """Return whether the model is causal; the circular form is not."""
         return {"causal": self.causal}
@@ -324,15 +288,14 @@ class FocusStack(Stack, Block):
         shared = None if self.summary is None else self.summary.initial_state(batch)
         return shared, [layer.initial_state(batch) for layer in self.layers]  # type: ignore[operator]
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        shared, layers = state
-        summary = None
+    def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        shared, states = state or (None, [None] * len(self.layers))
+        summary, following = None, []
         if self.summary is not None:
-            summary, shared = self.summary.step(x, shared)
-        following = []
-        for layer, feedforward, before in zip(self.layers, self.feedforward, layers, strict=True):
-            x, after = layer.step(x, summary, before)  # type: ignore[operator]
-            x, _ = feedforward.step(x, (None, None))  # type: ignore[operator]
+            summary, shared = self.through(self.summary, x, by=partial(computed, state=shared, mask=mask))
+        for layer, feedforward, before in zip(self.layers, self.feedforward, states, strict=True):
+            x, after = self.through(layer, x, before, mask, summary, by=FocusLayer.run)
+            x = self.through(feedforward, x)
             following.append(after)
         return x, (shared, following)
 
@@ -437,8 +400,8 @@ class Focus(FocusLike):
 
     def _summary(self, length: int, bin_length: int) -> BinSummary:
         taps = min(length, self.kernel_length or length)
-        conv = GlobalConv(self.d_model, taps, self.squash, self.smooth, self.kernel_dropout)
-        return BinSummary(conv, bin_length, self.pooled)
+        kernel = GlobalKernel(self.d_model, taps, self.squash, self.smooth, self.kernel_dropout)
+        return BinSummary(LongConvLayer(kernel, self.d_model, taps, taps, glu=True), bin_length, self.pooled)
 
 
 @registry.register("focus-h")

@@ -21,7 +21,7 @@ from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.attention import TransformerLike
-from lrtasks.models.base import ATOMIC, RECALL
+from lrtasks.models.base import ATOMIC, RECALL, TwoForms
 from lrtasks.models.ops.convolution import WindowState, fft_conv
 from lrtasks.models.ops.layers import hide
 
@@ -68,7 +68,7 @@ class ImplicitFilter(nn.Module):
         return taps.T
 
 
-class HyenaOperator(nn.Module):
+class HyenaOperator(TwoForms):
     """The map of the module docstring, for sequences of at most ``length``; padded positions have no effect."""
 
     def __init__(self, config: Hyena, length: int) -> None:
@@ -81,31 +81,26 @@ class HyenaOperator(nn.Module):
         self.D = nn.Parameter(torch.randn(d_model))
         self.out = nn.Linear(d_model, d_model)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        z = hide(self.input(x), mask).transpose(1, 2)
-        x0, x1, v = self.short(F.pad(z, (SHORT - 1, 0))).chunk(3, 1)
-        u = hide((x1 * v).mT, mask).mT
-        return self._finish(x0, fft_conv(u, self.filter(x.shape[1])), u)
-
     def initial_state(self, batch: int) -> tuple[WindowState, WindowState]:
         """Return empty memories of past inputs for the short convolution and the long one (the longest sequence)."""
         # a torch convolution stores its taps in reversed order
         short = self.short.weight[:, 0].flip(-1)
-        return WindowState.empty(short, batch), WindowState.empty(self.filter(self.length), batch)
+        return WindowState.empty(short, batch), WindowState.empty(self.filter(self.length), batch, whole=True)
 
-    def step(self, x: Tensor, state: tuple[WindowState, WindowState]) -> tuple[Tensor, tuple[WindowState, WindowState]]:
-        """Compute one position ``(batch, d_model)``, at the cost ``O(longest sequence)``."""
-        mixed, short = state[0].step(self.input(x))
-        assert self.short.bias is not None
-        x0, x1, v = (mixed + self.short.bias).chunk(3, -1)
-        s, long = state[1].step(x1 * v)
-        channels = (x0[..., None], s[..., None], (x1 * v)[..., None])
-        return self._finish(*channels)[:, 0], (short, long)
-
-    def _finish(self, x0: Tensor, s: Tensor, u: Tensor) -> Tensor:
-        """Combine gates, convolution and skip; map ``(batch, d_model, length)`` to ``(batch, length, d_model)``."""
-        y: Tensor = self.out((x0 * (s + self.D[:, None] * u)).transpose(1, 2))
-        return y
+    def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        """Compute all positions, or one ``(batch, d_model)`` at the cost ``O(longest sequence)``."""
+        z = self.input(x)
+        if state is None:
+            x0, x1, v = self.short(F.pad(hide(z, mask).mT, (SHORT - 1, 0))).mT.chunk(3, -1)
+            u = hide(x1 * v, mask)
+            s = fft_conv(u.mT, self.filter(x.shape[1])).mT
+        else:
+            mixed, short = state[0].step(z)
+            x0, x1, v = (mixed + self.short.bias).chunk(3, -1)
+            u = x1 * v
+            s, long = state[1].step(u)
+            state = short, long
+        return self.out(x0 * (s + self.D * u)), state
 
 
 @registry.register("hyena")

@@ -35,7 +35,7 @@ from lrtasks.models import registry
 from lrtasks.models.base import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.decay import channel_decay, scalar_decay
-from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, at_least_float32, canon_layer, full_precision, hide
+from lrtasks.models.ops.layers import GatedRMSNorm, at_least_float32, full_precision, hide
 from lrtasks.models.ops.positions import rotate_halves
 from lrtasks.models.recurrent import KernelConfig, QKVLayer, RecurrentConfig, linear, state_zeros
 
@@ -86,8 +86,7 @@ class LinearAttentionLayer(QKVLayer):
         super().__init__(d_model, heads * d_key, heads * d_key, d_model)
         self.heads, self.d_key, self.d_value = heads, d_key, d_model // heads
         self.feature_map: FeatureMap = config.feature_map
-        if "B" in config.canon:
-            self.convolve(canon_layer)
+        self.convolve("canon" if "B" in config.canon else "none")
         self.norm = GatedRMSNorm(self.d_value) if config.head_norm else None
         self.o_proj = linear(d_model, d_model)
 
@@ -153,8 +152,7 @@ class GLALayer(QKVLayer):
         self.heads, self.decay, self.d_key, self.d_value = heads, decay, d_key, d_value
         self.op = fla.on(config.op_backend, channel_decay if decay == "channel" else scalar_decay)
         self.g_proj = linear(d_model, values) if config.gate else None
-        if config.conv or "B" in config.canon:
-            self.convolve(ShortConv if config.conv else canon_layer)
+        self.convolve("silu" if config.conv else "canon" if "B" in config.canon else "none")
         if decay != "fixed":
             rank, outputs = config.rank, keys if decay == "channel" else heads
             self.gk_proj = nn.Sequential(linear(d_model, rank), nn.Linear(rank, outputs))

@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import mega, registry
-from lrtasks.models.base import ATOMIC, RECALL
+from lrtasks.models.base import ATOMIC, RECALL, NormedBlock, computed
 from lrtasks.models.ops.layers import WEIGHT_STD, Portrait, at_least_float32, hide, linear, normal_, require_causal
 from lrtasks.models.ops.positions import LocalBias
 from lrtasks.models.ops.quantised_attention import KeyGradients, attend_quantised, join, sum_by_code
@@ -342,7 +342,7 @@ class QueriesAndKeys(nn.Module):
         return shared * self.gamma[0] + self.beta[0], shared * self.gamma[1] + self.beta[1]
 
 
-class LongVQLayer(mega.GatedLayer):
+class LongVQLayer(NormedBlock):
     """One layer of the module docstring, for sequences of at most ``length``."""
 
     def __init__(self, config: LongVQ, length: int, causal: bool) -> None:
@@ -361,9 +361,9 @@ class LongVQLayer(mega.GatedLayer):
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
         normed, (recurrent, memory) = self.normed(x), state or (None, None)
-        averaged, recurrent = mega.computed(self.ssm, normed, state=recurrent, mask=mask)
+        averaged, recurrent = computed(self.ssm, normed, state=recurrent, mask=mask)
         z, v = self.dropout(F.silu(averaged)), F.silu(self.value(normed))
-        attended, memory = mega.computed(self.attention, *self.maps(z), v, state=memory, mask=mask)
+        attended, memory = computed(self.attention, *self.maps(z), v, state=memory, mask=mask)
         candidate = self.dropout(self.out(F.silu(self.gate(z)) * attended))
         return self.blend(x, torch.sigmoid(self.update(normed)), candidate), (recurrent, memory)
 

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import ATOMIC, RECALL, ModelConfig, NormedBlock, ResidualBlock
+from lrtasks.models.base import ATOMIC, RECALL, ModelConfig, NormedBlock, ResidualBlock, computed
 from lrtasks.models.ops.convolution import SSM, Kernel
 from lrtasks.models.ops.exponentials import exp_kernel
 from lrtasks.models.ops.layers import FeedForward, at_least_float32, linear, normal_, silu_feedforward
@@ -81,29 +81,7 @@ class EMAKernel(Kernel):
         return weight[0].double(), log_decay[0].double()
 
 
-def computed(module: Any, *given: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
-    """Return outputs and new state of a module with both forms: of ``(batch, length, d)``, or of one ``(batch, d)``.
-
-    The parallel form uses ``mask`` alone, and leaves the state unchanged.
-    """
-    return (module(*given, mask), state) if given[0].dim() == 3 else module.step(*given, state)
-
-
-class GatedLayer(NormedBlock):
-    """A layer on the output of a state-space map, which subclasses write once for both forms, as :meth:`run`."""
-
-    def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
-        """Return outputs and new state as :func:`computed` does; the state is None in the parallel form."""
-        raise NotImplementedError
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.run(x, None, mask)[0]
-
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return self.run(x, state, None)
-
-
-class MegaLayer(GatedLayer):
+class MegaLayer(NormedBlock):
     """One layer of the module docstring, for sequences of at most ``length``."""
 
     def __init__(self, config: Mega, length: int, scope: Scope) -> None:

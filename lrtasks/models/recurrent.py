@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from lrtasks.config import parameter
 from lrtasks.errors import UsageError
 from lrtasks.models.base import Backbone, ModelConfig, ResidualBlock
-from lrtasks.models.ops.layers import GatedFeedForward, Portrait, Recurrent, ShortConv, check_canon
+from lrtasks.models.ops.layers import CONVOLUTIONS, GatedFeedForward, Portrait, Recurrent, check_canon
 from lrtasks.spec import Spec
 
 
@@ -65,29 +64,25 @@ class QKVLayer(RecurrentLayer):
 
     def __init__(self, d_model: int, queries: int, keys: int, values: int) -> None:
         super().__init__()
-        self.convs = False
         self.q_proj, self.k_proj, self.v_proj = (linear(d_model, width) for width in (queries, keys, values))
 
-    def convolve(self, layer: Callable[[int], ShortConv] = ShortConv) -> None:
-        """Add a convolution, which ``layer`` builds from a number of channels, to each of q, k and v."""
-        self.convs = True
+    def convolve(self, kind: Literal["silu", "canon", "none"]) -> None:
+        """Add a convolution of this kind (:data:`lrtasks.models.ops.layers.CONVOLUTIONS`) to each of q, k and v."""
         sizes = (proj.out_features for proj in (self.q_proj, self.k_proj, self.v_proj))
-        self.q_conv1d, self.k_conv1d, self.v_conv1d = map(layer, sizes)
+        self.q_conv1d, self.k_conv1d, self.v_conv1d = map(CONVOLUTIONS[kind], sizes)
 
     def start_of_convolutions(self, batch: int) -> list[Tensor]:
         """Return the state of the convolutions before the first position."""
-        return [conv.initial_state(batch) for conv in self._convolutions()]
+        return [conv.initial_state(batch) for conv in (self.q_conv1d, self.k_conv1d, self.v_conv1d)]
 
     def qkv(self, x: Tensor, before: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Return q, k and v of ``x``, and the state of the convolutions after the last position."""
-        mixed, after = [proj(x) for proj in (self.q_proj, self.k_proj, self.v_proj)], []
-        for i, (conv, last) in enumerate(zip(self._convolutions(), before, strict=True)):
-            mixed[i], last = conv.run(mixed[i], last)
+        mixed, after = [], []
+        for name, last in zip("qkv", before, strict=True):
+            y, last = getattr(self, f"{name}_conv1d").run(getattr(self, f"{name}_proj")(x), last)
+            mixed.append(y)
             after.append(last)
         return mixed, after
-
-    def _convolutions(self) -> list[ShortConv]:
-        return [self.q_conv1d, self.k_conv1d, self.v_conv1d] if self.convs else []
 
 
 @dataclass(frozen=True)

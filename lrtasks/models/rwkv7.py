@@ -16,10 +16,11 @@ weights and names are as in flash-linear-attention. RWKV's feed-forward map is `
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import registry
-from lrtasks.models.base import PAPER, PAPER_MQAR, SMALL, TRACKING, Block, ResidualBlock, Stack, streaming
+from lrtasks.models.base import PAPER, PAPER_MQAR, SMALL, TRACKING, Block, ResidualBlock, Stack, computed
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.delta_rule import low_rank_rule
 from lrtasks.models.ops.layers import Recurrent, at_least_float32, hide
@@ -170,38 +171,32 @@ class RWKV7Stack(Stack, Block):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        v_first: Tensor | None = None
-        for block in self.blocks:
-            if isinstance(block, ResidualBlock) and isinstance(block.mixer, RWKV7Layer):
-                x, v_first = self.through(block, x, mask, v_first, by=_mix_time)
-            else:
-                x = self.through(block, x, mask)
-        return x
-
-    def initial_state(self, batch: int) -> list[Any]:
-        return [streaming(block).initial_state(batch) for block in self.blocks]
-
-    def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
+    def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
         v_first: Tensor | None = None
         following = []
-        for block, before in zip(self.blocks, state, strict=True):
+        for block, before in zip(self.blocks, state or [None] * len(self.blocks), strict=True):
             if isinstance(block, ResidualBlock) and isinstance(block.mixer, RWKV7Layer):
-                memory, last = before
-                read, last = block.mixer_input_step(x, last)
-                mixed, memory, v_first = block.mixer.mix(read.unsqueeze(1), memory, None, v_first)
-                x, after = block.add(x, mixed.squeeze(1)), (memory, last)
+                x, after, v_first = self.through(block, x, before, mask, v_first, by=_mix_time)
             else:
-                x, after = streaming(block).step(x, before)
+                x, after = self.through(block, x, by=functools.partial(computed, state=before, mask=mask))
             following.append(after)
         return x, following
 
 
-def _mix_time(block: ResidualBlock, x: Tensor, mask: Tensor | None, v_first: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the output of a time-mixing block, and v of the first time-mixing layer."""
-    layer = cast(RWKV7Layer, block.mixer)
-    mixed, _, v_first = layer.mix(block.mixer_input(x, mask), layer.initial_state(len(x)), mask, v_first)
-    return block.add(x, mixed), v_first
+def _mix_time(
+    block: ResidualBlock, x: Tensor, state: Any, mask: Tensor | None, v_first: Tensor | None
+) -> tuple[Tensor, Any, Tensor]:
+    """Return outputs and new state of a time-mixing block, and v of the first time-mixing layer."""
+
+    def mix(layer: RWKV7Layer, x: Tensor, *, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
+        if x.dim() == 3:
+            y, _, v = layer.mix(x, layer.initial_state(len(x)), mask, v_first)
+            return y, (None, v)
+        y, state, v = layer.mix(x.unsqueeze(1), state, None, v_first)
+        return y.squeeze(1), (state, v)
+
+    y, ((memory, v), last) = block.run(x, state, mask, mix)
+    return y, (memory, last), v
 
 
 @registry.register("rwkv7")

@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.errors import UsageError
 from lrtasks.models import mega, registry
-from lrtasks.models.base import ATOMIC, RECALL
+from lrtasks.models.base import ATOMIC, RECALL, NormedBlock, computed
 from lrtasks.models.ops.layers import Portrait, at_least_float32, linear
 from lrtasks.models.ops.positions import RelativeBias
 from lrtasks.models.ops.scoped_attention import Memory, Scope, SharedAttention, attention_span, warn_of_padding
@@ -259,7 +259,7 @@ class GatedAttentionUnit(nn.Module):
         return y, state
 
 
-class SeqBoatLayer(mega.GatedLayer):
+class SeqBoatLayer(NormedBlock):
     """One layer of the module docstring; with several modules, c ⊙ Y is the sum over the modules."""
 
     def __init__(self, config: SeqBoat, length: int, scope: Scope) -> None:
@@ -282,11 +282,11 @@ class SeqBoatLayer(mega.GatedLayer):
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
         recurrent, memories = state or (None, [None] * len(self.sparse))
-        h, recurrent = mega.computed(self.ssm, self.normed(x), state=recurrent, mask=mask)
+        h, recurrent = computed(self.ssm, self.normed(x), state=recurrent, mask=mask)
         h = self.dropout(F.silu(h))
         update, following = self.skip(h), []
         for module, memory in zip(self.sparse, memories, strict=True):
-            y, memory = mega.computed(module, h, state=memory, mask=mask)
+            y, memory = computed(module, h, state=memory, mask=mask)
             update = update + y
             following.append(memory)
         return self.after(F.silu(self.residual_dropout(update) + x)), (recurrent, following)

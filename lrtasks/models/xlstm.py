@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from lrtasks.config import Presets, parameter
 from lrtasks.models import registry
 from lrtasks.models.base import PAPER, PAPER_MQAR, SMALL, TRACKING
-from lrtasks.models.ops.layers import ShortConv, at_least_float32, hide
+from lrtasks.models.ops.layers import NoConv, ShortConv, at_least_float32, hide
 from lrtasks.models.ops.xlstm import mlstm, mlstm_start, slstm, slstm_start, slstm_step
 from lrtasks.models.recurrent import RecurrentConfig, RecurrentLayer, state_zeros
 
@@ -124,7 +124,7 @@ class SLSTMLayer(RecurrentLayer):
         super().__init__()
         d_model, heads = config.d_model, config.heads
         width = d_model // heads
-        self.conv1d = ShortConv(d_model, bias=True) if config.conv else None
+        self.conv1d = ShortConv(d_model, bias=True) if config.conv else NoConv()
         std = math.sqrt(2 / (5 * d_model))
         self.input_i, self.input_f, self.input_z, self.input_o = (BlockLinear(heads, width, std) for _ in range(4))
         self.R = nn.Parameter(torch.zeros(heads, 4, width, width))
@@ -140,12 +140,10 @@ class SLSTMLayer(RecurrentLayer):
 
     def initial_state(self, batch: int) -> Any:
         slots, heads, width = self.bias.shape
-        start = slstm_start(state_zeros(self.bias, batch, heads, slots, width))
-        return start, None if self.conv1d is None else self.conv1d.initial_state(batch)
+        return slstm_start(state_zeros(self.bias, batch, heads, slots, width)), self.conv1d.initial_state(batch)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        before = None if self.conv1d is None else self.conv1d.initial_state(len(x))
-        x_if, x_zo, _ = self._slots(hide(x, mask), before)
+        x_if, x_zo, _ = self._slots(hide(x, mask), self.conv1d.initial_state(len(x)))
         h: Tensor = self.group_norm(slstm(x_if, x_zo, self.bias.transpose(0, 1), self.R, mask))
         return h
 
@@ -158,9 +156,7 @@ class SLSTMLayer(RecurrentLayer):
 
     def _slots(self, x: Tensor, before: Any) -> tuple[Tensor, Tensor, Any]:
         """Return the two inputs of :func:`slstm`, and the state of the convolution after the last position."""
-        gated = x
-        if self.conv1d is not None:
-            gated, before = self.conv1d.run(x, before)
+        gated, before = self.conv1d.run(x, before)
         return (
             _two_maps(gated, self.input_i.weight, self.input_f.weight),
             _two_maps(x, self.input_z.weight, self.input_o.weight),

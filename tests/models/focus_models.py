@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from lrtasks.models import build
+from lrtasks.models.focus import GlobalKernel
+from lrtasks.models.ops.convolution import LongConvLayer
 from lrtasks.spec import Spec
 
 SMALL: dict[str, Any] = {"d_model": 6, "layers": 2, "chunk": 8}
@@ -29,3 +31,8 @@ def built(name: str = "focus", length: int = 48, causal: bool = True, **settings
 
 def signal(length: int = 48, batch: int = 2) -> Tensor:
     return torch.randn(batch, length, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def convolution(channels: int, taps: int, threshold: float = 0.0, dropout: float = 0.0) -> LongConvLayer:
+    """The global convolution of a hypernetwork."""
+    return LongConvLayer(GlobalKernel(channels, taps, threshold, None, dropout), channels, taps, taps, glu=True)

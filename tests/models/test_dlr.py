@@ -15,7 +15,7 @@ from parity import check_outputs_and_gradients, gap
 
 from lrtasks.models import build
 from lrtasks.models.dlr import DLR, DLRKernel
-from lrtasks.models.ops import exponentials
+from lrtasks.models.ops import exponentials, loops
 from lrtasks.models.ops.convolution import LongConvLayer
 from lrtasks.spec import Spec
 
@@ -51,7 +51,7 @@ def fill_layer(layer: LongConvLayer, arrays: dict[str, Any], prefix: str, linear
     return leaves
 
 
-@pytest.mark.parametrize("plain", [0, exponentials.PLAIN])
+@pytest.mark.parametrize("threads", [0, 1 << 10], ids=["operations", "loops"])
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize(("file", "eigenvalues", "real_weight", "cast"), KERNELS)
 def test_kernel_parity(
@@ -61,10 +61,10 @@ def test_kernel_parity(
     real_weight: bool,
     cast: str,
     double: bool,
-    plain: int,
+    threads: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exponentials, "PLAIN", plain)
+    monkeypatch.setattr(loops, "MOST_THREADS", threads)
     arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
     H, N, L = (int(arrays[size]) for size in "HNL")
     sizes = {"d_model": H, "d_state": N, "dt_min": 1e-3, "dt_max": 1e-1}

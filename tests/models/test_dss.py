@@ -11,7 +11,7 @@ import pytest
 import torch
 from parity import check_outputs_and_gradients
 
-from lrtasks.models.ops import exponentials
+from lrtasks.models.ops import exponentials, loops
 from lrtasks.models.ops.convolution import LongConvLayer
 from lrtasks.models.s4d import DSS, DSSKernel
 
@@ -25,13 +25,13 @@ def fill_kernel(kernel: DSSKernel, arrays: dict[str, Any], prefix: str) -> dict[
     return leaves | {"Lambda_im": kernel.b.offset}
 
 
-@pytest.mark.parametrize("plain", [0, exponentials.PLAIN])
+@pytest.mark.parametrize("threads", [0, 1 << 10], ids=["operations", "loops"])
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize(("file", "scale"), [("dss_exp_kernel", True), ("dss_exp_noscale_kernel", False)])
 def test_kernel_parity(
-    data: Path, file: str, scale: bool, double: bool, plain: int, monkeypatch: pytest.MonkeyPatch
+    data: Path, file: str, scale: bool, double: bool, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exponentials, "PLAIN", plain)
+    monkeypatch.setattr(loops, "MOST_THREADS", threads)
     arrays = dict(np.load(data / "dlr" / f"{file}.npz"))
     H, N, L = (int(arrays[size]) for size in "HNL")
     kernel = DSSKernel(DSS(d_model=H, d_state=N, scale=scale))

@@ -76,7 +76,7 @@ def check(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length: int,
 @pytest.mark.parametrize(("dtype", "at_most"), [(torch.float64, 1e-11), (torch.float32, 2e-6)])
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("form", ["loops", "operations", "plain"])
+@pytest.mark.parametrize("form", ["loops", "operations"])
 def test_equals_the_plain_definition(
     form: str,
     shape: tuple[int, int, int, int],
@@ -85,15 +85,13 @@ def test_equals_the_plain_definition(
     at_most: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By products with tables from compiled loops, products with tables from operations of torch, and one table."""
-    monkeypatch.setattr(exponentials, "PLAIN", 1 << 40 if form == "plain" else 0)
+    """By products with tables from compiled loops, and with tables from operations of torch."""
     monkeypatch.setattr(loops, "MOST_THREADS", 1 << 10 if form == "loops" else 0)
     check(*draw(shape, parts, dtype), shape[-1], at_most)
 
 
 @pytest.fixture
 def always_nonuniform(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exponentials, "PLAIN", 0)
     monkeypatch.setattr(exponentials, "SHORTEST_NONUNIFORM", 0)
     monkeypatch.setattr(nonuniform, "faster", lambda *_: True)
 
@@ -172,7 +170,6 @@ def test_growing_and_diverged_kernels_are_evaluated() -> None:
 def test_small_chunks_give_the_same(
     shape: tuple[int, int, int, int], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exponentials, "PLAIN", 0)
     monkeypatch.setattr(loops, "MOST_THREADS", threads)
     monkeypatch.setitem(exponentials.CHUNK, "cpu", 40)
     monkeypatch.setattr(exponentials, "CHUNK_OF_LOOPS", 300)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from focus_models import convolution
 from hybrid_parity import GRADIENT, OUTPUT, Part, check_close, check_gradients, fill, load
 
-from lrtasks.models.focus import Focus, FocusLayer, GlobalConv, Hypernetwork
+from lrtasks.models.focus import Focus, FocusLayer, GlobalKernel, Hypernetwork
 
 
 @pytest.mark.parametrize("double", [True, False])
@@ -18,15 +19,20 @@ def test_global_convolution_parity(data: Path, double: bool) -> None:
     arrays = load(data, "longconv")
     dtype = torch.float64 if double else torch.float32
     channels, taps = arrays["in_kernel"].shape[1:]
-    conv = GlobalConv(channels, taps, float(arrays["in_lambda"]), None, 0.2).to(dtype).eval()
+    conv = convolution(channels, taps, float(arrays["in_lambda"]), 0.2).to(dtype).eval()
+    kernel = conv.kernel
+    assert isinstance(kernel, GlobalKernel)
     with torch.no_grad():
-        conv.kernel.copy_(torch.from_numpy(arrays["in_kernel"][0]))
+        kernel.taps.copy_(torch.from_numpy(arrays["in_kernel"][0]))
         conv.D.copy_(torch.from_numpy(arrays["in_skip"][0]))
-    check_close(conv.taps(), arrays["out_squashed"][0], OUTPUT[double])
-    u = torch.from_numpy(arrays["in_u"]).to(dtype)
-    check_close(conv.convolve(u.transpose(1, 2)).transpose(1, 2), arrays["out_y"][:, 0], OUTPUT[double])
-    conv.threshold, conv.smoothing = float(arrays["in_lambda_smooth"]), int(arrays["in_smooth_window"])
-    check_close(conv.taps(), arrays["out_smoothed_then_squashed"][0], OUTPUT[double])
+    check_close(kernel(taps)[0], arrays["out_squashed"][0], OUTPUT[double])
+    seen: list[torch.Tensor] = []
+    conv.output.register_forward_pre_hook(lambda _, given: seen.extend(given))
+    conv(torch.from_numpy(arrays["in_u"]).to(dtype).transpose(1, 2))
+    wanted = torch.nn.functional.gelu(torch.from_numpy(arrays["out_y"][:, 0]))
+    check_close(seen[0].transpose(1, 2), wanted.numpy(), OUTPUT[double])
+    kernel.threshold, kernel.smoothing = float(arrays["in_lambda_smooth"]), int(arrays["in_smooth_window"])
+    check_close(kernel(taps)[0], arrays["out_smoothed_then_squashed"][0], OUTPUT[double])
 
 
 def reference_layer(arrays: dict[str, Any]) -> FocusLayer:
@@ -53,8 +59,9 @@ def reference_parts(layer: FocusLayer) -> list[Part]:
     assert isinstance(coefficients, Hypernetwork) and coefficients.summary is not None
     assert layer.attention.bias is not None
     conv = coefficients.summary.conv
+    assert isinstance(conv.kernel, GlobalKernel)
     maps = {
-        "mix": conv.mix,
+        "mix": conv.output,
         "mlp1": coefficients.hidden,
         "mlp2": coefficients.out,
         "q": layer.query,
@@ -63,7 +70,7 @@ def reference_parts(layer: FocusLayer) -> list[Part]:
     return [
         *(Part(f"W{name}", module.weight) for name, module in maps.items()),
         *(Part(f"b{name}", module.bias) for name, module in maps.items()),
-        *(Part("Uh", layer.out.weight), Part("kernel", conv.kernel), Part("skip", conv.D)),
+        *(Part("Uh", layer.out.weight), Part("kernel", conv.kernel.taps), Part("skip", conv.D)),
         Part("rel", layer.attention.bias.table),
     ]
 
@@ -80,12 +87,13 @@ def test_layer_parity(data: Path, double: bool) -> None:
     coefficients = layer.coefficients
     assert isinstance(coefficients, Hypernetwork) and coefficients.summary is not None
     x = torch.from_numpy(arrays["in_x"]).to(layer.query.weight.dtype).requires_grad_()
-    theta = coefficients(x, None, None)
+    theta, _ = coefficients.run(x, None, None, None)
+    assert theta is not None
     check_close(coefficients.summary(x), arrays["out_embedding"][:, :, :-1], OUTPUT[double])  # of all bins but the last
     check_close(theta.transpose(1, 2), arrays["out_theta_shifted"][:, 1:], OUTPUT[double])
     filtered = layer.filter(x, theta)
     check_close(filtered, arrays["out_filtered"], OUTPUT[double])
-    k, v = layer._mix(filtered)[:2]
+    k, v = layer.mix(filtered).split(layer.widths, -1)[:2]
     check_close(layer.attention(layer.query(x), k, v), arrays["out_attention"], OUTPUT[double])
     y = layer(x)
     check_close(y, arrays["out_y"], OUTPUT[double])

@@ -7,21 +7,21 @@ import json
 import numpy as np
 import pytest
 import torch
-from focus_models import built, signal, spec
+from focus_models import built, convolution, signal, spec
 from parity import gap
 from scipy.signal import freqz
 from test_local_attention import Largest
 from torch import nn
 
 from lrtasks.models import build
-from lrtasks.models.focus import BinSummary, Focus, FocusH, GlobalConv, Hypernetwork, smooth
+from lrtasks.models.focus import BinSummary, Focus, FocusH, GlobalKernel, Hypernetwork, smooth
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divide the length")
 
 
 def test_one_convolution_or_one_per_layer() -> None:
     def convolutions(model: nn.Module) -> int:
-        return sum(isinstance(module, GlobalConv) for module in model.modules())
+        return sum(isinstance(module, GlobalKernel) for module in model.modules())
 
     assert convolutions(built(layers=3)) == 1
     assert convolutions(built(layers=3, shared=False)) == 3
@@ -49,7 +49,7 @@ def test_the_shared_summary_is_that_of_the_encoded_input() -> None:
 
 def test_pooling_windows() -> None:
     """Window o of a bin of 10 covers floor(10 o / 4) up to ceil(10 (o + 1) / 4)."""
-    summary = BinSummary(GlobalConv(3, 40, 0.0, None, 0.0), 10, 4).double()
+    summary = BinSummary(convolution(3, 40), 10, 4).double()
     x = torch.randn(2, 40, 3, dtype=torch.float64)
     y, found = summary.conv(x), summary(x)
     assert found.shape == (2, 3, 3, 4)
@@ -65,7 +65,7 @@ def test_smoothing_counts_zeros_beyond_the_ends() -> None:
 
 
 def test_dropout_of_taps_in_training_only() -> None:
-    conv, x = GlobalConv(3, 20, 0.0, None, 0.5), torch.randn(1, 20, 3)
+    conv, x = convolution(3, 20, dropout=0.5), torch.randn(1, 20, 3)
     assert not torch.equal(conv(x), conv(x))
     conv.eval()
     assert torch.equal(conv(x), conv(x))
@@ -76,9 +76,9 @@ def test_filters_start_mild(signed: bool) -> None:
     """θ1 near 0.1 and θ0 near 0.1, or 0 if signed; the same spread in both models."""
     torch.manual_seed(0)
     config = Focus(filters=2, signed=signed)
-    networks = [Hypernetwork(config, None)(torch.empty(0), None, torch.randn(500, 4)) for _ in range(40)]
-    learned = FocusH(d_model=4000, filters=2, signed=signed).coefficients(48, 12)(torch.empty(0), None, None)
-    for theta in (torch.cat(networks), learned[0, :, 0]):
+    networks = [Hypernetwork(config, None).coefficients(torch.randn(500, 4)) for _ in range(40)]
+    learned = FocusH(d_model=4000, filters=2, signed=signed).coefficients(48, 12).initial_state(1)[0]
+    for theta in (torch.cat(networks), learned[0]):
         theta0, theta1 = theta.detach().flatten(0, -2).median(0).values.tolist()
         assert abs(theta1 - 0.12) < 0.05 and abs(theta0 - (0 if signed else 0.12)) < 0.1
         spread = theta.detach()[..., 1].logit().std()

@@ -59,6 +59,27 @@ def test_conforms(name: str, kind: str, direction: str, dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("name", names())
+def test_a_stream_longer_than_the_model_was_built_for_is_right_or_refused(name: str) -> None:
+    """It must not silently forget inputs that the parallel form uses."""
+    torch.manual_seed(0)
+    input, target = SPECS["signals"]
+    model = registry.get(name).make(**small(name)).build(input, target, causal=True).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        x = torch.randn(2, LENGTH + 8, 3, dtype=torch.float64)
+        wanted, state = model(x)[:, -8:], model.initial_state(2)
+        for t in range(LENGTH):
+            y, state = model.step(x[:, t], state)
+        try:
+            for t in range(8):
+                y, state = model.step(x[:, LENGTH + t], state)
+                assert gap(y, wanted[:, t]) < 1e-10
+        except UsageError as error:
+            assert f"built for {LENGTH} positions" in str(error)
+
+
+@pytest.mark.parametrize("name", names())
 def test_a_bidirectional_model_is_seen_to_look_ahead(name: str) -> None:
     """It makes use of what follows, and the causality check is sharp enough to see it in a fresh model."""
     spec = SPECS["symbols"][0]

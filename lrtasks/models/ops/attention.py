@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.errors import UsageError
-from lrtasks.models.ops.layers import ShortConv, canon_layer, require_causal
+from lrtasks.models.ops.layers import CONVOLUTIONS, require_causal
 from lrtasks.models.ops.positions import rotate
 
 Positions = Literal["rope", "nope", "alibi"]
@@ -178,15 +178,10 @@ class MultiHeadAttention(nn.Module):
         scale = 1 / math.sqrt(d_model // heads)
         self.scale: Tensor | float = nn.Parameter(torch.full((1,), scale)) if learned_scale else scale
         self.slopes = alibi_slopes(heads) if positions == "alibi" else None
-        self.conv: ShortConv | None = None
-        if conv != "none":
-            self.conv = (canon_layer if conv == "canon" else ShortConv)(3 * d_model)
+        self.conv = CONVOLUTIONS[conv](3 * d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        qkv = self.qkv(x)
-        if self.conv is not None:
-            qkv = self.conv(qkv, mask)
-        q, k, v = self._heads(qkv)
+        q, k, v = self._heads(self.conv(self.qkv(x), mask))
         given: dict[str, Any] = {"causal": self.causal, "valid": mask, "slopes": self.slopes}
         chunk = self.chunk or self.window
         if chunk is None:
@@ -197,12 +192,10 @@ class MultiHeadAttention(nn.Module):
         """Return an empty cache; raise :class:`UsageError` if the layer is not causal."""
         require_causal(self.causal)
         empty = self.qkv.weight.new_zeros(batch, self.heads, 0, self.qkv.in_features // self.heads)
-        return KVCache(empty, empty, 0, None if self.conv is None else self.conv.initial_state(batch))
+        return KVCache(empty, empty, 0, self.conv.initial_state(batch))
 
     def step(self, x: Tensor, state: KVCache) -> tuple[Tensor, KVCache]:
-        qkv, before = self.qkv(x), state.before
-        if self.conv is not None and before is not None:
-            qkv, before = self.conv.step(qkv, before)
+        qkv, before = self.conv.step(self.qkv(x), state.before)
         q, k, v = self._heads(qkv[:, None], torch.tensor([state.position], device=x.device))
         first = -self._kept(state.position)
         k = torch.cat((state.k, k), 2)[:, :, first:]

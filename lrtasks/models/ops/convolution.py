@@ -146,23 +146,34 @@ class ExponentialState:
 
 @dataclasses.dataclass
 class WindowState:
-    """Streaming state of any kernel: its reversed taps, and the last K inputs, with the newest at ``head - 1``."""
+    """Streaming state of any kernel: its reversed taps, and the last K inputs; the newest is at ``(steps - 1) % K``.
+
+    A kernel that is ``whole`` has more taps for longer sequences, so the state serves K positions only.
+    """
 
     reversed_taps: Tensor
     memory: Tensor
-    head: int
+    whole: bool = False
+    steps: int = 0
 
     @classmethod
-    def empty(cls, taps: Tensor, batch: int) -> WindowState:
+    def empty(cls, taps: Tensor, batch: int, *, whole: bool = False) -> WindowState:
         """Return the state before the first position, for the kernel ``taps``, ``(d_model, K)``."""
-        return cls(taps.flip(-1), taps.new_zeros(batch, *taps.shape), 0)
+        return cls(taps.flip(-1), taps.new_zeros(batch, *taps.shape), whole)
 
     def step(self, u: Tensor) -> tuple[Tensor, WindowState]:
-        """Compute one output from one input ``(batch, d_model)``, in O(K)."""
+        """Compute one output from one input ``(batch, d_model)``, in O(K).
+
+        Raises:
+            UsageError: after K positions if the kernel is ``whole``.
+        """
+        K, steps = self.memory.shape[-1], self.steps + 1
+        if self.whole and steps > K:
+            raise UsageError(f"the streaming form of the kernel was built for {K} positions, found one more")
         memory = self.memory.clone()
-        memory[..., self.head] = u
-        head = (self.head + 1) % memory.shape[-1]
-        return (memory * self.reversed_taps.roll(head, -1)).sum(-1), dataclasses.replace(self, memory=memory, head=head)
+        memory[..., self.steps % K] = u
+        s = (memory * self.reversed_taps.roll(steps % K, -1)).sum(-1)
+        return s, dataclasses.replace(self, memory=memory, steps=steps)
 
 
 class KernelConvolution(nn.Module):
@@ -209,7 +220,8 @@ class KernelConvolution(nn.Module):
         require_causal(self.kernel.directions == 1)
         found = None if self.kernel_length is not None else self.kernel.recurrence()
         if found is None:
-            return WindowState.empty(self.kernel(self.kernel_length or self.length)[0], batch)
+            taps = self.kernel(self.kernel_length or self.length)[0]
+            return WindowState.empty(taps, batch, whole=self.kernel_length is None)
         weight, exponent = found
         return ExponentialState(weight, exponent.exp(), weight.new_zeros(batch, *weight.shape))
 

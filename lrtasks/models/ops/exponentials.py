@@ -25,7 +25,7 @@ a second matrix product.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,8 +41,6 @@ CHUNK_OF_LOOPS = 1 << 16
 """The same for compiled loops, whose temporaries should stay in the cache."""
 KEPT = 1 << 19
 """Maximum numbers in a table of exponentials that is saved for the backward pass: 4 MiB in complex64."""
-PLAIN = 1 << 14
-"""Maximum number of exponentials for which the full table is faster (benchmarks/kernels.py --crossover)."""
 SHORTEST_NONUNIFORM = 1024
 """Positions from which non-uniform transforms are considered."""
 
@@ -73,12 +71,10 @@ def exp_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length:
     grouped = pole.dim() == 2
     W = weight if grouped else weight.unsqueeze(0)
     a, q = (None if x is None else x.double().reshape(-1, x.shape[-1]) for x in (rate, freq))
-    evaluate: Callable[..., Tensor] = _by_products
-    if pole.numel() * length <= PLAIN:
-        evaluate = _plain
-    elif q is not None and length >= SHORTEST_NONUNIFORM and W.is_cpu and dtype.to_real() == torch.float32:
-        evaluate = _fastest
-    kernel = evaluate(W, a, q, length)
+    if q is not None and length >= SHORTEST_NONUNIFORM and W.is_cpu and dtype.to_real() == torch.float32:
+        kernel = _fastest(W, a, q, length)
+    else:
+        kernel = _by_products(W, a, q, length)
     return kernel if grouped else kernel.squeeze(0)
 
 
@@ -96,17 +92,6 @@ def _fastest(W: Tensor, rate: Tensor | None, freq: Tensor, length: int) -> Tenso
         rest = _by_products(W * fast.unsqueeze(1), rate, freq, reach)
         kernel = kernel + torch.nn.functional.pad(rest, (0, length - reach))
     return kernel
-
-
-def _plain(W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
-    """Evaluate the definition with one table of all exponentials. (Autocast does not affect complex products.)"""
-    pole = rate if rate is not None else freq
-    assert pole is not None
-    zero = torch.zeros_like(pole)
-    exponent = torch.complex(zero if rate is None else rate, zero if freq is None else freq)
-    position = torch.arange(length, dtype=torch.float64, device=pole.device)
-    dtype = W.dtype.to_complex()
-    return (W.to(dtype) @ torch.exp(exponent.unsqueeze(-1) * position).to(dtype)).real
 
 
 def _by_products(W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:

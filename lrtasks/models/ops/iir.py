@@ -102,8 +102,8 @@ def _powers(c: Tensor, s: Tensor, d: Tensor, count: int) -> tuple[Tensor, Tensor
 def filter_bins(x: Tensor, theta: Tensor, past: Tensor | None = None) -> Tensor:
     """Sum the outputs of the F causal filters; each bin has its own coefficients. Differentiable in all arguments.
 
-    The truncated impulse responses are summed over F, then convolved with x. The outputs y[-1], y[-2] before a bin add
-    y[-1] h[t+1] - θ1 y[-2] h[t] to the outputs of the bin.
+    The truncated impulse responses are summed over F, then convolved with x. With ``past``, each filter is convolved by
+    itself, and its outputs y[-1], y[-2] before a bin add y[-1] h[t+1] - θ1 y[-2] h[t] to the outputs of the bin.
 
     Args:
         x: ``(batch, channels, bins, R)``.
@@ -116,11 +116,10 @@ def filter_bins(x: Tensor, theta: Tensor, past: Tensor | None = None) -> Tensor:
     """
     with torch.autocast(x.device.type, enabled=False):
         signal = x.to(torch.promote_types(x.dtype, theta.dtype))
-        length = x.shape[-1]
-        h = impulse_response(theta, length if past is None else length + 1)
-        y = _convolve(signal, h[..., :length].sum(-2))
-        if past is not None:
-            y = y + _inherited(signal, theta, h, past.to(signal.dtype))
+        if past is None:
+            y = _convolve(signal, impulse_response(theta, x.shape[-1]).sum(-2))
+        else:
+            y = _carried(signal, theta, past.to(signal.dtype))
         return y.to(x.dtype)
 
 
@@ -171,25 +170,21 @@ def _convolve(x: Tensor, taps: Tensor) -> Tensor:
     return y.view(x.shape)
 
 
-def _inherited(x: Tensor, theta: Tensor, h: Tensor, past: Tensor) -> Tensor:
-    """Compute what earlier outputs add to each bin's outputs, summed over F, ``(batch, channels, bins, R)``."""
+def _carried(x: Tensor, theta: Tensor, past: Tensor) -> Tensor:
+    """Compute the bins one after the other, each from the last two outputs of every filter before it."""
     bins, length = x.shape[2:]
-    h = functional.pad(h, (1, 0)).expand(-1, -1, bins, -1, -1)  # h[-1] .. h[R]
+    h = impulse_response(theta, length + 1).expand(-1, -1, bins, -1, -1)
     theta1 = theta[..., 1].expand(-1, -1, bins, -1)
-    # the last two outputs of each bin if it starts from zeros
-    newest = (h[..., 1 : length + 1].flip(-1) @ x.unsqueeze(-1)).squeeze(-1)
-    before = (h[..., :length].flip(-1) @ x.unsqueeze(-1)).squeeze(-1)
-    y1, y2 = past.unbind(-1)
-    inherited = []
+    outputs = []
     for i in range(bins):
-        inherited.append((y1, theta1[:, :, i] * y2))
-        last, weighted = h[:, :, i, :, -3:], inherited[-1][1]
-        y1, y2 = (
-            newest[:, :, i] + y1 * last[..., 2] - weighted * last[..., 1],
-            before[:, :, i] + y1 * last[..., 1] - weighted * last[..., 0],
-        )
-    weight1, weight2 = (torch.stack(parts, 2).unsqueeze(-2) for parts in zip(*inherited, strict=True))
-    return (weight1 @ h[..., 2:] - weight2 @ h[..., 1:-1]).squeeze(-2)
+        signal = x[:, :, i, None].expand(*past.shape[:3], length)
+        taps = h[:, :, i].expand(*past.shape[:3], -1)
+        own = fft_conv(signal.reshape(1, -1, length), taps[..., :-1].reshape(-1, length)).view(signal.shape)
+        newest, before = past[..., :1], theta1[:, :, i, :, None] * past[..., 1:]
+        y = own + newest * taps[..., 1:] - before * taps[..., :-1]
+        past = torch.cat([newest, y], -1)[..., -2:].flip(-1)
+        outputs.append(y.sum(-2))
+    return torch.stack(outputs, 2)
 
 
 class BinFilter(nn.Module):

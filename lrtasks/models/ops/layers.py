@@ -294,6 +294,22 @@ def canon_layer(channels: int) -> ShortConv:
     return ShortConv(channels, silu=False, residual=True)
 
 
+class NoConv(Recurrent):
+    """The identity, in place of a :class:`ShortConv` for any number of channels; its state is None."""
+
+    def __init__(self, _channels: int = 0) -> None:
+        super().__init__()
+
+    def initial_state(self, batch: int) -> Any:
+        return None
+
+    def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        return x, state
+
+
+CONVOLUTIONS: dict[str, Callable[[int], Recurrent]] = {"silu": ShortConv, "canon": canon_layer, "none": NoConv}
+"""Builders from a number of channels: a short convolution with SiLU, a canon layer, the identity."""
+
 SITES = "ABCD"
 """Possible places of canon layers: after the norm before the mixer (A); on queries, keys and values of attention (B);
 after the norm before the feed-forward map (C); inside the feed-forward map, before its nonlinearity (D)."""
@@ -332,15 +348,13 @@ class FeedForward(Recurrent):
         self.hidden = make_linear(d_model, width)
         self.out = make_linear(width, d_model)
         self.dropout = nn.Dropout(dropout)
-        self.canon = canon_layer(width) if canon else None
+        self.canon = canon_layer(width) if canon else NoConv()
 
     def initial_state(self, batch: int) -> Tensor | None:
-        return None if self.canon is None else self.canon.initial_state(batch)
+        return self.canon.initial_state(batch)
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        hidden = self.hidden(x)
-        if self.canon is not None:
-            hidden, state = self.canon.run(hidden, state, mask)
+        hidden, state = self.canon.run(self.hidden(x), state, mask)
         return self.out(self.dropout(self.function(hidden))), state
 
 
@@ -364,14 +378,14 @@ class GatedFeedForward(Recurrent):
         self.up_proj = nn.Linear(d_model, width, bias=False)
         self.down_proj = nn.Linear(width, d_model, bias=False)
         self.function = F.silu if function == "silu" else functools.partial(F.gelu, approximate="tanh")
-        self.canon = canon_layer(2 * width) if canon else None
+        self.canon = canon_layer(2 * width) if canon else NoConv()
 
     def initial_state(self, batch: int) -> Tensor | None:
-        return None if self.canon is None else self.canon.initial_state(batch)
+        return self.canon.initial_state(batch)
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         gate, up = self.gate_proj(x), self.up_proj(x)
-        if self.canon is not None:
+        if isinstance(self.canon, ShortConv):
             both, state = self.canon.run(torch.cat((gate, up), -1), state, mask)
             gate, up = both.chunk(2, -1)
         return self.down_proj(self.function(gate) * up), state

@@ -111,9 +111,10 @@ class Scope:
         count = F.pad(valid.cumsum(1), (1, 0))
         return (count[:, stop] - count[:, first]).clamp_min(1).unsqueeze(-1)
 
-    def slots(self, length: int) -> int:
-        """Return how many keys the streaming form of a causal scope must store for sequences of at most ``length``."""
-        return min(length, self.chunk or length, length if self.window is None else self.window + 1)
+    @property
+    def most(self) -> float:
+        """Return the largest number of keys that a query of a causal scope sees; infinity if there is no limit."""
+        return self.chunk or (math.inf if self.window is None else self.window + 1)
 
     def tiles(self, length: int) -> Tiles:
         """Return the tiles into which ``length`` positions are divided."""
@@ -326,7 +327,7 @@ class ScopedAttention(nn.Module):
             UsageError: if the attention is not causal.
         """
         require_causal(self.scope.causal)
-        slots = self.scope.slots(self.length)
+        slots = int(min(self.length, self.scope.most))
         k, v = (like.new_zeros(batch, slots, width) for width in self.widths)
         integers = torch.zeros(batch, slots, dtype=torch.int64, device=like.device)
         position = integers if self.bias is not None and not self.by_rank else None
@@ -346,8 +347,14 @@ class ScopedAttention(nn.Module):
 
         Returns:
             ``(batch, f)`` and the memory with the new keys.
+
+        Raises:
+            UsageError: beyond ``length`` positions, if the memory has lost a key that the query sees.
         """
         position, memory = memory.following, memory.push(k, v, active)
+        slots = memory.k.shape[1]
+        if position >= self.length and slots < min(self.scope.most, int(memory.count.max())):
+            raise UsageError(f"the streaming form of attention was built for {slots} positions, found one more")
         rank = memory.count.unsqueeze(1) - 1
         ranks = rank + torch.arange(1 - memory.k.shape[1], 1, device=q.device)
         first = self.scope.first(rank)
