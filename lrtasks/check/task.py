@@ -138,15 +138,12 @@ def _declaration(probe: _Probe) -> Iterator[str]:
 def _samples(probe: _Probe) -> Iterator[str]:
     """Check samples one by one, up to the first wrong sample."""
     task, count, seed = probe
-    first: Sample | None = None
     for index, rng in enumerate(randomness.Generators(task.key(seed, "train"), range(count))):
         sample = probe.call("sample()", task.sample, rng)
         require_sample(sample)
-        found = list(_sample_problems(task, sample)) or list(_differences(first or sample, sample))
-        if found:
+        if found := list(_sample_problems(task, sample)):
             yield from (f"sample {index}: {problem}" for problem in found)
             return
-        first = first or sample
 
 
 def _sample_problems(task: Task, sample: Sample) -> Iterator[str]:
@@ -183,15 +180,6 @@ def _mask_problems(task: Task, mask: np.ndarray, y: np.ndarray) -> Iterator[str]
             "mask is False at positions of a real target, which is scored everywhere: pad what comes before the target,"
             " or predict one value for the sequence (pooled)"
         )
-
-
-def _differences(first: Sample, sample: Sample) -> Iterator[str]:
-    """Report a mask or ``meta`` names that only one of two samples has."""
-    if (first.mask is None) != (sample.mask is None):
-        yield "either all samples have a mask or none, found both (give np.ones(length, bool) where nothing is padded)"
-    names, others = (None if meta is None else sorted(meta) for meta in (first.meta, sample.meta))
-    if names != others:
-        yield f"meta must have the same names in all samples, found {others} after {names}"
 
 
 def _batches(probe: _Probe) -> Iterator[str]:

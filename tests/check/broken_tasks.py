@@ -234,7 +234,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"sample": samples_of(lambda s: s._replace(mask=s.mask & False, y=s.y * 0 - 100))},
         "mask is False at every position",
     ),
-    "SomeMasks": ({"sample": sometimes(mask=None)}, IN_SAMPLE + "either all samples have a mask or none"),
+    "SomeMasks": ({"sample": sometimes(mask=None)}, "either all samples have a mask or none"),
     "NoMeta": ({"sample": samples_of(lambda s: s._replace(meta=3))}, "meta must be a dictionary or None, found int"),
     "OddMeta": (
         {"sample": samples_of(lambda s: s._replace(meta={"odd": {1, 2}}))},
@@ -242,7 +242,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "SomeMeta": (
         {"sample": sometimes(meta={"size": 3})},
-        r"meta must have the same names in all samples, found \['.*\] after \['",
+        r"meta must have the same names in all samples, found \['.*\] and \['",
     ),
     "GlobalNumpy": ({"sample": global_numpy}, r"draws from something else than rng \(np\.random, random, "),
     "GlobalPython": ({"sample": global_python}, r"draws from something else than rng \(np\.random, random, "),
