@@ -21,7 +21,7 @@ import numpy as np
 from lrtasks.check import BrokenContractError, collect
 from lrtasks.errors import UsageError, in_one_line
 from lrtasks.generators import randomness
-from lrtasks.generators.base import SPLITS, Split, Task, make, misdeclared, require_sample, stack
+from lrtasks.generators.base import SPLITS, Split, Task, make, misdeclared, mislabelled, require_sample, stack
 from lrtasks.registry import malformed
 from lrtasks.spec import IGNORED, Batch, Sample, Spec, misfit
 
@@ -339,17 +339,7 @@ def _slices(probe: _Probe) -> Iterator[str]:
     slices: object = probe.call("slices()", probe.task.slices, batch)
     if not isinstance(slices, Mapping):
         raise UsageError(f"slices() must return a dictionary of labels by name, found {type(slices).__name__}")
-    for name, values in slices.items():
-        labels, shape = np.asarray(values), batch.y.shape
-        try:
-            np.broadcast_to(labels, shape)
-        except ValueError:
-            mend = "; one label per sample needs axes for the others: labels[:, None]" * (labels.shape == shape[:1])
-            yield f"slice {name!r} must broadcast to y, {shape}, found {labels.shape}{mend}"
-            continue
-        if labels.dtype.kind not in "biufU" or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
-            found = f"{labels.dtype} {labels.flat[0]!r}"
-            yield f"slice {name!r} must be labelled by finite numbers or texts, found {found}"
+    yield from mislabelled(slices, batch.y.shape)
 
 
 def _views(probe: _Probe) -> Iterator[str]:

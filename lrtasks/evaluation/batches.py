@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import SPLITS, Split, Task
+from lrtasks.generators.base import SPLITS, Split, Task, mislabelled
 from lrtasks.generators.randomness import epoch_order
 from lrtasks.machine import MAX_WORKERS, cores
 from lrtasks.registry import is_own
@@ -190,11 +190,8 @@ def require_fit(batch: Batch, task: Task) -> None:
 def check_batch(loaded: Loaded, task: Task) -> None:
     """Call :func:`require_fit`, and raise :class:`UsageError` for a breakdown that does not fit the target."""
     require_fit(loaded.batch, task)
-    for name, labels in task.slices(loaded.batch).items():
-        found, shape = np.shape(labels), tuple(loaded.y.shape)
-        trailing = zip(found[::-1], shape[::-1], strict=False)
-        if len(found) > len(shape) or any(size not in (1, wanted) for size, wanted in trailing):
-            raise UsageError(f"{task.name}: the labels of slice {name!r} have shape {found}, and y has {shape}")
+    for problem in mislabelled(task.slices(loaded.batch), tuple(loaded.y.shape)):
+        raise UsageError(f"{task.name}: {problem}")
 
 
 def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Generator[Loaded, None, None]:

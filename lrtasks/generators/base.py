@@ -384,6 +384,21 @@ def misdeclared(task: Task) -> Iterator[str]:
             )
 
 
+def mislabelled(slices: Mapping[str, Any], shape: tuple[int, ...]) -> Iterator[str]:
+    """Yield a message for each breakdown whose labels do not fit targets of ``shape``."""
+    for name, values in slices.items():
+        labels = np.asarray(values)
+        try:
+            np.broadcast_to(labels, shape)
+        except ValueError:
+            mend = "; one label per sample needs axes for the others: labels[:, None]" * (labels.shape == shape[:1])
+            yield f"slice {name!r} must broadcast to y, {shape}, found {labels.shape}{mend}"
+            continue
+        if labels.dtype.kind not in "biufU" or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
+            found = f"{labels.dtype} {labels.flat[0]!r}"
+            yield f"slice {name!r} must be labelled by finite numbers or texts, found {found}"
+
+
 def overlap(task: Task, train_samples: int, test_samples: int, seed: int = 0) -> float:
     """Return the share of test inputs that also occur among the training inputs, 0..1.
 

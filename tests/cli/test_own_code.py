@@ -299,7 +299,7 @@ def test_an_own_task_is_described_drawn_and_stored(command: Command, tmp_path: P
         ("Rare", "rare: in its samples y holds values that are not finite"),
         ("Pair", "sample() must return lrtasks.generators.Sample(x, y), found tuple"),
         ("Nothing", "input is missing: write a property that returns a lrtasks.generators.Spec"),
-        ("Sliced", "the labels of slice 'part' have shape (5,), and y has (16, 8, 1)"),
+        ("Sliced", "slice 'part' must broadcast to y, (16, 8, 1), found (5,)"),
         ("Guessed", "baseline three must have the methods fit and predict, found 3"),
     ],
 )
