@@ -465,6 +465,8 @@ def require_sample(sample: object) -> None:
     if not isinstance(sample, Sample):
         found = type(sample).__name__
         raise UsageError(f"sample() must return lrtasks.generators.Sample(x, y), found {found}")
+    if sample.meta is not None and not isinstance(sample.meta, dict):
+        raise UsageError(f"meta must be a dictionary or None, found {type(sample.meta).__name__}")
 
 
 def columns(details: Sequence[dict[str, Any]]) -> dict[str, Any]:
