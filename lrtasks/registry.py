@@ -162,7 +162,7 @@ class Registry(Generic[T]):
         if not isinstance(name, str):
             raise UsageError(f"the name of a {self.kind} must be a text, found {name!r}")
         if ":" in name:
-            return self._own(name)
+            return self._checked(load_object(name, self.kind), f"{self.kind} {name!r}")
         points = self._entry_points().get(name, [])
         built_in = self._built_in.get(name)
         origins = [*([built_in] if built_in else []), *(_origin(point) for point in points)]
@@ -178,15 +178,11 @@ class Registry(Generic[T]):
                 raise unknown(self.kind, name, self.names())
         return self._classes[name]
 
-    def _own(self, address: str) -> type[T]:
-        """Return the user's own class at ``FILE.py:NAME`` or ``package.module:NAME``."""
-        cls, where = load_object(address, self.kind), f"{self.kind} {address!r}"
+    def _checked(self, cls: type[T], where: str) -> type[T]:
+        """Return the user's or another package's class if it is of this kind and well formed; name it if necessary."""
         self._require_kind(cls, where)
         if "name" not in vars(cls):
-            cls.name = cls.__name__
-        return self._well_formed(cls, where)
-
-    def _well_formed(self, cls: type[T], where: str) -> type[T]:
+            cls.name = cls.__name__  # type: ignore[attr-defined]
         for problem in malformed(cls):
             raise UsageError(f"{where}: {problem}")
         return cls
@@ -216,9 +212,7 @@ class Registry(Generic[T]):
             if owner is cls and known != name:
                 named = f"entry point {name!r} = {point.value} names a class"
                 raise UsageError(f"{named} registered as the {self.kind} {known!r}")
-        self._require_kind(cls, where)
-        cls.name = name
-        self.register(name)(self._well_formed(cls, where))
+        self.register(name)(self._checked(cls, where))
 
 
 def split_preset(text: str) -> tuple[str, str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
+import lrtasks
 from lrtasks.errors import UsageError, in_one_line, unknown
 from lrtasks.spec import Spec
 
@@ -23,13 +26,14 @@ SPECS = {
 """Inputs and targets on which models are checked."""
 ANY_TASK = "cumsum"
 """Task with which presets of models are checked that are not for one task."""
+PACKAGE = str(Path(lrtasks.__file__).parent)
 
 
 def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[str]:
     """Run checks and collect the problems that they return, yield or raise, one line each.
 
     A :class:`UsageError` ends its check, but not the other checks. Any other exception is a problem too, since checks
-    call code of other packages.
+    call code of other packages. Its function and line in the first file outside this package are named.
     """
     found: list[str] = []
     for check in checks:
@@ -38,7 +42,11 @@ def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[st
         except UsageError as problem:
             found.append(in_one_line(problem))
         except Exception as error:
-            found.append(f"{check.__name__.removeprefix('_').replace('_', ' ')} raised {in_one_line(error)}")
+            frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(PACKAGE)]
+            own = [one for one in frames if one.filename == frames[0].filename]
+            name = f"{own[0].name}()" if own else check.__name__.removeprefix("_").replace("_", " ")
+            where = f" (line {own[-1].lineno} of {Path(own[-1].filename).name})" if own else ""
+            found.append(f"{name} raised {in_one_line(error)}{where}")
     return found
 
 

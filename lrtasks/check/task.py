@@ -10,20 +10,19 @@ import os
 import pickle
 import subprocess
 import sys
-import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from lrtasks.check import BrokenContractError, collect
-from lrtasks.errors import UsageError, in_one_line
+from lrtasks.errors import UsageError
 from lrtasks.generators import randomness
-from lrtasks.generators.base import SPLITS, Split, Task, make, misdeclared, require_sample, stack
+from lrtasks.generators.base import SPLITS, Split, Task, make, misdeclared, mislabelled, stack
 from lrtasks.registry import malformed
-from lrtasks.spec import IGNORED, Batch, Sample, Spec, misfit
+from lrtasks.spec import IGNORED, Batch, Spec, misfit
 
 OVERLAP_SAMPLES = 64
 """Number of training and of test samples to compare; enough to detect a common pool of up to about 90 samples."""
@@ -90,18 +89,6 @@ class _Probe(NamedTuple):
         """Return the samples at ``indices``, by default the first :attr:`samples`."""
         return self.task.batch(range(self.samples) if indices is None else indices, self.seed, split)
 
-    def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call the task's code; report an exception as ``what raised KeyError: 'x' (line 41 of parity.py)``."""
-        try:
-            return function(*arguments)
-        except UsageError:
-            raise
-        except Exception as error:
-            file = getattr(sys.modules.get(type(self.task).__module__), "__file__", None)
-            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-            where = f" (line {lines[-1]} of {Path(file).name})" if file and lines else ""
-            raise UsageError(f"{what} raised {in_one_line(error)}{where}") from None
-
 
 # Checks before samples are drawn: name, parameters, specs, loss, metric, version.
 
@@ -115,7 +102,7 @@ def _declaration(probe: _Probe) -> Iterator[str]:
         yield from malformations
         return
     for field in ("input", "target"):
-        spec: object = probe.call(field, getattr, task, field)
+        spec: object = getattr(task, field)
         if not isinstance(spec, Spec):
             found = "a method; put @property above it" if callable(spec) else repr(spec)
             raise UsageError(f"{field} must be a Spec, found {found}")
@@ -132,82 +119,55 @@ def _declaration(probe: _Probe) -> Iterator[str]:
         yield f"parameters() does not rebuild the task: {task.parameters()!r}"
 
 
-# Checks of the shapes, dtypes and ranges of samples and batches.
+# Checks of the shapes, dtypes and ranges of samples.
 
 
-def _samples(probe: _Probe) -> Iterator[str]:
-    """Check samples one by one, up to the first wrong sample."""
-    task, count, seed = probe
-    first: Sample | None = None
-    for index, rng in enumerate(randomness.Generators(task.key(seed, "train"), range(count))):
-        sample = probe.call("sample()", task.sample, rng)
-        require_sample(sample)
-        found = list(_sample_problems(task, sample)) or list(_differences(first or sample, sample))
-        if found:
-            yield from (f"sample {index}: {problem}" for problem in found)
-            return
-        first = first or sample
+def _batches(probe: _Probe) -> list[str]:
+    """Check a batch of each split, up to the first with a problem. A later check compares their samples."""
+    return next(filter(None, (list(_batch_problems(probe, split)) for split in SPLITS)), [])
 
 
-def _sample_problems(task: Task, sample: Sample) -> Iterator[str]:
-    if problem := misfit(sample, task.input, task.target):
-        yield problem
-    elif sample.mask is not None:
-        yield from _mask_problems(task, sample.mask, sample.y)
-    meta: object = {} if sample.meta is None else sample.meta
-    if not isinstance(meta, dict):
-        yield f"meta must be a dictionary or None, found {type(meta).__name__}"
-        return
-    for name, value in meta.items():
+def _batch_problems(probe: _Probe, split: Split) -> Iterator[str]:
+    """Check that a batch has the right form and can be scored."""
+    target, batch = probe.task.target, probe.batch(split=split)
+    for name in ("x", "y"):
+        if not getattr(batch, name).flags.writeable:
+            raise UsageError(f"{name} of a batch must be writable, found a read-only array; return a copy")
+    if problem := misfit(batch, probe.task.input, target):
+        raise UsageError(f"split {split!r}: {problem}")
+    if batch.mask is not None:
+        yield from _mask_problems(probe.task, batch.mask, batch.y)
+    for name, values in (batch.meta or {}).items():
         try:
-            json.dumps({name: value}, default=lambda entry: entry.tolist())
+            json.dumps(values, default=lambda entry: entry.tolist())
         except (AttributeError, TypeError, ValueError):
-            yield f"meta {name!r} must be a number, a text, an array or a list of them, found {type(value).__name__}"
+            kind = type(values[0]).__name__
+            yield f"meta {name!r} must be a number, a text, an array or a list of them, found {kind}"
+    if target.kind == "token" and np.all(batch.y == IGNORED):
+        yield f"y ignores every label of split {split!r} (all are {IGNORED}), so nothing can be scored"
+    if target.kind == "real" and np.ptp(batch.y) == 0:
+        yield f"y is constant in split {split!r} ({batch.y.flat[0]:g} everywhere), so R2 is undefined"
 
 
 def _mask_problems(task: Task, mask: np.ndarray, y: np.ndarray) -> Iterator[str]:
-    """Check that a mask is True somewhere, pads where models expect padding, and that no label is at padding."""
+    """Check that masks are True somewhere, pad where models expect padding, and that no label is at padding."""
     target = task.target
-    if not mask.any():
-        yield "mask is False at every position"
+    if not mask.any(axis=1).all():
+        yield "mask is False at every position of a sample"
     if target.pooled:
         return  # padding may be on either side
-    padding = ~mask[task.input.length - target.length :]
+    padding = ~mask[:, task.input.length - target.length :]
     if target.kind == "token":
-        labelled = np.flatnonzero(padding & (y != IGNORED))
+        labelled = np.argwhere(padding & (y != IGNORED))
         if labelled.size:
-            found = f"{y[labelled[0]]} at y[{labelled[0]}]"
+            row, at = labelled[0]
+            found = f"{y[row, at]} at y[{row}, {at}]"
             yield f"y must be {IGNORED} at padding (mask False), which is not scored, found {found}"
     elif padding.any():
         yield (
             "mask is False at positions of a real target, which is scored everywhere: pad what comes before the target,"
             " or predict one value for the sequence (pooled)"
         )
-
-
-def _differences(first: Sample, sample: Sample) -> Iterator[str]:
-    """Report a mask or ``meta`` names that only one of two samples has."""
-    if (first.mask is None) != (sample.mask is None):
-        yield "either all samples have a mask or none, found both (give np.ones(length, bool) where nothing is padded)"
-    names, others = (None if meta is None else sorted(meta) for meta in (first.meta, sample.meta))
-    if names != others:
-        yield f"meta must have the same names in all samples, found {others} after {names}"
-
-
-def _batches(probe: _Probe) -> Iterator[str]:
-    """Check that batches of each split have the right form and can be scored. A later check compares their samples."""
-    input, target = probe.task.input, probe.task.target
-    for split in SPLITS:
-        batch: Batch = probe.call(f"batch() of split {split!r}", probe.batch, None, split)
-        for name in ("x", "y"):
-            if not getattr(batch, name).flags.writeable:
-                raise UsageError(f"{name} of a batch must be writable, found a read-only array; return a copy")
-        if problem := misfit(batch, input, target):
-            raise UsageError(f"split {split!r}: {problem}")
-        if target.kind == "token" and np.all(batch.y == IGNORED):
-            yield f"y ignores every label of split {split!r} (all are {IGNORED}), so nothing can be scored"
-        if target.kind == "real" and np.ptp(batch.y) == 0:
-            yield f"y is constant in split {split!r} ({batch.y.flat[0]:g} everywhere), so R2 is undefined"
 
 
 # Checks that samples depend only on task, seed, split and index, and that different samples differ.
@@ -320,7 +280,7 @@ def _process(probe: _Probe) -> Iterator[str]:
 
 def _baselines(probe: _Probe) -> Iterator[str]:
     """Check that baselines can be fitted, and that they predict without looking at the targets."""
-    baselines: object = probe.call("baselines()", probe.task.baselines)
+    baselines: object = probe.task.baselines()
     if not isinstance(baselines, Mapping):
         kind = type(baselines).__name__
         raise UsageError(f"baselines() must return a dictionary of predictors by name, found {kind}")
@@ -331,8 +291,8 @@ def _baselines(probe: _Probe) -> Iterator[str]:
     classes = np.arange(target.width)
     for name, baseline in baselines.items():
         title = f"baseline {name!r}"
-        probe.call(f"fit() of {title}", baseline.fit, [batch, second])
-        found, blind = (probe.call(f"predict() of {title}", baseline.predict, each) for each in (batch, unlike))
+        baseline.fit([batch, second])
+        found, blind = baseline.predict(batch), baseline.predict(unlike)
         if not isinstance(found, np.ndarray) or found.shape != batch.y.shape:
             form = found.shape if isinstance(found, np.ndarray) else type(found).__name__
             yield f"{title} must predict the shape of y, {batch.y.shape}, found {form}"
@@ -348,39 +308,27 @@ def _baselines(probe: _Probe) -> Iterator[str]:
 def _slices(probe: _Probe) -> Iterator[str]:
     """Check that breakdowns label the elements of ``y``."""
     batch = probe.batch()
-    slices: object = probe.call("slices()", probe.task.slices, batch)
+    slices: object = probe.task.slices(batch)
     if not isinstance(slices, Mapping):
         raise UsageError(f"slices() must return a dictionary of labels by name, found {type(slices).__name__}")
-    for name, values in slices.items():
-        labels, shape = np.asarray(values), batch.y.shape
-        try:
-            np.broadcast_to(labels, shape)
-        except ValueError:
-            mend = "; one label per sample needs axes for the others: labels[:, None]" * (labels.shape == shape[:1])
-            yield f"slice {name!r} must broadcast to y, {shape}, found {labels.shape}{mend}"
-            continue
-        if labels.dtype.kind not in "biufU" or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
-            found = f"{labels.dtype} {labels.flat[0]!r}"
-            yield f"slice {name!r} must be labelled by finite numbers or texts, found {found}"
+    yield from mislabelled(slices, batch.y.shape)
 
 
 def _views(probe: _Probe) -> Iterator[str]:
     """Check that text, fingerprint and picture have the right form, or are None; and further tests, the same widths."""
     task, batch = probe.task, probe.batch()
     for method, kind, wanted in (("text", str, "a text"), ("fingerprint", bytes, "bytes")):
-        found: object = probe.call(f"{method}()", getattr(task, method), batch, probe.samples - 1)
+        found: object = getattr(task, method)(batch, probe.samples - 1)
         if not (found is None or isinstance(found, kind)):
             yield f"{method}() must return {wanted} or None, found {found!r}"
     image = task.image_shape()
     if image is not None and math.prod(image) != task.input.length:
         yield f"image_shape() must hold the {task.input.length} positions of the input, found {image}"
-    probe.call("tests()", task.tests)
     task.checked_tests()
 
 
 _STAGES = (
     (_declaration,),
-    (_samples,),
     (_batches,),
     (_independence, _streams, _baselines, _slices, _views),
     (_process,),

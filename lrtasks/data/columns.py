@@ -130,9 +130,7 @@ def draw(task: Task, indices: Sequence[int], seed: int, split: str, attempt: int
     try:
         batch = task.batch(indices, seed, cast(Split, split), attempt=attempt)
         problem = misfit(batch, task.input, task.target)
-    except UsageError:
-        raise
-    except (ValueError, TypeError, AttributeError) as error:  # for example when arrays of different shapes are stacked
+    except (ValueError, TypeError, AttributeError) as error:  # a UsageError too
         problem = in_one_line(error)
     if problem is None:
         return batch

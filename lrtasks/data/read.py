@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,7 +23,7 @@ from lrtasks.data.columns import INDEX, declared, decode, row_group, sample_byte
 from lrtasks.data.export import listed_pictures
 from lrtasks.data.manifest import MANIFEST, Manifest, differences, read_manifest
 from lrtasks.data.store import HIDDEN, Store
-from lrtasks.errors import UsageError, first_line, unknown
+from lrtasks.errors import UsageError, first_line, require_whole, unknown
 from lrtasks.generators.base import Split, Task, registry, require_indices, stack
 from lrtasks.spec import Batch, Sample
 
@@ -120,9 +119,7 @@ class StoredDataset:
         wanted: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
         shards = self._shards[split]
         for position, index in enumerate(indices):
-            whole = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
-            if not whole or not 0 <= index < self.counts[split]:
-                raise UsageError(f"{split} has samples 0..{self.counts[split] - 1}, found index {index!r}")
+            require_whole(f"the index of a {split} sample", index, 0, self.counts[split] - 1)
             shard = shards[bisect.bisect_right(shards, index, key=lambda shard: shard.first) - 1]
             (name,) = shard.files
             starts, row = self._file(name)[1], int(index) - shard.first

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lrtasks.errors import UsageError
-from lrtasks.generators.base import SPLITS, Split, Task
+from lrtasks.generators.base import SPLITS, Split, Task, mislabelled
 from lrtasks.generators.randomness import epoch_order
 from lrtasks.machine import MAX_WORKERS, cores
 from lrtasks.registry import is_own
@@ -153,8 +153,7 @@ def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Strea
     """
     task, budget, count = config.task, config.budget, worker_count(workers)
     source: Task | StoredDataset = task
-    samples: dict[str, int] = {} if budget.train_samples is None else {"train": budget.train_samples}
-    digest = None
+    samples, digest = budget.train_samples, None
     if config.data is not None:
         if budget.train_samples is not None:
             raise UsageError("train_samples belongs to fresh samples; a stored dataset has its own size")
@@ -162,22 +161,21 @@ def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Strea
 
         source = dataset = open_dataset(config.data)
         dataset.check_task(task)
-        samples = dataset.counts
+        samples = dataset.counts["train"]
         for split in SPLITS:
-            if not samples.get(split):
+            if not dataset.counts[split]:
                 raise UsageError(f"{config.data} has no {split} samples; generate it with a --split that leaves some")
         digest = hashlib.sha256(dataset.manifest.to_json()).hexdigest()
     share = {"rank": fabric.global_rank, "world": fabric.world_size}
-    train = BatchStream(source, config.seed, "train", budget.batch_size, samples.get("train"), **share)
-    val = held_out(source, "val", budget.batch_size, samples.get("val"), budget.val_batches, count)
-    test = held_out(source, "test", budget.batch_size, samples.get("test"), budget.test_batches, count)
+    train = BatchStream(source, config.seed, "train", budget.batch_size, samples, **share)
+    val = held_out(source, "val", budget.batch_size, budget.val_batches, count)
+    test = held_out(source, "test", budget.batch_size, budget.test_batches, count)
     return Streams(train, val, test, count, digest)
 
 
-def held_out(
-    source: Task | StoredDataset, split: Split, size: int, samples: int | None, batches: int, workers: int
-) -> Replay:
-    """Return validation or test batches of ``size`` samples: all of a finite set, else the first ``batches``."""
+def held_out(source: Task | StoredDataset, split: Split, size: int, batches: int, workers: int) -> Replay:
+    """Return validation or test batches of ``size`` samples: all of a stored dataset, or the first of a task."""
+    samples = None if isinstance(source, Task) else source.counts[split]
     count = batches if samples is None else -(-samples // size)
     return Replay(BatchStream(source, HELD_OUT_SEED, split, size, samples), count, workers)
 
@@ -192,11 +190,8 @@ def require_fit(batch: Batch, task: Task) -> None:
 def check_batch(loaded: Loaded, task: Task) -> None:
     """Call :func:`require_fit`, and raise :class:`UsageError` for a breakdown that does not fit the target."""
     require_fit(loaded.batch, task)
-    for name, labels in task.slices(loaded.batch).items():
-        found, shape = np.shape(labels), tuple(loaded.y.shape)
-        trailing = zip(found[::-1], shape[::-1], strict=False)
-        if len(found) > len(shape) or any(size not in (1, wanted) for size, wanted in trailing):
-            raise UsageError(f"{task.name}: the labels of slice {name!r} have shape {found}, and y has {shape}")
+    for problem in mislabelled(task.slices(loaded.batch), tuple(loaded.y.shape)):
+        raise UsageError(f"{task.name}: {problem}")
 
 
 def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False) -> Generator[Loaded, None, None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning.fabric import Fabric
@@ -16,7 +15,7 @@ from lrtasks.evaluation import loop
 from lrtasks.evaluation.batches import BatchStream, Replay, held_out
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.generators.base import SPLITS, Task
-from lrtasks.metrics import VAL_SOLVED, scaled_score
+from lrtasks.metrics import scaled_score
 from lrtasks.models.base import Backbone
 from lrtasks.record import RunRecord
 from lrtasks.run_config import RunConfig
@@ -81,8 +80,8 @@ def score_further(
     for name, further in tests.items():
         task = further.task
         batch_size = max(1, round(config.budget.batch_size * config.task.input.length / task.input.length))
-        source, samples = (task, None) if further.data is None else (further.data, further.data.counts["test"])
-        test = held_out(source, "test", batch_size, samples, max(1, config.budget.test_batches // SHARE), workers)
+        source, batches = further.data or task, max(1, config.budget.test_batches // SHARE)
+        test = held_out(source, "test", batch_size, batches, workers)
         train = Replay(BatchStream(task, config.seed, "train", batch_size), BASELINE_BATCHES, workers)
         record.scores[name] = {}
         try:
@@ -114,19 +113,7 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
         reached = lengths[name]
     # shorter lengths alone do not count: the model then fails at its training length
     record.generalisation_length = reached if reached is not None and reached >= task.input.length else None
-    record.steps_to_solve = steps_to_solve(record, val_floor)
-
-
-def steps_to_solve(record: RunRecord, floor: float | None) -> int | None:
-    """Return the step of the first of two consecutive evaluations that reach :data:`VAL_SOLVED`, or ``None``.
-
-    ``floor`` is the best baseline's score on validation.
-    """
-    metric = record.task["metric"]
-    for first, second in pairwise(record.curve):
-        if floor is not None and min(scaled_score(point[metric], floor) for point in (first, second)) >= VAL_SOLVED:
-            return int(first["step"])
-    return None
+    record.steps_to_solve = loop.steps_to_solve(record.curve, task.metric, val_floor)
 
 
 @contextmanager

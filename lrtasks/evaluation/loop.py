@@ -7,9 +7,10 @@ import math
 import random
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
-from lrtasks.evaluation.batches import Loaded, Replay, Streams, check_batch, load
+from lrtasks.evaluation.batches import Loaded, Replay, Streams, load
 from lrtasks.evaluation.optimiser import LOSSES, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
@@ -117,8 +118,6 @@ def train(
         for batch in batches:
             _seed_step(seed, state.step, fabric.global_rank)
             set_rate(optimiser, budget.rate(state.step))
-            if state.step == numbers.start:
-                check_batch(batch, task)
             # computed on the CPU: on a GPU, each step would wait until the number of places is known
             places = [labelled(part.y) if selects else None for part in _split(batch, budget.accumulate)]
             batch = _to_device(batch, fabric.device)
@@ -138,11 +137,8 @@ def train(
                         check_output(output, x, task, target=target, training=True)
                         _check_unchanged(model, batch, *before)
                     # after the first step, an extra loss is not finite because training has diverged
-                    extra = extra_losses(model, fabric.device, finite=state.step == 0)
-                    if len(parts) == 1:
-                        loss = loss_function(output, part.y) + extra
-                    else:
-                        loss = loss_function(output, part.y, batch.y) + extra / len(parts)
+                    extra = extra_losses(model, fabric.device, finite=state.step == 0) / len(parts)
+                    loss = loss_function(output, part.y, batch.y) + extra
                     if before is not None and number == 1 and config.model.source:
                         _check_trained(model, loss)
                     fabric.backward(loss)
@@ -302,8 +298,18 @@ def _solved(state: State, config: RunConfig, floor: float | None) -> bool:
     """Return whether validation has reached ``stop_at``, or :data:`VAL_SOLVED` (scaled) at the last two evaluations."""
     if config.budget.stop_at is not None and state.best >= config.budget.stop_at:
         return True
-    last = [point[config.task.metric] for point in state.curve[-2:]]
-    return floor is not None and len(last) == 2 and all(scaled_score(value, floor) >= VAL_SOLVED for value in last)
+    return steps_to_solve(state.curve[-2:], config.task.metric, floor) is not None
+
+
+def steps_to_solve(curve: Sequence[Mapping[str, Any]], metric: str, floor: float | None) -> int | None:
+    """Return the step of the first of two consecutive evaluations that reach :data:`VAL_SOLVED`, or ``None``.
+
+    ``floor`` is the best baseline's score on validation.
+    """
+    for first, second in pairwise(curve):
+        if floor is not None and min(scaled_score(point[metric], floor) for point in (first, second)) >= VAL_SOLVED:
+            return int(first["step"])
+    return None
 
 
 def labelled(y: Tensor) -> Tensor | None:

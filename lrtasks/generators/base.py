@@ -384,6 +384,21 @@ def misdeclared(task: Task) -> Iterator[str]:
             )
 
 
+def mislabelled(slices: Mapping[str, Any], shape: tuple[int, ...]) -> Iterator[str]:
+    """Yield a message for each breakdown whose labels do not fit targets of ``shape``."""
+    for name, values in slices.items():
+        labels = np.asarray(values)
+        try:
+            np.broadcast_to(labels, shape)
+        except ValueError:
+            mend = "; one label per sample needs axes for the others: labels[:, None]" * (labels.shape == shape[:1])
+            yield f"slice {name!r} must broadcast to y, {shape}, found {labels.shape}{mend}"
+            continue
+        if labels.dtype.kind not in "biufU" or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
+            found = f"{labels.dtype} {labels.flat[0]!r}"
+            yield f"slice {name!r} must be labelled by finite numbers or texts, found {found}"
+
+
 def overlap(task: Task, train_samples: int, test_samples: int, seed: int = 0) -> float:
     """Return the share of test inputs that also occur among the training inputs, 0..1.
 
@@ -410,13 +425,31 @@ def overlap(task: Task, train_samples: int, test_samples: int, seed: int = 0) ->
 
 
 def stack(samples: Sequence[Sample]) -> Batch:
-    """Stack samples into a batch; meta entries of equal shape become arrays, all others lists."""
+    """Stack samples into a batch; meta entries of equal shape become arrays, all others lists.
+
+    Raises:
+        UsageError: if ``x``, ``y`` or ``mask`` has several shapes, or if only some samples have a mask or an entry of
+            ``meta``.
+    """
     for sample in samples:
         require_sample(sample)
     masks = [sample.mask for sample in samples if sample.mask is not None]
     metas = [sample.meta for sample in samples if sample.meta is not None]
-    x, y = np.stack([sample.x for sample in samples]), np.stack([sample.y for sample in samples])
-    return Batch(x, y, np.stack(masks) if masks else None, columns(metas) if metas else None)
+    if masks and len(masks) < len(samples):
+        hint = "give np.ones(length, bool) where nothing is padded"
+        raise UsageError(f"either all samples have a mask or none, found both ({hint})")
+    for names in [(sample.meta or {}).keys() for sample in samples] if metas else []:
+        if names != metas[0].keys():
+            found = f"{sorted(names)} and {sorted(metas[0])}"
+            raise UsageError(f"meta must have the same names in all samples, found {found}")
+    try:
+        x, y = np.stack([sample.x for sample in samples]), np.stack([sample.y for sample in samples])
+        mask = np.stack(masks) if masks else None
+    except ValueError:
+        shapes = sorted({str([np.asarray(array).shape for array in sample[:3]]) for sample in samples})
+        found = " and ".join(shapes[:2])
+        raise UsageError(f"x, y and mask must have the same shapes in all samples, found {found}") from None
+    return Batch(x, y, mask, columns(metas) if metas else None)
 
 
 def require_indices(indices: Any) -> None:
@@ -432,6 +465,8 @@ def require_sample(sample: object) -> None:
     if not isinstance(sample, Sample):
         found = type(sample).__name__
         raise UsageError(f"sample() must return lrtasks.generators.Sample(x, y), found {found}")
+    if sample.meta is not None and not isinstance(sample.meta, dict):
+        raise UsageError(f"meta must be a dictionary or None, found {type(sample.meta).__name__}")
 
 
 def columns(details: Sequence[dict[str, Any]]) -> dict[str, Any]:

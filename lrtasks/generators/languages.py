@@ -61,23 +61,18 @@ class Language:
         """Draw a string of :meth:`size` tokens; by default independent uniform bits."""
         return rng.integers(2, size=n)
 
-    def answer(self, string: np.ndarray) -> np.ndarray:
-        """Return the outputs that are scored: all outputs, or the first ones if the answer is shorter.
+    def read(self, string: np.ndarray) -> tuple[np.ndarray, Partial]:
+        """Return the outputs that are scored (all, or the first ones if the answer is shorter), and those for prefixes.
 
         Raises:
             UsageError: for a string that is not in the language.
         """
-        return np.asarray(self.partial(string))[-1:]
+        raise NotImplementedError
 
     def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
         """Draw a string; return the string, its answer, and the answers for its prefixes."""
         string = self.draw(rng, n)
-        partial = self.partial(string)
-        return string, self.answer(string) if partial is None else np.asarray(partial[-1:]), partial
-
-    def partial(self, string: np.ndarray) -> Partial:
-        """Return the answers for the prefixes of a string."""
-        return None
+        return string, *self.read(string)
 
     def impossible(self, why: str) -> UsageError:
         return UsageError(f"chomsky: impossible string of {self.name}: {why}")
@@ -85,14 +80,17 @@ class Language:
 
 def _plain(
     name: str,
-    answer: Callable[[np.ndarray, int], np.ndarray] | None = None,
+    answer: Callable[[np.ndarray, int], np.ndarray],
     *,
-    partial: Callable[[np.ndarray, int], np.ndarray] | None = None,
+    prefixes: bool = False,
     outputs: Callable[[int], int] = lambda _: 1,
     draw: Callable[[np.random.Generator, int, int], np.ndarray] = lambda rng, n, _: rng.integers(2, size=n),
     **attributes: Any,
 ) -> type[Language]:
-    """Make a language of all strings over its alphabet from functions of a string (or a size) and the modulus."""
+    """Make a language of all strings over its alphabet from functions of a string (or a size) and the modulus.
+
+    With ``prefixes``, ``answer`` returns the answer for each prefix; the last is that of the string.
+    """
 
     class Plain(Language):
         def outputs(self, size: int) -> int:
@@ -101,11 +99,9 @@ def _plain(
         def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
             return draw(rng, n, self.modulus)
 
-        def answer(self, string: np.ndarray) -> np.ndarray:
-            return super().answer(string) if answer is None else np.asarray(answer(string, self.modulus))
-
-        def partial(self, string: np.ndarray) -> Partial:
-            return None if partial is None else np.asarray(partial(string, self.modulus))
+        def read(self, string: np.ndarray) -> tuple[np.ndarray, Partial]:
+            found = np.asarray(answer(string, self.modulus))
+            return (found[-1:], found) if prefixes else (found, None)
 
     for attribute, value in {"name": name, **attributes}.items():
         setattr(Plain, attribute, value)
@@ -129,24 +125,20 @@ class ModularArithmetic(Language):
         string[1::2] = self.modulus + rng.integers(3, size=len(string) // 2)
         return string
 
-    def answer(self, string: np.ndarray) -> np.ndarray:
-        m, operators = self.modulus, string[1::2]
-        if len(string) % 2 == 0 or (string[::2] >= m).any() or ((operators < m) | (operators > m + 2)).any():
+    def read(self, string: np.ndarray) -> tuple[np.ndarray, Partial]:
+        m, digits, operators = self.modulus, string[::2].tolist(), string[1::2].tolist()
+        if len(string) % 2 == 0 or max(digits) >= m or not {m, m + 1, m + 2}.issuperset(operators):
             raise self.impossible("digits and operators must alternate, a digit first and last")
-        return super().answer(string)
-
-    def partial(self, string: np.ndarray) -> np.ndarray:
-        m, (first, *digits) = self.modulus, string[::2].tolist()
-        done, product = 0, first  # the value so far is done + product
+        done, product = 0, digits[0]  # the value so far is done + product
         labels = [product]
-        for operator, digit in zip(string[1::2].tolist(), digits, strict=True):
+        for operator, digit in zip(operators, digits[1:], strict=True):
             if operator == m + 2:
                 product = product * digit % m
             else:
                 done += product
                 product = digit if operator == m else -digit
             labels += [IGNORED, (done + product) % m]
-        return np.array(labels)
+        return np.array(labels[-1:]), labels
 
 
 class _Brackets(Language):
@@ -225,13 +217,12 @@ class ModularArithmeticBrackets(_Brackets):
     symbols = ("+", "-", "*", "(", ")", "_")
     operators = 3
 
-    def drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, Partial]:
-        string = self._expression(rng, n, 3 if self.times else 2)
-        value, labels = self._evaluated(string)
-        return np.array(string), np.array([value]), labels
+    def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return np.array(self._expression(rng, n, 3 if self.times else 2))
 
-    def answer(self, string: np.ndarray) -> np.ndarray:
-        return np.array([self._evaluated(string.tolist())[0]])
+    def read(self, string: np.ndarray) -> tuple[np.ndarray, Partial]:
+        value, labels = self._evaluated(string.tolist())
+        return np.array([value]), labels
 
 
 class SolveEquation(_Brackets):
@@ -253,18 +244,18 @@ class SolveEquation(_Brackets):
         string[place] = self.modulus + 4
         return np.array([*string, self.modulus + 5, value]), np.array([solution]), None
 
-    def answer(self, string: np.ndarray) -> np.ndarray:
+    def read(self, string: np.ndarray) -> tuple[np.ndarray, Partial]:
         unknown, equals = self.modulus + 4, self.modulus + 5
         if len(string) < 3:
             if string.any():
                 raise self.impossible("one or two tokens must be zeros")
-            return np.zeros(1, dtype=np.int64)
+            return np.zeros(1, dtype=np.int64), None
         left, value = string[:-2], int(string[-1])
         if string[-2] != equals or value >= self.modulus or (left == equals).any() or (left == unknown).sum() != 1:
             raise self.impossible("it must be an expression with one x, '=' and a digit")
         zero, one = (self._evaluated(np.where(left == unknown, digit, left).tolist())[0] for digit in (0, 1))
         # the value is zero + (one - zero) x, where one - zero is 1 or -1 and so its own inverse
-        return np.array([(value - zero) * (one - zero) % self.modulus])
+        return np.array([(value - zero) * (one - zero) % self.modulus]), None
 
 
 class StackManipulation(Language):
@@ -281,7 +272,7 @@ class StackManipulation(Language):
         bits = int(rng.integers(1, n)) if n > 1 else 1
         return np.concatenate([rng.integers(2, size=bits), rng.integers(2, 5, size=n - bits)])
 
-    def answer(self, string: np.ndarray) -> np.ndarray:
+    def read(self, string: np.ndarray) -> tuple[np.ndarray, Partial]:
         bits = int(np.append(string < 2, False).argmin())
         actions = string[bits:]
         if not bits or (actions < 2).any():
@@ -292,7 +283,7 @@ class StackManipulation(Language):
                 stack.append(action - 3)
             elif stack:
                 stack.pop()
-        return np.array([*stack[::-1], END])
+        return np.array([*stack[::-1], END]), None
 
 
 class MissingDuplicate(Language):
@@ -310,19 +301,19 @@ class MissingDuplicate(Language):
         string[rng.integers(n // 2 * 2)] = 2
         return string
 
-    def answer(self, string: np.ndarray) -> np.ndarray:
+    def read(self, string: np.ndarray) -> tuple[np.ndarray, Partial]:
         half = len(string) // 2
         if not half:
             if string[0] != 1:
                 raise self.impossible("a string of one token is 1")
-            return string.copy()
+            return string.copy(), None
         first, second = string[:half], string[half : 2 * half]
         blank = (first == 2) != (second == 2)
         if blank.sum() != 1 or not np.array_equal(first[~blank], second[~blank]) or string[: 2 * half].max() > 2:
             raise self.impossible("it must be bits twice, with one of them replaced by a blank (2)")
         if len(string) % 2 and string[-1] != 3:
             raise self.impossible("one of odd length ends with 3")
-        return np.asarray(np.minimum(first[blank], second[blank]))
+        return np.minimum(first[blank], second[blank]), None
 
 
 class _Binary(Language):
@@ -352,8 +343,8 @@ class BinaryAddition(_Binary):
     def outputs(self, size: int) -> int:
         return size + 1
 
-    def answer(self, string: np.ndarray) -> np.ndarray:
-        return np.append(_bits(sum(self._numbers(string))), END)
+    def read(self, string: np.ndarray) -> tuple[np.ndarray, Partial]:
+        return np.append(_bits(sum(self._numbers(string))), END), None
 
 
 class BinaryMultiplication(_Binary):
@@ -363,19 +354,21 @@ class BinaryMultiplication(_Binary):
     def outputs(self, size: int) -> int:
         return size
 
-    def answer(self, string: np.ndarray) -> np.ndarray:
+    def read(self, string: np.ndarray) -> tuple[np.ndarray, Partial]:
         first, *second = self._numbers(string)
-        return np.append(_bits(first * second[0]) if second else np.zeros(len(string) - 1, dtype=np.int64), END)
+        product = _bits(first * second[0]) if second else np.zeros(len(string) - 1, dtype=np.int64)
+        return np.append(product, END), None
 
 
 LANGUAGES: dict[str, type[Language]] = {
     language.name: language
     for language in (
-        _plain("even-pairs", partial=lambda s, _: s[0] ^ s),
-        _plain("parity-check", partial=lambda s, _: np.cumsum(s) % 2),
+        _plain("even-pairs", lambda s, _: s[0] ^ s, prefixes=True),
+        _plain("parity-check", lambda s, _: np.cumsum(s) % 2, prefixes=True),
         _plain(  # tokens 0, 1, 2: move one place back, stay, move one place on
             "cycle-navigation",
-            partial=lambda s, modulus: np.cumsum(s - 1) % modulus,
+            lambda s, modulus: np.cumsum(s - 1) % modulus,
+            prefixes=True,
             draw=lambda rng, n, _: rng.integers(3, size=n),
             symbols=("<", "=", ">"),
             classes=0,

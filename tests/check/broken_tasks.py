@@ -166,18 +166,17 @@ def sometimes(**fields: Any) -> Any:
     return sample
 
 
-def as_list(sample: Sample) -> Sample:
-    return sample._replace(x=sample.x.tolist())
-
-
-IN_SAMPLE = r"sample \d: "
+IN_BATCH = "split 'train': "
 
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     # what is declared
     "NoInput": ({"input": Task.input}, "input is missing: write a property that returns a lrtasks.generators.Spec"),
     "NoSpec": ({"input": 12}, "input must be a Spec, found 12"),
     "NoProperty": ({"target": returning(Spec("token", 12, 2))}, "target must be a Spec, found a method; put @property"),
-    "FailingSpec": ({"input": property(failing)}, r"input raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
+    "FailingSpec": (
+        {"input": property(failing)},
+        r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)",
+    ),
     "NoDecorator": (
         {"width": parameter(3, "forgotten"), "__annotations__": {"width": int}},
         r"put @dataclass\(frozen=True\) on top of class NoDecorator to make width parameters",
@@ -193,19 +192,18 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "Forgetful": ({"parameters": returning({"length": 20})}, "parameters.. does not rebuild the task"),
     # samples, one by one
     "Unfinished": ({"sample": Task.sample}, r"sample\(\) is missing: write sample\(self, rng\)"),
-    "Failing": ({"sample": failing}, r"sample\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
+    "Failing": ({"sample": failing}, r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
     "NoSample": (
         {"sample": samples_of(tuple)},
         r"sample\(\) must return lrtasks.generators.Sample\(x, y\), found tuple",
     ),
-    "NoArray": ({"sample": samples_of(as_list)}, IN_SAMPLE + r"x must be int64 of shape \(12,\), found list"),
     "WrongDtype": (
         {"sample": samples_of(lambda s: s._replace(x=s.x.astype(np.int32)))},
-        IN_SAMPLE + r"x must be int64 of shape \(12,\), found int32; use \.astype\(np\.int64\)",
+        IN_BATCH + r"x must be int64 of shape \(12,\), found int32; use \.astype\(np\.int64\)",
     ),
     "WrongShape": (
         {"sample": samples_of(lambda s: s._replace(y=s.y[:5]))},
-        IN_SAMPLE + r"y must be int64 of shape \(12,\), found int64 of shape \(5,\)$",
+        IN_BATCH + r"y must be int64 of shape \(12,\), found int64 of shape \(5,\)$",
     ),
     "WrongToken": ({"sample": samples_of(lambda s: s._replace(x=s.x + 1))}, r"x holds 2; allowed: 0\.\.1$"),
     "IgnoredInput": ({"sample": samples_of(lambda s: s._replace(x=s.x - 100))}, r"x holds -(99|100); allowed: 0\.\.1$"),
@@ -215,7 +213,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "ScoredPadding": (
         {"sample": samples_of(lambda s: s._replace(y=np.maximum(s.y, 0)))},
-        IN_SAMPLE + r"y must be -100 at padding \(mask False\), which is not scored, found 0 at y\[\d+\]",
+        r"y must be -100 at padding \(mask False\), which is not scored, found 0 at y\[\d+, \d+\]",
     ),
     "RealPadding": (
         {
@@ -224,7 +222,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
             "metric": "r2",
             "sample": samples_of(lambda s: s._replace(y=s.x[:, None].astype(np.float32))),
         },
-        IN_SAMPLE + r"mask is False at positions of a real target, which is scored everywhere: pad what comes before",
+        r"mask is False at positions of a real target, which is scored everywhere: pad what comes before",
     ),
     "WrongMask": (
         {"sample": samples_of(lambda s: s._replace(mask=s.mask * 1.0))},
@@ -234,7 +232,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"sample": samples_of(lambda s: s._replace(mask=s.mask & False, y=s.y * 0 - 100))},
         "mask is False at every position",
     ),
-    "SomeMasks": ({"sample": sometimes(mask=None)}, IN_SAMPLE + "either all samples have a mask or none"),
+    "SomeMasks": ({"sample": sometimes(mask=None)}, "either all samples have a mask or none"),
     "NoMeta": ({"sample": samples_of(lambda s: s._replace(meta=3))}, "meta must be a dictionary or None, found int"),
     "OddMeta": (
         {"sample": samples_of(lambda s: s._replace(meta={"odd": {1, 2}}))},
@@ -242,12 +240,12 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "SomeMeta": (
         {"sample": sometimes(meta={"size": 3})},
-        r"meta must have the same names in all samples, found \['.*\] after \['",
+        r"meta must have the same names in all samples, found \['.*\] and \['",
     ),
     "GlobalNumpy": ({"sample": global_numpy}, r"draws from something else than rng \(np\.random, random, "),
     "GlobalPython": ({"sample": global_python}, r"draws from something else than rng \(np\.random, random, "),
     # batches
-    "FailingBatch": ({"samples": failing}, r"batch\(\) of split 'train' raised KeyError: 'oops' \(line \d+ of"),
+    "FailingBatch": ({"samples": failing}, r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
     "ReadOnly": ({"samples": frozen}, "x of a batch must be writable, found a read-only array; return a copy"),
     "NoLabel": (
         {"sample": samples_of(lambda s: s._replace(y=s.y * 0 - 100))},
@@ -269,7 +267,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "Hashing": ({"sample": hashing}, "a second process gives other samples"),
     "Heavy": ({"sample": heavy}, "making a batch imports tensorflow, .*; put the task into a module of its own"),
     # baselines
-    "FailingBaselines": ({"baselines": failing}, r"baselines\(\) raised KeyError: 'oops'"),
+    "FailingBaselines": (
+        {"baselines": failing},
+        r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)",
+    ),
     "ListOfBaselines": (
         {"baselines": returning([3])},
         r"baselines\(\) must return a dictionary of predictors by name, found list",
@@ -277,9 +278,9 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "NoBaseline": ({"baselines": returning({})}, r"baselines\(\) is empty"),
     "BaselineFit": (
         {"baselines": baselines_of(returning(0), fit=lambda batches: [np.bincount(batch.y[0]) for batch in batches])},
-        r"fit\(\) of baseline 'bad' raised ValueError: .*\(line \d+ of .*\)",
+        r"<lambda>\(\) raised ValueError: .*\(line \d+ of broken_tasks.py\)",
     ),
-    "BaselinePredict": ({"baselines": baselines_of(failing)}, r"predict\(\) of baseline 'bad' raised KeyError: 'oops'"),
+    "BaselinePredict": ({"baselines": baselines_of(failing)}, r"failing\(\) raised KeyError: 'oops' \(line"),
     "BaselineShape": (
         {"baselines": baselines_of(returning(np.zeros(3)))},
         r"baseline 'bad' must predict the shape of y, \(8, 12\), found \(3,\)",
@@ -297,7 +298,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "baseline 'bad' looks at the targets that it predicts",
     ),
     # slices and pictures
-    "FailingSlices": ({"slices": failing}, r"slices\(\) raised KeyError: 'oops'"),
+    "FailingSlices": ({"slices": failing}, r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
     "ListOfSlices": ({"slices": returning([3])}, r"slices\(\) must return a dictionary of labels by name, found list"),
     "SliceShape": (
         {"slices": returning({"odd": np.zeros(5)})},
@@ -311,7 +312,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"slices": returning({"odd": np.full(12, np.nan)})},
         "slice 'odd' must be labelled by finite numbers or texts, found float64 ",
     ),
-    "FailingText": ({"text": failing}, r"text\(\) raised KeyError: 'oops'"),
+    "FailingText": ({"text": failing}, r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
     "WrongText": ({"text": returning(3)}, r"text\(\) must return a text or None, found 3"),
     "WrongFingerprint": ({"fingerprint": returning(3)}, r"fingerprint\(\) must return bytes or None, found 3"),
     "WrongImage": (

@@ -225,7 +225,7 @@ def test_a_class_without_a_constructor_is_refused(command: Command) -> None:
 
 def test_check_names_a_wrong_output_of_a_mixer_once(command: Command) -> None:
     said = command("check", "mine.py:Short")
-    problem = "- causal on signals: Short.forward returned float32 of shape (3, 60, 64); a mixer maps "
+    problem = "- causal on signals: Short.forward returned float32 of shape (3, 516, 64); a mixer maps "
     assert (said.code, len(said.out.splitlines())) == (1, 2)
     assert said.out.splitlines()[1].startswith(problem)
 
@@ -299,7 +299,7 @@ def test_an_own_task_is_described_drawn_and_stored(command: Command, tmp_path: P
         ("Rare", "rare: in its samples y holds values that are not finite"),
         ("Pair", "sample() must return lrtasks.generators.Sample(x, y), found tuple"),
         ("Nothing", "input is missing: write a property that returns a lrtasks.generators.Spec"),
-        ("Sliced", "the labels of slice 'part' have shape (5,), and y has (16, 8, 1)"),
+        ("Sliced", "slice 'part' must broadcast to y, (16, 8, 1), found (5,)"),
         ("Guessed", "baseline three must have the methods fit and predict, found 3"),
     ],
 )

@@ -93,8 +93,8 @@ def test_old_row_groups_make_room_for_new_ones(tmp_path: Path, monkeypatch: pyte
     [
         (([], 0, "train"), "at least one index"),
         ((3, 0, "train"), "batch takes a list of sample numbers such as range\\(16\\), found 3"),
-        (([12], 0, "train"), "train has samples 0..11, found index 12"),
-        (([-1], 0, "train"), "found index -1"),
+        (([12], 0, "train"), "index of a train sample must be a whole number in 0..11, found 12"),
+        (([-1], 0, "train"), "in 0..11, found -1"),
         (([0], 0, "validation"), "unknown split 'validation'"),
     ],
 )

@@ -141,7 +141,9 @@ def test_indices_and_orders_are_whole_numbers(tmp_path: Path) -> None:
     generate(Shift(16), tmp_path, samples=20, workers=1)
     dataset = open_dataset(tmp_path)
     for index in (1.5, "1", None, True):
-        with pytest.raises(UsageError, match=f"train has samples 0..17, found index {index!r}"):
+        with pytest.raises(
+            UsageError, match=f"index of a train sample must be a whole number in 0..17, found {index!r}"
+        ):
             dataset.batch([0, index])
     assert dataset.batch(np.array([3, 4])).x.shape[0] == 2
     for arguments in ((5, 0, 1.5), (5, 0, -1), (5.0, 0, 0), (5, "0", 0)):

@@ -13,7 +13,8 @@ from toys import Net
 import lrtasks
 from lrtasks.data import generate
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.further_tests import FurtherTest, note_summary, steps_to_solve
+from lrtasks.evaluation.further_tests import FurtherTest, note_summary
+from lrtasks.evaluation.loop import steps_to_solve
 from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord, read_record
 from lrtasks.results.analysis import slice_tables
@@ -136,6 +137,5 @@ def test_further_tests_have_breakdowns(tmp_path: Path) -> None:
     ("curve", "expected"), [([0.5, 1.0, 0.5, 1.0, 1.0], 4), ([1.0, 1.0], 1), ([1.0], None), ([0.9, 0.98, 0.98], None)]
 )
 def test_solved_is_twice_in_a_row(curve: list[float], expected: int | None) -> None:
-    record = RunRecord("", {"metric": "r2"}, {}, "small", {}, 0, {})
-    record.curve = [{"step": step, "loss": 0.0, "r2": value} for step, value in enumerate(curve, 1)]
-    assert steps_to_solve(record, 0.0) == expected
+    points = [{"step": step, "loss": 0.0, "r2": value} for step, value in enumerate(curve, 1)]
+    assert steps_to_solve(points, "r2", 0.0) == expected

@@ -173,6 +173,23 @@ def test_stack_keeps_masks_and_meta() -> None:
     assert batch.meta["path"] == [[], [0], [0, 1]]
 
 
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"mask": None}, "either all samples have a mask or none"),
+        ({"meta": None}, r"the same names in all samples, found \[\] and \['size'\]"),
+        ({"meta": {"other": 1}}, r"the same names in all samples, found \['other'\] and \['size'\]"),
+        ({"y": np.zeros(3)}, r"found \[\(2,\), \(1,\), \(2,\)\] and \[\(2,\), \(3,\), \(2,\)\]"),
+    ],
+)
+def test_samples_that_are_unlike_are_no_batch(second: dict[str, object], message: str) -> None:
+    first = Sample(np.zeros(2), np.zeros(1), np.ones(2, bool), {"size": 2})
+    with pytest.raises(UsageError, match=message):
+        stack([first, first._replace(**second)])
+    with pytest.raises(UsageError):
+        stack([first._replace(**second), first])
+
+
 @given(seed=SEEDS, length=st.integers(1, 100))
 def test_noise_is_normalised(seed: int, length: int) -> None:
     signal = noise(np.random.default_rng(seed), length)

@@ -148,7 +148,7 @@ class Chomsky(TokenTask):
         if not len(string) or string.max() >= self.empty:
             self.refuse(f"an input must begin with tokens of the language (0..{self.empty - 1})")
         outputs = self._language.outputs(len(string))
-        asked, y = self._asked(string, self._language.answer(string), len(string) + outputs)
+        asked, y = self._asked(string, self._language.read(string)[0], len(string) + outputs)
         if len(tokens) == len(string) and len(x) == len(tokens):
             return y
         if not np.array_equal(tokens, asked):

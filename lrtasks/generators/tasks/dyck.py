@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -170,7 +169,7 @@ class Dyck(TokenTask):
         if self.whole is None:
             return self.longer()
         most = self.whole[1]
-        return {"2x": dataclasses.replace(self, whole=(most + 1, 2 * most))}
+        return self.further({"2x": {"whole": (most + 1, 2 * most)}})
 
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent kind, and the kind of the last opening bracket so far, closed or not."""

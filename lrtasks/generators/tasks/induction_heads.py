@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -76,8 +75,7 @@ class InductionHeads(TokenTask):
         """Return tests at other lengths, named by the factor or, with ``tested="far"``, by the length."""
         if self.tested == "near":
             return self.scaled("length", by=(2, 4, 8, 16))
-        lengths = [2**power for power in range(6, 21)]
-        return {str(length): dataclasses.replace(self, length=length) for length in lengths if length != self.length}
+        return self.further({str(2**power): {"length": 2**power} for power in range(6, 21)})
 
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent answer, and the answer if the mark is among the last 32 tokens of the text."""

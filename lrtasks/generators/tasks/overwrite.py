@@ -58,8 +58,6 @@ class Overwrite(UniformTask):
         if self.keys > self.vocab // 2 - 1:
             self.refuse(f"vocab {self.vocab} has {self.vocab // 2 - 1} keys, too few for keys={self.keys}")
         least = 4 * self.keys + 2 * self.updates
-        if least > MAX_LENGTH:
-            self.refuse(f"2(K + U) + 2K must be at most {MAX_LENGTH:,}, found {least:,}")
         if self.law == "mixed":
             if self.length not in (None, least):
                 self.refuse(f"length belongs to law 'zoology'; with law 'mixed' it is {least}, found {self.length}")

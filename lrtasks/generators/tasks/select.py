@@ -86,11 +86,9 @@ class SelectFixed(Select):
         "paper": {"length": 4096, "marks": 32},
     }
 
-    layout_seed: int = parameter(0, "seed of the marked positions", at_least=0, at_most=MAX_SEED)
+    nominal_length = None
 
-    @property
-    def nominal_length(self) -> None:
-        return None
+    layout_seed: int = parameter(0, "seed of the marked positions", at_least=0, at_most=MAX_SEED)
 
     def positions(self, rng: np.random.Generator) -> np.ndarray:
         return self._positions

@@ -81,11 +81,9 @@ class SolveFixed(Solve):
 
     presets: ClassVar[Presets] = SignalTask.presets
 
-    layout_seed: int = parameter(0, "seed of the matrix A", at_least=0, at_most=MAX_SEED)
+    nominal_length = None
 
-    @property
-    def nominal_length(self) -> None:
-        return None
+    layout_seed: int = parameter(0, "seed of the matrix A", at_least=0, at_most=MAX_SEED)
 
     def matrix(self, rng: np.random.Generator) -> np.ndarray:
         return self._matrix

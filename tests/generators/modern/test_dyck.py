@@ -96,6 +96,7 @@ def test_whole_strings_end_by_chance_where_they_are_long_enough() -> None:
 def test_tests_of_whole_strings_are_longer_ones() -> None:
     tests = Dyck(kinds=2, depth=3, whole=(2, 84)).tests()
     assert {name: test.parameters()["whole"] for name, test in tests.items()} == {"2x": [85, 168]}
+    assert Dyck(whole=(2, 40_000)).tests() == {}, "strings of twice this length are refused"
 
 
 def test_whole_strings_have_no_one_length() -> None:
