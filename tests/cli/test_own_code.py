@@ -376,6 +376,12 @@ def test_a_setting_of_one_model_of_a_suite() -> None:
             make_suite(content, {setting: 2})
 
 
+def test_a_setting_of_two_models_with_one_label_applies_to_both() -> None:
+    Path("other.py").write_text(CODE)
+    suite = make_suite({"models": [MINE, "other.py:MyLayer", "dlr"], "tasks": ["shift"]}, {"MyLayer.window": 2})
+    assert [run.model.parameters.get("window") for run in suite.runs] == [2, 2, None]
+
+
 def test_bench_builds_an_own_layer_at_the_shared_width() -> None:
     cases = make_cases([MINE], [16], Settings(d_model=8, layers=1), hyper={"model": {"window": 2}})
     mine = cases[1]
