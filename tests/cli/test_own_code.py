@@ -225,7 +225,7 @@ def test_a_class_without_a_constructor_is_refused(command: Command) -> None:
 
 def test_check_names_a_wrong_output_of_a_mixer_once(command: Command) -> None:
     said = command("check", "mine.py:Short")
-    problem = "- causal on signals: Short.forward returned float32 of shape (3, 60, 64); a mixer maps "
+    problem = "- causal on signals: Short.forward returned float32 of shape (3, 516, 64); a mixer maps "
     assert (said.code, len(said.out.splitlines())) == (1, 2)
     assert said.out.splitlines()[1].startswith(problem)
 
