@@ -241,6 +241,8 @@ def test_a_built_module_has_no_address(command: Command) -> None:
     said = command("eval", "--model", "mine.py:made", *SHORT)
     assert said.code == 2
     assert "a model must be the address of a class or a function, found an object of type MyLayer" in said.err
+    said = command("eval", "--model", "mine.py:nn", *SHORT)
+    assert said.code == 2 and "found an object of type module" in said.err
 
 
 def test_methods_that_are_no_streaming_form_do_not_stop_a_run(command: Command) -> None:
