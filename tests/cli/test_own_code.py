@@ -378,6 +378,12 @@ def test_a_setting_of_one_model_of_a_suite() -> None:
             make_suite(content, {setting: 2})
 
 
+def test_a_misspelt_label_is_no_argument_of_a_model_that_takes_any() -> None:
+    run = RunConfig.make("shift", "mine.py:Whole", settings={"Whle.window": 2})
+    with pytest.raises(UsageError, match=r"Whole cannot have an argument 'Whle\.window'"):
+        run.build()
+
+
 def test_a_setting_of_two_models_with_one_label_applies_to_both() -> None:
     Path("other.py").write_text(CODE)
     suite = make_suite({"models": [MINE, "other.py:MyLayer", "dlr"], "tasks": ["shift"]}, {"MyLayer.window": 2})
