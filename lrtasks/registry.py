@@ -269,7 +269,7 @@ def source_digest(target: Any) -> str | None:
         digest = file_digest(file)
     except (TypeError, OSError):
         return None
-    module = sys.modules.get(target.__module__)
+    module = sys.modules.get(getattr(target, "__module__", ""))
     imported = getattr(module, "__spec__", None) or module  # each import of a module makes another spec
     return digest if imported is None else _SOURCES.setdefault((id(imported), file), (imported, digest))[1]
 

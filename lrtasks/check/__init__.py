@@ -87,8 +87,9 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
     """
     from lrtasks import generators, models
 
-    given, refused = dict(settings or {}), dict[str, list[str]]()
-    is_task = generators.registry.owns(name)
+    is_task, refused = generators.registry.owns(name), dict[str, list[str]]()
+    owner = "task." if is_task else "model."
+    given = {key.removeprefix(owner): value for key, value in (settings or {}).items()}
     if not is_task and name not in models.names() and ":" not in name:
         raise unknown("task or model", name, [*generators.names(), *models.names()])
     from lrtasks.run_config import RunConfig, require_preset
@@ -101,7 +102,7 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
         problems = problems_of(check_task, cls.make(**{**cls.preset_values(preset)[0], **given}))
         pairs = [(name, "dlr", each) for each in cls.presets]
     else:
-        own = {f"model.{key}": value for key, value in given.items()}
+        own = {f"{owner}{key}": value for key, value in given.items()}
         hyper = RunConfig.make(ANY_TASK, name, preset=preset, settings=own).model.parameters
         problems = _check_model(name, hyper, refused)
         presets = () if ":" in name else models.registry.get(name).presets

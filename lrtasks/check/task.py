@@ -308,6 +308,8 @@ def _baselines(probe: _Probe) -> Iterator[str]:
 def _slices(probe: _Probe) -> Iterator[str]:
     """Check that breakdowns label the elements of ``y``."""
     batch = probe.batch()
+    if len(batch.y) in batch.y.shape[1:]:  # one label per sample would pass as one per position
+        batch = probe.batch(range(len(batch.y) + 1))
     slices: object = probe.task.slices(batch)
     if not isinstance(slices, Mapping):
         raise UsageError(f"slices() must return a dictionary of labels by name, found {type(slices).__name__}")

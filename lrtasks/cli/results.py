@@ -191,6 +191,8 @@ def report(
     """
     if out.suffix.lower() not in (".html", ".htm") and (out.is_file() or not out.exists()):
         raise UsageError(f"--out writes HTML; its name must end in .html, found {out}")
+    if not out.parent.is_dir():  # found out before the page is made
+        raise UsageError(f"cannot write {out}: there is no folder {out.parent}")
     from lrtasks.results.frame import read_runs
     from lrtasks.results.report import make_report, render_page
 

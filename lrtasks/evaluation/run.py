@@ -160,6 +160,8 @@ def load_model(
     """
     folder = Path(folder)
     record = read_record(folder)
+    if trained and not (folder / loop.WEIGHTS).exists():
+        raise UsageError(f"{folder} has no {loop.WEIGHTS}; the status of the run is {record.status}")
     task_name, _ = split_preset(record.task.get("address") or record.task["name"])
     task = registry.get(task_name).make(**record.task["parameters"])
     named = record.model.get("address") or record.model["name"]

@@ -289,6 +289,8 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
         signature.bind(*first, **parameters)
     except TypeError as error:
         raise UsageError(f"{label}{signature} cannot be called with {sorted(parameters)}: {error}") from None
+    for name in (name for name in parameters if not name.isidentifier()):  # ``**kwargs`` would take any name
+        raise UsageError(f"{label} cannot have an argument {name!r}; its arguments are settings called model.NAME")
     for name, value in parameters.items():
         if name in signature.parameters:
             _require_kind(f"{label}: {name}", value, signature.parameters[name])

@@ -144,8 +144,9 @@ def draw_heatmap(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
         raise UsageError("no run has a scaled score: a test score and a floor below 1")
     scaled = scaled.reindex(index=runs["row"].cat.categories, columns=runs["column"].cat.categories)
     rows, columns = scaled.shape
-    names = 0.06 * max(map(len, scaled.index))  # inches
-    figure, (panel,) = panels(1, 1, 1.2 + names + 0.42 * columns, 1.2 + 0.22 * rows)
+    names, slanted = 0.06 * max(map(len, scaled.index)), 0.045 * max(map(len, scaled.columns))  # inches
+    width, height = 1.2 + max(names, slanted) + 0.42 * columns, max(1.2, 0.3 + slanted) + 0.22 * rows
+    figure, (panel,) = panels(1, 1, width, height)
     panel.grid(visible=False)
     image = panel.imshow(scaled, cmap="cividis", vmin=0, vmax=1, aspect="auto")
     panel.set_xticks(range(columns), map(title, scaled.columns), rotation=45, ha="right", rotation_mode="anchor")

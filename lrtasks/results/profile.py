@@ -157,7 +157,7 @@ def make_profile(
         counted = Counter(on)
         equal = [budget for budget in counted if _compared(json.loads(budget)) == wanted.get(name)]
         chosen = max(equal or ([] if strict else counted), key=counted.__getitem__, default="")
-        if cell := _cell(name, task, ended.loc[on.index[on == chosen]], chosen):
+        if chosen and (cell := _cell(name, task, ended.loc[on.index[on == chosen]], chosen)):
             found.setdefault(group, []).append(cell)
     groups = tuple(Group(name, tuple(found.get(name, ())), len(counts[name])) for name in GROUPS if name in counts)
     return Profile(label, str(runs["model"].iloc[0]), groups)

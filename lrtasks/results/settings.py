@@ -16,7 +16,7 @@ Settings = Mapping[str, Any]
 
 _NO_SETTINGS = ("parameters", "address", "count", "state_bytes")
 _DIGEST = "source"
-"""Digest of a user's own model or task; a label shows it only if no other setting distinguishes the runs."""
+"""Digest of a user's own model or task: of its file, or a random text for a Python object without a file."""
 _LONG_DIGEST = re.compile(r"[0-9a-f]{32,}")
 """Digest of a source file or a dataset, of which a label shows the first eight digits."""
 _OTHERWISE = re.compile(r"none|null|true|false|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
@@ -87,11 +87,15 @@ def key(settings: Settings) -> str:
 
 
 def distinguishing(settings: Sequence[Settings]) -> list[str]:
-    """Return the sorted names of the settings that differ; a digest only if the other names do not suffice."""
+    """Return the sorted names of the settings that differ.
+
+    A Python object without a file has another digest in every run, which counts only if the other names do not suffice.
+    """
     names = sorted({name for entry in settings for name in entry})
     texts = {name: [json.dumps(entry[name]) if name in entry else "" for entry in settings] for name in names}
     found = [name for name in names if len(set(texts[name])) > 1]
-    words = [name for name in found if name != _DIGEST]
+    files = {digest for entry in settings if _LONG_DIGEST.fullmatch(digest := entry.get(_DIGEST) or "")}
+    words = [name for name in found if name != _DIGEST or len(files) > 1]
     counts = [len(set(zip(*(texts[name] for name in chosen), strict=True))) for chosen in (words, found)]
     return words if counts[0] == counts[1] else found
 

@@ -96,7 +96,7 @@ def expand(
         chosen_models: names or addresses of models.
         chosen_tasks: names or addresses of tasks.
         grid: settings that vary, one mapping per point (a sweep over lengths: ``{"length": 1024}``, ...).
-        settings: settings of every run; ``LABEL.NAME`` applies only to the model with this label.
+        settings: settings of every run; ``LABEL.NAME`` applies only to models with this label.
         options: other names that the user could have meant by an unknown setting, for a hint.
 
     Raises:
@@ -109,13 +109,13 @@ def expand(
     possible: set[tuple[int, str | None]] = set()
     for task, (place, point), model in itertools.product(list(chosen_tasks), enumerate(points), chosen_models):
         given = {**(settings or {}), **point}
-        belongs = {name: of_one_model(name, chosen_models) for name in given}
-        own = {name: value for name, value in given.items() if belongs[name] in (None, model)}
+        belongs = {name: labelled(name, chosen_models) for name in given}
+        own = {name: value for name, value in given.items() if not belongs[name] or model in belongs[name]}
         this = repr((task, model, sorted(own.items())))
         if this in seen and own != given:  # the grid varies a setting of another model
             continue
         seen.add(this)
-        key = place, model if model in belongs.values() else None
+        key = place, model if any(model in others for others in belongs.values()) else None
         try:
             how: dict[str, Any] = {"preset": preset, "settings": own, "options": options}
             made = [RunConfig.make(task, model, seed=seed, **how) for seed in seeds]
@@ -131,11 +131,10 @@ def expand(
     return suite
 
 
-def of_one_model(setting: str, chosen_models: Iterable[str]) -> str | None:
-    """Return the model that a setting ``LABEL.NAME`` belongs to; ``None`` for a setting of every run."""
+def labelled(setting: str, chosen_models: Iterable[str]) -> list[str]:
+    """Return the models that a setting ``LABEL.NAME`` belongs to; an empty list for a setting of every run."""
     prefix, dot, _ = setting.replace("-", "_").partition(".")
-    found = (model for model in chosen_models if dot and model_label(model).replace("-", "_") == prefix)
-    return next(found, None)
+    return [model for model in chosen_models if dot and model_label(model).replace("-", "_") == prefix]
 
 
 def read_suite(file: str | Path, settings: Mapping[str, Any] | None = None) -> Suite:

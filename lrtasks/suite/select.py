@@ -22,7 +22,7 @@ from lrtasks.files import held
 from lrtasks.record import FINISHED, LOCK, RunRecord, read_record, read_records, split_selected
 from lrtasks.results.settings import cell_of
 from lrtasks.run_config import RunConfig
-from lrtasks.suite.expand import Suite, of_one_model
+from lrtasks.suite.expand import Suite, labelled
 
 BY = ("val",)
 """Streams on which settings can be chosen."""
@@ -46,7 +46,7 @@ def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
     for name in names:
         if split_setting(name)[1] in SHARED_BUDGET:
             raise UsageError(f"{split_setting(name)[1]} is the same for all compared models and cannot be selected")
-        if len(suite.models) > 1 and of_one_model(name, suite.models):
+        if len(suite.models) > 1 and labelled(name, suite.models):
             raise UsageError(f"{name} belongs to one model and cannot be selected beside others; select it in eval")
     return names
 
@@ -67,7 +67,7 @@ def run_selected(
         any failed, the choice is not final.
     """
     # in records, settings stand without their owner or the label of the model that they belong to
-    bare = [name.partition(".")[2] if of_one_model(name, suite.models) else split_setting(name)[1] for name in names]
+    bare = [name.partition(".")[2] if labelled(name, suite.models) else split_setting(name)[1] for name in names]
     bare = [name.replace("-", "_") for name in bare]
     groups: dict[tuple[str, str], list[RunConfig]] = {}
     for run in suite.runs:

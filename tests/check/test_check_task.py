@@ -45,6 +45,12 @@ def test_what_is_wrong_is_named(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_labels_of_samples_are_no_labels_of_positions_if_there_are_as_many() -> None:
+    task = broken_tasks.variant("OneLabelPerSample", slices=lambda _, batch: {"odd": np.zeros(len(batch.y))})
+    with pytest.raises(UsageError, match=r"slice 'odd' must broadcast to y, \(13, 12\), found \(13,\)"):
+        check_task(task, samples=task.target.length)
+
+
 def test_nothing_is_said_beside_what_is_wrong() -> None:
     for name in ("WrongDtype", "ScoredPadding", "OtherBatch", "BaselineClass", "SliceShape", "WrongText"):
         assert len(problems_of(check_task, getattr(broken_tasks, name)())) == 1, name

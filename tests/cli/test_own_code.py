@@ -241,6 +241,8 @@ def test_a_built_module_has_no_address(command: Command) -> None:
     said = command("eval", "--model", "mine.py:made", *SHORT)
     assert said.code == 2
     assert "a model must be the address of a class or a function, found an object of type MyLayer" in said.err
+    said = command("eval", "--model", "mine.py:nn", *SHORT)
+    assert said.code == 2 and "found an object of type module" in said.err
 
 
 def test_methods_that_are_no_streaming_form_do_not_stop_a_run(command: Command) -> None:
@@ -374,6 +376,18 @@ def test_a_setting_of_one_model_of_a_suite() -> None:
     for setting, name in (("MyLayr.window", "MyLayr.window"), ("MyLayer.windw", "windw")):
         with pytest.raises(UsageError, match=f"no run is possible .* unexpected keyword argument '{name}'"):
             make_suite(content, {setting: 2})
+
+
+def test_a_misspelt_label_is_no_argument_of_a_model_that_takes_any() -> None:
+    run = RunConfig.make("shift", "mine.py:Whole", settings={"Whle.window": 2})
+    with pytest.raises(UsageError, match=r"Whole cannot have an argument 'Whle\.window'"):
+        run.build()
+
+
+def test_a_setting_of_two_models_with_one_label_applies_to_both() -> None:
+    Path("other.py").write_text(CODE)
+    suite = make_suite({"models": [MINE, "other.py:MyLayer", "dlr"], "tasks": ["shift"]}, {"MyLayer.window": 2})
+    assert [run.model.parameters.get("window") for run in suite.runs] == [2, 2, None]
 
 
 def test_bench_builds_an_own_layer_at_the_shared_width() -> None:

@@ -147,9 +147,10 @@ def test_a_package_that_takes_the_name_of_a_task_leaves_models_alone(
 
 
 def test_check_passes_what_is_sound(command: Command) -> None:
-    said = command("check", "cumsum", "--length", 16)
-    assert (said.code, said.out) == (0, "task cumsum: no problems found\n")
-    said = command("check", "attention", "--d-model", 8, "--set", "heads=2", "--json")
+    for words in (("--length", 16), ("--set", "task.length=16")):
+        said = command("check", "cumsum", *words)
+        assert (said.code, said.out) == (0, "task cumsum: no problems found\n")
+    said = command("check", "attention", "--d-model", 8, "--set", "model.heads=2", "--json")
     assert said.code == 0
     assert json.loads(said.out) == {"kind": "model", "name": "attention", "problems": [], "refused": {}}
 

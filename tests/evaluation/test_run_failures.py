@@ -26,6 +26,8 @@ def test_diverging_is_recorded(tmp_path: Path) -> None:
     (folder,) = folders(tmp_path)
     assert [path.name for path in folder.iterdir()] == ["record.json"]
     assert outcome(read_record(folder)) == outcome(record)
+    with pytest.raises(UsageError, match=r"has no weights.pt; the status of the run is diverged"):
+        lrtasks.load_model(folder)
 
 
 def test_weights_that_diverge_at_the_last_step_are_noticed(tmp_path: Path) -> None:

@@ -120,6 +120,12 @@ def test_the_heat_map_holds_scaled_scores() -> None:
     assert sorted(text.get_text() for text in panel.texts) == ["0.00", "0.50", "1.00"]
 
 
+def test_a_long_label_fits_below_a_heat_map_of_one_task() -> None:
+    figure = drawn("heatmap", [made(), made(model="n" * 90)])
+    figure.draw_without_rendering()
+    assert min(label.get_window_extent().y0 for label in figure.axes[0].get_xticklabels()) >= 0
+
+
 def test_a_score_far_below_the_floor_fits_into_its_cell() -> None:
     panel, _ = drawn("heatmap", [made(score=-1e30), made(model="dss", score=-3.0)]).axes
     assert [text.get_text() for text in panel.texts] == ["-1e+30", "-4.00"]

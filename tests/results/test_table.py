@@ -528,6 +528,13 @@ def test_own_models_of_another_structure_are_kept_apart() -> None:
     assert tabled(records).labels("column") == ["net (source=a)", "net (source=b)"]
 
 
+def test_labels_show_the_digests_of_different_files_beside_other_settings() -> None:
+    records = [
+        made(model="net", source=letter * 32, hyper={"window": window}) for letter, window in (("a", 4), ("b", 8))
+    ]
+    assert tabled(records).labels("column") == ["net (window=4, source=aaaaaaaa)", "net (window=8, source=bbbbbbbb)"]
+
+
 def test_an_own_model_of_a_registered_name_has_the_digest_in_its_label() -> None:
     own = made(source="a")
     own.model["parameters"] = {"window": 4}
