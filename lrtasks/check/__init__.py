@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import lrtasks
 from lrtasks.errors import UsageError, in_one_line, unknown
 from lrtasks.spec import Spec
 
@@ -26,7 +25,8 @@ SPECS = {
 """Inputs and targets on which models are checked."""
 ANY_TASK = "cumsum"
 """Task with which presets of models are checked that are not for one task."""
-PACKAGE = str(Path(lrtasks.__file__).parent)
+PACKAGE = Path(__file__).parents[1]
+"""Folder of this package, whose lines are not named in problems."""
 
 
 def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[str]:
@@ -42,8 +42,9 @@ def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[st
         except UsageError as problem:
             found.append(in_one_line(problem))
         except Exception as error:
-            frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(PACKAGE)]
-            own = [one for one in frames if one.filename == frames[0].filename]
+            frames = traceback.extract_tb(error.__traceback__)
+            others = [one for one in frames if not Path(one.filename).is_relative_to(PACKAGE)]
+            own = [one for one in others if one.filename == others[0].filename]
             name = f"{own[0].name}()" if own else check.__name__.removeprefix("_").replace("_", " ")
             where = f" (line {own[-1].lineno} of {Path(own[-1].filename).name})" if own else ""
             found.append(f"{name} raised {in_one_line(error)}{where}")

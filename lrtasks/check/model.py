@@ -323,9 +323,9 @@ def _step(probe: _Probe) -> None:
             for t in range(steps):
                 y, state = model.step(probe.x[:, t], state)
                 outputs.append(y)
-    except UsageError:
-        return  # the model reports that it has no streaming form
     except Exception as error:
+        if isinstance(error, UsageError) and not outputs:
+            return  # the model reports that it has no streaming form
         raise UsageError(f"step fails at position {len(outputs)}: {in_one_line(error)}") from None
     expected = probe.outputs(probe.x)
     expected = expected.flatten(1)[:, None] if pooled else expected[:, :steps]

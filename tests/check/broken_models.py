@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lrtasks.errors import UsageError
 from lrtasks.spec import Spec
 
 SIGNAL, TARGET = Spec("real", 20, 3), Spec("real", 20, 2)
@@ -284,6 +285,15 @@ class StreamFails(Streams):
         return super().step(x, state)
 
 
+class StreamRefuses(Streams):
+    """Refuses an input in the middle of a sequence: this does not mean that it has no streaming form."""
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        if state[:, 0].any():
+            raise UsageError("state is full")
+        return super().step(x, state)
+
+
 class NoStart(Conv):
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         return x, state
@@ -364,6 +374,7 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (StreamsWrong, "step, one position after the other, gives other outputs than forward: by .* most at row"),
     (StreamsMisshapen, r"step must return an output of shape \(batch, target width\) = \(3, 2\), found \(3, 1\)"),
     (StreamFails, "step fails at position 4: IndexError: state is full"),
+    (StreamRefuses, "step fails at position 4: state is full"),
     (NoStart, r"has step only: a streaming form is initial_state\(batch\) and step\(x, state\)"),
 ]
 """What makes the model, and what the check says."""
