@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import signal
 import sys
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -224,6 +226,7 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
         collate_fn=_unchanged,
         prefetch_factor=4 if workers else None,
         pin_memory=pin,
+        worker_init_fn=_leave_interrupts_to_parent,
         # a separate generator: the loader draws a base seed, which must not advance torch's global generator
         generator=torch.Generator(),
     )
@@ -261,3 +264,18 @@ class _Carrying(Dataset[Loaded | UsageError]):
 
 def _unchanged(loaded: Any) -> Any:
     return loaded
+
+
+def _leave_interrupts_to_parent(_number: int) -> None:
+    """Let a worker ignore Ctrl-C, and print nothing if its parent process ends while it fetches a batch.
+
+    A thread of ``multiprocessing`` hands the batch over. It reports every error to ``sys.excepthook``, also a broken
+    connection. Errors of the worker itself are sent to the parent process and do not pass this hook.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def report(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
+        if not isinstance(error, (ConnectionError, EOFError)):
+            sys.__excepthook__(kind, error, place)
+
+    sys.excepthook = report

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import multiprocessing.connection
+import time
+from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
@@ -51,6 +53,23 @@ def test_workers_are_forked_once_other_threads_are_calm_where_python_needs_that(
     monkeypatch.setattr(loader, "DataLoader", lambda *_, **__: slept.append(-1) or [])
     assert len(list(batches)) == min(workers, 1)
     assert slept == [*expected, -1]
+
+
+def test_a_worker_prints_nothing_when_its_parent_is_interrupted_while_it_fetches_a_batch(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(connection: Connection, _: bytes) -> None:
+        connection.close()
+        time.sleep(0.5)  # time for the worker to see it
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loader, "SECONDS_TO_START", 0)
+    batches = load(BatchStream(TASK, 7, "train", 4), range(3), workers=1)
+    next(batches)  # made here
+    monkeypatch.setattr(multiprocessing.connection, "answer_challenge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_batch_is_the_tasks() -> None:
