@@ -16,9 +16,13 @@ ARRAYS = Path(__file__).parent / "parity_modern"
 
 
 def arrays(name: str) -> dict[str, np.ndarray]:
-    """The file called ``name``: ``in_*``, ``param_*``, ``cfg_*``, ``out_*`` and ``grad_*``."""
-    with np.load(ARRAYS / f"{name}.npz") as stored:
-        return dict(stored)
+    """The file called ``name``: ``in_*``, ``param_*``, ``cfg_*``, ``out_*`` and ``grad_*``.
+
+    Arrays that several files have in common are in the file "shared"; the entry ``shared`` lists their names in both.
+    """
+    with np.load(ARRAYS / f"{name}.npz") as stored, np.load(ARRAYS / "shared.npz") as shared:
+        found = dict(stored)
+        return found | {here: shared[there] for here, there in found.pop("shared", ())}
 
 
 def leaves(found: Mapping[str, np.ndarray], dtype: torch.dtype) -> dict[str, Tensor]:
