@@ -23,9 +23,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import statistics
 import tempfile
 import time
+import timeit
 from collections.abc import Callable
 
 import torch
@@ -47,25 +49,20 @@ def signal_tasks() -> list[str]:
     ]
 
 
-def median(clock: Callable[[], float], call: Callable[[int], object], repeats: int) -> float:
-    """Return the median time of ``call(number)`` by ``clock``, after one call that is not counted."""
-    call(0)
-    times = []
-    for number in range(1, repeats + 1):
-        start = clock()
-        call(number)
-        times.append(clock() - start)
-    return statistics.median(times)
+def median(clock: Callable[[], float], call: Callable[[], object], repeats: int) -> float:
+    """Return the median time of ``call()`` by ``clock``, after one call that is not counted."""
+    call()
+    return statistics.median(timeit.repeat(call, "gc.enable()", clock, repeats, number=1))
 
 
-def training_step(config: RunConfig) -> Callable[[int], None]:
+def training_step(config: RunConfig) -> Callable[[], None]:
     """Return a function that does one training step of the run's model on an existing batch."""
     torch.manual_seed(config.seed)
     model = config.build()
     optimiser, loss = make_optimiser(model, config.budget), LOSSES[config.task.loss]
     batch = BatchStream(config.task, 0, "train", config.budget.batch_size)[0]
 
-    def step(_: int) -> None:
+    def step() -> None:
         loss(model(batch.x), batch.y).backward()
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
@@ -106,9 +103,7 @@ def compare_forms(config: RunConfig, repeats: int) -> dict[str, tuple[float, flo
     times: dict[Callable[[], object], list[float]] = {form: [] for pair in forms.values() for form in pair}
     for _ in range(repeats + 1):
         for form, taken in times.items():
-            start = time.process_time()
-            form()
-            taken.append(time.process_time() - start)
+            taken.append(timeit.timeit(form, "gc.enable()", time.process_time, number=1))
     return {name: (min(times[one][1:]), min(times[other][1:])) for name, (one, other) in forms.items()}
 
 
@@ -149,7 +144,7 @@ def main() -> None:
         given = {"task.length": arguments.length, "budget.batch_size": arguments.batch_size}
         config = RunConfig.make(name, arguments.model, preset=arguments.preset, settings=given)
         stream, step = BatchStream(config.task, 0, "train", config.budget.batch_size), training_step(config)
-        making = median(time.process_time, stream.__getitem__, arguments.repeats)
+        making = median(time.process_time, map(stream.__getitem__, itertools.count()).__next__, arguments.repeats)
         training = median(time.process_time, step, arguments.repeats)
         line = f"{name:16}{making * 1e3:8.1f}ms{training * 1e3:8.0f}ms{making / training:8.1%}"
         if arguments.loop:

@@ -14,6 +14,7 @@ import argparse
 import os
 import statistics
 import time
+import timeit
 from collections.abc import Callable
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy is loaded
@@ -24,20 +25,15 @@ from lrtasks.generators import Task, make, names, registry
 from lrtasks.generators.tasks.mips import Mips, nearest_so_far
 
 
-def cpu_seconds(call: Callable[[int], object], repeats: int) -> float:
-    """Return the median CPU time of ``call(number)`` over ``repeats`` calls, after one call that is not counted."""
-    call(0)
-    times = []
-    for number in range(1, repeats + 1):
-        start = time.process_time()
-        call(number)
-        times.append(time.process_time() - start)
-    return statistics.median(times)
+def cpu_seconds(call: Callable[[], object], repeats: int) -> float:
+    """Return the median CPU time of ``call()`` over ``repeats`` calls, after one call that is not counted."""
+    call()
+    return statistics.median(timeit.repeat(call, "gc.enable()", time.process_time, repeats, number=1))
 
 
 def batch_seconds(task: Task, size: int, repeats: int) -> float:
     """Return the CPU time of making a batch of ``size`` samples."""
-    return cpu_seconds(lambda number: task.batch(range(number * size, (number + 1) * size)), repeats)
+    return cpu_seconds(task.stream(size).__next__, repeats)
 
 
 def task_of(name: str, length: int) -> Task:
@@ -53,13 +49,13 @@ def plain_search_ratio(task: Mips, repeats: int) -> float:
     queries, keys = np.random.default_rng(0).standard_normal((2, task.length, task.dim)).astype(np.float32)
     future = np.triu(np.ones((task.length, task.length), bool), 1)
 
-    def plain(_: int) -> np.ndarray:
+    def plain() -> np.ndarray:
         scores = queries.astype(np.float64) @ keys.T.astype(np.float64)
         scores[future] = -np.inf
         best: np.ndarray = scores.argmax(axis=1)
         return best
 
-    return cpu_seconds(plain, repeats) / cpu_seconds(lambda _: nearest_so_far(queries, keys), repeats)
+    return cpu_seconds(plain, repeats) / cpu_seconds(lambda: nearest_so_far(queries, keys), repeats)
 
 
 def main() -> None:

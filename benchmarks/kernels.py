@@ -8,8 +8,8 @@
 Forms: ``package`` is the form that the package chooses. ``plain`` is the definition, with one complex table of N × L
 exponentials (per channel for DSS) and one complex product, in float32. ``keops`` is the same sum by PyKeOps, if
 installed. Each measurement runs in its own process. Memory is the peak of the process minus its memory before the first
-call. The error is the largest difference from float64 at sampled positions (the last included), divided by the largest
-value.
+call (Linux). The error is the largest difference from float64 at sampled positions (the last included), divided by the
+largest value.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ import argparse
 import importlib.util
 import json
 import os
-import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +27,7 @@ from torch import Tensor
 
 import lrtasks.models.dlr
 import lrtasks.models.s4d
+from lrtasks.bench.measure import PeakMemory, run_in_process
 from lrtasks.models.dlr import DLR, DLRKernel
 from lrtasks.models.ops.exponentials import exp_kernel
 from lrtasks.models.s4d import DSS, DSSKernel
@@ -37,6 +35,7 @@ from lrtasks.spec import Spec
 
 FORMS = ("package", "plain", "keops")
 ENOUGH = 20.0  # a measurement is not repeated after this number of seconds
+TIME_LIMIT = 86_400.0
 
 
 def plain_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
@@ -143,11 +142,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     on_gpu = case["device"] == "cuda"
     make({**case, "states": 512, "channels": 4}, 2048)()  # load thread pools, libraries and code before the measurement
     run = make(case, case["length"])
-    before = 0 if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    if on_gpu:
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+    memory = PeakMemory(torch.device(case["device"]))
     wall: list[float] = []
     cpu: list[float] = []
     while len(wall) < case["repeats"] and sum(wall) < ENOUGH:
@@ -157,8 +152,9 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
             torch.cuda.synchronize()
         wall.append(time.perf_counter() - start)
         cpu.append(time.process_time() - start_cpu)
-    peak = torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    figures = {"seconds": min(wall), "cpu_seconds": min(cpu), "extra_bytes": peak - before, "runs": len(wall)}
+    extra = memory.above_start()
+    assert extra is not None
+    figures = {"seconds": min(wall), "cpu_seconds": min(cpu), "extra_bytes": extra, "runs": len(wall)}
     return figures if case["step"] else {**figures, "error": error(case)}
 
 
@@ -169,11 +165,8 @@ def measure_apart(case: dict[str, Any]) -> dict[str, Any]:
     needed, free = plain_bytes(case), free_bytes(case["device"])
     if case["form"] == "plain" and needed > 0.9 * free:
         return {**case, "skipped": f"needs about {needed / 1e9:.0f} GB, {free / 1e9:.0f} GB free"}
-    done = subprocess.run([sys.executable, __file__, "--one", json.dumps(case)], capture_output=True, text=True)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return {**case, "skipped": f"failed: {lines[-1] if lines else f'exit code {done.returncode}'}"}
-    return {**case, **json.loads(done.stdout)}
+    found = run_in_process(measure, case, time_limit=TIME_LIMIT)
+    return {**case, **({"skipped": f"failed: {found['reason']}"} if "reason" in found else found)}
 
 
 def print_header() -> None:
@@ -242,11 +235,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
     parser.add_argument("--plot", metavar="PATH", help="draw time and memory against length")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.one:
-        print(json.dumps(measure(json.loads(args.one))))
-        return
     shared = {key: getattr(args, key) for key in ("model", "states", "channels", "step", "batch", "repeats", "threads")}
     rows = []
     if not args.json:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+import timeit
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +21,8 @@ from torch import nn
 from lrtasks.models.longvq import LongVQ, LongVQLayer
 
 
-def seconds(layer: nn.Module, x: torch.Tensor) -> float:
-    start = time.process_time()
+def step(layer: nn.Module, x: torch.Tensor) -> None:
     layer(x).square().sum().backward()
-    return time.process_time() - start
 
 
 def main() -> None:
@@ -38,25 +38,16 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    settings: dict[str, Any] = {
-        "d_model": arguments.d_model,
-        "codebook": arguments.codebook,
-        "window": arguments.window,
-        "attention": arguments.attention,
-    }
+    settings: dict[str, Any] = {name: vars(arguments)[name] for name in ("d_model", "codebook", "window", "attention")}
     x = torch.randn(arguments.batch, arguments.length, arguments.d_model)
     causal = not arguments.bidirectional
-    layers = {
-        quantise: LongVQLayer(LongVQ(**settings, quantise=quantise), arguments.length, causal)
-        for quantise in (True, False)
-    }
-    times: dict[bool, list[float]] = {quantise: [] for quantise in layers}
-    for layer in layers.values():  # the first pass initialises the codebook and warms up
-        seconds(layer, x)
-    for _ in range(arguments.repeats):
-        for quantise, layer in layers.items():
-            times[quantise].append(1e3 * seconds(layer, x))
-    ours, theirs = (statistics.median(times[quantise]) for quantise in (True, False))
+    configs = [LongVQ(**settings, quantise=quantise) for quantise in (True, False)]
+    steps = [partial(step, LongVQLayer(config, arguments.length, causal), x) for config in configs]
+    for first in steps:  # initialises the codebook and warms up
+        first()
+    timers = [timeit.Timer(each, "gc.enable()", time.process_time) for each in steps]
+    rounds = [[1e3 * timer.timeit(1) for timer in timers] for _ in range(arguments.repeats)]
+    ours, theirs = map(statistics.median, zip(*rounds, strict=True))
     case = (
         f"length {arguments.length}, d_model {arguments.d_model}, codebook {arguments.codebook},"
         f" window {arguments.window}, batch {arguments.batch}, {'causal' if causal else 'bidirectional'}"

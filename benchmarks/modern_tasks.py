@@ -15,6 +15,7 @@ import argparse
 import os
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -94,30 +95,22 @@ def draws_of(task: Task) -> list[list[tuple[str, tuple[Any, ...], dict[str, Any]
     return made
 
 
-def milliseconds(call: Callable[[int], object], repeats: int) -> float:
-    """Return the median CPU milliseconds per sample of ``call(number)``, after one call that is not counted."""
-    call(0)
-    times = []
-    for number in range(1, repeats + 1):
-        start = time.process_time()
-        call(number)
-        times.append(time.process_time() - start)
-    return 1e3 * statistics.median(times) / BATCH
+def milliseconds(call: Callable[[], object], repeats: int) -> float:
+    """Return the median CPU milliseconds per sample of ``call()``, after one call that is not counted."""
+    call()
+    return 1e3 * statistics.median(timeit.repeat(call, "gc.enable()", time.process_time, repeats, number=1)) / BATCH
 
 
 def measured(task: Task, repeats: int) -> tuple[float, float]:
     """Return the milliseconds per sample of the task, and of its draws alone."""
     recorded = draws_of(task)
 
-    def draw(_: int) -> None:
+    def draw() -> None:
         for rng, calls in zip(random.Generators(task.key(0, "train"), range(BATCH)), recorded, strict=True):
             for name, args, keywords in calls:
                 getattr(rng, name)(*args, **keywords)
 
-    def make_batch(number: int) -> None:
-        task.batch(range(number * BATCH, (number + 1) * BATCH))
-
-    return milliseconds(make_batch, repeats), milliseconds(draw, repeats)
+    return milliseconds(task.stream(BATCH).__next__, repeats), milliseconds(draw, repeats)
 
 
 def settings(chosen: list[str]) -> Iterator[tuple[str, Task]]:

@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lrtasks.bench.measure import PeakMemory, run_in_process
 from lrtasks.models.ops import decay as decays
 from lrtasks.models.ops import delta_rule, gru, scans, xlstm
 
@@ -32,6 +31,7 @@ KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 """Environment that makes glibc keep freed memory, as it does after some steps of a training run with equal steps."""
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 """Environment that makes glibc return freed memory at once, so that resident memory equals used memory."""
+TIME_LIMIT = 600.0
 
 Inputs = tuple[Tensor, ...]
 
@@ -154,26 +154,15 @@ def fastest(function: Callable[..., Tensor], inputs: Inputs, repeats: int) -> fl
     return min(seconds(function, inputs) for _ in range(repeats))
 
 
-def peak_bytes(name: str, batch: int, length: int) -> int:
-    """Return the peak resident memory of one pass minus the memory before it, in a new process (Linux)."""
-    words = [sys.executable, __file__, "--peak", name, str(length), "--batch", str(batch)]
-    environment = {name: value for name, value in os.environ.items() if name not in KEEP_FREED} | GIVE_BACK
-    return int(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
-
-
-def own_peak(name: str, batch: int, length: int) -> int:
+def peak_bytes(name: str, batch: int, length: int) -> int | None:
+    """Return the peak resident memory of one pass minus the memory before it (Linux)."""
+    torch.set_num_threads(1)
     op = OPS[name]
     seconds(op.fast, op.inputs(1, 256))  # loads libraries
     inputs = op.inputs(batch, length)
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
+    memory = PeakMemory(torch.device("cpu"))
     seconds(op.fast, inputs)
-    return _status("VmHWM") - before
-
-
-def _status(entry: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{entry}:"))
+    return memory.above_start()
 
 
 def report(names: Iterable[str], batch: int, repeats: int, growth: bool) -> None:
@@ -188,7 +177,10 @@ def report(names: Iterable[str], batch: int, repeats: int, growth: bool) -> None
         line = f"{name:<15}{1e3 * fast:6.0f} ms{1e3 * loop:7.0f} ms{loop / fast:7.1f}{bar:>5}"
         if growth:
             longer = fastest(op.fast, op.inputs(batch, LENGTHS[1]), repeats)
-            small, large = (peak_bytes(name, batch, length) for length in LENGTHS)
+            peaks = [run_in_process(peak_bytes, name, batch, n, time_limit=TIME_LIMIT) for n in LENGTHS]
+            for failed in (peak for peak in peaks if isinstance(peak, dict)):
+                raise SystemExit(f"{name}: {failed['reason']}")
+            small, large = peaks
             line += f"{longer / fast:9.1f}{small / 1e6:6.0f} MB{large / small:9.1f}"
         print(line, flush=True)
 
@@ -199,14 +191,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-growth", action="store_true", help="leave out the longer sequence")
-    parser.add_argument("--peak", nargs=2, metavar=("OP", "LENGTH"), help="print the peak memory of one op in bytes")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if arguments.peak:
-        print(own_peak(arguments.peak[0], arguments.batch, int(arguments.peak[1])))
-    elif os.environ.get("MALLOC_MMAP_MAX_") is None:  # read when a process starts
+    if os.environ.get("MALLOC_MMAP_MAX_") is None:  # read when a process starts
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_FREED})
     else:
+        for name in KEEP_FREED:  # processes started from here on do not keep it
+            del os.environ[name]
+        os.environ.update(GIVE_BACK)
         report(arguments.ops.split(","), arguments.batch, arguments.repeats, not arguments.no_growth)
 
 

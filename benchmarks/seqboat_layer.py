@@ -15,6 +15,8 @@ import argparse
 import copy
 import statistics
 import time
+import timeit
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -124,13 +126,9 @@ def main() -> None:
     forms = [layer, plain_form(layer, arguments.length)]
     gradients = [step(form, x) for form in forms]  # warms up
     assert torch.allclose(*gradients, rtol=1e-3, atol=1e-3)
-    times: list[list[float]] = [[] for _ in forms]
-    for _ in range(arguments.repeats):
-        for form, found in zip(forms, times, strict=True):
-            start = time.process_time()
-            step(form, x)
-            found.append(1e3 * (time.process_time() - start))
-    ours, theirs = map(statistics.median, times)
+    timers = [timeit.Timer(partial(step, form, x), "gc.enable()", time.process_time) for form in forms]
+    rounds = [[1e3 * timer.timeit(1) for timer in timers] for _ in range(arguments.repeats)]
+    ours, theirs = map(statistics.median, zip(*rounds, strict=True))
     rate = layer.sparse[0].diagnostics()["activation_rate"]
     case = f"length {arguments.length}, d_model {arguments.d_model}, window {arguments.window}, batch {arguments.batch}"
     case = f"{case}, {'bidirectional' if arguments.bidirectional else 'causal'}, {rate:.2f} active"

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+import timeit
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -109,12 +110,7 @@ class Count(TorchDispatchMode):
 def shortest(call: Callable[[], object], repeats: int) -> float:
     """Return the shortest CPU time of ``call``, after one call that is not counted."""
     call()
-    times = []
-    for _ in range(repeats):
-        began = time.process_time()
-        call()
-        times.append(time.process_time() - began)
-    return min(times)
+    return min(timeit.repeat(call, "gc.enable()", time.process_time, repeats, number=1))
 
 
 def rates(repeats: int) -> tuple[float, float, float]:
