@@ -95,7 +95,7 @@ class Registry(Generic[T]):
         return sorted(self._built_in)
 
     def select(self, chosen: str | Sequence[str]) -> list[str]:
-        """Return the chosen names; ``chosen`` is a list, a text with commas, or ``"all"``.
+        """Return the chosen names; ``chosen`` is a list, a comma-separated text, or ``"all"``.
 
         Addresses of a user's own classes (``FILE.py:NAME``) and names with a preset (``NAME@PRESET``) stay unchanged.
         The name of a list is replaced by the list's entries.
