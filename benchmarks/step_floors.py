@@ -1,4 +1,4 @@
-"""Compare the CPU time of a training step with its floor: the time of its operations at this machine's peak rates.
+"""Compare the CPU time of a training step with its floor, a lower bound: the time of its operations at peak rates.
 
     python benchmarks/step_floors.py [--models dlr,mega] [--lengths 256,4096] [--task shift] [--repeats 5]
 

@@ -16,9 +16,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def compiled(function: F, *, regroup: bool = False) -> F:
     """Compile ``function``, which must not create arrays, at its first call.
 
-    Machine code is cached on disk if a folder is writable. A division by zero gives infinity, as in NumPy. Reference
-    counts of arrays are off, because they took half the time of Pathfinder's search. A compiled function that another
-    one calls is inlined: passing the search's tables from one to the other took a quarter of the time that was left.
+    Machine code is cached on disk if a folder is writable. A division by zero gives infinity, as in NumPy. References
+    to arrays are not counted: counting took half the time of Pathfinder's search. Calls between compiled functions are
+    inlined: passing the tables of the search in each call took a quarter of the remaining time.
 
     With ``regroup``, additions may change their order, and a product and a sum may have one rounding: sums in inner
     loops are then several times faster. Without it, floating-point results equal those of plain Python.

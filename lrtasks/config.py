@@ -136,7 +136,7 @@ class Config:
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """Split ``NAME=VALUE`` from the command line; read the value as JSON, or keep it as a string if it is no JSON.
+    """Split ``NAME=VALUE`` from the command line; read the value as JSON, or keep it as a string if it is not JSON.
 
     >>> parse_assignment("shifts=4")
     ('shifts', 4)

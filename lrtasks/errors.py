@@ -52,7 +52,7 @@ def first_line(error: BaseException) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return type and message of an exception in one line; of a :class:`UsageError` the message alone.
+    """Return type and message of an exception in one line; for a :class:`UsageError`, only the message.
 
     Messages of other people's code may have several lines.
 
@@ -112,7 +112,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def unknown(what: str, word: Any, known: Iterable[str]) -> UsageError:
-    """Return the error for a name that is not in ``known``, or is no text.
+    """Return the error for a name that is not in ``known`` or is not a string.
 
     >>> str(unknown("task", "shfit", ["shift", "sort"]))
     "unknown task 'shfit'; did you mean 'shift'? Allowed: shift, sort"

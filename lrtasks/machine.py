@@ -36,7 +36,7 @@ def cores() -> int:
 
 
 def threads_for(elements: int) -> int | None:
-    """Return a useful number of threads for arrays of ``elements`` numbers, or ``None`` if the user has set one."""
+    """Return a useful number of threads for ``elements`` array elements, or ``None`` if the user has set a number."""
     if CORES not in os.environ and any(name in os.environ for name in THREADS):
         return None
     return max(1, min(cores(), elements // ELEMENTS_PER_THREAD))
@@ -45,8 +45,8 @@ def threads_for(elements: int) -> int | None:
 def set_process_defaults() -> None:
     """Let waiting threads sleep and keep freed memory, unless the user's environment says otherwise.
 
-    Call this before torch is loaded. If another process keeps the cores busy, a run whose waiting threads spin takes
-    many times as long. By default, glibc returns freed memory to the system, and each training step faults it in again.
+    Call this before torch is loaded. If another process keeps the cores busy, spinning threads make a run take many
+    times as long. By default, glibc returns freed memory to the system, and each training step faults it in again.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if sys.platform == "linux" and not any(name.startswith(ALLOCATOR) for name in os.environ):

@@ -182,7 +182,7 @@ def serve(number: int) -> None:
         sys.modules["lrtasks.cli"].make_app(invalid)(args=invalid, standalone_mode=False)
     gc.collect()
     gc.freeze()  # a collection would otherwise write into all memory that the processes share
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for these children; each waits for its command
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are not awaited here; each awaits its command
     with socket.socket(fileno=number) as requests:
         while True:
             words, files, *_ = socket.recv_fds(requests, LARGEST_REQUEST, 3)
@@ -225,7 +225,7 @@ def end_with_parent() -> None:
         if os.environ.pop(CHILD, None) is None:
             return
         watched = os.dup(sys.stdin.fileno())
-        # nothing else may wait for input that never comes
+        # replace the standard input: other code that reads it would wait forever
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, sys.stdin.fileno())
         os.close(nothing)

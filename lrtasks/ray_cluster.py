@@ -28,8 +28,8 @@ def connected(address: str | None) -> Iterator[Any]:
 
     Args:
         address: ``host:port`` or ``ray://host:port`` of a cluster, or ``auto`` for the cluster of this machine.
-            ``None`` means the first that exists: this process's connection, the cluster in RAY_ADDRESS, or a new Ray
-            on this machine alone, which ends with the block.
+            ``None`` means the first of these that exists: this process's connection, the cluster in RAY_ADDRESS, a new
+            Ray on this machine alone, which ends with the block.
 
     Raises:
         UsageError: if Ray is not installed, if nothing answers at the address, or if an address is given although this
@@ -55,7 +55,7 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def describe(error: Exception) -> str:
-    """Return one line of a Ray exception: the last line, which names the error, if a task raised it; else the first."""
+    """Return the line of a Ray exception that names the error: the last line if a task raised it, else the first."""
     import ray
 
     lines = str(error).strip().splitlines() or [type(error).__name__]

@@ -233,7 +233,7 @@ def finished_record(folder: Path, digest: str) -> RunRecord | None:
 
 
 def _from_schema_1(content: dict[str, Any]) -> dict[str, Any]:
-    """Convert schema 1. It calls baselines floors, identifies a user's own model by its modules, and has no digest."""
+    """Convert a record of schema 1, which calls baselines floors, identifies own models by modules, has no digest."""
     content = {("baselines" if name == "floors" else name): value for name, value in content.items()}
     if isinstance(content.get("model"), dict):
         renamed = {("source" if name == "structure" else name): value for name, value in content["model"].items()}
@@ -302,7 +302,7 @@ def _load(file: Path) -> Any:
     """Return the JSON in ``file``, with ``None`` for numbers that are not finite (:func:`_finite`)."""
     try:
         found = file.stat()
-        if not stat.S_ISREG(found.st_mode):  # opening a pipe or a device may block, or never end
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may block or never end
             raise UsageError(f"{file} is not a regular file")
         if found.st_size > MAX_BYTES:
             raise UsageError(f"{file} is too large for a run record: {found.st_size:,} bytes, at most {MAX_BYTES:,}")
@@ -324,7 +324,7 @@ def _files(folder: Path, problems: list[str]) -> Iterator[Path]:
     seen = set()
 
     def note(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # it is a file, or it was removed meanwhile
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):  # a file, or a folder that is now removed
             problems.append(f"the folder {error.filename} cannot be read ({error.strerror})")
 
     for place, below, files in os.walk(folder, onerror=note, followlinks=True):
@@ -346,7 +346,7 @@ def _problem(content: dict[str, Any]) -> str | None:
         return f"{name!r} does not belong there"
     required = [name for name, field in fields.items() if field.default is field.default_factory or name == "status"]
     form = {name: _FORMS[name] for name in [*required, *content]}
-    # empty if the run was not timed, or not chosen from several
+    # ``cost`` is empty if the run was not timed, ``selection`` if no settings were selected
     form |= {name: dict for name in ("cost", "selection") if not content.get(name)}
     if problem := _misfit({"cost": {}, "selection": {}, **content}, form):
         return f"it{problem}" if problem[0] == " " else problem[1:]
@@ -362,7 +362,7 @@ def _problem(content: dict[str, Any]) -> str | None:
 
 
 def _misfit(value: Any, form: Any) -> str | None:
-    """Return where and why a value does not have a form (:data:`_FORMS`), or ``None`` if it has."""
+    """Return where and why a value does not match a form (:data:`_FORMS`), or ``None`` if it matches."""
     if not isinstance(form, dict | list):
         return None if isinstance(value, form) else f" must be {getattr(form, '__name__', form)}, found {value!r}"
     if not isinstance(value, type(form)):

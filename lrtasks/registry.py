@@ -95,7 +95,7 @@ class Registry(Generic[T]):
         return sorted(self._built_in)
 
     def select(self, chosen: str | Sequence[str]) -> list[str]:
-        """Return the chosen names; ``chosen`` is a list, a text with commas, or ``"all"``.
+        """Return the chosen names; ``chosen`` is a list, a comma-separated text, or ``"all"``.
 
         Addresses of a user's own classes (``FILE.py:NAME``) and names with a preset (``NAME@PRESET``) stay unchanged.
         The name of a list is replaced by the list's entries.
@@ -281,9 +281,9 @@ def address_digest(address: str) -> str:
 
 
 def has_own_name(target: Any) -> bool:
-    """Return whether a class's or function's qualified name leads to it, and so distinguishes it from all others.
+    """Return whether the qualified name of a class or function leads back to it, and therefore identifies it.
 
-    This is not so for an anonymous or inner function, a ``functools.partial`` and an instance.
+    The result is false for an anonymous or inner function, a ``functools.partial`` and an instance.
     """
     found: Any = sys.modules.get(getattr(target, "__module__", None) or "")
     for part in getattr(target, "__qualname__", "").split("."):
@@ -369,7 +369,7 @@ def malformed(cls: type[Config]) -> Iterator[str]:
         cls.describe_parameters()
         cls()
     except UsageError:
-        pass  # a class may refuse its own defaults
+        pass  # the checks of a class may reject its own defaults
     except Exception as error:
         yield f"it cannot be made with its defaults: {in_one_line(error)}"
 

@@ -188,7 +188,7 @@ def _wait(device: torch.device) -> None:
 
 
 class PeakMemory:
-    """Memory taken since this object was made: allocated by torch on a GPU, resident on a CPU (Linux)."""
+    """Memory used since this object was made: allocated by torch on a GPU, resident on a CPU (Linux)."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -240,7 +240,7 @@ def run_in_process(function: Callable[..., Any], *arguments: Any, time_limit: fl
         process.join()
         code = process.exitcode or 0
         if code == -signal.SIGKILL:
-            return {"reason": "killed, most likely for want of memory"}
+            return {"reason": "killed, most likely for lack of memory"}
         return {"reason": f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"}
     finally:
         process.kill()

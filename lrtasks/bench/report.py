@@ -219,7 +219,7 @@ class Report:
                 missing.append(f"{name}: no {' nor '.join(parts)}: {reason}")
             for phase in PHASES:
                 if phase not in reasons and row[f"{phase}_speed"] is None:
-                    missing.append(f"{name}: {phase} was timed without the Transformer, beside which it failed")
+                    missing.append(f"{name}: {phase} was timed alone: the Transformer failed, or both together")
             if row["length"] == self._lengths[0]:  # without the shared parameters and options that are off
                 own = [
                     f"{key} {'none' if value is None else value}"

@@ -24,7 +24,7 @@ SPECS = {
 }
 """Inputs and targets on which models are checked."""
 ANY_TASK = "cumsum"
-"""Task with which presets of models are checked that are not for one task."""
+"""Task on which a preset of a model is checked if the preset is not for one task."""
 PACKAGE = Path(__file__).parents[1]
 """Folder of this package, whose lines are not named in problems."""
 
@@ -132,7 +132,7 @@ def _check_model(name: str, hyper: dict[str, Any], refused: dict[str, list[str]]
                 found.append((case, f"it cannot be built: {in_one_line(error)}"))
             else:
                 found += [(case, problem) for problem in problems]
-    # problems that differ in their numbers alone, with their cases: several layers may have one problem
+    # merge problems that differ only in their numbers, because several layers may have the same problem
     merged: dict[str, tuple[str, dict[str, None]]] = {}
     for case, problem in found:
         merged.setdefault(re.sub(r"\d[\d.e+-]*", "", problem), (problem, {}))[1][case] = None
@@ -140,5 +140,5 @@ def _check_model(name: str, hyper: dict[str, Any], refused: dict[str, list[str]]
     for problem, (case, *others) in merged.values():
         lines.append(f"{case}: {problem}" + (f" (also {'; '.join(others)})" if others else ""))
     if sum(map(len, refused.values())) == 2 * len(SPECS):
-        lines.append("it can be built for none of the inputs and targets that were tried")
+        lines.append("it cannot be built for any of the inputs and targets that were tried")
     return lines

@@ -230,7 +230,7 @@ def _place(where: Tensor, position: str = "position") -> str:
 def _output(probe: _Probe) -> None:
     expected = probe.outputs(probe.x)
     probe.outputs(probe.draw(ROWS))  # another batch in between shows whether the model keeps a state
-    hint = "; noise and dropout must heed self.training, and forward must keep no state"
+    hint = "; noise and dropout must be off in evaluation mode (self.training), and forward must keep no state"
     what = "the same input gives another output in evaluation mode"
     probe.compare(expected, probe.outputs(probe.x), what, hint)
 
@@ -261,7 +261,7 @@ def _rows(probe: _Probe) -> None:
     second = torch.arange(ROWS, device=probe.device)[:, None, None] == 1
     hint = "; sums and means must not run over axis 0"
     probe.compare(expected, probe.outputs(others), "a row's output depends on the other rows", hint, where=second)
-    alone = probe.outputs(probe.x[1:2].clone(), f" on one row where {ROWS} are fine").expand_as(expected)
+    alone = probe.outputs(probe.x[1:2].clone(), f" on one row, but not on {ROWS} rows").expand_as(expected)
     probe.compare(expected, alone, "a row's output depends on the number of rows", hint, where=second)
 
 
@@ -385,8 +385,8 @@ def _reload(probe: _Probe) -> None:
     try:
         probe.model.load_state_dict(state)
     except RuntimeError as error:
-        why = "its state cannot be loaded into a model built anew, as a resumed run does"
+        why = "its state cannot be loaded into a new model, as a resumed run does"
         raise UsageError(f"{why}: {error}") from None
-    what = "a model built anew that loads the stored state gives other outputs"
+    what = "a new model that loads the stored state gives other outputs"
     hint = "; register every tensor that it depends on as a parameter or a buffer"
     probe.compare(expected, probe.outputs(probe.x), what, hint)

@@ -144,13 +144,13 @@ def _batch_problems(probe: _Probe, split: Split) -> Iterator[str]:
             kind = type(values[0]).__name__
             yield f"meta {name!r} must be a number, a text, an array or a list of them, found {kind}"
     if target.kind == "token" and np.all(batch.y == IGNORED):
-        yield f"y ignores every label of split {split!r} (all are {IGNORED}), so nothing can be scored"
+        yield f"y has no label in split {split!r} (all are {IGNORED}), so nothing can be scored"
     if target.kind == "real" and np.ptp(batch.y) == 0:
         yield f"y is constant in split {split!r} ({batch.y.flat[0]:g} everywhere), so R2 is undefined"
 
 
 def _mask_problems(task: Task, mask: np.ndarray, y: np.ndarray) -> Iterator[str]:
-    """Check that masks are True somewhere, pad where models expect padding, and that no label is at padding."""
+    """Check that no mask is all False, that padding is where models expect it, and that no label is at padding."""
     target = task.target
     if not mask.any(axis=1).all():
         yield "mask is False at every position of a sample"
@@ -182,7 +182,7 @@ def _independence(probe: _Probe) -> Iterator[str]:
         array[...] = 0  # the receiver of a batch may write to it
     if batch_digest(probe.batch()) != expected:
         raise UsageError(
-            "the same call twice gives different samples: it draws from something else than rng (np.random, random, an"
+            "the same call twice gives different samples: it draws from something other than rng (np.random, random, an"
             " unseeded generator, the clock), keeps state between calls, or returns an array that it keeps"
         )
     order = [*reversed(range(0, count, 2)), *range(1, count, 2), 0]
@@ -270,8 +270,8 @@ def _process(probe: _Probe) -> Iterator[str]:
         yield "a second process gives other samples (does it depend on hash(), on a set's order or on global state?)"
     if heavy:
         yield (
-            f"making a batch imports {' and '.join(heavy)}, which every worker process and every user without it pays"
-            " for; put the task into a module of its own that imports NumPy only"
+            f"making a batch imports {' and '.join(heavy)}, which slows down every worker process and fails for users"
+            " without it; put the task into a separate module that imports NumPy only"
         )
 
 
@@ -285,7 +285,7 @@ def _baselines(probe: _Probe) -> Iterator[str]:
         kind = type(baselines).__name__
         raise UsageError(f"baselines() must return a dictionary of predictors by name, found {kind}")
     if not baselines:
-        yield "baselines() is empty: without a trivial predictor's score nobody can read a model's"
+        yield "baselines() is empty: a model's score means little without the score of a trivial predictor"
     target, batch = probe.task.target, probe.batch()
     second, unlike = probe.batch(range(probe.samples, 2 * probe.samples)), batch._replace(y=np.roll(batch.y, 1, axis=0))
     classes = np.arange(target.width)
@@ -317,7 +317,7 @@ def _slices(probe: _Probe) -> Iterator[str]:
 
 
 def _views(probe: _Probe) -> Iterator[str]:
-    """Check that text, fingerprint and picture have the right form, or are None; and further tests, the same widths."""
+    """Check that text, fingerprint and picture are None or well-formed, and that further tests have the same widths."""
     task, batch = probe.task, probe.batch()
     for method, kind, wanted in (("text", str, "a text"), ("fingerprint", bytes, "bytes")):
         found: object = getattr(task, method)(batch, probe.samples - 1)

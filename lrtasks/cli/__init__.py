@@ -139,7 +139,7 @@ def main() -> None:
         file = f": {error.filename}" if error.filename else ""
         _fail(f"{error.strerror or in_one_line(error)}{file}; what was finished before is kept", 1, debug)
     except SystemExit as error:  # typer returns codes here; an exit code of the user's code could claim success
-        if isinstance(error.__context__, BrokenPipeError):  # rich and typer exit where the reader has ended
+        if isinstance(error.__context__, BrokenPipeError):  # rich and typer exit if the reader has ended
             _forget_output()
             sys.exit(1)
         _fail("the code of the model or task called sys.exit", 1, debug)
@@ -159,7 +159,7 @@ def _forget_output() -> None:
 def _formatted(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """Format a warning of this package on one line, as its errors; format any other warning as Python does."""
+    """Format a warning of this package on one line, like an error; format any other warning as Python does."""
     if category is UserWarning and Path(filename).is_relative_to(PACKAGE):
         return f"lrtasks: {message}\n"
     return _python_format(message, category, filename, lineno, line)

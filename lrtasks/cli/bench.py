@@ -14,7 +14,7 @@ from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
 from lrtasks.progress import Progress
 
-MODELS_HELP = "Names with commas, FILE.py:NAME, or all; the Transformer is always measured."
+MODELS_HELP = "Names or FILE.py:NAME, separated by commas, or all; the Transformer is always measured."
 SHOW_HELP = "Measure nothing; print the measurements in the results folder."
 SET_HELP = "MODEL.NAME=VALUE: a hyper-parameter of one model; model.NAME=VALUE for your own model."
 
@@ -22,7 +22,7 @@ SET_HELP = "MODEL.NAME=VALUE: a hyper-parameter of one model; model.NAME=VALUE f
 def bench(
     context: Context,
     models: Annotated[str, Option(help=MODELS_HELP, autocompletion=options.complete_models)] = "all",
-    length: Annotated[str, Option(help="Lengths with commas.")] = "1024,4096,16384",
+    length: Annotated[str, Option(help="Lengths, separated by commas.")] = "1024,4096,16384",
     batch: Annotated[int, Option(help="Sequences in a batch.")] = 1,
     d_model: Annotated[int, Option(help="Width of every model.")] = 64,
     layers: Annotated[int, Option(help="Layers of every model.")] = 2,
@@ -80,7 +80,7 @@ def bench(
 
 def _length(text: str) -> int:
     if not text.strip().isdecimal():
-        raise UsageError(f"--length takes whole numbers with commas, found {text!r}")
+        raise UsageError(f"--length takes whole numbers separated by commas, found {text!r}")
     return int(text)
 
 

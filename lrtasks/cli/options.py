@@ -46,7 +46,7 @@ Device = Annotated[str, Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, Option("--out", "-o", help="Results folder.")]
 OutFile = Annotated[Path | None, Option("--out", "-o", help="File to write, instead of standard output.")]
 Folders = Annotated[list[Path] | None, Argument(help="Results folders (default: runs).")]
-Chosen = Annotated[str, Option(help="Names with commas, or all.")]
+Chosen = Annotated[str, Option(help="Names, separated by commas, or all.")]
 TaskName = Annotated[str, Argument(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=complete_tasks)]
 TaskSettings = Annotated[list[str] | None, Option("--set", help="NAME=VALUE: a task parameter.")]
 Settings = Annotated[
@@ -57,9 +57,7 @@ Settings = Annotated[
         " LABEL.NAME=VALUE for one model of several.",
     ),
 ]
-Unequal = Annotated[
-    bool, Option("--unequal-budgets", help="Allow unequal budgets on one task; each has a row of its own.")
-]
+Unequal = Annotated[bool, Option("--unequal-budgets", help="Allow unequal budgets on one task; each gets its own row.")]
 
 
 def config_options(argument: str, panel: str, *classes: type[Config], **defaults: Any) -> Callable[[Command], Command]:
@@ -210,7 +208,7 @@ def task_parameters(context: Context, task: str, settings: Iterable[str] | None)
 
 
 def require_names(models: str, tasks: str) -> tuple[list[str], list[str]]:
-    """Check names of models and tasks (with commas, or ``all``) without loading torch; return them as two lists.
+    """Check names of models and tasks (comma-separated, or ``all``) without loading torch; return them as two lists.
 
     Raises:
         UsageError: for an unknown name, with close names, or for an address in a file that does not exist.

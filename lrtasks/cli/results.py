@@ -95,7 +95,7 @@ def compare(
     are_folders = [not folders and ":" not in word and ("/" in word or os.path.exists(word)) for word in (a, b)]  # noqa: PTH110
     if b == "published":
         if are_folders[0]:
-            raise UsageError(f"compare sets one model beside published, found the folder {a}; write MODEL --folder {a}")
+            raise UsageError(f"with published, compare takes a model, found the folder {a}; write MODEL --folder {a}")
         name, own = comparing.model_runs(a, read_frame(folders or RUNS))
         found = comparing.compare_with_each(own, read_published(published), (name, b))
     elif published:
@@ -231,7 +231,7 @@ def _left_out(problems: Sequence[str]) -> None:
 
 
 def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
-    """Return the runs of the chosen models and tasks (names or addresses), with commas, or ``all``.
+    """Return the runs of the chosen models and tasks: names or addresses, separated by commas, or ``all``.
 
     A task with a preset (``word-problem@a5``) stands for the runs with the parameters of this preset.
     """

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 Trackers = Annotated[
     list[str] | None,
-    Option("--tracker", help="csv, tensorboard or wandb, with commas or repeated: written in the run's folder."),
+    Option(
+        "--tracker", help="csv, tensorboard or wandb, separated by commas or repeated; written in the run's folder."
+    ),
 ]
 Select = Annotated[
     str | None,
-    Option(help="val: if an option lists several values with commas, choose one by the validation score of seed 0."),
+    Option(help="val: if an option has several values (1e-3,3e-3), choose one by the validation score of seed 0."),
 ]
 DryRun = Annotated[
     bool, Option("--dry-run", help="Run nothing: print the number of runs and an estimate of their time.")
@@ -94,7 +96,7 @@ def evaluate(
         from lrtasks.suite.expand import split_grid
 
         if any(repr(given[name]) in str(error) for name in split_grid(given)[0]):
-            raise UsageError(f"{error}; of several values, --select val chooses one; lrtasks suite runs all") from None
+            raise UsageError(f"{error}; --select val chooses one of several values; lrtasks suite runs all") from None
         raise
     if dry_run:
         return print_plan(configs, out, device=device, as_json=as_json)
@@ -236,7 +238,7 @@ def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunReco
         score, baseline, own = record.headline(), record.best_baseline(), reached[run.model.name]
         ok = score is not None and baseline is not None and scaled_score(score, baseline[1]) >= solved
         for key, value in run.settings.items():
-            if key.split(".")[-1] == bare:  # a setting of another model has no value here
+            if key.split(".")[-1] == bare:  # a run lacks a setting that belongs to another model
                 own[value] = own.get(value, True) and ok
     for model, values in reached.items():
         found = [value for value, ok in values.items() if ok]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lrtasks.run_config import RunConfig
 
 BackendName = Annotated[
-    str, Option("--backend", help=f"{', '.join(backends.BACKENDS)}.", rich_help_panel="Where the runs go")
+    str, Option("--backend", help=f"{', '.join(backends.BACKENDS)}.", rich_help_panel="Where the runs execute")
 ]
 TimeLimit = Annotated[float | None, Option(help="Time limit of a run in seconds; a stopped run is recorded as failed.")]
 
@@ -28,10 +28,12 @@ RATES = "3e-4,1e-3,3e-3"
 ENDINGS = (".html", ".svg", ".pdf", ".png")
 """File formats of a profile."""
 DRAWN = 3
-"""Number of published profiles, the nearest ones, that are drawn with the model's profile."""
+"""Number of published profiles that are drawn with the model's profile: the nearest ones."""
 
 
-backend_options = options.config_options("where", "Where the runs go", *map(backends.backend_class, backends.BACKENDS))
+backend_options = options.config_options(
+    "where", "Where the runs execute", *map(backends.backend_class, backends.BACKENDS)
+)
 
 
 @runs.budget_options
@@ -67,10 +69,10 @@ def suite(
     how: dict[str, Any],
     file: Annotated[Path | None, Option(help="A suite as TOML, instead of the four options below.")] = None,
     models: Annotated[
-        str | None, Option(help="Models with commas, or all (default).", autocompletion=options.complete_models)
+        str | None, Option(help="Models, separated by commas (default: all).", autocompletion=options.complete_models)
     ] = None,
     tasks: Annotated[
-        str | None, Option(help="Tasks with commas, or all (default).", autocompletion=options.complete_tasks)
+        str | None, Option(help="Tasks, separated by commas (default: all).", autocompletion=options.complete_tasks)
     ] = None,
     preset: Annotated[str | None, Option(help="Preset of every run (default: small).")] = None,
     seeds: Annotated[int | None, Option(help="Number of seeds, counted from 0 (default: 1).")] = None,
@@ -78,8 +80,8 @@ def suite(
     """Run every task × every model; finished runs are not repeated, and a failed run does not stop the others.
 
     Models and tasks of your own are named FILE.py:NAME or package.module:NAME. Any parameter of a task or a model is
-    also an option, for every run. An option with commas varies: each of its values makes runs of its own. Example:
-    lrtasks suite --models dlr,attention --tasks shift --lr 1e-3,3e-3 --seeds 3
+    also an option, for every run. An option may have several values, separated by commas; each makes its own runs.
+    Example: lrtasks suite --models dlr,attention --tasks shift --lr 1e-3,3e-3 --seeds 3
     """
     chosen = {"models": models, "tasks": tasks, "preset": preset, "seeds": seeds}
     chosen = {name: value for name, value in chosen.items() if value is not None}
@@ -103,7 +105,7 @@ def sweep(
     context: Context,
     how: dict[str, Any],
     task: Annotated[str, Option(help="A task.", autocompletion=options.complete_tasks)],
-    models: Annotated[str, Option(help="Models with commas, or all.", autocompletion=options.complete_models)],
+    models: Annotated[str, Option(help="Models, separated by commas, or all.", autocompletion=options.complete_models)],
     preset: Annotated[str, Option(help="Preset of every run.")] = "small",
     seeds: Annotated[int, Option(help="Number of seeds, counted from 0.")] = 1,
     solved: Annotated[float, Option(help="Minimum scaled score of a solved run.")] = 0.95,
@@ -113,8 +115,8 @@ def sweep(
     For the option length, this value is the trainable length. A second table shows the scores on further tests and the
     generalisation length: the greatest length to which a model that was trained once generalises.
 
-    An option with commas varies: each of its values makes runs of its own. Example: lrtasks sweep --task shift --models
-    dlr,attention --length 1024,4096,16384
+    An option may have several values, separated by commas; each makes its own runs. Example: lrtasks sweep --task shift
+    --models dlr,attention --length 1024,4096,16384
     """
     if len(options.require_names(models, task)[1]) > 1:
         raise UsageError(f"sweep takes one task, found {task}; several: lrtasks suite --models {models} --tasks {task}")
@@ -137,11 +139,11 @@ def profile(
     context: Context,
     where: dict[str, Any],
     budget: dict[str, Any],
-    model: Annotated[str, Option(help="Models with commas: names, FILE.py:NAME or package.module:NAME.")],
+    model: Annotated[str, Option(help="Models, separated by commas: names, FILE.py:NAME or package.module:NAME.")],
     quick: Annotated[
         bool, Option("--quick", help="Two instances per group, one seed, the preset's learning rate, stop when solved.")
     ] = False,
-    tasks: Annotated[str, Option(help="Instances with commas, such as word-problem@a5.")] = "fingerprint",
+    tasks: Annotated[str, Option(help="Instances (word-problem@a5), separated by commas.")] = "fingerprint",
     preset: Annotated[str, Option(help="Preset of every run.")] = "small",
     seeds: Annotated[int | None, Option(help="Number of seeds, counted from 0 (default: 3; quick: 1).")] = None,
     folder: Annotated[Path, Option(help="Results folder of the runs.")] = Path("runs"),

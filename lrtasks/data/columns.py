@@ -116,7 +116,7 @@ def _meta(task: Task, name: str, values: Any) -> Column:
     filled = [entry for entry in entries if entry.size] or entries
     dtype = np.result_type(*filled) if filled[0].dtype.kind in "biuf" else filled[0].dtype
     if dtype.kind not in "biufU" or len({entry.ndim for entry in filled}) != 1:
-        must = f"{task.name}: metadata {name!r} must be numbers, truth values, texts or arrays of them"
+        must = f"{task.name}: metadata {name!r} must be numbers, booleans, texts or arrays of them"
         raise UsageError(f"{must}, each with the same number of axes in every sample; found {values[0]!r}")
     return Column(name, "meta", "value", "str" if dtype.kind == "U" else dtype.name, filled[0].shape)
 
@@ -130,7 +130,7 @@ def draw(task: Task, indices: Sequence[int], seed: int, split: str, attempt: int
     try:
         batch = task.batch(indices, seed, cast(Split, split), attempt=attempt)
         problem = misfit(batch, task.input, task.target)
-    except (ValueError, TypeError, AttributeError) as error:  # a UsageError too
+    except (ValueError, TypeError, AttributeError) as error:  # a UsageError is a ValueError
         problem = in_one_line(error)
     if problem is None:
         return batch
@@ -143,7 +143,7 @@ def draw(task: Task, indices: Sequence[int], seed: int, split: str, attempt: int
 
 def sample_bytes(columns: Sequence[Column]) -> int:
     """Estimate the bytes of one sample in the table, from the columns alone, because the result decides shard sizes."""
-    # pictures of thin lines on an empty ground compress tenfold
+    # pictures of thin lines on an empty background shrink to a tenth
     return max(1, sum(column.elements // 8 if column.is_picture else column.elements * 4 for column in columns))
 
 

@@ -40,7 +40,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Content of ``manifest.json``. While a dataset is being made, its plan, with empty ``shards`` and ``replaced``.
+    """Content of ``manifest.json``; also the plan of an unfinished dataset, with empty ``shards`` and ``replaced``.
 
     Attributes:
         counts: number of samples by split.

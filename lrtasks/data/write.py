@@ -189,7 +189,7 @@ def _draw(
         indices = range(start, min(start + step, shard.indices.stop))
         batch = draw(task, indices, plan.seed, shard.split)
         if batch.mask is not None and all(column.role != "mask" for column in plan.columns):
-            raise UsageError(f"{task.name}: samples {start} to {indices[-1]} have a mask, the first ones none")
+            raise UsageError(f"{task.name}: samples {start} to {indices[-1]} have a mask, but the first do not")
         digests += [_fingerprint(task, batch, row) for row in range(len(indices))]
         again = [index for index in indices if index in attempts]
         if again:
@@ -351,7 +351,9 @@ def _check_folder(store: Store, plan: Manifest) -> None:
     partial = {PLAN.rpartition("/")[2], *(name.rpartition("/")[2] for name in own)}
     for name in names:
         if name not in own and partial_of(name) not in partial:
-            raise UsageError(f"{store.address} holds {name!r}, which is not of this dataset; choose another folder")
+            raise UsageError(
+                f"{store.address} holds {name!r}, which is not part of this dataset; choose another folder"
+            )
 
 
 def _finished(store: Store, *, quiet: bool) -> Manifest | None:

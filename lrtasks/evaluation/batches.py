@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 HELD_OUT_SEED = 0
 """Seed of the validation and test streams; these streams are the same for every run, whatever the run's seed."""
 SECONDS_TO_CALM = 0.1
-"""Time for other threads to free their tensors: far more than they need, and far less than an evaluation takes."""
+"""Seconds that other threads get to free their tensors: they need far less, and an evaluation takes far more."""
 SECONDS_TO_START = 0.5
-"""Approximate time that processes take to start, to hand over some dozens of batches, and to end."""
+"""Approximate seconds that processes take to start, to hand over some dozens of batches, and to end."""
 
 
 _order = functools.lru_cache(2)(epoch_order)  # most batches ask for the order of the same epoch again
@@ -176,7 +176,7 @@ def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Strea
 
 
 def held_out(source: Task | StoredDataset, split: Split, size: int, batches: int, workers: int) -> Replay:
-    """Return validation or test batches of ``size`` samples: all of a stored dataset, or the first of a task."""
+    """Return held-out batches of ``size`` samples: all of a stored split, or the first ``batches`` of a task."""
     samples = None if isinstance(source, Task) else source.counts[split]
     count = batches if samples is None else -(-samples // size)
     return Replay(BatchStream(source, HELD_OUT_SEED, split, size, samples), count, workers)

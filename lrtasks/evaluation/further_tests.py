@@ -74,8 +74,8 @@ def score_further(
 ) -> None:
     """Score a trained model on its further tests; record scores, breakdowns and baselines by the test's name.
 
-    The number of positions in a batch stays about the same. If a model cannot run at a length, the record gets no score
-    for this length, but a note.
+    The number of positions in a batch stays about the same. If a model cannot run at a length, the record gets a note
+    instead of a score.
     """
     for name, further in tests.items():
         task = further.task
@@ -105,13 +105,13 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
     reached = None
     # tests that differ from the task only in their length: ``test``, ``4x`` or ``512``
     by_length = [name for name in lengths if name == "test" or name.rstrip("x").isdigit()]
-    # of padded inputs of equal length, those of the trained length come first: ``sorted`` keeps the order
+    # padded inputs may have equal lengths: the trained length then comes first, since ``sorted`` keeps the order
     for name in sorted(by_length, key=lengths.__getitem__):
         value = record.scaled[name]
         if value is None or value < GENERALISES or not math.isfinite(value):
             break
         reached = lengths[name]
-    # shorter lengths alone do not count: the model then fails at its training length
+    # if only shorter lengths are reached, none counts: the model fails at its training length
     record.generalisation_length = reached if reached is not None and reached >= task.input.length else None
     record.steps_to_solve = loop.steps_to_solve(record.curve, task.metric, val_floor)
 

@@ -233,11 +233,11 @@ def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, str], x: 
     changed = [name for name, value in _hidden_state(model).items() if state.get(name) != value]
     if changed:
         named = f"{', '.join(changed[:5])} changed in a forward pass and is not in state_dict()"
-        warnings.warn(f"{named}: a run that is resumed starts it anew and may give other scores", stacklevel=2)
+        warnings.warn(f"{named}: a resumed run resets it and may give other scores", stacklevel=2)
 
 
 def _check_trained(model: nn.Module, loss: Tensor) -> None:
-    """Warn of parameters of a user's own model that no gradient reaches, and of trainable tensors outside of it."""
+    """Warn of parameters of a user's own model that no gradient reaches, and of tensors with gradients outside it."""
     reached, seen, nodes = list[Tensor](), set[Any](), [loss.grad_fn]
     while nodes:
         node = nodes.pop()
@@ -261,7 +261,7 @@ def _check_trained(model: nn.Module, loss: Tensor) -> None:
 def _hidden_state(model: nn.Module) -> dict[str, str]:
     """Return numbers, texts and tensors that a user's own modules keep outside ``state_dict``, as text by name.
 
-    A tensor with a gradient function is a result of one forward pass, such as an extra loss, and no state.
+    A tensor with a gradient function is a result of one forward pass, such as an extra loss, not state.
     """
     kept = set(model.state_dict())
     found = {}
@@ -345,7 +345,7 @@ def _to_device(batch: Loaded, device: torch.device) -> Loaded:
 
 
 def _shown(state: State, task: Task) -> dict[str, float]:
-    """Return the mean loss since the last evaluation, or up to it right after it, and the last validation score."""
+    """Return the mean loss since the last evaluation (directly after one: up to it) and the last validation score."""
     last = state.curve[-1] if state.curve else {}
     loss = state.loss_sum / state.loss_count if state.loss_count else last["loss"]
     return {"loss": loss, **({f"val {task.metric}": last[task.metric]} if last else {})}

@@ -307,7 +307,7 @@ class _Run:
         score_further(self.fabric, self.model, self.config, self.further, streams.workers, record)
 
     def _note_overlap(self) -> None:
-        """If the task has few different inputs, note which share of the test inputs also occurs in training."""
+        """If the task has few different inputs, note the share of the test inputs that also occur in training."""
         budget = self.config.budget
         trained = budget.train_samples or self.record.curve[-1]["step"] * budget.batch_size
         tested = budget.test_batches * budget.batch_size

@@ -24,7 +24,7 @@ PACKAGES = {"csv": None, "tensorboard": "tensorboard", "wandb": "wandb"}
 
 
 def tracker_names(chosen: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the names of trackers in texts with commas, in order and without repeats.
+    """Return the names of trackers in comma-separated texts, in order and without repeats.
 
     Raises:
         UsageError: for an unknown tracker, or a tracker whose package is not installed.

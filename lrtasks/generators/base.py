@@ -274,7 +274,7 @@ class Task(Config):
             if not isinstance(test, Task):
                 raise UsageError(f"{self.name}: test {name} must be a task, found {test!r}")
             if name in SPLITS:
-                raise UsageError(f"{self.name}: a test cannot be called {name!r}, as a split is; rename it")
+                raise UsageError(f"{self.name}: a test cannot be called {name!r}, the name of a split; rename it")
             self.require_same_widths(test, f"test {name} of {self.name}")
             if not hasattr(test, "name"):  # another class in the user's file
                 type(test).name = type(test).__name__

@@ -1,4 +1,4 @@
-"""Baselines, which are predictors that use no long-range structure, and labels for breakdowns of scores."""
+"""Baselines (predictors that use no long-range structure), and labels for breakdowns of scores."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _positions(length: int) -> np.ndarray:
 
 
 class Lagged(SignalTask):
-    """Base of tasks that, at another length, keep the lags of the length in training (``coded``)."""
+    """Base of tasks whose lags at another length stay those of the trained length (``coded``)."""
 
     lags_of: int | None
 

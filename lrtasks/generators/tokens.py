@@ -81,7 +81,7 @@ class TokenTask(Task):
         return MajorityClass(self.target.width, self.label_all)
 
     def span(self, name: str) -> tuple[int, int]:
-        """Return the least and greatest value of a parameter that is one number or a pair; refuse a descending pair."""
+        """Return the minimum and maximum of a parameter that is one number or a pair; refuse a descending pair."""
         given = getattr(self, name)
         low, high = given if isinstance(given, tuple) else (given, given)
         if low > high:

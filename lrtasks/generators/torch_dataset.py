@@ -51,7 +51,7 @@ class TaskStream(IterableDataset[Item]):
         self.place: tuple[int, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes; a worker that is not forked has no process group and takes the place from here."""
+        """Return the attributes, with rank and world size: a worker that is not forked has no process group."""
         return {**vars(self), "place": _place() or self.place}
 
     def __iter__(self) -> Iterator[Item]:

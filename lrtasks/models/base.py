@@ -64,7 +64,7 @@ RECALL: dict[str, Any] = {"d_model": 64, "layers": 2, "budget.lr": 0.0005}
 
 
 def computed(module: Any, *given: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
-    """Return outputs and new state of a module with both forms: of ``(batch, length, d)``, or of one ``(batch, d)``.
+    """Return outputs and new state of a module with both forms, for ``(batch, length, d)`` or one ``(batch, d)``.
 
     The parallel form uses ``mask`` alone, and leaves the state unchanged.
     """
@@ -172,7 +172,7 @@ class Stack(TwoForms):
     """Whether blocks are recomputed in the backward pass; set by :func:`recompute_blocks`."""
 
     def through(self, block: nn.Module, *given: Any, by: Callable[..., Any] = operator.call) -> Any:
-        """Return ``by(block, *given)``, recomputed in the backward pass if so set (an inner stack does it itself)."""
+        """Return ``by(block, *given)``; recompute it in the backward pass if so set (an inner stack does so itself)."""
         if self.recomputes and self.training and not isinstance(block, Stack):
             return recomputed(block, by, *given)
         return by(block, *given)

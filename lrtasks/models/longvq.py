@@ -59,8 +59,8 @@ class Codebook(nn.Module):
     """Quantiser of keys ``(batch, length, d_k)``.
 
     In training, each batch is first quantised with the current centres and then updates the averages. The first batch
-    instead sets the centres to random keys of that batch, also after it was quantised. So no output depends on a later
-    key or on another row of its batch. Counts and sums are taken over all processes. Everything that changes is stored
+    instead sets the centres to random keys of that batch, after it was quantised. So no output depends on a later key
+    or on another row of its batch. Counts and sums are taken over all processes. Everything that changes is stored
     in buffers (float32 also under mixed precision), so that a checkpoint restores it. No gradient reaches the centres.
 
     There are ``size`` codes; ``commitment`` is the weight γ of the commitment loss, the mean over unpadded keys of

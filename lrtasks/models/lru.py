@@ -37,7 +37,7 @@ class DiagonalSSM(Recurrent):
     a does not depend on the input. Padding does not change the state. State: h ``(batch, P)``, complex.
 
     ``factor`` is 2 if the P states stand for their complex conjugates too. The parameters ``recurrent`` have no weight
-    decay, and a learning rate as ``rate`` says: ``{"lr": ...}``, or ``{"lr_factor": ...}`` on the budget's rate.
+    decay, and the learning rate ``rate``: ``{"lr": ...}``, or ``{"lr_factor": ...}`` on the budget's rate.
     """
 
     factor = 1

@@ -133,7 +133,7 @@ class RecurrentConfig(GatedStack):
     def divided(self, total: int, parts: int, what: str) -> int:
         """Return ``total / parts``; raise :class:`UsageError` if it is not a whole number."""
         if total % parts:
-            raise UsageError(f"{self.name}: {what} must divide {total} without a rest, found {parts}")
+            raise UsageError(f"{self.name}: {what} must divide {total} without a remainder, found {parts}")
         return total // parts
 
 
@@ -150,7 +150,7 @@ class KernelConfig(RecurrentConfig):
 def shrink_outputs(model: nn.Module) -> None:
     """Divide the weights of each mixer's map back to the stream by sqrt(number of residual blocks).
 
-    The map is called ``out``, or as the mixer's ``out_name`` says.
+    The name of the map is the mixer's ``out_name``, or ``out`` if the mixer has none.
     """
     blocks = [module for module in model.modules() if isinstance(module, ResidualBlock)]
     for block in blocks:

@@ -272,5 +272,5 @@ def _bars(panel: Axes, shown: Portrait) -> None:
 
 
 def _name_bars(panel: Axes, labels: Sequence[str]) -> None:
-    """Write names below the bars; rotate them if one has more than four letters, since long names would overlap."""
+    """Write names below the bars; rotate all if a name has more than four letters, since long names would overlap."""
     panel.set_xticks(range(len(labels)), labels, rotation=60 if max(map(len, labels)) > 4 else 0, fontsize=7)

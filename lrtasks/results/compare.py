@@ -1,9 +1,9 @@
 """Comparison of two sets of runs by matched pairs.
 
-On each task, Student's paired test is applied to the differences of the matched runs; its sample are the seeds. Over
-all tasks, Wilcoxon's signed-rank test and the sign test are applied to the mean differences; their sample are the
-tasks. Intervals come from a bootstrap over seeds and test samples. Runs with unequal budgets never match. A run with
-settings selected on validation never matches a run without.
+On each task, Student's paired test is applied to the differences of the matched runs; the seeds are its sample. Over
+all tasks, Wilcoxon's signed-rank test and the sign test are applied to the mean differences; the tasks are their
+sample. Intervals come from a bootstrap over seeds and test samples. Runs with unequal budgets never match. A run whose
+settings were selected on validation never matches a run whose settings were not.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Comparison:
     def overall(self) -> dict[str, Any]:
         """Return the number of tasks on which each side is better, and the p-values of the tests over tasks."""
         differences = list(self.by_task().values())
-        # differences of different metrics have comparable signs, but not comparable sizes: they cannot be ranked
+        # differences of different metrics are comparable in sign, but not in size, so they cannot be ranked
         alike = len({entry["metric"] for entry in self.differences}) == 1
         return {
             "tasks": len(differences),
@@ -143,7 +143,7 @@ class Comparison:
             parts.append(f"Wilcoxon's signed-rank test p = {overall['p_signed_rank']:.2g}")
         parts.append(f"sign test p = {overall['p_sign']:.2g}")
         if a + b < ENOUGH_TASKS:
-            parts.append(f"with {a + b} tasks that differ no p is below {2 / 2 ** (a + b):.2g}")
+            parts.append(f"with {a + b} tasks that differ, p cannot be below {2 / 2 ** (a + b):.2g}")
         return "; ".join(parts)
 
 

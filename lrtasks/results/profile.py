@@ -225,7 +225,7 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
     unequal = sum(_compared(one.budget) != _compared(two.budget) for one, two in pairs)
     selected = sum(bool(one.selected) != bool(two.selected) for one, two in pairs)
     if unequal:
-        said.append(f"{unequal} of {len(pairs)} published cells had another budget: they do not compare strictly")
+        said.append(f"{unequal} of {len(pairs)} published cells had another budget and are not strictly comparable")
     if selected:
         said.append(f"{selected} of {len(pairs)} published cells: only one side was selected on validation")
     return said

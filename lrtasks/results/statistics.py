@@ -33,8 +33,8 @@ def bootstrap(
     """Return the 95 % bootstrap interval of a statistic over seeds and test samples; ``None`` if nothing can vary.
 
     Seeds are drawn with replacement. Test samples enter by the standard error of each seed's score. All seeds have the
-    same test stream, so one normal random number shifts all scores of a resample together; the interval is then rather
-    too wide than too narrow. With few seeds the interval is too narrow: with three seeds it extends only from the
+    same test stream, so one normal random number shifts all scores of a resample together; the interval is then too
+    wide rather than too narrow. With few seeds the interval is too narrow: with three seeds it extends only from the
     lowest value to the highest. The same values always give the same interval.
 
     Args:
@@ -58,14 +58,14 @@ def bootstrap(
 
 
 def paired_t(differences: Sequence[float]) -> float | None:
-    """Return the two-sided p-value of Student's paired test; ``None`` for fewer than two or all equal differences."""
+    """Return the two-sided p-value of Student's paired test; ``None`` for fewer than two different values."""
     from scipy import stats
 
     return float(stats.ttest_1samp(differences, 0.0).pvalue) if len(set(differences)) > 1 else None
 
 
 def signed_rank(differences: Sequence[float]) -> float | None:
-    """Return the two-sided p-value of Wilcoxon's signed-rank test without zeros; ``None`` for fewer than two others."""
+    """Return Wilcoxon's two-sided signed-rank p-value of the nonzero differences; ``None`` for fewer than two."""
     from scipy import stats
 
     moved = [value for value in differences if value]
@@ -73,7 +73,7 @@ def signed_rank(differences: Sequence[float]) -> float | None:
 
 
 def sign_test(differences: Sequence[float]) -> float | None:
-    """Return the two-sided p-value of the sign test without zeros; ``None`` for fewer than two others."""
+    """Return the two-sided sign-test p-value of the nonzero differences; ``None`` for fewer than two."""
     from scipy import stats
 
     moved = [value for value in differences if value]

@@ -42,8 +42,8 @@ REACHED: dict[str, tuple[float, Literal["lower", "higher"]]] = {
     "generalisation_length": (0, "lower"),
     "steps_to_solve": (math.inf, "higher"),
 }
-"""Columns that may be missing in a run with a score: the value that replaces a missing one in a median, and which of
-the two middle values the median takes for an even number of values."""
+"""Columns that may be missing in a run with a score. For the median: the value that replaces a missing one, and which
+of the two middle values it takes for an even number of values."""
 
 
 def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFrame:
@@ -109,7 +109,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     shared = ["task", "task_version", "setup", "model", "variant", "preset", "metric", *COUNTS, *PAPER]
     shared += ["selected", "selected_at_end", "baseline", *(name for name in runs if name.startswith("budget."))]
     cells = own[shared].first()
-    # baselines are fitted on the training samples of each seed, so each seed has its own floor
+    # each seed has its own floor, because baselines are fitted on the training samples of the seed
     floors = runs["floor"].astype(float).groupby([runs["row"], runs["seed"]], observed=True).mean()
     floors = floors.groupby("row", observed=True).median()
     cells["floor"] = floors[cells.index.get_level_values("row")].to_numpy()

@@ -37,7 +37,7 @@ class Plan:
     Attributes:
         finished: how many of them are finished already.
         seconds: estimated time of the other runs, one after another; ``None`` if nothing is known.
-        guessed: number of pairs of a task and a model that are expected to take the mean of the others.
+        guessed: number of pairs of a task and a model without a time; they count with the mean of the others.
         start: seconds of processor time that this process took to start; each run is expected to take the same.
         device: device on which the runs are expected to run.
     """

@@ -28,7 +28,7 @@ from lrtasks.run_config import RunConfig
 LISTS = tuple(entry["name"] for entry in Budget.describe_parameters() if entry["type"].startswith("tuple"))
 """Budget fields that are lists: a comma in their value does not make a grid."""
 MAX_RUNS = 1_000_000
-"""The largest number of runs of one suite; a larger number is refused as a mistake."""
+"""Largest number of runs of one suite; a larger number is rejected as a mistake."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Combinations(Config):
 
     name: ClassVar[str] = "suite"
 
-    models: str | tuple[str, ...] = parameter("all", "models with commas, or all")
-    tasks: str | tuple[str, ...] = parameter("all", "tasks with commas, or all")
+    models: str | tuple[str, ...] = parameter("all", "models, separated by commas, or all")
+    tasks: str | tuple[str, ...] = parameter("all", "tasks, separated by commas, or all")
     preset: str = parameter("small", "preset of every run")
     seeds: int = parameter(1, "number of seeds, counted from 0", at_least=1, at_most=MOST_SEEDS)
     time_limit: float | None = parameter(None, "time limit of a run in seconds", above=0)
@@ -100,7 +100,7 @@ def expand(
         options: other names that the user could have meant by an unknown setting, for a hint.
 
     Raises:
-        UsageError: if at a point of the grid no run is possible, or none of a model with a setting of its own. The
+        UsageError: if no run is possible at a point of the grid, or no run of a model that has its own setting. The
             reason is often a misspelt setting.
     """
     suite, seeds, chosen_models, points = Suite(), list(seeds), list(chosen_models), list(grid)
@@ -262,7 +262,7 @@ def _require_possible(run: RunConfig) -> None:
 
 
 def _take_settings(content: dict[str, Any]) -> dict[str, Any]:
-    """Remove the settings from ``content``; return them flat, as TOML reads ``model.kernel`` as a table ``model``."""
+    """Remove the settings from ``content`` and return them flat: TOML reads ``model.kernel`` as a table ``model``."""
     settings = content.pop("settings", {})
     if not isinstance(settings, dict):
         raise UsageError(f"settings must be a table such as {{ steps = 500 }}, found {settings!r}")

@@ -1,7 +1,7 @@
 """Carry out many runs, each in a process of its own.
 
-Because of this, a crash, a hang or a memory leak of one run does not affect the others, and a run can be stopped at
-its time limit. Finished runs are never repeated. The next call tries a failed run again, from its last checkpoint.
+A crash, a hang or a memory leak of one run therefore does not affect the others, and a run can be stopped at its time
+limit. Finished runs are never repeated. The next call tries a failed run again, from its last checkpoint.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def test_measured_once_and_shown_in_every_form(command: Command) -> None:
     ("words", "message"),
     [
         (["--models", "seqbaot"], "unknown model 'seqbaot'; did you mean 'seqboat'"),
-        (["--length", "12,x"], "--length takes whole numbers with commas, found 'x'"),
+        (["--length", "12,x"], "--length takes whole numbers separated by commas, found 'x'"),
         (["--length", "0"], "a length must be at least 1 and at most 16,777,216, found 0"),
         (["--batch", "0"], "bench: batch must be at least 1"),
         (["--patience", "0"], "bench: patience must be above 0"),

@@ -25,7 +25,7 @@ def test_the_value_comes_back_from_another_process() -> None:
     [
         (functions.refuse, "this cannot be"),
         (functions.fail, "ZeroDivisionError: division by zero"),
-        (functions.die, "killed, most likely for want of memory"),
+        (functions.die, "killed, most likely for lack of memory"),
         (functions.end, "ended with exit code 3"),
         (functions.crash, "ended by SIGSEGV"),
     ],

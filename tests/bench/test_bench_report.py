@@ -148,6 +148,6 @@ def test_notes_say_what_was_measured_and_what_is_missing() -> None:
     text = "\n".join(notes)
     assert "batch 1, float32" in text and "CPU time" in text and "causal" in text
     assert "mega at 4,096: no training: out of memory" in notes
-    assert "mega at 4,096: inference was timed without the Transformer, beside which it failed" in notes
+    assert "mega at 4,096: inference was timed alone: the Transformer failed, or both together" in notes
     assert any(note.startswith("seqboat: norm layer, ") and "window none" in note for note in notes)
     assert "fused kernel" in text and "fused kernel" not in "\n".join(Report([some()[0]]).notes())

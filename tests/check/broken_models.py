@@ -318,7 +318,7 @@ class OnePosition(Conv):
 
 
 class NotReloaded(Conv):
-    """Gains a buffer on its first call, which a model built anew has not."""
+    """Gains a buffer on its first call, which a new model does not have."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.register_buffer("seen", torch.ones(1))
@@ -340,7 +340,7 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (Random, "the same input gives another output in evaluation mode: by .* most at row"),
     (Remembers, "the same input gives another output"),
     (BatchStatistics, "depends on the other rows: by .* of its scale"),
-    (OneRow, "fails on one row where 3 are fine: RuntimeError: "),
+    (OneRow, "fails on one row, but not on 3 rows: RuntimeError: "),
     (BatchSize, r"depends on the number of rows: by 6\.7e-01 of its scale"),
     (
         lambda: Conv(ahead=1),
@@ -381,6 +381,6 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
 
 NOT_STORED: list[tuple[Callable[[], nn.Module], str]] = [
     (Unregistered, "loads the stored state gives other outputs: by .*; register every tensor that it depends on"),
-    (NotReloaded, "its state cannot be loaded into a model built anew, as a resumed run does: .*seen"),
+    (NotReloaded, "its state cannot be loaded into a new model, as a resumed run does: .*seen"),
 ]
 """What only a model that is built twice shows."""

@@ -242,14 +242,14 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"sample": sometimes(meta={"size": 3})},
         r"meta must have the same names in all samples, found \['.*\] and \['",
     ),
-    "GlobalNumpy": ({"sample": global_numpy}, r"draws from something else than rng \(np\.random, random, "),
-    "GlobalPython": ({"sample": global_python}, r"draws from something else than rng \(np\.random, random, "),
+    "GlobalNumpy": ({"sample": global_numpy}, r"draws from something other than rng \(np\.random, random, "),
+    "GlobalPython": ({"sample": global_python}, r"draws from something other than rng \(np\.random, random, "),
     # batches
     "FailingBatch": ({"samples": failing}, r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
     "ReadOnly": ({"samples": frozen}, "x of a batch must be writable, found a read-only array; return a copy"),
     "NoLabel": (
         {"sample": samples_of(lambda s: s._replace(y=s.y * 0 - 100))},
-        r"y ignores every label of split 'train' \(all are -100\)",
+        r"y has no label in split 'train' \(all are -100\)",
     ),
     # what samples depend on
     "Drifting": ({"sample": drifting}, "same call twice gives different samples: .* keeps state between calls"),
@@ -265,7 +265,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         r"\d+ of 64 test inputs are among 64 training inputs: .* splits draw from one pool",
     ),
     "Hashing": ({"sample": hashing}, "a second process gives other samples"),
-    "Heavy": ({"sample": heavy}, "making a batch imports tensorflow, .*; put the task into a module of its own"),
+    "Heavy": ({"sample": heavy}, "making a batch imports tensorflow, .*; put the task into a separate module"),
     # baselines
     "FailingBaselines": (
         {"baselines": failing},

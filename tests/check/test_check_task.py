@@ -130,7 +130,7 @@ def test_targets_that_give_no_score_are_found() -> None:
         lrtasks.check_task(Constant())
     with pytest.raises(UsageError, match="y is the same in all of 8 samples"):
         lrtasks.check_task(SameTarget())
-    with pytest.raises(UsageError, match="contract: y ignores every label of split 'test'"):
+    with pytest.raises(UsageError, match="contract: y has no label in split 'test'"):
         lrtasks.check_task(UnlabelledTest())
 
 

@@ -71,7 +71,7 @@ MISTAKES = {
     ("report", "-o", "page.txt"): "--out writes HTML; its name must end in .html, found page.txt",
     ("eval", "--model", "dlr,gru", "--task", "shift"): "lrtasks suite --models dlr,gru --tasks shift",
     ("eval", "--model", "dlr", "--task", "shift,recall"): "lrtasks suite --models dlr --tasks shift,recall",
-    (*EVAL, "--lr", "1e-3,3e-3"): "found '1e-3,3e-3'; of several values, --select val chooses one",
+    (*EVAL, "--lr", "1e-3,3e-3"): "found '1e-3,3e-3'; --select val chooses one of several values",
     (*EVAL, "--test-lengths", "64,many"): "each a whole number or none, found '64,many'\n",
     (*EVAL, "--lr", "1e-3,3e-3", "--select", "val", "--data", "d"): "--data cannot be combined with --select",
     (*EVAL, "--lr", "1e-3,3e-3", "--select", "val", "--seed", "3"): "--seed cannot be combined with --select",

@@ -224,7 +224,7 @@ def test_another_dataset_in_the_folder_is_named(tmp_path: Path) -> None:
         generate(Shift(32), str(tmp_path / "set"), workers=1, samples=10, seed=3)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "diary.txt").write_text("mine")
-    with pytest.raises(lrtasks.UsageError, match=r"holds .diary\.txt., which is not of this dataset"):
+    with pytest.raises(lrtasks.UsageError, match=r"holds .diary\.txt., which is not part of this dataset"):
         generate(Shift(16), str(tmp_path / "other"), workers=1, samples=10)
     assert contents(tmp_path / "other") == {"diary.txt": b"mine"}
 

@@ -55,7 +55,7 @@ def test_a_folder_with_another_file_is_refused_by_name(tmp_path: Path, name: str
     file.parent.mkdir(parents=True)
     file.write_bytes(b"precious")
     before = contents(tmp_path)
-    with pytest.raises(UsageError, match=f"holds '{name}', which is not of this dataset") as caught:
+    with pytest.raises(UsageError, match=f"holds '{name}', which is not part of this dataset") as caught:
         generate(Shift(16), tmp_path / "set", samples=20, workers=1)
     assert contents(tmp_path) == before and "\n" not in str(caught.value)
 
@@ -67,7 +67,7 @@ def test_another_file_in_a_dataset_stops_its_completion(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"precious")
         before = contents(tmp_path)
-        with pytest.raises(UsageError, match="which is not of this dataset"):
+        with pytest.raises(UsageError, match="which is not part of this dataset"):
             generate(Few(), tmp_path, workers=1, **FEW)
         assert contents(tmp_path) == before
         (tmp_path / name).unlink()

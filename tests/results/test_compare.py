@@ -135,7 +135,7 @@ def test_tests_over_tasks_take_one_difference_per_task() -> None:
     note = over_tasks(differences).notes()[1]
     assert note == (
         "over 4 tasks A is better on 3, B on 1; Wilcoxon's signed-rank test p = 0.25; sign test p = 0.62; "
-        "with 4 tasks that differ no p is below 0.12"
+        "with 4 tasks that differ, p cannot be below 0.12"
     )
     six = over_tasks({name: 0.1 * number for number, name in enumerate("abcdef", 1)})
     assert six.notes()[1].endswith("Wilcoxon's signed-rank test p = 0.031; sign test p = 0.031")
@@ -145,7 +145,7 @@ def test_equal_tasks_do_not_make_a_test_over_tasks_stronger() -> None:
     found = over_tasks({"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.0, "e": 0.0, "f": 0.0})
     assert found.notes()[1] == (
         "over 6 tasks A is better on 3, B on 0; Wilcoxon's signed-rank test p = 0.25; sign test p = 0.25; "
-        "with 3 tasks that differ no p is below 0.25"
+        "with 3 tasks that differ, p cannot be below 0.25"
     )
 
 
@@ -379,7 +379,7 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
         ),
         (
             ("runs", "published"),
-            "compare sets one model beside published, found the folder runs; write MODEL --folder runs",
+            "with published, compare takes a model, found the folder runs; write MODEL --folder runs",
         ),
         (("dlr", "dsss"), "unknown model 'dsss'; did you mean 'dss'? Allowed: dlr, dss"),
         (("runs", "nowhere/at-all"), "no results folder at nowhere/at-all"),

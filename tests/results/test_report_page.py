@@ -74,7 +74,7 @@ def test_cells_without_a_score_are_told_apart() -> None:
     assert cells["b", "dss"].text() == "" and not cells["b", "dss"].all("a")
     assert cells["a", "dlr"].attributes["data-value"] == ""
     legend = page.one(id="after-heat").text()
-    assert "the loss stopped being a number" in legend and "the score is no number" in legend
+    assert "loss, weights or predictions were not finite" in legend and "the score is not a number" in legend
 
 
 def test_cells_say_how_many_seeds_solved_the_task() -> None:
@@ -90,7 +90,7 @@ def test_other_seeds_that_diverged_are_marked() -> None:
     link = heat_map(page)["shift", "dlr"].one("a")
     assert link.one("sup").text() == "!"
     assert link.attributes["aria-label"].endswith("1 of 2 runs diverged")
-    assert "! some runs of the cell have no part in its score" in page.one(id="after-heat").text()
+    assert "! some runs of the cell do not count in its score" in page.one(id="after-heat").text()
     assert "!" not in page_of(made()).one(id="after-heat").text()
 
 

@@ -42,7 +42,7 @@ def test_every_shared_field_of_the_budget_is_named(name: str) -> None:
         "train_samples": "training samples",
         "val_batches": "validation and test batches",
         "test_batches": "validation and test batches",
-        "stop_at": "the score that stops it",
+        "stop_at": "the score that stops a run",
         "stop_solved": "stopping when solved",
     }
     named = PAGE.split("must have the same budget:")[1].split(".")[0].replace("\n", " ")

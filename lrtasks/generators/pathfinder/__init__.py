@@ -38,7 +38,7 @@ class Settings(NamedTuple):
     distractor_tries: int
 
 
-# fields dashes to contrast of Settings, in this order: the DLR paper's generator settings. Row 64 is our own: small
+# Fields of Settings from dashes to contrast, in this order: values of the DLR paper's generator. Row 64 is ours: small
 # enough for a two-core machine, and so dense that a model must follow the whole path.
 TABLE: dict[int, tuple[Any, ...]] = {
     64: (8, 2, 8, 4, 1.5, (1, 2), 1.8, 10, 2, 2.1, 0.9),

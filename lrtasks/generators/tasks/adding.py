@@ -71,7 +71,7 @@ class Adding(Task):
         """Return the target ``(1, 1)`` of an input ``x`` ``(length, 2)``: numbers and marks, of any length.
 
         Raises:
-            UsageError: for another shape, for values that are not finite, or unless two marks are 1 and all others 0.
+            UsageError: for another shape, values that are not finite, or not exactly two marks of 1 beside zeros.
         """
         given = self.checked_input(x)
         marked = np.flatnonzero(given[:, 1])
@@ -80,7 +80,7 @@ class Adding(Task):
         return np.asarray(given[marked[:1], :1] + given[marked[1:], :1])
 
     def baselines(self) -> dict[str, Baseline]:
-        """Return the mean of all sums, and the last marked number plus 1/2, for a model that misses the first."""
+        """Return the mean of all sums, and the last marked number plus 1/2, as if the first mark were not seen."""
 
         def second(x: np.ndarray) -> np.ndarray:
             last = x.shape[1] - 1 - x[:, ::-1, 1].argmax(axis=1)

@@ -30,8 +30,8 @@ class Chomsky(TokenTask):
 
     The length n is uniform over ``lengths``. The input is the string of n tokens, then the token EMPTY, O(n) times,
     then padding. The outputs of the answer are asked in order at the EMPTY tokens. Tokens are numbered in this order:
-    the tokens of the language, then EMPTY, then padding. The tokens, law, answer and O(n) of the fifteen languages are
-    in ``lrtasks/generators/languages.py`` and on the task's page. An answer of variable length ends with class 2;
+    the tokens of the language, then EMPTY, then padding. Tokens, distribution, answer and O(n) of the fifteen languages
+    are in ``lrtasks/generators/languages.py`` and on the task's page. An answer of variable length ends with class 2;
     outputs after it are not scored. Source: Delétang et al., "Neural Networks and the Chomsky Hierarchy"
     (arXiv:2207.02098), section 4 and appendix A.
 
@@ -64,7 +64,7 @@ class Chomsky(TokenTask):
     }
 
     language: str = parameter("modular-arithmetic", "formal language", choices=tuple(LANGUAGES))
-    lengths: tuple[int, int] = parameter((1, 40), "least and greatest length n", at_least=1, at_most=MAX_LENGTH // 4)
+    lengths: tuple[int, int] = parameter((1, 40), "minimum and maximum length n", at_least=1, at_most=MAX_LENGTH // 4)
     modulus: int = parameter(
         DEFAULT_MODULUS, "digits in arithmetic, places on a cycle, or values to sort", at_least=2, at_most=2**16
     )

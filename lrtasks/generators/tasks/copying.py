@@ -66,7 +66,7 @@ class Copying(TokenTask):
         "copy",
         "question: copy the string, reverse it, or return the letters after a key; key before or after the string",
     )
-    string: tuple[int, int] = parameter((5, 50), "least and greatest length of s", at_least=1, at_most=MAX_LENGTH // 4)
+    string: tuple[int, int] = parameter((5, 50), "minimum and maximum length of s", at_least=1, at_most=MAX_LENGTH // 4)
     letters: int = parameter(26, "size of the alphabet A", at_least=1, at_most=2**20)
     ngram: int = parameter(3, "number of letters in the key; lookups only", at_least=1)
     answer_length: int = parameter(4, "letters in the answer; lookups only", at_least=1, at_most=MAX_LENGTH // 8)

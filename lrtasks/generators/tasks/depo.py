@@ -53,11 +53,14 @@ class Depo(TokenTask):
         "paper": {"nodes": (3, 225), "hops": 8, "queries": 10, "words": (50, 1, 2)},
     }
 
-    nodes: int | tuple[int, int] = parameter((3, 75), "nodes n; a pair: least and greatest", at_least=2, at_most=2**16)
+    nodes: int | tuple[int, int] = parameter((3, 75), "nodes n; a pair: minimum and maximum", at_least=2, at_most=2**16)
     hops: int = parameter(8, "maximum number of steps K", at_least=1, at_most=1024)
     queries: int = parameter(10, "number of questions per sample, at most one per node", at_least=1, at_most=2**16)
     words: tuple[int, int, int] = parameter(
-        (50, 1, 2), "vocabulary size V of names, least and most tokens of a name", at_least=1, at_most=2**20
+        (50, 1, 2),
+        "vocabulary size V of names, minimum and maximum number of tokens per name",
+        at_least=1,
+        at_most=2**20,
     )
     law: Literal["published", "clean"] = parameter("published", "distribution of the numbers of nodes and steps")
 

@@ -65,10 +65,10 @@ class Dyck(TokenTask):
     kinds: int = parameter(8, "number of bracket kinds K", at_least=1, at_most=2**19)
     depth: int = parameter(8, "maximum number of brackets open at once", at_least=1, at_most=4096)
     length: int = parameter(128, "sequence length; not used with whole", at_least=2, at_most=MAX_LENGTH)
-    stay: float = parameter(0.5, "probability to repeat the previous step (open or close)", at_least=0, at_most=1)
+    stay: float = parameter(0.5, "probability of repeating the previous step (open or close)", at_least=0, at_most=1)
     close: Literal["typed", "generic"] = parameter("typed", "closing tokens: one for each kind, or one for all kinds")
     whole: tuple[int, int] | None = parameter(
-        None, "least and greatest number of tokens of strings that end with no bracket open; none: cut at length"
+        None, "minimum and maximum length of strings that end with no open bracket; none: cut at length"
     )
 
     def check(self) -> None:

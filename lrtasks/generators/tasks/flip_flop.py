@@ -87,7 +87,7 @@ class FlipFlop(TokenTask):
             self.refuse(f"the first instruction must write (0), found {letters[0]}")
         blank = (bits == BLANK) & (letters != READ)
         if blank.any():
-            self.refuse(f"a blank may follow a read alone, found one at {2 * int(blank.argmax()) + 1}")
+            self.refuse(f"a blank may stand only after a read, found one at {2 * int(blank.argmax()) + 1}")
 
     def tests(self) -> dict[str, Task]:
         """Return tests with few writes and reads, with many, and with 2 and 4 times the instructions."""

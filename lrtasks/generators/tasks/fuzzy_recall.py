@@ -187,7 +187,7 @@ class FuzzyRecall(UniformTask):
         self.allow(tokens[begin:], 0, padding, "tokens after the padding", begin)
         showings = self._showings(listed)
         if listed[begin:] and (not showings or showings[0][2] - len(showings[0][0]) != begin):
-            self.refuse(f"a key must come first, found the value's token {listed[begin]} at position {begin}")
+            self.refuse(f"a key must come first, found value token {listed[begin]} at position {begin}")
         table: dict[Tokens, Tokens] = {}
         for key, value, middle in showings:
             last = middle + len(value) == len(listed)

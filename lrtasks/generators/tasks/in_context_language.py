@@ -20,7 +20,7 @@ class InContextLanguage(UniformTask):
     Tokens: A = ``symbols`` symbols from 0, END = A after every string, PAD = A + 1 after the last string. Classes: the
     symbols and END.
 
-    Law of a sample. An automaton has n states, n uniform over ``states``. A cycle through all states gives each state
+    Distribution. An automaton has n states, n uniform over ``states``. A cycle through all states gives each state
     one edge to the next state, under a uniform symbol. Then n (E - 1) more edges s -a-> t are tried, with E = ``edges``
     and uniform s, a and t. An edge is added if s has fewer than E edges and none under a, and no edge under a enters t.
     So a symbol never leads from one state to two states, nor from two states to one: the automaton is reversible. State
@@ -59,7 +59,9 @@ class InContextLanguage(UniformTask):
     strings: tuple[int, int] = parameter((10, 20), "minimum and maximum number of strings", at_least=1)
     states: tuple[int, int] = parameter((4, 12), "minimum and maximum number of states", at_least=2, at_most=64)
     symbols: int = parameter(3, "number of symbols A", at_least=1, at_most=1024)
-    edges: int = parameter(2, "most edges E per state, not counting the end of a string", at_least=1, at_most=64)
+    edges: int = parameter(
+        2, "maximum number of edges E per state; the end of a string does not count", at_least=1, at_most=64
+    )
 
     def check(self) -> None:
         self.span("strings")
@@ -161,7 +163,7 @@ class InContextLanguage(UniformTask):
         return y
 
     def verify(self, tokens: np.ndarray) -> None:
-        """Check the padding alone; whether an automaton can produce the text is not checked."""
+        """Check only the padding, not whether an automaton can produce the text."""
         there = tokens <= self.symbols
         if (there[1:] & ~there[:-1]).any():
             at = 1 + int((there[1:] & ~there[:-1]).argmax())
@@ -187,7 +189,7 @@ class InContextLanguage(UniformTask):
         return guess
 
     def _same_beginning(self, x: np.ndarray) -> np.ndarray:
-        """Return what followed when an earlier string last began like the current one so far; -1 where none did."""
+        """Return the symbol that followed the same beginning in the latest earlier string that has it; else -1."""
         guess = np.full(x.shape, -1)
         for row, tokens in zip(guess, x.tolist(), strict=True):
             tree: dict[tuple[int, int], int] = {}

@@ -27,7 +27,7 @@ class KHop(UniformTask):
     ``asked`` if given.
 
     ``law="sanford"``: classes 0..A-1 are the letters, class A is "none" (a hop does not exist), and class A + 1 is
-    "blank" (the label of the first token). ``law="clean"``: these positions have no label. Of the published labels 26 %
+    "blank" (the label of the first token). ``law="clean"``: these positions have no label. 26 % of the published labels
     are one of these two classes. Source: Sanford et al., "Transformers, parallel computation, and logarithmic depth"
     (arXiv:2402.09268), section 4, code chsanford/hop-induction-heads.
 
@@ -52,7 +52,7 @@ class KHop(UniformTask):
     law: Literal["sanford", "clean"] = parameter(
         "sanford", "labels of missing hops and of the first token: two extra classes (sanford), or none (clean)"
     )
-    asked: tuple[int, int] | None = parameter(None, "least and greatest hop count of samples; none: hops", at_least=0)
+    asked: tuple[int, int] | None = parameter(None, "minimum and maximum hop count of samples; none: hops", at_least=0)
 
     def check(self) -> None:
         self.span("hops")

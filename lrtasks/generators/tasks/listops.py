@@ -67,7 +67,7 @@ class ListOps(Task):
         None, "depth where all nodes are digits; the root has depth 1; none: that of `setting`", at_least=2, at_most=64
     )
     max_args: int | None = parameter(
-        None, "most arguments per operator; none: that of `setting`", at_least=2, at_most=16
+        None, "maximum number of arguments per operator; none: that of `setting`", at_least=2, at_most=16
     )
 
     def check(self) -> None:

@@ -47,7 +47,9 @@ class Mqar(TokenTask):
         64, "number of pairs K, at most L/4; two numbers: drawn uniformly between them for each sample", at_least=1
     )
     vocab: int = parameter(8192, "vocabulary size V, even: V/2 - 1 keys and V/2 values", at_least=4, at_most=2**20)
-    power_a: float = parameter(0.01, "exponent of the law of query positions; near 0: early, 1: uniform", above=0)
+    power_a: float = parameter(
+        0.01, "exponent of the distribution of query positions; near 0: early, 1: uniform", above=0
+    )
     fillers: Literal["safe", "zoology", "zero"] = parameter(
         "safe", "fillers between queries: tokens other than keys and values of the sample, the whole vocabulary, or 0"
     )

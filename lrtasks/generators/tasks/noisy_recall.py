@@ -179,7 +179,7 @@ class NoisyRecall(UniformTask):
 
 
 def _one_of(key: np.ndarray, there: np.ndarray, keys: int, u: np.ndarray) -> np.ndarray:
-    """Draw a key uniformly from ``key`` where ``there`` is True, or from all if this is nowhere; ``(batch,)``."""
+    """Draw a key uniformly from ``key`` where ``there`` is True, or from all keys if it never is; ``(batch,)``."""
     present = np.zeros((len(key), keys), dtype=bool)
     row, slot = np.nonzero(there)
     present[row, key[row, slot]] = True

@@ -111,7 +111,7 @@ class PathfinderTask(Task):
         raise NotImplementedError
 
     def samples(self, rngs: Rngs) -> Batch:
-        # each image is written into the batch: to keep all images and then stack them takes new memory for each
+        # write each image into the batch: keeping all images and stacking them would take new memory for each
         x = np.empty(self.input.shape(len(rngs)), np.float32)
         y = np.empty(self.target.shape(len(rngs)), np.int64)
         details = []

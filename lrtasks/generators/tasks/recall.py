@@ -90,7 +90,7 @@ class Recall(TokenTask):
         if self.distance is None:
             keys = rng.integers(1, self.keys + 1, size=pairs)
             present = np.flatnonzero(np.bincount(keys))
-            # the same law: uniform over all keys, and if that key is absent, uniform over the present keys
+            # equivalent: draw from all keys; if that key is absent, draw from the present keys
             query = present[rng.integers(len(present))]
         else:
             query = rng.integers(1, self.keys + 1)

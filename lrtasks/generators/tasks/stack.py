@@ -28,7 +28,7 @@ class Stack(TokenTask):
     blank. The label, at the stack token of each pop, is this value.
 
     Source: Kimi Team, "Kimi Linear: An Expressive, Efficient Attention Architecture" (arXiv:2510.26692), section 5.1
-    (64 stacks, 256 to 2,048 tokens). There is no code, and how its actions are drawn is not known; this law is ours.
+    (64 stacks, 256 to 2,048 tokens). The paper has no code and does not say how actions are drawn; this law is ours.
 
     >>> Stack(stacks=2, values=4).answer([6, 4, 3, 6, 5, 1, 6, 4, 2, 7, 4, 8, 7, 4, 8]).tolist()[9:]
     [-100, 2, -100, -100, 3, -100]
@@ -46,7 +46,7 @@ class Stack(TokenTask):
     stacks: int = parameter(64, "number of stacks S", at_least=1, at_most=2**16)
     values: int = parameter(64, "number of values V", at_least=1, at_most=2**16)
     operations: int = parameter(341, "number of operations; three tokens each", at_least=2, at_most=MAX_LENGTH // 3)
-    stay: float = parameter(0.5, "probability to repeat the previous operation (push or pop)", at_least=0, at_most=1)
+    stay: float = parameter(0.5, "probability of repeating the previous operation (push or pop)", at_least=0, at_most=1)
     feed: Literal["teacher", "blank"] = parameter("teacher", "token after a pop: the popped value, or a blank")
 
     @property

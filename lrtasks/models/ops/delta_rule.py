@@ -17,8 +17,8 @@ The chunked form is the WY form. With D_ij = exp(G_i - G_j) for j <= i, else 0,
 
 The triangular system is solved directly: inverting it by a series would lose all digits on equal keys.
 
-On a CPU with few threads, a compiled loop over positions computes all of these rules as the one of RWKV-7: it is faster
-than products of chunks.
+On a CPU with few threads, a compiled loop over positions computes all of these rules in the form of RWKV-7, which is
+faster than products of chunks.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ Phases: ``freq * position`` is computed and reduced to one turn in float64, with
 float32 is wrong by half a radian. Everything after that may be float32: at any l, the error is a few 1e-7 of the
 largest value. On a CPU with few threads, compiled loops compute the tables as powers of exp(Λ) and exp(Λ B) in float64.
 
-Sums of a hundred exponentials and more at a thousand positions and more are faster by
-:mod:`lrtasks.models.ops.nonuniform`, in float32 on a CPU.
+In float32 on a CPU, :mod:`lrtasks.models.ops.nonuniform` is faster for sums of a hundred or more exponentials at a
+thousand or more positions.
 
 Memory: groups and rows are processed in chunks. The backward pass recomputes large intermediates chunk by chunk; only
 small tables of exponentials are saved for it. With P[r,l1,n] = sum_l0 G[r,l] exp(Λ_n l0) for the incoming gradient G,

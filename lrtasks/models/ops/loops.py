@@ -22,12 +22,12 @@ from torch import Tensor
 from lrtasks.compiling import announced, compiled
 
 LARGEST_STATE = 4096
-"""Numbers of state in a batch up to which the loops of the GRU are used. For larger states, torch is faster
-(``python benchmarks/recurrent_ops.py --ops gru --batch 64`` has 4,096 numbers). The sLSTM needs more operations of
-torch per position, so its loops are used for eight times as many numbers."""
+"""Largest number of state values of a batch for which the loops of the GRU are used. For larger states, torch is faster
+(``python benchmarks/recurrent_ops.py --ops gru --batch 64`` has 4,096 values). The sLSTM needs more operations of torch
+per position, so its loops are used for eight times as many values."""
 MOST_THREADS = 2
-"""Threads of torch up to which the loops with vectors are used (matrix states, tables of exponentials), and that of the
-sLSTM for large states. The loops have one thread; operations of torch use them all and are faster with many."""
+"""Largest number of torch threads for which the loops with vectors are used (matrix states, tables of exponentials),
+and the loop of the sLSTM for large states. A loop uses one thread; operations of torch use all, and many are faster."""
 BLOCK = 16
 """Positions between two states that a forward pass keeps. A backward pass computes the states between them again, which
 should stay in the cache."""

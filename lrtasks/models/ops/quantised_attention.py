@@ -57,8 +57,8 @@ def attend_quantised(
         q: scaled queries ``(batch, length, d_k)``.
         k: quantised keys ``(batch, length, d_k)``; gradients reach them through the near part.
         v: values ``(batch, length, d_v)``.
-        codes: ``(batch, length)`` int64; as the codebook ``centres``, ``(S, d_k)``, not needed by at most two blocks,
-            which have no far keys.
+        codes: ``(batch, length)`` int64; may be None for at most two blocks, which have no far keys.
+        centres: the codebook, ``(S, d_k)``; may be None in the same case.
         block: positions per block, at least the reach of the bias.
         function: maps scores to weights; computed in float32 at least.
         bias: maps distances to numbers that are added to the scores; 0 beyond ``block``.

@@ -116,7 +116,7 @@ class _DiagonalScan(torch.autograd.Function):
 
 
 def _scan(a: Tensor, b: Tensor, initial: Tensor, form: Form | None, backwards: bool = False) -> Tensor:
-    """Return ``initial`` and, after it, h for a and b of shape ``(length, batch, ...)``; ``backwards``, before it."""
+    """Return ``initial``, then h for a and b ``(length, batch, ...)``; if ``backwards``, h and then ``initial``."""
     if form is None:
         form = "blocks" if initial.numel() < NARROW or a.device.type != "cpu" else "sequential"
     if form == "blocks":

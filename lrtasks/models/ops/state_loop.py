@@ -1,6 +1,6 @@
 """The loop over positions of matrix states on a CPU with few threads, as a differentiable operation.
 
-The loop takes :mod:`lrtasks.models.ops.decay` and :mod:`lrtasks.models.ops.delta_rule` as one recurrence,
+The loop computes :mod:`lrtasks.models.ops.decay` and :mod:`lrtasks.models.ops.delta_rule` as one recurrence,
 ``S_t = diag(e_t) S_(t-1) + b_t (a_t^T S_(t-1)) + k_t v_t^T`` and ``y_t = S_t^T r_t``. It is faster than products of
 chunks.
 """

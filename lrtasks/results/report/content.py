@@ -29,18 +29,18 @@ COSTS = {
     "parameter_count": ("parameters", ""),
     "peak_memory_bytes": ("peak device memory", "B"),
 }
-"""Costs of a result: column of the frame, title and unit. CPU peak memory is left out: most is the interpreter's."""
+"""Costs of a result: column of the frame, title, unit. CPU peak memory is left out: the interpreter has most of it."""
 
 
 Pairs = list[tuple[str, str]]
 MAX_WIDTH = 720
 """Maximum width in pixels of a run's picture; wider pictures are made smaller."""
 STATES = {
-    "diverged": ("div.", "diverged: the loss stopped being a number"),
+    "diverged": ("div.", "diverged: loss, weights or predictions were not finite"),
     "failed": ("failed", "the run ended with an error"),
-    "interrupted": ("stopped", "the process ended before the run"),
+    "interrupted": ("stopped", "the process ended before the run was finished"),
     "running": ("running", "not finished"),
-    "nan": ("NaN", "the score is no number"),
+    "nan": ("NaN", "the score is not a number"),
     "unscored": ("none", "the record lacks the score"),
     "scored": ("–", "no floor below 1 to compare the score with"),
 }
@@ -73,7 +73,7 @@ class Result:
 
     @property
     def solved(self) -> str:
-        """The solved and all seeds (``2/3``), or without a scaled score all seeds (``×3``); empty for one seed."""
+        """Solved seeds of all seeds (``2/3``), or all seeds without a scaled score (``×3``); empty for one seed."""
         solved, seeds = self.cell["solved"], self.cell["different_seeds"]
         if seeds == 1 or self.score is None:
             return ""
@@ -91,7 +91,7 @@ class Result:
 
     @property
     def remarks(self) -> list[str]:
-        """Remarks on the runs of the cell that have no score, if other runs have one."""
+        """Remarks on the runs of the cell without a score, if other runs of the cell have one."""
         return [] if self.score is None else unscored(self.cell, "without a score", f" of {len(self.records)} runs ")
 
 

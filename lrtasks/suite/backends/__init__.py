@@ -96,7 +96,7 @@ def make_backend(name: str, options: Mapping[str, Any]) -> Backend:
 
 
 def run_job(job: Job, **limits: Any) -> Failure | None:
-    """Carry out a job on this machine and wait for its end. Keep its log if it failed.
+    """Carry out a job on this machine and wait until it ends. Keep its log if it failed.
 
     ``limits``: arguments ``threads``, ``environment``, ``stop`` and ``template`` of
     :func:`lrtasks.processes.run_command`.

@@ -23,8 +23,8 @@ const charts = (() => {
   };
   const cost = (name, value) => readable[data.costs[name]](value);
 
-  // Mean scaled score of each model over the tasks shown that at least half of the models were run on. A model that lacks
-  // one of them has no mean: it would be over other tasks than the others'.
+  // Mean scaled score of each model over the shown tasks on which at least half of the models were run. A model without a
+  // scaled score on one of them has no mean, because its mean would cover other tasks than the means of the others.
   const summary = (only) => {
     const here = data.results.filter((r) => shown.has(r.id) && (only ?? r.row) === r.row);
     const tried = new Map();
@@ -57,7 +57,7 @@ const charts = (() => {
       const row = document.getElementById("row").value;
       const all = summary(row === "" ? undefined : Number(row)).filter((m) => m.results.length);
       const without = all.filter((m) => m.mean === null).map((m) => m.column.label);
-      document.getElementById("without").textContent = without.length ? `Not run on all of these tasks, so without a point: ${without.join(", ")}.` : "";
+      document.getElementById("without").textContent = without.length ? `No point, because a scaled score on one of these tasks is missing: ${without.join(", ")}.` : "";
       return all.filter((m) => m.mean !== null && m.costs[name] > 0).map((m) => ({ name: m.column.label, column: m.number,
         result: row === "" ? m.column.id : m.results[0].id, x: m.costs[name], cost: cost(name, m.costs[name]), y: m.mean, value: m.mean }));
     },
@@ -131,7 +131,7 @@ const charts = (() => {
     if (kind === "efficiency") {
       const { text, value } = document.getElementById("cost").selectedOptions[0];
       first.encoding.x.title = text + ({ s: " (seconds)", B: " (bytes)" }[data.costs[value]] ?? "");
-      // names beside the points where there is room for them, in a legend elsewhere
+      // names stand beside the points if there is room, otherwise in a legend
       if (plot.clientWidth < 600) spec.layer.pop();
       else first.encoding.color.legend = null;
     } else if (!spec.datasets.floor.length) {
@@ -144,7 +144,7 @@ const charts = (() => {
     drawn.get(figure)?.finalize();
     drawn.set(figure, view);
   };
-  // The values of a chart as a table, made when it is opened.
+  // Make the table with the values of a chart when it is opened.
   const fill = (figure, values) => {
     const box = figure.querySelector(".values");
     box.querySelector(".scroll")?.remove();

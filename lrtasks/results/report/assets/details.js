@@ -1,4 +1,4 @@
-// The details of a result in a dialog; its address ends in #NAME, so that it can be linked to. They lie packed in the page.
+// The details of a result, packed in the page, shown in a dialog; its address ends in #NAME, so that links can open it.
 (() => {
   const dialog = document.getElementById("details");
   const known = new Set(charts.data.results.map((result) => result.id));
@@ -32,7 +32,7 @@
   };
   const copy = async (button) => {
     const code = button.parentElement.querySelector("code");
-    // what stands outside an open dialog is not read aloud
+    // screen readers do not read text outside an open dialog
     const said = dialog.querySelector("[role=status]");
     try {
       await navigator.clipboard.writeText(code.textContent);
@@ -56,7 +56,7 @@
   });
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href^='#']");
-    // the address may be this one already, after the dialog was closed by other means
+    // after the dialog was closed in another way, the address may already be that of the link
     if (link && link.hash === location.hash) follow();
   });
   addEventListener("hashchange", follow);
@@ -84,7 +84,7 @@
     }
   });
 
-  // a table that is cut says so
+  // mark the tables that are cut off
   const cut = new ResizeObserver((entries) => {
     for (const { target } of entries) target.classList.toggle("cut", target.scrollWidth > target.clientWidth + 1);
   });

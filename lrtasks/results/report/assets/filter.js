@@ -1,4 +1,4 @@
-// Shows the results of the chosen tasks and models that hold all words searched for, everywhere on the page.
+// Shows, everywhere on the page, the results of the chosen tasks and models that contain all words of the search.
 (() => {
   const { data } = charts;
   const form = document.querySelector(".filters");
@@ -49,7 +49,7 @@
     for (const box of boxes[all ?? none]) box.checked = Boolean(all);
     filter();
   });
-  // a menu closes when the reader goes elsewhere
+  // close a menu when the reader clicks outside it
   document.addEventListener("click", (event) => {
     for (const menu of form.querySelectorAll("details[open]")) if (!menu.contains(event.target)) menu.open = false;
   });

@@ -1,4 +1,4 @@
-// Dark or light: the system's choice until the reader makes one.
+// Dark or light theme: the system's setting, until the reader uses the button.
 (() => {
   const root = document.documentElement;
   const button = document.getElementById("theme");
@@ -12,14 +12,14 @@
     const kept = localStorage.getItem("lrtasks-theme");
     if (kept === "dark" || kept === "light") root.dataset.theme = kept;
   } catch {
-    // no storage for pages opened this way
+    // pages opened from a disk may have no storage
   }
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
     try {
       localStorage.setItem("lrtasks-theme", root.dataset.theme);
     } catch {
-      // the choice lasts as long as the page
+      // without storage, the choice lasts until the page is closed
     }
     show();
   });
