@@ -55,7 +55,7 @@ class Budget(Config):
     stop_solved: bool = parameter(
         False, "stop when the scaled validation score is at least 0.99 at two evaluations in a row"
     )
-    stop_at: float | None = parameter(None, "stop when the validation score reaches this; none: never")
+    stop_at: float | None = parameter(None, "stop when the validation score reaches this; none: never", at_most=1)
     accumulate: int = parameter(
         1, "number of parts of each batch, computed one after the other to save memory", at_least=1, later=True
     )
