@@ -68,6 +68,9 @@ class Budget(Config):
             raise UsageError(f"budget: betas must be below 1, found {list(self.betas)}")
         if self.batch_size % self.accumulate:
             raise UsageError(f"budget: accumulate must divide batch_size ({self.batch_size}), found {self.accumulate}")
+        lengths = self.test_lengths or ()
+        if len(set(lengths)) < len(lengths):
+            raise UsageError(f"budget: test_lengths must be different lengths, found {list(lengths)}")
         if self.warmup_steps > self.steps:
             raise UsageError(f"budget: warmup_steps must be at most steps ({self.steps}), found {self.warmup_steps}")
 
