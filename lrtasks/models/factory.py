@@ -287,7 +287,12 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
     try:
         signature.bind(*first, **parameters)
     except TypeError as error:
-        raise UsageError(f"{label}{signature} cannot be called with {sorted(parameters)}: {error}") from None
+        given = {*_first(target), *parameters}
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        needed = [entry.name for entry in takes if entry.default is entry.empty and entry.kind not in variadic]
+        lacking = " ".join(f"--set model.{name}=VALUE" for name in needed if name not in given)
+        hint = f"; write {lacking}" if lacking else ""
+        raise UsageError(f"{label}{signature} cannot be called with {sorted(parameters)}: {error}{hint}") from None
     for name in (name for name in parameters if not name.isidentifier()):  # ``**kwargs`` would take any name
         raise UsageError(f"{label} cannot have an argument {name!r}; its arguments are settings called model.NAME")
     for name, value in parameters.items():

@@ -129,6 +129,11 @@ def test_padding_reaches_a_mixer_without_a_mask_as_zeros() -> None:
         (int, {}, "must have the form MIXER.* found arguments: unknown, as .*int.* has no signature"),
         (Whole, {"widht": 3}, "Whole.* cannot be called with .*widht"),
         (Mixer, {"windw": 3}, "Mixer.* cannot be called with .*windw"),
+        (
+            lambda d_model, heads, size: nn.Linear(d_model, heads * size),
+            {"size": 2},
+            r"'heads'; write --set model\.heads=VALUE$",
+        ),
         (Mixer, {"layers": 0}, "Mixer: layers must be at least 1"),
         (three, {}, "must give a torch.nn.Module, found int"),
         (nn.Linear(2, 2), {"width": 3}, "a module that is built already takes no hyper-parameters"),
