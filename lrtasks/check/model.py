@@ -259,7 +259,7 @@ def _rows(probe: _Probe) -> None:
     expected, others = probe.outputs(probe.x), probe.draw(ROWS)
     others[1] = probe.x[1]
     second = torch.arange(ROWS, device=probe.device)[:, None, None] == 1
-    hint = "; sums and means must not run over axis 0"
+    hint = "; axis 0 is the batch: sums, means and recurrences must not run over it"
     probe.compare(expected, probe.outputs(others), "a row's output depends on the other rows", hint, where=second)
     alone = probe.outputs(probe.x[1:2].clone(), f" on one row where {ROWS} are fine").expand_as(expected)
     probe.compare(expected, alone, "a row's output depends on the number of rows", hint, where=second)
