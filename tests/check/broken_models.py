@@ -310,6 +310,18 @@ class Unregistered(Conv):
         return super().forward(x) * self.scale.to(x.dtype)
 
 
+class RemembersInTraining(Conv):
+    """Adds the mean output of the last training batch, which is no buffer, in training mode."""
+
+    mean: Tensor | float = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        if self.training:
+            y, self.mean = y + self.mean, y.mean().detach()
+        return y
+
+
 class OnePosition(Conv):
     """Returns one position of a target of twenty, where the hint y[:, None] would not help."""
 
@@ -357,6 +369,7 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (Dead, r"no gradient reaches skip \(use it in forward, or name it in check_model"),
     (Detached, "the output is cut off"),
     (Flat, "the gradient is zero in every parameter"),
+    (RemembersInTraining, "another output after another batch: by .*; a resumed run cannot restore what is neither"),
     (WildGradient, "gradients are not finite in conv.bias"),
     (
         LossOfWrongShape,
