@@ -55,7 +55,7 @@ class Budget(Config):
     stop_solved: bool = parameter(
         False, "stop when the scaled validation score is at least 0.99 at two evaluations in a row"
     )
-    stop_at: float | None = parameter(None, "stop when the validation score reaches this; none: never")
+    stop_at: float | None = parameter(None, "stop when the validation score reaches this; none: never", at_most=1)
     accumulate: int = parameter(
         1, "number of parts of each batch, computed one after the other to save memory", at_least=1, later=True
     )
@@ -68,6 +68,9 @@ class Budget(Config):
             raise UsageError(f"budget: betas must be below 1, found {list(self.betas)}")
         if self.batch_size % self.accumulate:
             raise UsageError(f"budget: accumulate must divide batch_size ({self.batch_size}), found {self.accumulate}")
+        lengths = self.test_lengths or ()
+        if len(set(lengths)) < len(lengths):
+            raise UsageError(f"budget: test_lengths must be different lengths, found {list(lengths)}")
         if self.warmup_steps > self.steps:
             raise UsageError(f"budget: warmup_steps must be at most steps ({self.steps}), found {self.warmup_steps}")
 

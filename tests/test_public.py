@@ -56,6 +56,12 @@ def test_bare_settings_are_keywords(tmp_path: Path) -> None:
         run(Layer, tmp_path, "shift", lenght=8)
 
 
+def test_an_empty_results_folder_is_refused() -> None:
+    """An empty path would be the current folder."""
+    with pytest.raises(lrtasks.UsageError, match="out must be a path, found ''"):
+        lrtasks.evaluate("dlr", "shift", out="")
+
+
 @pytest.mark.parametrize("argument", ["parameters", "hyper", "budget", "name", "out", "trackers"])
 def test_an_argument_of_a_wrong_type_is_named(argument: str) -> None:
     arguments: dict[str, Any] = {argument: 5}

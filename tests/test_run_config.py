@@ -72,6 +72,13 @@ def test_everything_of_ours_has_both_presets(preset: str) -> None:
         ("shift", Mixer, {"settings": {"windw": 8}}, "called 'windw'; did you mean 'window'"),
         ("shift", Mixer, {"settings": {"model.windw": 8}}, "Mixer"),
         ("shift", "dlr", {"seed": -1}, "seed must be a whole number"),
+        ("shift", "dlr", {"settings": {"stop_at": 1.5}}, "budget: stop_at must be at most 1, found 1.5"),
+        (
+            "shift",
+            "dlr",
+            {"settings": {"test_lengths": "64,128,64"}},
+            r"test_lengths must be different lengths, found \[64, 128, 64\]",
+        ),
         (3, "dlr", {}, "task must be a name or a task"),
         ("shift", 3, {}, "a model must be a name, a class, a function or a module, found int"),
     ],

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lrtasks.config import split_setting
 from lrtasks.errors import UsageError, in_one_line, unknown
 from lrtasks.spec import Spec
 
@@ -103,7 +104,8 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
         problems = problems_of(check_task, cls.make(**{**cls.preset_values(preset)[0], **given}))
         pairs = [(name, "dlr", each) for each in cls.presets]
     else:
-        own = {f"{owner}{key}": value for key, value in given.items()}
+        # LABEL.NAME stays as it is
+        own = {key if split_setting(key)[0] == "model" else f"model.{key}": value for key, value in given.items()}
         hyper = RunConfig.make(ANY_TASK, name, preset=preset, settings=own).model.parameters
         problems = _check_model(name, hyper, refused)
         presets = () if ":" in name else models.registry.get(name).presets

@@ -65,6 +65,7 @@ def check_model(
     * a second model that loads the state of the first gives the same outputs (not checked for a module already built).
 
     A training step, with extra losses, gives every trainable parameter a finite gradient; some gradient is not zero.
+    In training mode, the same weights, buffers, input and random numbers give the same output after another batch.
     ``parameter_options``, ``extra_losses`` and ``diagnostics``, if offered, have the form that
     :class:`lrtasks.models.Block` describes. Output o belongs to input position ``input.length - target.length + o``, so
     only a target as long as the input checks all positions of a model. The check has no side effects: it copies a
@@ -104,7 +105,11 @@ def check_model(
         problems = collect(probe, _output) or collect(probe, _mixer_inputs, _rows)
         if not problems:
             problems = collect(probe, *([_causality] if causal else []), _mask, _step)
-            problems += collect(probe, _options_losses_and_diagnostics) or collect(probe, _gradients)
+            problems += (
+                collect(probe, _options_losses_and_diagnostics)
+                or collect(probe, _gradients)
+                or collect(probe, _training_state)
+            )
             if not isinstance(model, nn.Module):
                 with _seeded(seed + 1):
                     problems += collect(probe, _reload)
@@ -259,7 +264,7 @@ def _rows(probe: _Probe) -> None:
     expected, others = probe.outputs(probe.x), probe.draw(ROWS)
     others[1] = probe.x[1]
     second = torch.arange(ROWS, device=probe.device)[:, None, None] == 1
-    hint = "; sums and means must not run over axis 0"
+    hint = "; axis 0 is the batch: sums, means and recurrences must not run over it"
     probe.compare(expected, probe.outputs(others), "a row's output depends on the other rows", hint, where=second)
     alone = probe.outputs(probe.x[1:2].clone(), f" on one row, but not on {ROWS} rows").expand_as(expected)
     probe.compare(expected, alone, "a row's output depends on the number of rows", hint, where=second)
@@ -376,6 +381,23 @@ def _gradients(probe: _Probe) -> Iterator[str]:
         yield f"gradients are not finite in {', '.join(wild)} (a root, a logarithm or a division at 0?)"
     if all(gradient is None or not gradient.any() for gradient in gradients.values()):
         yield "the gradient is zero in every parameter"
+
+
+def _training_state(probe: _Probe) -> None:
+    """Check that training mode keeps nothing of an earlier batch outside the state that a checkpoint stores."""
+    state = copy.deepcopy(probe.model.state_dict())
+
+    def output() -> Tensor:
+        probe.model.load_state_dict(state)
+        with _seeded(0):
+            return probe.outputs(probe.x, " in training mode", training=True).detach()
+
+    expected = output()
+    probe.outputs(probe.draw(ROWS), " in training mode", training=True)
+    what = (
+        "in training mode, the same weights, buffers, input and random numbers give another output after another batch"
+    )
+    probe.compare(expected, output(), what, "; a resumed run cannot restore what is neither parameter nor buffer")
 
 
 def _reload(probe: _Probe) -> None:

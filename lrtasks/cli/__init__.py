@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -28,6 +29,9 @@ PACKAGE = Path(__file__).parents[1]
 
 _SINGLE_DASH = re.compile(r"-[a-np-zA-Z][\w-]+(=.*)?")
 """A long option with one dash. Typer would read it as several short options, and the letter h prints the help."""
+
+_EMPTY = re.compile(r"--[\w-]+=")
+"""A long option with an empty value."""
 
 INTERRUPTED = 130
 """Exit code that newer versions of typer return instead of raising KeyboardInterrupt."""
@@ -118,6 +122,11 @@ def main() -> None:
     try:
         for word in filter(_SINGLE_DASH.fullmatch, sys.argv[1:]):
             raise UsageError(f"unknown option {word}; options other than -o and -h have two dashes: -{word}")
+        for before, word in itertools.pairwise(sys.argv):
+            if not word or _EMPTY.fullmatch(word):  # as of a variable of the shell that is not set; a path would be "."
+                option = (word or before).rstrip("=")
+                what = f"option {option}" if option.startswith("-") else "argument"
+                raise UsageError(f"{what} has an empty value; give a value or leave it out")
         words = [word for word in sys.argv[1:] if word != "--debug"]
         code = make_app(words)(args=words, standalone_mode=False)
         sys.stdout.flush()

@@ -73,7 +73,11 @@ class StoredDataset:
         Raises:
             UsageError: if this program does not have the task, or has it in another version.
         """
-        return self.task_as(registry.get(self.manifest.task))
+        name = self.manifest.task
+        if name not in registry.names():
+            hint = "import the file that registers it, or install its package"
+            raise UsageError(f"{self._store.address} holds data of the task {name!r}, which is not registered; {hint}")
+        return self.task_as(registry.get(name))
 
     def task_as(self, kind: type[Task]) -> Task:
         """Return the task that drew the samples, as an instance of ``kind``, which need not be registered.

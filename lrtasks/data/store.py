@@ -38,11 +38,13 @@ class Store:
         address: a path, or a URL with a protocol that fsspec supports.
 
     Raises:
-        UsageError: if the protocol is not installed, or the address is not complete.
+        UsageError: if the protocol is not installed, or the address is empty or not complete.
     """
 
     def __init__(self, address: str | os.PathLike[str]) -> None:
         self.address = os.fspath(address)
+        if not self.address:
+            raise UsageError("the address of a dataset must be a folder or a URL, found ''")
         self.root: Path | None = None
         if "://" not in self.address:
             self.root = Path(self.address)

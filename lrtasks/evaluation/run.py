@@ -96,7 +96,7 @@ def evaluate(
         ("out", out, (str | PathLike, "a path")),
         ("trackers", trackers, (str | Iterable, "a text or a list of texts")),
     ):
-        if not isinstance(value, kind):
+        if not isinstance(value, kind) or (argument == "out" and not value):
             raise UsageError(f"{argument} must be {meaning}, found {value!r}")
     for owner, values in (("task", parameters), ("model", hyper), ("budget", budget)):
         settings = {f"{owner}.{key}": value for key, value in (values or {}).items()} | settings

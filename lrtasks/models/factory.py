@@ -200,8 +200,7 @@ def _of_module(module: nn.Module, parameters: dict[str, Any], name: str) -> Mode
 def _own_model(target: Any, parameters: dict[str, Any]) -> Callable[[Spec, Spec, bool], nn.Module]:
     """Return a builder of a user's whole model."""
     if _first(target) != ["input", "target"]:
-        found = "none, as it has no __init__" if _has_no_arguments(target) else str(inspect.signature(target))
-        raise UsageError(f"a model of your own must have the form {FORMS}; found arguments: {found}")
+        raise UsageError(f"a model of your own must have the form {FORMS}; found arguments: {_arguments(target)}")
 
     return lambda input, output, causal: _called(target, parameters, causal, input, output)
 
@@ -288,7 +287,12 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
     try:
         signature.bind(*first, **parameters)
     except TypeError as error:
-        raise UsageError(f"{label}{signature} cannot be called with {sorted(parameters)}: {error}") from None
+        given = {*_first(target), *parameters}
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        needed = [entry.name for entry in takes if entry.default is entry.empty and entry.kind not in variadic]
+        lacking = " ".join(f"--set model.{name}=VALUE" for name in needed if name not in given)
+        hint = f"; write {lacking}" if lacking else ""
+        raise UsageError(f"{label}{signature} cannot be called with {sorted(parameters)}: {error}{hint}") from None
     for name in (name for name in parameters if not name.isidentifier()):  # ``**kwargs`` would take any name
         raise UsageError(f"{label} cannot have an argument {name!r}; its arguments are settings called model.NAME")
     for name, value in parameters.items():
@@ -332,6 +336,16 @@ def _first(target: Any) -> list[str]:
     if names and parameters[names[0]].kind is inspect.Parameter.VAR_POSITIONAL:
         return ["input", "target"]
     return names[:1] if names[:1] == ["d_model"] else names[:2]
+
+
+def _arguments(target: Any) -> str:
+    """Return the arguments of a class or function as a message shows them."""
+    if _has_no_arguments(target):
+        return "none, as it has no __init__"
+    try:
+        return str(inspect.signature(target))
+    except (TypeError, ValueError):
+        return f"unknown, as {target!r} has no signature"
 
 
 def _has_no_arguments(target: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -78,8 +79,11 @@ def frame(*folders: str | Path) -> pd.DataFrame:
     written by :func:`write_frame` (``.parquet``) can replace the folders of its runs.
 
     Raises:
-        UsageError: for a folder that is missing, or if there is no record.
+        UsageError: for an argument that is no path, for a folder that is missing, or if there is no record.
     """
+    for folder in folders:
+        if not isinstance(folder, (str, os.PathLike)):
+            raise UsageError(f"frame takes folders, each as an argument of its own, found {folder!r}")
     found, problems = read_frame([Path(folder) for folder in folders])
     for problem in problems:
         warnings.warn(f"left out: {problem}", stacklevel=2)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from broken_models import BROKEN, CLASSES, NOT_STORED, SIGNAL, SYMBOLS, TARGET, Conv, Dead, IgnoresMask, Random, Streams
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import lrtasks
 from lrtasks.check import problems_of
@@ -92,6 +93,24 @@ def test_a_running_batch_norm_is_sound_in_evaluation_mode() -> None:
             return super().forward(self.norm(x.flatten(0, 1)).view_as(x))
 
     check_model(Normed(), input=SIGNAL, target=TARGET)
+
+
+def test_what_training_keeps_in_buffers_or_leaves_unused_is_sound() -> None:
+    class Keeps(Conv):
+        calls = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = F.dropout(super().forward(x), 0.1, self.training) + self.mean
+            if self.training:
+                self.calls += 1
+                self.mean = y.mean((0, 1)).detach()
+            return y
+
+    check_model(Keeps(), input=SIGNAL, target=TARGET)
 
 
 def test_a_gradient_of_zero_is_allowed() -> None:

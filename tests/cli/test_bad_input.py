@@ -21,6 +21,9 @@ MISTAKES = {
     (*EVAL, "--set", "length=2.5"): "shift: length must be a whole number, found 2.5",
     (*EVAL, "--length", "many"): "shift: length must be a whole number, found 'many'",
     (*EVAL, "--length"): "option --length needs a value: --length VALUE",
+    (*EVAL, "--out", ""): "option --out has an empty value; give a value or leave it out",
+    (*EVAL, "--select="): "option --select has an empty value",
+    ("table", ""): "argument has an empty value",
     (*EVAL, "--stop-solved", "--json"): "option --stop-solved needs a value, found the option --json",
     # names
     ("eval", "--model", "dlr", "--task", "shfit"): "unknown task 'shfit'; did you mean 'shift'? Allowed: ",

@@ -230,6 +230,12 @@ def test_check_names_a_wrong_output_of_a_mixer_once(command: Command) -> None:
     assert said.out.splitlines()[1].startswith(problem)
 
 
+def test_check_takes_settings_by_the_label(command: Command) -> None:
+    assert command("check", MINE, "--set", "MyLayer.window=2").code == 0
+    said = command("check", MINE, "--set", "task.window=2")
+    assert said.code == 1 and "task.window" in said.out
+
+
 def test_check_says_in_one_line_what_does_not_fit_into_memory(command: Command) -> None:
     said = command("check", "mine.py:Huge")
     reason, found, *_ = said.out.splitlines()

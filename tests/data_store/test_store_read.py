@@ -113,6 +113,16 @@ def test_task_of_a_dataset(tmp_path: Path) -> None:
         dataset.check_task(Shift(16, shifts=4))
 
 
+def test_a_task_that_is_not_registered_is_named(tmp_path: Path) -> None:
+    generate(Few(), str(tmp_path), samples=10, workers=1)
+    dataset = open_dataset(str(tmp_path))
+    assert dataset.task_as(Few) == Few()
+    with pytest.raises(
+        lrtasks.UsageError, match="holds data of the task 'few', which is not registered; import the file"
+    ):
+        _ = dataset.task
+
+
 def test_a_changed_shard_is_named_and_refused(tmp_path: Path) -> None:
     folder = str(tmp_path)
     generate(Shift(16), folder, samples=50, shard_size=10, workers=1)

@@ -157,6 +157,14 @@ def test_addresses_that_are_not_complete_are_refused(out: str) -> None:
         generate(Shift(16), out, samples=20, workers=1)
 
 
+def test_an_empty_address_is_refused() -> None:
+    message = "the address of a dataset must be a folder or a URL, found ''"
+    with pytest.raises(UsageError, match=message):
+        open_dataset("")
+    with pytest.raises(UsageError, match=message):
+        generate(Shift(16), "", samples=20, workers=1)
+
+
 @pytest.mark.parametrize("options", [{"samples": 10**20}, {"samples": 10**400}, {"samples": 10**6, "shard_size": 1}])
 def test_too_much_is_refused(tmp_path: Path, options: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=rf"1..{MAX_SAMPLES:,}, found|at most 100,000"):

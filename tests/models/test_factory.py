@@ -126,8 +126,14 @@ def test_padding_reaches_a_mixer_without_a_mask_as_zeros() -> None:
     ("model", "parameters", "message"),
     [
         (lambda d_in, d_out: nn.Linear(d_in, d_out), {}, r"must have the form MIXER\(d_model, ...\) or MODEL"),
+        (int, {}, "must have the form MIXER.* found arguments: unknown, as .*int.* has no signature"),
         (Whole, {"widht": 3}, "Whole.* cannot be called with .*widht"),
         (Mixer, {"windw": 3}, "Mixer.* cannot be called with .*windw"),
+        (
+            lambda d_model, heads, size: nn.Linear(d_model, heads * size),
+            {"size": 2},
+            r"'heads'; write --set model\.heads=VALUE$",
+        ),
         (Mixer, {"layers": 0}, "Mixer: layers must be at least 1"),
         (three, {}, "must give a torch.nn.Module, found int"),
         (nn.Linear(2, 2), {"width": 3}, "a module that is built already takes no hyper-parameters"),

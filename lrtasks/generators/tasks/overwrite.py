@@ -58,6 +58,10 @@ class Overwrite(UniformTask):
         if self.keys > self.vocab // 2 - 1:
             self.refuse(f"vocab {self.vocab} has {self.vocab // 2 - 1} keys, too few for keys={self.keys}")
         least = 4 * self.keys + 2 * self.updates
+        if self.back > 1 + self.updates:
+            self.refuse(
+                f"back must be at most 1 + updates, the most writes of a key ({1 + self.updates}), found {self.back}"
+            )
         if self.law == "mixed":
             if self.length not in (None, least):
                 self.refuse(f"length belongs to law 'zoology'; with law 'mixed' it is {least}, found {self.length}")
