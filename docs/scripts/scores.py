@@ -17,7 +17,7 @@ from lrtasks.results.table import Row, arrange, make_table, paper_notes, shown
 
 RESULTS = Path(__file__).parents[2] / "results"
 FAIR = RESULTS / "fair"
-CHECKS = ("choices", "rates", "sizes", "state-bytes")
+CHECKS = ("choices", "rates", "sizes", "state-bytes", "steps")
 """Folders of runs that check a finding with variants of a model; the report and the frame do not contain them."""
 PUBLISHED = sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name not in (*CHECKS, "bench", "gpu"))
 TODAY = {
