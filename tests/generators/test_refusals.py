@@ -16,11 +16,7 @@ PARAMETERS: list[tuple[str, dict[str, Any], str]] = [
     ("overwrite", {"law": "zoology", "keys": 4, "updates": 5}, r"updates must be at most keys \(4\) and back 1"),
     ("overwrite", {"law": "zoology", "updates": 4, "back": 2}, "back 1, found 4 and 2"),
     ("overwrite", {"law": "zoology", "updates": 4, "length": 60}, "length must be even and at least"),
-    (
-        "overwrite",
-        {"updates": 4, "back": 6},
-        r"back must be at most 1 \+ updates, the most writes of a key \(5\), found 6",
-    ),
+    ("overwrite", {"back": 10**30}, "back must be at least 1 and at most 16,777,216, found 10+"),
     ("overwrite", {"length": 60}, "length belongs to law 'zoology'"),
     ("noisy-recall", {"length": 65}, "length must be even, found 65"),
     ("noisy-recall", {"vocab": 17}, "vocab must be at least noise_vocab .16. . 2, found 17"),

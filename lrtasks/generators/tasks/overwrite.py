@@ -47,7 +47,9 @@ class Overwrite(UniformTask):
     keys: int = parameter(16, "number of keys K", at_least=1, at_most=2**19)
     updates: int = parameter(32, "number of later writes U; zoology: at most K", at_least=0, at_most=MAX_LENGTH // 4)
     vocab: int = parameter(64, "vocabulary size V, even: V/2 - 1 keys and V/2 values", at_least=6, at_most=2**20)
-    back: int = parameter(1, "requested value of a key: last (1), second last (2), ...; zoology: 1", at_least=1)
+    back: int = parameter(
+        1, "requested value of a key: last (1), second last (2), ...; zoology: 1", at_least=1, at_most=MAX_LENGTH
+    )
     law: Literal["mixed", "zoology"] = parameter("mixed", "distribution of updates and queries")
     length: int | None = parameter(None, "zoology: length, even; none: 2(K + U) + 2K", at_least=4, at_most=MAX_LENGTH)
     power_a: float = parameter(0.01, "zoology: exponent of the distribution of query positions, as in mqar", above=0)
@@ -58,10 +60,6 @@ class Overwrite(UniformTask):
         if self.keys > self.vocab // 2 - 1:
             self.refuse(f"vocab {self.vocab} has {self.vocab // 2 - 1} keys, too few for keys={self.keys}")
         least = 4 * self.keys + 2 * self.updates
-        if self.back > 1 + self.updates:
-            self.refuse(
-                f"back must be at most 1 + updates, the most writes of a key ({1 + self.updates}), found {self.back}"
-            )
         if self.law == "mixed":
             if self.length not in (None, least):
                 self.refuse(f"length belongs to law 'zoology'; with law 'mixed' it is {least}, found {self.length}")
