@@ -148,7 +148,7 @@ def draw_heatmap(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
     width, height = 1.2 + max(names, slanted) + 0.42 * columns, max(1.2, 0.3 + slanted) + 0.22 * rows
     figure, (panel,) = panels(1, 1, width, height)
     panel.grid(visible=False)
-    image = panel.imshow(scaled, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+    image = panel.imshow(scaled, cmap="cividis", vmin=0, vmax=1, aspect="auto", interpolation="none")
     panel.set_xticks(range(columns), map(title, scaled.columns), rotation=45, ha="right", rotation_mode="anchor")
     panel.set_yticks(range(rows), scaled.index)
     for (row, column), value in np.ndenumerate(scaled):
