@@ -24,9 +24,12 @@ def gap(found: Any, wanted: Any) -> float:
 
 
 def check_close(found: Any, arrays: Mapping[str, np.ndarray], name: str, double: bool, at_most: float = 1e-10) -> None:
-    """Compare with ``name_f64``: to ``at_most`` in float64, else to 1e-5 or four times the reference's own f32 gap."""
+    """Compare with ``name_f64``: to ``at_most`` in float64, else to 1e-5 or four times the reference's f32 gap.
+
+    ``name_f32_gap`` is the :func:`gap` between the reference's arrays in float32 and in float64.
+    """
     wanted = arrays[f"{name}_f64"]
-    allowed = at_most if double else max(1e-5, 4 * gap(arrays[f"{name}_f32"], wanted))
+    allowed = at_most if double else max(1e-5, 4 * float(arrays[f"{name}_f32_gap"]))
     assert gap(found, wanted) <= allowed, f"{name}: {gap(found, wanted):.2e} > {allowed:.2e}"
 
 

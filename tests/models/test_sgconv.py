@@ -26,8 +26,9 @@ def with_stacked_gradients(arrays: dict[str, Any], prefix: str, count: int) -> d
     """The reference's one array per scale as one array, which is how the weights are kept here."""
     stacked = {
         f"grad_{prefix}ws_{kind}": np.stack([arrays[f"grad_{prefix}ws_{i}_{kind}"] for i in range(count)])
-        for kind in ("f32", "f64")
+        for kind in ("f32_gap", "f64")
     }
+    stacked[f"grad_{prefix}ws_f32_gap"] = stacked[f"grad_{prefix}ws_f32_gap"].max()
     return arrays | stacked
 
 
