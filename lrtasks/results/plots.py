@@ -8,6 +8,7 @@ the same colour and marker in all panels, and in all figures of the same runs.
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ LOWEST = -0.25
 """Panels do not show scores below this value: one failed run would make all other differences too small to see."""
 NARROWEST = 0.1
 """Least height of a panel's score axis: differences of a thousandth are noise and must not fill the panel."""
+TITLE = 28
+"""Characters in a line of a panel's title."""
 FLOOR: Mapping[str, Any] = {"linestyle": ":", "color": "grey", "linewidth": 0.9, "zorder": 1}
 COSTS = {
     "seconds_per_step": ("ms per training step", 1e3),
@@ -99,7 +102,7 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
         floors = tests[tests["run"].isin(of_task.index)].groupby("length")["floor"].last()
         panel.plot(floors.index, floors, label="floor", **FLOOR)
         _finish(panel, of_task, "length", "test ", floor=False)
-        panel.set_title(name)
+        panel.set_title(textwrap.fill(name, TITLE))
         panel.set_xscale("log", base=2)
         panel.set_xticks(floors.index, [f"{length:,}" for length in floors.index], rotation=45, ha="right")
         panel.minorticks_off()
@@ -126,7 +129,8 @@ def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "second
             panel.errorbar([own[cost].mean() * factor], [mean], yerr=spread, linestyle="", capsize=2, **_look(own))
         _finish(panel, of_task, name, "test ")
         panel.set_xscale("log")
-        panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        low, high = panel.get_xlim()
+        panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if high > 20 * low else (1.0, 2.0, 5.0)))
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         panel.minorticks_off()
     return _with_legend(figure, drawn)
@@ -217,7 +221,7 @@ def _finish(panel: Axes, of_task: pd.DataFrame, x: str, of: str, *, floor: bool 
     floors = of_task["floor"].dropna()
     if floor and len(floors):
         panel.axhline(floors.iloc[0], label="floor", **FLOOR)
-    panel.set_title(of_task["row"].iloc[0])
+    panel.set_title(textwrap.fill(of_task["row"].iloc[0], TITLE))
     panel.set(xlabel=x, ylabel=of + metric(of_task["metric"].iloc[0]))
     low, high = panel.get_ylim()
     low = max(low, LOWEST)

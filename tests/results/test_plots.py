@@ -52,6 +52,21 @@ def test_a_curve_is_the_mean_over_seeds_and_its_band_their_range() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["DLR", "Mamba-2", "floor"]
 
 
+def test_names_of_variants_do_not_touch_the_next_panel() -> None:
+    records = [made(curve=curve(0.5)) for _ in range(2)]
+    for record, groups in zip(records, (8, 10), strict=True):
+        record.task["parameters"] |= {
+            "alphabet": groups,
+            "memorise": groups,
+            "noise": 6 * groups,
+            "spread": groups == 8,
+        }
+    figure = drawn("curves", records)
+    figure.draw_without_rendering()
+    first, second = (panel.title.get_window_extent() for panel in figure.axes)
+    assert first.x1 < second.x0
+
+
 def test_the_axis_points_up_where_all_scores_are_far_below_zero() -> None:
     (panel,) = drawn("curves", [made(baselines={"constant": {"r2": -5.0}}, curve=curve(-4.0, -3.0))]).axes
     low, high = panel.get_ylim()
