@@ -91,7 +91,7 @@ class Router(nn.Module):
 
     def _tau(self) -> Tensor:
         if self.kind == "gumbel":
-            return (GUMBEL_START * GUMBEL_DECAY ** self.updates.double()).clamp_min(GUMBEL_END).float()
+            return (GUMBEL_START * GUMBEL_DECAY ** self.updates.double()).clamp_min(GUMBEL_END)
         return at_least_float32(self.log_tau).exp()
 
 
