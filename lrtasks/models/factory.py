@@ -27,6 +27,7 @@ from lrtasks.config import parameter, type_name
 from lrtasks.errors import UsageError, first_line, is_shortage
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, ModelLike, streaming, takes_mask, uninitialised
+from lrtasks.models.ops.layers import hide
 from lrtasks.registry import address_digest, has_own_name, load_object, source_digest
 from lrtasks.spec import Spec
 
@@ -264,7 +265,7 @@ class _Unmasked(nn.Module):
         self.mixer = mixer
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        y: Tensor = self.mixer(x if mask is None else x.masked_fill(~mask[..., None], 0.0))
+        y: Tensor = self.mixer(hide(x, mask))
         return y
 
     def initial_state(self, batch: int) -> Any:
@@ -314,7 +315,7 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
 
 
 def _require_kind(what: str, value: Any, entry: inspect.Parameter) -> None:
-    """Raise :class:`UsageError` if the default is a flag and ``value`` is not, or a number and ``value`` is a string."""
+    """Raise :class:`UsageError` if only the default is a flag, or if it is a number and ``value`` is a string."""
     if any(kind in str(entry.annotation) for kind in ("str", "Literal", "Any")):
         return
     if isinstance(entry.default, bool):
