@@ -318,7 +318,7 @@ def _type_phrase(hint: Any) -> str:
         if len(items) == 2 and items[1] is Ellipsis:
             return f"a list whose entries are each {_type_phrase(items[0])}"
         return f"a list of {len(items)}: " + ", ".join(_type_phrase(item) for item in items)
-    phrases = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none"}
+    phrases = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "none"}
     return phrases.get(hint, str(hint))
 
 

@@ -160,7 +160,7 @@ class Registry(Generic[T]):
                 package that adds the name cannot be imported or does not name a class of this kind.
         """
         if not isinstance(name, str):
-            raise UsageError(f"the name of a {self.kind} must be a text, found {name!r}")
+            raise UsageError(f"the name of a {self.kind} must be a string, found {name!r}")
         if ":" in name:
             return self._checked(load_object(name, self.kind), f"{self.kind} {name!r}")
         points = self._entry_points().get(name, [])

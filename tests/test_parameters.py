@@ -102,7 +102,7 @@ WHOLE = "thing: count must be a whole number, found "
         ("rate", 1j, "thing: rate must be a number, found 1j"),
         ("flag", 1, "thing: flag must be true or false, found 1"),
         ("flag", "yes", "thing: flag must be true or false, found 'yes'"),
-        ("word", 3, "thing: word must be a text, found 3"),
+        ("word", 3, "thing: word must be a string, found 3"),
         ("norm", "Layr", "thing: norm must be one of 'layer', 'none', found 'Layr'; did you mean 'layer'?"),
         ("norm", None, "thing: norm must be one of 'layer', 'none', found None"),
         ("level", 3, "thing: level must be one of 1, 2, found 3"),

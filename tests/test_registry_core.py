@@ -263,8 +263,8 @@ def test_one_name_has_one_class() -> None:
 
 
 @pytest.mark.parametrize("name", [3, None, ["shift"]])
-def test_names_are_texts(install: Install, name: object) -> None:
-    with pytest.raises(UsageError, match="the name of a task must be a text, found "):
+def test_names_are_strings(install: Install, name: object) -> None:
+    with pytest.raises(UsageError, match="the name of a task must be a string, found "):
         install({}).get(name)  # type: ignore[arg-type]
 
 

@@ -13,9 +13,9 @@ WORDS = {
     "int": "a whole number",
     "float": "a number",
     "bool": "`true`, `false`",
-    "str": "a text",
+    "str": "a string",
     "tuple[int, ...]": "whole numbers",
-    "tuple[str, ...]": "texts",
+    "tuple[str, ...]": "strings",
     "None": "none",
 }
 
@@ -50,7 +50,7 @@ def settings(values: Mapping[str, Any]) -> str:
 
 
 def code(value: Any) -> str:
-    """Return a value as Markdown code; ``None`` and the empty text become the words none and empty."""
+    """Return a value as Markdown code; ``None`` and the empty string become the words none and empty."""
     if value is None or value == "":
         return "none" if value is None else "empty"
     return f"`{_plain(value)}`"

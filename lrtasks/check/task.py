@@ -142,7 +142,7 @@ def _batch_problems(probe: _Probe, split: Split) -> Iterator[str]:
             json.dumps(values, default=lambda entry: entry.tolist())
         except (AttributeError, TypeError, ValueError):
             kind = type(values[0]).__name__
-            yield f"meta {name!r} must be a number, a text, an array or a list of them, found {kind}"
+            yield f"meta {name!r} must be a number, a string, an array or a list of them, found {kind}"
     if target.kind == "token" and np.all(batch.y == IGNORED):
         yield f"y has no label in split {split!r} (all are {IGNORED}), so nothing can be scored"
     if target.kind == "real" and np.ptp(batch.y) == 0:
@@ -319,7 +319,7 @@ def _slices(probe: _Probe) -> Iterator[str]:
 def _views(probe: _Probe) -> Iterator[str]:
     """Check that text, fingerprint and picture are None or well-formed, and that further tests have the same widths."""
     task, batch = probe.task, probe.batch()
-    for method, kind, wanted in (("text", str, "a text"), ("fingerprint", bytes, "bytes")):
+    for method, kind, wanted in (("text", str, "a string"), ("fingerprint", bytes, "bytes")):
         found: object = getattr(task, method)(batch, probe.samples - 1)
         if not (found is None or isinstance(found, kind)):
             yield f"{method}() must return {wanted} or None, found {found!r}"

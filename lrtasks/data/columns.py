@@ -116,7 +116,7 @@ def _meta(task: Task, name: str, values: Any) -> Column:
     filled = [entry for entry in entries if entry.size] or entries
     dtype = np.result_type(*filled) if filled[0].dtype.kind in "biuf" else filled[0].dtype
     if dtype.kind not in "biufU" or len({entry.ndim for entry in filled}) != 1:
-        must = f"{task.name}: metadata {name!r} must be numbers, booleans, texts or arrays of them"
+        must = f"{task.name}: metadata {name!r} must be numbers, booleans, strings or arrays of them"
         raise UsageError(f"{must}, each with the same number of axes in every sample; found {values[0]!r}")
     return Column(name, "meta", "value", "str" if dtype.kind == "U" else dtype.name, filled[0].shape)
 

@@ -259,7 +259,7 @@ def _check_trained(model: nn.Module, loss: Tensor) -> None:
 
 
 def _hidden_state(model: nn.Module) -> dict[str, str]:
-    """Return numbers, texts and tensors that a user's own modules keep outside ``state_dict``, as text by name.
+    """Return numbers, strings and tensors that a user's own modules keep outside ``state_dict``, as text by name.
 
     A tensor with a gradient function is a result of one forward pass, such as an extra loss, not state.
     """

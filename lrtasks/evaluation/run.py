@@ -92,9 +92,9 @@ def evaluate(
         ("parameters", parameters, mapping),
         ("hyper", hyper, mapping),
         ("budget", budget, mapping),
-        ("name", name, (str | None, "a text")),
+        ("name", name, (str | None, "a string")),
         ("out", out, (str | PathLike, "a path")),
-        ("trackers", trackers, (str | Iterable, "a text or a list of texts")),
+        ("trackers", trackers, (str | Iterable, "a string or a list of strings")),
     ):
         if not isinstance(value, kind) or (argument == "out" and not value):
             raise UsageError(f"{argument} must be {meaning}, found {value!r}")

@@ -396,7 +396,7 @@ def mislabelled(slices: Mapping[str, Any], shape: tuple[int, ...]) -> Iterator[s
             continue
         if labels.dtype.kind not in "biufU" or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
             found = f"{labels.dtype} {labels.flat[0]!r}"
-            yield f"slice {name!r} must be labelled by finite numbers or texts, found {found}"
+            yield f"slice {name!r} must be labelled by finite numbers or strings, found {found}"
 
 
 def overlap(task: Task, train_samples: int, test_samples: int, seed: int = 0) -> float:

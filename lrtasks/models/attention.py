@@ -19,7 +19,6 @@ import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -133,8 +132,7 @@ class TransformerLike(ModelConfig):
     def build(self, input: Spec, target: Spec, *, causal: bool) -> Backbone:
         model = super().build(input, target, causal=causal)
         model.apply(_initialise)
-        with torch.no_grad():
-            shrink_outputs(model)
+        shrink_outputs(model)
         return model
 
 

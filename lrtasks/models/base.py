@@ -457,7 +457,7 @@ def diagnostics(model: nn.Module) -> dict[str, dict[str, Any]]:
             try:
                 json.dumps(value)
             except (TypeError, ValueError) as error:
-                kinds = "numbers, texts, or lists or dictionaries of them (.item(), .tolist())"
+                kinds = "numbers, strings, or lists or dictionaries of them (.item(), .tolist())"
                 raise UsageError(f"{title}: {name} must be {kinds}: {error}") from None
         found[module or "model"] = report
     return found

@@ -27,6 +27,7 @@ from lrtasks.config import parameter, type_name
 from lrtasks.errors import UsageError, first_line, is_shortage
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, ModelLike, streaming, takes_mask, uninitialised
+from lrtasks.models.ops.layers import hide
 from lrtasks.registry import address_digest, has_own_name, load_object, source_digest
 from lrtasks.spec import Spec
 
@@ -176,7 +177,7 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
 
 
 def _source(target: Any, address: str | None, name: str) -> str:
-    """Return the digest of the source file of a user's model, or a random text if no later run can be the same.
+    """Return the digest of the source file of a user's model, or a random string if no later run can be the same.
 
     The label must distinguish the model from the others in its file. All inner functions that one function returns
     have the same name: they need an address or a ``name``.
@@ -264,7 +265,7 @@ class _Unmasked(nn.Module):
         self.mixer = mixer
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        y: Tensor = self.mixer(x if mask is None else x.masked_fill(~mask[..., None], 0.0))
+        y: Tensor = self.mixer(hide(x, mask))
         return y
 
     def initial_state(self, batch: int) -> Any:
@@ -314,7 +315,7 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
 
 
 def _require_kind(what: str, value: Any, entry: inspect.Parameter) -> None:
-    """Raise :class:`UsageError` if the default is a flag and ``value`` is not, or a number and ``value`` is a text."""
+    """Raise :class:`UsageError` if only the default is a flag, or if it is a number and ``value`` is a string."""
     if any(kind in str(entry.annotation) for kind in ("str", "Literal", "Any")):
         return
     if isinstance(entry.default, bool):
@@ -357,6 +358,6 @@ def _json_ready(parameters: Mapping[str, Any]) -> dict[str, Any]:
     try:
         text = json.dumps(parameters, allow_nan=False, default=lambda number: number.item())
     except (TypeError, ValueError, AttributeError) as error:
-        kinds = "numbers, texts, lists or mappings, so that the record can hold them"
+        kinds = "numbers, strings, lists or mappings, so that the record can hold them"
         raise UsageError(f"hyper-parameters must be {kinds}: {error}") from None
     return json.loads(text)  # type: ignore[no-any-return]

@@ -62,16 +62,11 @@ SPREAD = math.sqrt(0.5)
 """Standard deviation of the initial raw coefficients over draws of the output layer, see :class:`Hypernetwork`."""
 
 
-def smooth(kernel: Tensor, width: int) -> Tensor:
-    """Return the running mean over ``width`` taps (an odd number) of ``(channels, K)``, with zeros beyond both ends."""
-    return F.avg_pool1d(kernel.unsqueeze(0), width, stride=1, padding=width // 2).squeeze(0)
-
-
 class GlobalKernel(Kernel):
     """The causal kernel ``k' = sign(k) max(|k| - λ, 0)`` of the global convolution, with K taps per channel.
 
     At start k ~ N(0, 0.002²). ``smoothing`` is the width of a running mean over k before the threshold, an odd number
-    or None; ``dropout`` is the rate on the taps.
+    or None, with zeros beyond both ends of k; ``dropout`` is the rate on the taps.
     """
 
     directions = 1
@@ -86,9 +81,11 @@ class GlobalKernel(Kernel):
         return {"taps": {"lr": KERNEL_LR, "weight_decay": 0.0}}
 
     def forward(self, length: int) -> Tensor:
-        taps = self.taps if self.smoothing is None else smooth(self.taps, self.smoothing)
+        taps = self.taps.unsqueeze(0)
+        if self.smoothing is not None:
+            taps = F.avg_pool1d(taps, self.smoothing, stride=1, padding=self.smoothing // 2)
         squashed: Tensor = self.dropout(F.softshrink(taps, self.threshold))
-        return squashed[None, :, :length]
+        return squashed[..., :length]
 
 
 SummaryState = tuple[ExponentialState | WindowState, Tensor, int]

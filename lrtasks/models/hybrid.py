@@ -125,7 +125,7 @@ class Hybrid(GatedStack):
         "paper": {**PAPER, "layers": "gated-deltanet:3,attention:1"},
     }
 
-    # a text in this class; in other models, the number of equal layers
+    # a string in this class; in other models, the number of equal layers
     layers: str = parameter("gated-deltanet:1,attention:1", "mixers in order, NAME:COUNT with commas")  # type: ignore[assignment]
     n_layers: int | None = parameter(None, "layers; the pattern repeats; none: once", at_least=1, at_most=LARGEST)
     hyper: tuple[str, ...] = parameter((), "hyper-parameters of the mixers; --set NAME.PARAMETER=VALUE adds to them")

@@ -303,8 +303,9 @@ class QuantisedAttention(nn.Module):
                 sums = sums + sum_by_code(content, codes[:, :block], sums.shape[1])
             keys, values, codes = (x.roll(-block, 1) for x in (keys, values, codes))
         slot = slots - block + place
-        codes = None if codes is None or code is None else _stored(codes, code, slot)
-        return State(_stored(keys, k, slot), _stored(values, v, slot), codes, sums, state.position + 1)
+        codes = None if codes is None or code is None else codes.select_scatter(code, 1, slot)
+        keys, values = keys.select_scatter(k, 1, slot), values.select_scatter(v, 1, slot)
+        return State(keys, values, codes, sums, state.position + 1)
 
     def _normalised(self, x: Tensor) -> Tensor:
         if not self.qk_norm:
@@ -312,12 +313,6 @@ class QuantisedAttention(nn.Module):
         x = at_least_float32(x)
         normed: Tensor = x * (torch.rsqrt(x.square().mean(-1, keepdim=True) + NORM_EPSILON) * self.d_k**-0.25)
         return normed
-
-
-def _stored(memory: Tensor, entry: Tensor, slot: int) -> Tensor:
-    memory = memory.clone()
-    memory[:, slot] = entry
-    return memory
 
 
 class QueriesAndKeys(nn.Module):

@@ -1,4 +1,4 @@
-"""What the tests of processes run there; ``python bench_functions.py FILE`` starts one and waits for it."""
+"""Functions that the tests of processes run; ``python bench_functions.py FILE`` starts one and waits for it."""
 
 from __future__ import annotations
 

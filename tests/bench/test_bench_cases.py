@@ -1,4 +1,4 @@
-"""What is measured: every model at every length, told apart by all that decides a cost."""
+"""The cases: every model at every length; all settings that change a cost make another case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process of its own: whatever it does and dies of, there is an outcome."""
+"""A separate process: there is an outcome, however the process ends."""
 
 from __future__ import annotations
 

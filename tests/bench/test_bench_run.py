@@ -1,4 +1,4 @@
-"""Going through all cases: nothing is measured twice, nothing that fails stops the rest."""
+"""All cases in turn: no case is measured twice, and a case that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def figures(_: Case, __: str, paired: bool) -> dict[str, Any]:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, bool]]:
-    """What was asked of processes, which answer at once with :func:`figures`."""
+    """Record the calls of processes; each returns :func:`figures` at once."""
     return install(monkeypatch, figures)
 
 

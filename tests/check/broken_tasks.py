@@ -236,7 +236,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "NoMeta": ({"sample": samples_of(lambda s: s._replace(meta=3))}, "meta must be a dictionary or None, found int"),
     "OddMeta": (
         {"sample": samples_of(lambda s: s._replace(meta={"odd": {1, 2}}))},
-        "meta 'odd' must be a number, a text, an array or a list of them, found set",
+        "meta 'odd' must be a number, a string, an array or a list of them, found set",
     ),
     "SomeMeta": (
         {"sample": sometimes(meta={"size": 3})},
@@ -310,10 +310,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "SliceNan": (
         {"slices": returning({"odd": np.full(12, np.nan)})},
-        "slice 'odd' must be labelled by finite numbers or texts, found float64 ",
+        "slice 'odd' must be labelled by finite numbers or strings, found float64 ",
     ),
     "FailingText": ({"text": failing}, r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
-    "WrongText": ({"text": returning(3)}, r"text\(\) must return a text or None, found 3"),
+    "WrongText": ({"text": returning(3)}, r"text\(\) must return a string or None, found 3"),
     "WrongFingerprint": ({"fingerprint": returning(3)}, r"fingerprint\(\) must return bytes or None, found 3"),
     "WrongImage": (
         {"image_shape": returning((5, 5))},

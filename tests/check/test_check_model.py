@@ -1,4 +1,4 @@
-"""check_model passes what keeps the contract and names what breaks it."""
+"""check_model accepts models that keep the contract, and names the fault of all others."""
 
 from __future__ import annotations
 

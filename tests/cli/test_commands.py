@@ -235,7 +235,7 @@ def test_settings_that_cannot_be_read(arguments: list[str], message: str) -> Non
         parse_settings(arguments, options=["json"])
 
 
-def test_settings_are_numbers_texts_or_lists() -> None:
+def test_settings_are_numbers_strings_or_lists() -> None:
     arguments = ["--a", "-3", "--b=1e-3", "--c-d", "text", "--e", "[1, 2]", "--f=true", "--g", "x=y"]
     assert parse_settings(arguments, ["h=null"]) == {
         "a": -3,

@@ -81,7 +81,7 @@ def test_impossible_parameters_are_named(name: str, parameters: dict[str, Any], 
 
 SELECTIVE = {"noise": 4, "memorise": 2, "alphabet": 9}
 LOOKUP = {"letters": 3, "ngram": 2, "answer_length": 1, "string": (6, 8)}
-INPUTS: list[tuple[str, dict[str, Any], list[int], str]] = [
+INPUTS: list[tuple[str, dict[str, Any], list[Any], str]] = [
     ("stack", {"stacks": 2, "values": 4}, [6, 4], "a multiple of 3, found 2 tokens"),
     ("stack", {"stacks": 2, "values": 4}, [6, 4, 3, 7, 5, 8], "the pop at 3 takes from stack 5, which is empty"),
     ("stack", {"stacks": 2, "values": 4}, [0, 4, 3], "actions .* must be in 6..7, found 0 at position 0"),
@@ -193,11 +193,15 @@ INPUTS: list[tuple[str, dict[str, Any], list[int], str]] = [
     ("compression", {}, [15, 3, 15], r"tokens before the mark must be in 0\.\.14, found 15 at position 0"),
     ("compression", {}, [1, 3], r"the last token is the mark and must be in 15\.\.15, found 3 at position 1"),
     ("in-context-language", {}, [1, 4, 1], r"only padding \(4\) may follow padding, found 1 at position 2"),
+    ("adding", {}, [[0.5, 1], [0.5, 0]], "two marks must be 1"),
+    ("adding", {}, [[0.5, 1], [0.5, 0.5]], "two marks must be 1"),
+    ("adding", {}, [[0.5, 1], [0.5, 1], [0.1, 1]], "two marks must be 1"),
+    ("adding", {}, [0.5, 1], r"shape \(length, 2\), found shape \(2,\)"),
 ]
 
 
 @pytest.mark.parametrize(("name", "parameters", "x", "message"), INPUTS)
-def test_inputs_that_are_none_are_named(name: str, parameters: dict[str, Any], x: list[int], message: str) -> None:
+def test_inputs_that_are_none_are_named(name: str, parameters: dict[str, Any], x: list[Any], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         make(name, **parameters).answer(np.array(x))
     assert "\n" not in str(caught.value) and str(caught.value).startswith(name)

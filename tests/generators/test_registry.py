@@ -32,7 +32,7 @@ def test_task_keeps_its_contract(name: str) -> None:
 
 
 def digests() -> dict[str, str]:
-    """Of a batch of every task."""
+    """Return the digest of a batch of every task."""
     return {name: batch_digest(make(name, preset="small").batch(range(4))) for name in registry.built_in()}
 
 

@@ -69,7 +69,7 @@ def check_streaming(model: nn.Module, x: Tensor, at_most: float) -> None:
 
 
 def check_streaming_of(name: str, **hyper: Any) -> None:
-    """The same of a small model called ``name``, in float32 and in float64."""
+    """Check the same for a small model called ``name``, in float32 and in float64."""
     torch.manual_seed(0)
     spec = Spec("real", 60, 2)
     model = build(name, spec, spec, **{"layers": 2, "d_model": 5, "d_state": 12, **hyper})

@@ -138,7 +138,7 @@ def test_padding_reaches_a_mixer_without_a_mask_as_zeros() -> None:
         (three, {}, "must give a torch.nn.Module, found int"),
         (nn.Linear(2, 2), {"width": 3}, "a module that is built already takes no hyper-parameters"),
         (nn.LazyLinear(2), {}, "has no shape yet"),
-        (Whole, {"width": {1, 2}}, "hyper-parameters must be numbers, texts, lists or mappings"),
+        (Whole, {"width": {1, 2}}, "hyper-parameters must be numbers, strings, lists or mappings"),
         ("nofile.py:Net", {}, "there is no file .*nofile.py"),
         ("no.such:Net", {}, "no.such cannot be imported: ModuleNotFoundError"),
         ("mylayer.py:MyMixr", {}, "has no 'MyMixr'; did you mean 'MyMixer'"),

@@ -72,7 +72,7 @@ def settings_of(name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("scale", [1e5, 1e7])
 @pytest.mark.parametrize(("name", "settings"), [(name, settings) for name in HYBRIDS for settings in settings_of(name)])
 def test_large_inputs_leak_neither_future_nor_padding(name: str, settings: dict[str, Any], scale: float) -> None:
-    """Scores far above any finite mask: what is hidden stays hidden."""
+    """Scores far above any finite mask: later inputs and padding still change no output."""
     model, x = built(name, causal=True, **settings), signal(scale)
     later = torch.where(torch.arange(LENGTH).unsqueeze(1) < CUT, x, -7 * x.flip(0))
     with torch.no_grad():
@@ -150,7 +150,7 @@ def test_nan_in_padding_reaches_no_valid_position_of_a_mixer(name: str, causal: 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("form", ["heads", *FUNCTIONS, *(f"quantised {function}" for function in FUNCTIONS)])
 def test_a_query_without_keys_gets_zeros(form: str, causal: bool) -> None:
-    """And finite gradients, beside rows that see something."""
+    """Gradients are finite too, beside rows that see some keys."""
     q, k, v = (torch.randn(2, 12, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
     valid = torch.tensor([[False] * 12, [False] * 3 + [True] * 9])
     if form == "heads":

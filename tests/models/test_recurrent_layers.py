@@ -441,7 +441,7 @@ def test_an_expansion_other_than_1_has_an_output_map() -> None:
 
 @pytest.mark.parametrize("cls", [GLA, RetNet])
 def test_without_the_gate_each_head_is_normalised_alone(cls: type[GLA]) -> None:
-    """The gate multiplies the normalised result: a gate that is one everywhere gives what no gate gives."""
+    """The gate multiplies the normalised result: a gate that is 1 everywhere gives the same result as no gate."""
     torch.manual_seed(0)
     plain = cls(d_model=16, heads=2, gate=False).layer(0).double()
     gated = cls(d_model=16, heads=2).layer(0).double()

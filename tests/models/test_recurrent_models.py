@@ -58,7 +58,7 @@ def test_a_sequence_in_two_parts_is_as_in_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_padding_before_the_sequence_is_skipped(name: str) -> None:
-    """What stands before the first valid position, and after the last, changes no output between them."""
+    """Inputs before the first valid position and after the last one change no output between them."""
     double = model(name).double().eval()
     with torch.no_grad():
         for parameter in double.parameters():

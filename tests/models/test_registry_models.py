@@ -81,7 +81,7 @@ def test_a_stream_longer_than_the_model_was_built_for_is_right_or_refused(name: 
 
 @pytest.mark.parametrize("name", names())
 def test_a_bidirectional_model_is_seen_to_look_ahead(name: str) -> None:
-    """It makes use of what follows, and the causality check is sharp enough to see it in a fresh model."""
+    """The model uses later inputs, and the causality check finds this in a new model."""
     spec = SPECS["symbols"][0]
 
     def factory(input: Spec, target: Spec) -> torch.nn.Module:
@@ -155,7 +155,7 @@ def test_paper_presets_follow_the_papers_schedules(name: str, task: str, schedul
 
 
 def test_recall_models_share_a_budget() -> None:
-    """What Focus's Table 1 compares is trained alike but for the learning rate, at any length."""
+    """The models in Focus's Table 1 have equal budgets except for the learning rate, at every length."""
     runs = [
         RunConfig.make("recall", name, preset="paper", settings={"task.length": length})
         for name in ("focus", "focus-h", "hyena", "transformer")

@@ -33,7 +33,7 @@ def enlarge(module: torch.nn.Module) -> None:
 
 @pytest.mark.parametrize("scope", [{"window": 6}, {"scope": "full"}, {"scope": "chunk", "chunk": 7}])
 def test_a_row_does_not_depend_on_a_full_one(scope: dict[str, Any]) -> None:
-    """Beside a row that is active throughout, each row gives what it gives alone."""
+    """Each row gives the same output alone and beside a row that is active at every position."""
     layer = small_layer(False, **scope)
     x = torch.randn(3, 40, 8, dtype=torch.float64)
     layer(x)

@@ -63,7 +63,7 @@ def test_a_long_cache_takes_no_steps() -> None:
 
 
 class Remembers(nn.Module):
-    """Keeps what it has seen, up to ``most`` inputs, and declares nothing."""
+    """Keeps its last ``most`` inputs, and does not declare this growth."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

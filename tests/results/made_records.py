@@ -54,10 +54,10 @@ def made(
 
 
 def framed(records: Sequence[RunRecord]) -> pd.DataFrame:
-    """The frame of records that lie nowhere."""
+    """Return the frame of records that are in no folder."""
     return make_frame([(None, record) for record in records])
 
 
 def tabled(records: Sequence[RunRecord], **options: Any) -> Table:
-    """The table of records that lie nowhere."""
+    """Return the table of records that are in no folder."""
     return make_table(framed(records), **options)

@@ -23,7 +23,7 @@ VOID = ("meta", "br", "img", "input", "col", "link", "hr", "wbr")
 
 
 def report_of(*records: RunRecord) -> Report:
-    """The report over records that lie nowhere."""
+    """Return the report of records that are in no folder."""
     return make_report([(Path(f"run{number}"), record) for number, record in enumerate(records)])
 
 
@@ -37,13 +37,13 @@ def write_runs(folder: Path, *records: RunRecord) -> Path:
 
 
 def opened(page: Element) -> dict[str, Element]:
-    """The details that lie packed in the page, by the result's name."""
+    """Return the compressed details in the page, by the name of the result."""
     packed = gzip.decompress(base64.b64decode(page.one("script", id="packed").text()))
     return {name: parse(html) for name, html in json.loads(packed).items()}
 
 
 def trained(**changes: Any) -> RunRecord:
-    """A finished run that left everything that a run can leave."""
+    """A finished run with everything that a run can write."""
     fields: dict[str, Any] = {
         "curve": [{"step": step, "loss": 1 / step, "r2": step / 100} for step in (20, 40, 60, 80)],
         "slices": {

@@ -1,4 +1,4 @@
-"""Pairs of runs: who belongs to whom, what is said of them, and what is not."""
+"""Pairs of runs: which runs match, and what the comparison says about them."""
 
 from __future__ import annotations
 

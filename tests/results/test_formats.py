@@ -1,4 +1,4 @@
-"""TextTables in every form: nothing lost, nothing that breaks out of its cell."""
+"""TextTables in every form: no cell is lost, and no text ends its cell."""
 
 from __future__ import annotations
 

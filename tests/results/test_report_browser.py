@@ -63,7 +63,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, file: Path) -> Iterator[Page]:
-    """The page, opened; whatever it loads or complains about fails the test."""
+    """The page, opened; if it loads or reports anything, the test fails."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light", offline=True)
     page = context.new_page()
     complaints: list[str] = []

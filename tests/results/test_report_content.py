@@ -13,7 +13,6 @@ from made_records import made
 from PIL import Image
 from report_pages import HOSTILE, report_of, trained
 
-from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED
 from lrtasks.record import PANEL
 from lrtasks.results import RunRecord
@@ -68,28 +67,10 @@ def test_why_there_is_no_score(state: str) -> None:
     assert list(report.states()) == [state]
 
 
-def test_a_score_does_not_hide_that_other_seeds_diverged() -> None:
-    records = [made(seed=0, score=0.5), made(seed=1, score=None, status="diverged")]
-    (result,) = report_of(*records).results.values()
-    assert (result.state, result.score) == ("scored", 0.5)
-    assert result.remarks == ["1 of 2 runs diverged"]
-
-
 def test_a_score_does_not_hide_that_other_seeds_have_none() -> None:
     records = [made(seed=0, score=0.5), made(seed=1, score=None), made(seed=2, score=None, status="failed")]
     (result,) = report_of(*records).results.values()
     assert result.remarks == ["1 of 3 runs failed", "1 of 3 runs without a score"]
-
-
-def test_costs_of_different_machines_have_no_mean() -> None:
-    def on(device: str, seconds: float) -> dict[str, object]:
-        return {"seconds_per_step": seconds, "peak_memory_bytes": 10, "device": device}
-
-    records = [made(seed=0, cost=on("cpu", 1.0)), made(seed=1, cost=on("gpu", 0.001))]
-    (result,) = report_of(*records).results.values()
-    assert result.costs == {"state_bytes": 64, "parameter_count": 100}
-    (result,) = report_of(*records[:1], made(seed=1, cost=on("cpu", 3.0))).results.values()
-    assert result.costs["seconds_per_step"] == 2.0
 
 
 def test_the_best_come_first() -> None:
@@ -112,11 +93,6 @@ def test_names_within_the_page_are_plain_and_unique() -> None:
     names = [result.id for result in report.results.values()] + [part.id for part in (*report.rows, *report.columns)]
     assert len(set(names)) == len(names) == 13
     assert all(name.isascii() and name.replace("-", "").isalnum() for name in names)
-
-
-def test_unequal_budgets_have_to_be_asked_for() -> None:
-    with pytest.raises(UsageError, match="unequal budgets on shift: steps is"):
-        report_of(made(), made(model="dss", budget={"steps": 5}))
 
 
 def test_a_model_that_was_trained_once_has_a_score_at_every_tested_length() -> None:

@@ -1,4 +1,4 @@
-"""The report's HTML: what it says, what it links, and that nothing gets into it or out of it."""
+"""The report's HTML: what it says, what it links, and that it loads nothing and sends nothing."""
 
 from __future__ import annotations
 

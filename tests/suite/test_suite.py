@@ -1,4 +1,4 @@
-"""Suites: what is expanded and what is refused; whatever happens to a run, there is a record and the rest goes on."""
+"""Suites: what is expanded and what is refused; however a run ends, there is a record and the other runs continue."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ settings = { kernel = "prod", steps = 6 }
     [
         ("models = [", "suite.toml is not valid TOML"),
         ('model = ["dlr"]', r"unknown key 'model'; did you mean 'models'"),
-        ("models = 3", "suite: models must be a text or a list whose entries are each a text, found 3"),
+        ("models = 3", "suite: models must be a string or a list whose entries are each a string, found 3"),
         ("models = []", "no model is chosen"),
         ('models = ["dlrr"]', "unknown model 'dlrr'; did you mean 'dlr'"),
         ('tasks = ["shfit"]', "unknown task 'shfit'; did you mean 'shift'"),
@@ -132,7 +132,7 @@ settings = { kernel = "prod", steps = 6 }
             "run has no parameter 'seeds'; did you mean 'seed'",
         ),
         ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nseed = -1', "run 1: run: seed must be at least 0, found -1"),
-        ('[[runs]]\nmodel = 5\ntask = "shift"', "run 1: run: model must be a text, found 5"),
+        ('[[runs]]\nmodel = 5\ntask = "shift"', "run 1: run: model must be a string, found 5"),
         ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nsettings = 5', "run 1: settings must be a table"),
         ('[[runs]]\nmodel = "dlr"\ntask = "shfit"', "run 1: unknown task 'shfit'"),
         ('[[runs]]\nmodel = "dlr"\ntask = "shift"\npreset = "papre"', "run 1: unknown preset 'papre'"),

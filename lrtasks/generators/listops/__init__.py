@@ -193,15 +193,11 @@ def length_laws(limit: int, max_args: int) -> Iterator[np.ndarray]:
         law[2:] += OPERATOR_PROBABILITY * arguments
 
 
-def length_law(limit: int, max_depth: int, max_args: int) -> np.ndarray:
-    """Return the array of :func:`length_laws` for one ``max_depth``."""
-    return next(itertools.islice(length_laws(limit, max_args), max_depth - 1, None))
-
-
 @functools.lru_cache(maxsize=32)
 def acceptance(limits: Limits) -> float:
     """Return the probability that a random expression is within ``limits``."""
-    law = length_law(limits.max_length - 1, limits.max_depth, limits.max_args)
+    laws = length_laws(limits.max_length - 1, limits.max_args)
+    *_, law = itertools.islice(laws, limits.max_depth)
     return float(law[limits.min_length + 1 :].sum())
 
 

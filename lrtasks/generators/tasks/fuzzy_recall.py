@@ -232,7 +232,6 @@ class FuzzyRecall(UniformTask):
         """Return the pairs as ``key:value``, tokens joined by commas; ``*`` marks the pairs that are asked."""
         tokens = batch.x[index].tolist()
         asked = {at + 1 for at, _, _ in self._questions(tokens)}
-
         pairs = ((map(str, key), map(str, value), "*" * (at in asked)) for key, value, at in self._showings(tokens))
         return " ".join(f"{','.join(key)}:{','.join(value)}{mark}" for key, value, mark in pairs)
 

@@ -143,11 +143,11 @@ def decay_matrix(
     return D
 
 
-def to_end(G: Tensor, axis: int) -> Tensor:
-    """Return ``G_last - G_i`` along ``axis``: the log of the decay from position i to the end of the chunk."""
-    last, before = G.narrow(axis, -1, 1), G.narrow(axis, 0, G.shape[axis] - 1)
+def to_end(G: Tensor) -> Tensor:
+    """Return ``G_last - G_i`` for G ``(B, H, n, c, ...)``: the log of the decay from i to the end of the chunk."""
+    last = G[:, :, :, -1:]
     # the last position is 0 for any G; the constant avoids two gradients that would have to cancel
-    return torch.cat((last - before, torch.zeros_like(last)), axis)
+    return torch.cat((last - G[:, :, :, :-1], torch.zeros_like(last)), 3)
 
 
 class _MatrixCarry(torch.autograd.Function):

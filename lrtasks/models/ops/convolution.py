@@ -170,8 +170,7 @@ class WindowState:
         K, steps = self.memory.shape[-1], self.steps + 1
         if self.whole and steps > K:
             raise UsageError(f"the streaming form of the kernel was built for {K} positions, found one more")
-        memory = self.memory.clone()
-        memory[..., self.steps % K] = u
+        memory = self.memory.select_scatter(u, -1, self.steps % K)
         s = (memory * self.reversed_taps.roll(steps % K, -1)).sum(-1)
         return s, dataclasses.replace(self, memory=memory, steps=steps)
 

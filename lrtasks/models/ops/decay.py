@@ -114,7 +114,7 @@ def scalar_decay(
     y = (scores @ v.permute(*by_head, 5)).permute(0, 1, 3, 4, 2, 5)
     if features is not None:
         q, k = features(q), features(k)
-    update = k.mT @ (v * to_end(G, 3).exp().to(v.dtype).unsqueeze(-1)).flatten(-2)
+    update = k.mT @ (v * to_end(G).exp().to(v.dtype).unsqueeze(-1)).flatten(-2)
     decay = G[:, :, :, -1:].exp().to(v.dtype).repeat_interleave(width, -1)
     start = start_state(state, v, batch, heads, q.shape[-1], width)
     start = torch.unflatten(start, 1, (groups, -1)).transpose(2, 3).flatten(-2)
@@ -151,7 +151,7 @@ def channel_decay(
     q, k, v = (to_chunks(x, c) for x in (q, k, v))
     G = log_decay(g, c, exact=chunk is None)
     ((A,),) = decayed_products([q], [k], G, chunk is not None)
-    update = (k * to_end(G, 3).exp().to(k.dtype)).mT @ v
+    update = (k * to_end(G).exp().to(k.dtype)).mT @ v
     inside, end = carry(G[:, :, :, -1:].exp().to(v.dtype).mT, update, start)
     y = A @ v + (q * G.exp().to(q.dtype)) @ inside
     return from_chunks(y, length), end

@@ -135,7 +135,7 @@ def delta_rule(
         A, M = (q @ k.mT) * read(D), (k @ k.mT) * D
     else:
         (A,), (M,) = decayed_products([q, k], [k], G, single is not None)
-    later, from_start, decay = (x.exp().to(q.dtype) for x in (to_end(G, 3), G, G[..., -1:, :].mT))
+    later, from_start, decay = (x.exp().to(q.dtype) for x in (to_end(G), G, G[..., -1:, :].mT))
     right = torch.cat((beta * v, beta * from_start * k), -1)
     # solve_triangular does not read the diagonal of M
     solved = torch.linalg.solve_triangular(beta * M, right, upper=False, unitriangular=True)
@@ -193,7 +193,7 @@ def low_rank_rule(
     right = torch.cat((Aak @ v, a * before.exp().to(a.dtype)), -1)
     solved = torch.linalg.solve_triangular(-Aab, right, upper=False, unitriangular=True)
     U, W = solved.split((v.shape[-1], d_key), -1)
-    later, from_start, decay = (x.exp().to(r.dtype) for x in (to_end(G, 3), G, G[..., -1:, :].mT))
+    later, from_start, decay = (x.exp().to(r.dtype) for x in (to_end(G), G, G[..., -1:, :].mT))
     u, inside, end = delta_carry(U, -W, b * later, decay, start, (k * later).mT @ v)
     y = Ark @ v + Arb @ u + (r * from_start) @ inside
     return from_chunks(y, length), end

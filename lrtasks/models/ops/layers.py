@@ -244,8 +244,7 @@ def linear(inputs: int, outputs: int, *, truncated: bool) -> nn.Linear:
     """Build a linear map: normal weights of standard deviation 0.02 (cut at 0.04 if ``truncated``) and zero bias."""
     layer = nn.Linear(inputs, outputs)
     normal_(layer.weight, WEIGHT_STD, truncated=truncated)
-    with torch.no_grad():
-        layer.bias.zero_()
+    nn.init.zeros_(layer.bias)
     return layer
 
 

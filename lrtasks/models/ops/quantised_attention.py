@@ -94,7 +94,7 @@ def attend_quantised(
         two sums of content, ``(batch, S, width)``: over the far keys of the first block that precede the segment, and
         over the far keys of the last block that follow it (None if causal).
         """
-        queries = _blocks(q, block)
+        queries = torch.unflatten(q, 1, (-1, block))
         # keys and content of the near keys of each block: (batch, G, width, span)
         near_k, near_content = (x.unfold(1, span, block)[:, : queries.shape[1]] for x in (k, content))
         values = near_content[:, :, :d_v].mT.to(q.dtype)
@@ -157,11 +157,6 @@ def join(
     return near_weights, far_weights / number.clamp_min(1)
 
 
-def _blocks(x: Tensor, block: int) -> Tensor:
-    """Split ``(batch, positions, ...)`` into ``(batch, blocks, block, ...)``."""
-    return x.reshape(len(x), -1, block, *x.shape[2:])
-
-
 def sum_by_code(content: Tensor, codes: Tensor, size: int) -> Tensor:
     """Sum content over the positions of each code: ``(rows, positions, width)`` to ``(rows, S, width)``."""
     table = content.new_zeros(len(content), size, content.shape[2])
@@ -174,7 +169,7 @@ def _far_sums(content: Tensor, size: int, block: int, codes: Tensor, before: Ten
     Block g is at place g + 1; its far blocks are the places up to g - 1 and from g + 3. One product with a matrix of
     zeros and ones sums them for both directions, without subtractions.
     """
-    blocks, block_codes = _blocks(content, block), _blocks(codes, block)
+    blocks, block_codes = (torch.unflatten(x, 1, (-1, block)) for x in (content, codes))
     batch, places = blocks.shape[:2]
     table = sum_by_code(blocks.flatten(0, 1), block_codes.flatten(0, 1), size).view(batch, places, -1)
     place = torch.arange(places, device=content.device)

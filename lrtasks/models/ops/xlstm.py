@@ -108,7 +108,7 @@ def mlstm(
 
     scores = decay_matrix(G, q.dtype, -m_all, i, q @ k.mT)
     inherited = (G + m_in - m_all).exp().to(q.dtype)
-    written = (to_end(G, 3) + i - m_out).exp().to(q.dtype)
+    written = (to_end(G) + i - m_out).exp().to(q.dtype)
     kept = (G[..., -1:] + m_in - m_out).exp().to(q.dtype)
     inside, C = carry(kept.unsqueeze(-1), (k * written.unsqueeze(-1)).mT @ v, C)
     sums = scores @ v + (q @ inside) * inherited.unsqueeze(-1)

@@ -11,7 +11,6 @@ import pytest
 from published_arrays import accuracy
 
 import lrtasks
-from lrtasks.errors import UsageError
 from lrtasks.generators import make
 from lrtasks.spec import IGNORED, Batch
 
@@ -281,22 +280,6 @@ def test_slices_say_what_they_say() -> None:
     asked = batch.y[0] >= 0
     assert slices["writes"][0][asked].tolist() == [1, 2, 3]
     assert slices["since"][0][asked].tolist() == [2, 0, 1]  # 3, 0 and 1 writes, in octaves
-
-
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        ([[0.5, 1], [0.5, 0]], "two marks must be 1"),
-        ([[0.5, 1], [0.5, 0.5]], "two marks must be 1"),
-        ([[0.5, 1], [0.5, 1], [0.1, 1]], "two marks must be 1"),
-        ([0.5, 1], r"shape \(length, 2\), found shape \(2,\)"),
-        ([[np.nan, 1], [0.5, 1]], "finite"),
-        ([["a", 1], [0.5, 1]], "has numbers of shape"),
-    ],
-)
-def test_adding_names_inputs_that_are_none(x: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make("adding").answer(x)
 
 
 def test_unanswerable_questions_have_no_label() -> None:
