@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from lrtasks.bench import BASELINE, CLASSES, SHARED_PARAMETERS, UNFUSED, VOCABULARY, Phase
 from lrtasks.budget import Budget
 from lrtasks.config import Config, parameter
-from lrtasks.errors import UsageError, in_one_line, is_shortage
+from lrtasks.errors import UsageError, is_shortage, with_line
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.models.base import Backbone, diagnostics, extra_losses, parameter_count, state_bytes
 from lrtasks.models.factory import ModelFactory, is_registered, model_factory, model_label, model_parameter_names
@@ -258,4 +258,4 @@ def _serve(sender: Connection, function: Callable[..., Any], arguments: tuple[An
     except UsageError as error:
         sender.send({"reason": " ".join(str(error).split())})
     except Exception as error:
-        sender.send({"reason": "out of memory" if is_shortage(error) else in_one_line(error)})
+        sender.send({"reason": "out of memory" if is_shortage(error) else with_line(error)})

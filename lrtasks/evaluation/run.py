@@ -20,7 +20,7 @@ from torch import nn
 
 import lrtasks
 from lrtasks.budget import Budget
-from lrtasks.errors import UsageError, first_line, is_shortage
+from lrtasks.errors import UsageError, first_line, is_shortage, with_line
 from lrtasks.evaluation import checkpoint, environment, loop
 from lrtasks.evaluation.batches import Replay, Streams, check_batch, make_streams
 from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further
@@ -236,7 +236,7 @@ class _Run:
                     self.trackers.discard()
                 raise
             except (Exception, SystemExit) as error:
-                self._close("failed", f"{type(error).__name__}: {first_line(error)}")
+                self._close("failed", with_line(error))
                 if isinstance(error, SystemExit):
                     raise RuntimeError("the code of the model or task called sys.exit during the run") from error
                 if "DataLoader worker (pid" in str(error):

@@ -77,6 +77,28 @@ class Leaves(MyLayer):
         raise SystemExit(0)
 
 
+class Asserts(MyLayer):
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        assert d_model % 3 == 0, "d_model must be a multiple of 3"
+
+
+class Misfits(MyLayer):
+    def forward(self, x):
+        return self.net(x[..., :3])  # raises inside torch
+
+
+class Backwards(MyLayer):
+    def forward(self, x):
+        y = self.net(x)
+        if y.requires_grad:
+            y.register_hook(self.gradient)
+        return y
+
+    def gradient(self, slope):
+        raise ValueError("no slope")
+
+
 class Steps(MyLayer):
     """Its ``step`` and ``initial_state`` are not a streaming form."""
 
@@ -287,6 +309,38 @@ def test_a_layer_that_leaves_the_program_fails(command: Command) -> None:
 def test_a_layer_that_leaves_the_program_does_not_pass_for_success(command: Command, words: tuple[str, ...]) -> None:
     said = command(*words)
     assert said.code == 1 and "called sys.exit" in said.err
+
+
+def line_of(text: str) -> str:
+    """Return the place of the line of CODE that has ``text``, as messages name it."""
+    return f"(line {next(n for n, line in enumerate(CODE.splitlines(), 1) if text in line)} of mine.py)"
+
+
+def test_a_layer_that_cannot_be_made_is_refused(command: Command) -> None:
+    said = command("eval", "--model", "mine.py:Asserts", *SHORT)
+    assert said.code == 2 and not list(Path("runs").glob("*"))
+    problem = f"AssertionError: d_model must be a multiple of 3 {line_of('d_model % 3')}"
+    assert said.err == f"lrtasks: Asserts raised {problem}\n"
+    said = command("check", "mine.py:Asserts")
+    assert said.code == 1 and problem in said.out
+    assert command("check", "mine.py:Asserts", "--d-model", 3).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("Misfits", line_of("raises inside torch")), ("Backwards", line_of("no slope"))]
+)
+def test_an_error_of_a_layer_names_its_line(command: Command, name: str, line: str) -> None:
+    said = command("eval", "--model", f"mine.py:{name}", *SHORT)
+    assert said.code == 1 and line in said.err and len(said.err.splitlines()) == 1
+    (record,) = Path("runs").rglob("record.json")
+    assert line in json.loads(record.read_text())["notes"][0]
+    assert line in command("check", f"mine.py:{name}").out
+
+
+def test_an_error_of_an_import_names_its_line(command: Command) -> None:
+    Path("broken.py").write_text("import torch\n\ntorch.zeros(2) + torch.zeros(3)\n")
+    said = command("eval", "--model", "broken.py:Layer", *SHORT)
+    assert said.code == 2 and "(line 3 of broken.py)" in said.err
 
 
 def test_an_own_task_is_described_drawn_and_stored(command: Command, tmp_path: Path) -> None:
