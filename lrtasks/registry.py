@@ -371,7 +371,7 @@ def malformed(cls: type[Config]) -> Iterator[str]:
     except UsageError:
         pass  # the checks of a class may reject its own defaults
     except Exception as error:
-        yield f"it cannot be made with its defaults: {in_one_line(error)}"
+        yield f"it cannot be made with its defaults: {with_line(error)}"
 
 
 def _origin(point: metadata.EntryPoint) -> str:
