@@ -105,6 +105,7 @@ def test_benchmarks_refuse_unknown_names(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", list(words))
+    monkeypatch.setattr("os.execve", lambda *_: pytest.fail("accepted"))
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(ROOT / "benchmarks" / words[0]), run_name="__main__")
     assert end.value.code == 2 and "'nope'; allowed: " in capsys.readouterr().err

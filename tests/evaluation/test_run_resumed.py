@@ -177,5 +177,5 @@ def test_a_new_run_keeps_no_weights_and_figures_of_an_earlier_one(tmp_path: Path
 
 def test_a_new_run_keeps_the_best_weights_of_its_own(tmp_path: Path) -> None:
     for _ in range(2):
-        run(plain, tmp_path, Labels(), budget={"train_samples": 8}, overwrite=True)
+        run(plain, tmp_path, Labels(), budget={"train_samples": 8, "steps": 4}, overwrite=True)
     assert (folders(tmp_path)[0] / loop.WEIGHTS).exists()
