@@ -122,7 +122,7 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
     torch.set_num_threads(case.settings.threads)
     device = torch.device(case.device)
     # libraries that are loaded on first use must not count as memory of the model
-    with torch.device("meta"):
+    with suppress(Exception), torch.device("meta"):  # a constructor may need values, as .item() does
         case.build()
     transformer = replace(case, model=BASELINE)
     _prepare(replace(transformer, length=WARM_UP), phase)[1]()
