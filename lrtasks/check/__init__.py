@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from lrtasks.config import split_setting
-from lrtasks.errors import UsageError, in_one_line, is_shortage, own_frames, unknown, with_line
+from lrtasks.errors import UsageError, in_one_line, own_frames, unknown, with_line
 from lrtasks.spec import Spec
 
 S = TypeVar("S")
@@ -122,12 +122,9 @@ def _check_model(name: str, hyper: dict[str, Any], refused: dict[str, list[str]]
                 how = {"input": input, "target": target, "causal": direction == "causal", **hyper}
                 problems = problems_of(check_model, name, **how)
             except UsageError as error:
-                if isinstance(error.__cause__, UsageError | None) or is_shortage(error.__cause__):
-                    refused.setdefault(str(error), []).append(case)
-                else:  # the model does not refuse the case: its code raised another exception
-                    found.append((case, f"it cannot be built: {error}"))
+                refused.setdefault(str(error), []).append(case)
             except Exception as error:
-                found.append((case, f"it cannot be built: {in_one_line(error)}"))
+                found.append((case, f"it cannot be built: {with_line(error)}"))
             else:
                 found += [(case, problem) for problem in problems]
     # merge problems that differ only in their numbers, because several layers may have the same problem

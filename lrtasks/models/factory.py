@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from lrtasks.config import parameter, type_name
-from lrtasks.errors import UsageError, first_line, is_shortage, own_frames, with_line
+from lrtasks.errors import UsageError, first_line, is_shortage
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, ModelLike, streaming, takes_mask, uninitialised
 from lrtasks.registry import address_digest, has_own_name, load_object, source_digest
@@ -63,18 +63,13 @@ class ModelFactory:
         """Build the module; draw its parameters from torch's global generator.
 
         Raises:
-            UsageError: if the module does not fit into the memory, cannot have this size or direction, or if the user's
-                code raises an exception.
+            UsageError: if the module does not fit into the memory, or cannot have this size or direction.
         """
         try:
             return self.builder(input, target, causal)
-        except UsageError:
-            raise
-        except Exception as error:
+        except (MemoryError, RuntimeError) as error:
             if is_shortage(error):
                 raise UsageError(f"not enough memory to build {self.name}; choose a smaller model") from error
-            if own_frames(error):
-                raise UsageError(f"{self.name} raised {with_line(error)}") from error
             raise
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lrtasks.bench.measure import Case, Settings
+from lrtasks.bench.measure import Case, Settings, cost
 from lrtasks.bench.run import identity, make_cases
 from lrtasks.errors import UsageError
 from lrtasks.models.factory import model_parameter_names
@@ -81,6 +81,12 @@ class Asserts(MyLayer):
     def __init__(self, d_model):
         super().__init__(d_model)
         assert d_model % 3 == 0, "d_model must be a multiple of 3"
+
+
+class Rates(MyLayer):
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.rate = nn.Linear(1, 1).bias.item()
 
 
 class Misfits(MyLayer):
@@ -321,6 +327,8 @@ def test_a_layer_that_cannot_be_made_is_refused(command: Command) -> None:
     assert said.code == 2 and not list(Path("runs").glob("*"))
     problem = f"AssertionError: d_model must be a multiple of 3 {line_of('d_model % 3')}"
     assert said.err == f"lrtasks: Asserts raised {problem}\n"
+    suite = make_suite({"models": ["mine.py:Asserts"], "tasks": ["shift"]}, {})
+    assert suite.runs and not suite.skipped, "a suite does not leave it out silently"
     said = command("check", "mine.py:Asserts")
     assert said.code == 1 and problem in said.out
     assert command("check", "mine.py:Asserts", "--d-model", 3).code == 0
@@ -462,6 +470,11 @@ def test_bench_builds_an_own_layer_at_the_shared_width() -> None:
     for hyper, message in (({"MyLayer": {"windw": 2}}, "windw"), ({"MyLayr": {"window": 2}}, "did you mean 'MyLayer'")):
         with pytest.raises(UsageError, match=message):
             make_cases([MINE], [16], Settings(d_model=8, layers=1), hyper=hyper)
+
+
+def test_bench_measures_a_layer_whose_constructor_needs_values() -> None:
+    case = make_cases(["mine.py:Rates"], [16], Settings(d_model=8, layers=1, repeats=1))[1]
+    assert cost(case, "inference", False)["cpu_seconds"]
 
 
 @pytest.mark.parametrize("words", [("eval", "--model", "dlrr", "--task", "shift"), ("bench", "--models", "dlrr")])
