@@ -236,6 +236,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
     parser.add_argument("--plot", metavar="PATH", help="draw time and memory against length")
     args = parser.parse_args()
+    forms = args.forms.split(",")
+    for form in (form for form in forms if form not in FORMS):
+        parser.error(f"unknown form {form!r}; allowed: {', '.join(FORMS)}")
     shared = {key: getattr(args, key) for key in ("model", "states", "channels", "step", "batch", "repeats", "threads")}
     rows = []
     if not args.json:
@@ -243,10 +246,7 @@ def main() -> None:
         print(f"{args.model} {what}, N = {args.states}, H = {args.channels}, {args.threads} threads, {args.device}")
         print_header()
     for length in (int(text) for text in args.lengths.split(",")):
-        here = [
-            measure_apart({**shared, "device": args.device, "length": length, "form": form})
-            for form in args.forms.split(",")
-        ]
+        here = [measure_apart({**shared, "device": args.device, "length": length, "form": form}) for form in forms]
         plain = next((row for row in here if row["form"] == "plain"), None)
         rows += here
         if not args.json:

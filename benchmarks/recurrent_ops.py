@@ -192,6 +192,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-growth", action="store_true", help="leave out the longer sequence")
     arguments = parser.parse_args()
+    ops = arguments.ops.split(",")
+    for name in (name for name in ops if name not in OPS):
+        parser.error(f"unknown op {name!r}; allowed: {', '.join(OPS)}")
     torch.set_num_threads(1)
     if os.environ.get("MALLOC_MMAP_MAX_") is None:  # read when a process starts
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_FREED})
@@ -199,7 +202,7 @@ def main() -> None:
         for name in KEEP_FREED:  # processes started from here on do not keep it
             del os.environ[name]
         os.environ.update(GIVE_BACK)
-        report(arguments.ops.split(","), arguments.batch, arguments.repeats, not arguments.no_growth)
+        report(ops, arguments.batch, arguments.repeats, not arguments.no_growth)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,10 @@ TASKS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=", ".join(TASKS))
-    for name in parser.parse_args().tasks or TASKS:
+    tasks = parser.parse_args().tasks or list(TASKS)
+    for name in (name for name in tasks if name not in TASKS):
+        parser.error(f"unknown task {name!r}; allowed: {', '.join(TASKS)}")
+    for name in tasks:
         for parameters in TASKS[name]:
             task = lrtasks.make(name, **parameters)
             train, test = (

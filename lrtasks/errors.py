@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 _SPACE = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
@@ -60,9 +63,31 @@ def in_one_line(error: BaseException) -> str:
     'ImportError: no libcudart found'
     >>> in_one_line(UsageError("there is no file x.py"))
     'there is no file x.py'
+    >>> in_one_line(AssertionError())
+    'AssertionError'
     """
     message = " ".join(str(error).split())
-    return message if isinstance(error, UsageError) else f"{type(error).__name__}: {message}"
+    return message if isinstance(error, UsageError) else f"{type(error).__name__}: {message}".removesuffix(": ")
+
+
+_CALLERS = {"lrtasks", "typer", "click", "torch", "lightning", *sys.stdlib_module_names}
+"""Top-level modules whose code calls the user's code."""
+
+
+def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the traceback of an exception inside the user's file: the first file that is not of :data:`_CALLERS`."""
+    own = [
+        traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "torch").partition(".")[0] not in _CALLERS
+    ]
+    return [one for one in own if one.filename == own[0].filename]
+
+
+def with_line(error: BaseException) -> str:
+    """Return type and message of an exception in one line, with the line of the user's file that raised it, if any."""
+    where = [f" (line {one.lineno} of {Path(one.filename).name})" for one in own_frames(error)[-1:]]
+    return "".join([in_one_line(error), *where])
 
 
 def is_shortage(error: BaseException) -> bool:

@@ -20,6 +20,8 @@ SCHEMA = 2
 FILE = "record.json"
 LOCK = "lock"
 """Lock file in a run's folder, held by the only process that may work in the folder."""
+ANALYSIS = "analysis"
+"""Folder in a run's folder for the figures of ``lrtasks analyze``."""
 PANEL = "predictions.png"
 """File that a run of an image task writes: a few images with their targets and predictions."""
 STATUSES = ("running", "interrupted", "done", "diverged", "failed")

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from lrtasks.config import Config
-from lrtasks.errors import UsageError, in_one_line, suggestion, unknown
+from lrtasks.errors import UsageError, in_one_line, suggestion, unknown, with_line
 
 T = TypeVar("T", bound=Config)
 
@@ -243,7 +243,7 @@ def load_object(address: str, kind: str) -> Any:
     except (Exception, SystemExit) as error:
         relative = isinstance(error, ImportError) and "relative import" in str(error) and place.endswith(".py")
         hint = "; write package.module:NAME for a file that imports from its package" if relative else ""
-        raise UsageError(f"{where}: {place} cannot be imported: {in_one_line(error)}{hint}") from error
+        raise UsageError(f"{where}: {place} cannot be imported: {with_line(error)}{hint}") from error
     if not hasattr(module, name):
         raise UsageError(f"{where}: {place} has no {name!r}{suggestion(name, dir(module))}")
     found = getattr(module, name)
@@ -371,7 +371,7 @@ def malformed(cls: type[Config]) -> Iterator[str]:
     except UsageError:
         pass  # the checks of a class may reject its own defaults
     except Exception as error:
-        yield f"it cannot be made with its defaults: {in_one_line(error)}"
+        yield f"it cannot be made with its defaults: {with_line(error)}"
 
 
 def _origin(point: metadata.EntryPoint) -> str:

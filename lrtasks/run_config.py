@@ -14,7 +14,7 @@ from torch import nn
 
 from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.config import assign
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError, own_frames, unknown, with_line
 from lrtasks.generators import Task, registry
 from lrtasks.generators.base import misdeclared
 from lrtasks.models.base import ModelLike
@@ -177,9 +177,17 @@ class RunConfig:
         """Build the model on the CPU, in training mode; draw its parameters from torch's global generator.
 
         Raises:
-            UsageError: if the model does not fit into the memory, or cannot have this size or direction.
+            UsageError: if the model does not fit into the memory, cannot have this size or direction, or if the user's
+                code raises an exception.
         """
-        return self.model.build(self.task.input, self.task.target, self.task.causal).train()
+        try:
+            return self.model.build(self.task.input, self.task.target, self.task.causal).train()
+        except UsageError:
+            raise
+        except Exception as error:
+            if own_frames(error):
+                raise UsageError(f"{self.model.name} raised {with_line(error)}") from error
+            raise
 
     def record(self, status: str = "running", notes: Iterable[str] = ()) -> RunRecord:
         """Return a record of the run without results."""

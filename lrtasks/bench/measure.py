@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from lrtasks.bench import BASELINE, CLASSES, SHARED_PARAMETERS, UNFUSED, VOCABULARY, Phase
 from lrtasks.budget import Budget
 from lrtasks.config import Config, parameter
-from lrtasks.errors import UsageError, in_one_line, is_shortage
+from lrtasks.errors import UsageError, is_shortage, with_line
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.models.base import Backbone, diagnostics, extra_losses, parameter_count, state_bytes
 from lrtasks.models.factory import ModelFactory, is_registered, model_factory, model_label, model_parameter_names
@@ -122,7 +122,7 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
     torch.set_num_threads(case.settings.threads)
     device = torch.device(case.device)
     # libraries that are loaded on first use must not count as memory of the model
-    with torch.device("meta"):
+    with suppress(Exception), torch.device("meta"):  # a constructor may need values, as .item() does
         case.build()
     transformer = replace(case, model=BASELINE)
     _prepare(replace(transformer, length=WARM_UP), phase)[1]()
@@ -258,4 +258,4 @@ def _serve(sender: Connection, function: Callable[..., Any], arguments: tuple[An
     except UsageError as error:
         sender.send({"reason": " ".join(str(error).split())})
     except Exception as error:
-        sender.send({"reason": "out of memory" if is_shortage(error) else in_one_line(error)})
+        sender.send({"reason": "out of memory" if is_shortage(error) else with_line(error)})

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from lrtasks.config import split_setting
-from lrtasks.errors import UsageError, in_one_line, unknown
+from lrtasks.errors import UsageError, in_one_line, own_frames, unknown, with_line
 from lrtasks.spec import Spec
 
 S = TypeVar("S")
@@ -26,8 +24,6 @@ SPECS = {
 """Inputs and targets on which models are checked."""
 ANY_TASK = "cumsum"
 """Task on which a preset of a model is checked if the preset is not for one task."""
-PACKAGE = Path(__file__).parents[1]
-"""Folder of this package, whose lines are not named in problems."""
 
 
 def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[str]:
@@ -43,12 +39,9 @@ def collect(subject: S, *checks: Callable[[S], Iterable[str] | None]) -> list[st
         except UsageError as problem:
             found.append(in_one_line(problem))
         except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            others = [one for one in frames if not Path(one.filename).is_relative_to(PACKAGE)]
-            own = [one for one in others if one.filename == others[0].filename]
+            own = own_frames(error)
             name = f"{own[0].name}()" if own else check.__name__.removeprefix("_").replace("_", " ")
-            where = f" (line {own[-1].lineno} of {Path(own[-1].filename).name})" if own else ""
-            found.append(f"{name} raised {in_one_line(error)}{where}")
+            found.append(f"{name} raised {with_line(error)}")
     return found
 
 
@@ -131,7 +124,7 @@ def _check_model(name: str, hyper: dict[str, Any], refused: dict[str, list[str]]
             except UsageError as error:
                 refused.setdefault(str(error), []).append(case)
             except Exception as error:
-                found.append((case, f"it cannot be built: {in_one_line(error)}"))
+                found.append((case, f"it cannot be built: {with_line(error)}"))
             else:
                 found += [(case, problem) for problem in problems]
     # merge problems that differ only in their numbers, because several layers may have the same problem

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lrtasks.check import BrokenContractError, collect
-from lrtasks.errors import UsageError, in_one_line, unknown
+from lrtasks.errors import UsageError, unknown, with_line
 from lrtasks.models.base import (
     ModelLike,
     ResidualBlock,
@@ -184,7 +184,7 @@ class _Probe:
             raise UsageError(f"fails{when}: {error}" if when else str(error)) from None
         except Exception as error:
             kind = f" on a {self.input.kind} input, {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
-            raise UsageError(f"fails{when or kind}: {in_one_line(error)}") from None
+            raise UsageError(f"fails{when or kind}: {with_line(error)}") from None
         if not torch.equal(before, x):
             raise UsageError(f"writes to its input{when}, first at {_place(before != x)}; write x = x * 2, not x *= 2")
         if problem := output_misfit(y, x, self.input, self.target):
@@ -331,7 +331,7 @@ def _step(probe: _Probe) -> None:
     except Exception as error:
         if isinstance(error, UsageError) and not outputs:
             return  # the model reports that it has no streaming form
-        raise UsageError(f"step fails at position {len(outputs)}: {in_one_line(error)}") from None
+        raise UsageError(f"step fails at position {len(outputs)}: {with_line(error)}") from None
     expected = probe.outputs(probe.x)
     expected = expected.flatten(1)[:, None] if pooled else expected[:, :steps]
     wanted = (ROWS, expected.shape[-1])
@@ -371,8 +371,8 @@ def _gradients(probe: _Probe) -> Iterator[str]:
             raise UsageError("no parameter gets a gradient: the output is cut off from all of them")
         try:
             torch.autograd.backward(loss)
-        except RuntimeError as error:
-            raise UsageError(f"the backward pass fails{time}: {error}") from None
+        except Exception as error:
+            raise UsageError(f"the backward pass fails{time}: {with_line(error)}") from None
     gradients = {name: value.grad for name, value in wanting.items()}
     if missing := [name for name, gradient in gradients.items() if gradient is None and name not in probe.unused]:
         yield f"no gradient reaches {', '.join(missing)} (use it in forward, or name it in check_model's unused=)"

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from lrtasks import __version__
-from lrtasks.errors import UsageError, in_one_line, suggestion
+from lrtasks.errors import UsageError, in_one_line, own_frames, suggestion, with_line
 from lrtasks.machine import set_process_defaults
 
 # the base class of typer's own errors; newer versions of typer contain a copy of click, older ones import click
@@ -153,9 +153,9 @@ def main() -> None:
             sys.exit(1)
         _fail("the code of the model or task called sys.exit", 1, debug)
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(place.filename).name}, line {place.lineno}, in {place.name}"
-        _fail(in_one_line(error) + ("" if debug else f" ({where}; --debug shows the traceback)"), 1, debug)
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if own_frames(error) else f" ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
+        _fail(with_line(error) + ("" if debug else f"{place}; --debug shows the traceback"), 1, debug)
     sys.exit(code if isinstance(code, int) else 0)
 
 

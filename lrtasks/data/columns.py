@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from lrtasks.errors import UsageError, in_one_line
+from lrtasks.errors import UsageError, with_line
 from lrtasks.generators.base import Split, Task
 from lrtasks.generators.tables import from_bytes
 from lrtasks.spec import IGNORED, Batch, Sample, misfit
@@ -23,6 +23,8 @@ from lrtasks.spec import IGNORED, Batch, Sample, misfit
 INDEX = "index"
 PROBED = 8
 """Number of samples from which the types of the metadata are derived."""
+SEARCHED = 1000
+"""Number of samples that are searched for a label if the first :data:`PROBED` samples have none."""
 IGNORED_BYTE = 255
 """Pixel value that stands for the label -100."""
 _COLOURS = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0))
@@ -84,9 +86,13 @@ def layout(task: Task) -> tuple[Column, ...]:
     """Return the columns of a task's datasets. They depend only on the task: on its specs and first samples.
 
     Raises:
-        UsageError: if a sample does not fit the specs, or metadata has a name or type that a column cannot have.
+        UsageError: if a sample does not fit the specs, no sample has a label, or metadata has a name or type that a
+            column cannot have.
     """
     probe = draw(task, range(PROBED), 0, "train")
+    unlabelled = task.target.kind == "token" and np.all(probe.y == IGNORED)
+    if unlabelled and np.all(draw(task, range(SEARCHED), 0, "train").y == IGNORED):
+        raise UsageError(f"{task.name}: the first {SEARCHED:,} samples have no label, so there is nothing to score")
     columns = declared(task)
     if probe.mask is not None:
         columns.append(Column("attention_mask", "mask", "list", "bool", probe.mask.shape[1:]))
@@ -131,7 +137,7 @@ def draw(task: Task, indices: Sequence[int], seed: int, split: str, attempt: int
         batch = task.batch(indices, seed, cast(Split, split), attempt=attempt)
         problem = misfit(batch, task.input, task.target)
     except (ValueError, TypeError, AttributeError) as error:  # a UsageError is a ValueError
-        problem = in_one_line(error)
+        problem = with_line(error)
     if problem is None:
         return batch
     if len(indices) > 1:

@@ -10,6 +10,7 @@ import hashlib
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -19,9 +20,9 @@ import numpy as np
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, with_line
 from lrtasks.generators.base import SPLITS, Split, Task, mislabelled
 from lrtasks.generators.randomness import epoch_order
 from lrtasks.machine import MAX_WORKERS, cores
@@ -231,7 +232,7 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
         generator=torch.Generator(),
     )
     for loaded in loader:
-        if isinstance(loaded, UsageError):
+        if isinstance(loaded, Exception):
             raise loaded
         yield loaded
 
@@ -249,17 +250,23 @@ def worker_count(workers: int | str) -> int:
     return workers
 
 
-class _Carrying(Dataset[Loaded | UsageError]):
-    """A stream that returns user errors as values; an error raised in a worker would arrive with its traceback."""
+class _Carrying(Dataset[Loaded | Exception]):
+    """A stream that returns errors as values; a message raised in a worker would arrive with the worker's traceback."""
 
     def __init__(self, stream: BatchStream) -> None:
         self._stream = stream
 
-    def __getitem__(self, number: int) -> Loaded | UsageError:
+    def __getitem__(self, number: int) -> Loaded | Exception:
         try:
             return self._stream[number]
         except UsageError as error:
             return error
+        except Exception as error:
+            if get_worker_info() is None:
+                raise
+            failure = RuntimeError(with_line(error))  # other types may not survive the way to the parent process
+            failure.add_note(traceback.format_exc())
+            return failure
 
 
 def _unchanged(loaded: Any) -> Any:

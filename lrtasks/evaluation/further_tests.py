@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lightning.fabric import Fabric
 from torch import nn
 
-from lrtasks.errors import UsageError, in_one_line
+from lrtasks.errors import UsageError, with_line
 from lrtasks.evaluation import loop
 from lrtasks.evaluation.batches import BatchStream, Replay, held_out
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
@@ -90,7 +90,7 @@ def score_further(
             record.scores[name], record.errors[name] = scorer.scores(), scorer.error()
             record.further_slices[name] = scorer.slices()
         except Exception as error:  # a model may raise anything at a length that it was not built for
-            reason = error if isinstance(error, loop.DivergedError) else in_one_line(error)
+            reason = error if isinstance(error, loop.DivergedError) else with_line(error)
             record.notes.append(f"test {name}: not possible: {reason}")
             continue
         record.further_baselines[name] = baseline_scores(task, train, test)

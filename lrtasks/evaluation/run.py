@@ -20,7 +20,7 @@ from torch import nn
 
 import lrtasks
 from lrtasks.budget import Budget
-from lrtasks.errors import UsageError, first_line, is_shortage
+from lrtasks.errors import UsageError, first_line, is_shortage, with_line
 from lrtasks.evaluation import checkpoint, environment, loop
 from lrtasks.evaluation.batches import Replay, Streams, check_batch, make_streams
 from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further
@@ -32,7 +32,7 @@ from lrtasks.generators.baselines import Baseline
 from lrtasks.models import names as model_names
 from lrtasks.models.base import Backbone, ModelLike, diagnostics, parameter_count, state_bytes
 from lrtasks.models.factory import model_factory
-from lrtasks.record import FILE, LOCK, PANEL, RunRecord, finished_record, read_record
+from lrtasks.record import ANALYSIS, FILE, LOCK, PANEL, RunRecord, finished_record, read_record
 from lrtasks.registry import split_preset
 from lrtasks.run_config import RunConfig
 
@@ -213,6 +213,7 @@ class _Run:
         self.replaces = overwrite and (self.folder / FILE).exists()
         if overwrite and self.writes:
             (self.folder / loop.CHECKPOINT).unlink(missing_ok=True)
+        self.anew = not (self.folder / loop.CHECKPOINT).exists()
         self.record = self.config.record()
         self.record.digest = self.digest
         self.record.environment = environment.describe_environment()
@@ -235,7 +236,7 @@ class _Run:
                     self.trackers.discard()
                 raise
             except (Exception, SystemExit) as error:
-                self._close("failed", f"{type(error).__name__}: {first_line(error)}")
+                self._close("failed", with_line(error))
                 if isinstance(error, SystemExit):
                     raise RuntimeError("the code of the model or task called sys.exit during the run") from error
                 if "DataLoader worker (pid" in str(error):
@@ -286,7 +287,7 @@ class _Run:
                 "device": environment.device_name(self.fabric.device),
             }
         if self.writes and (state.curve or not self.replaces):
-            record.write(self.folder)
+            self._write()
         self.trackers.update(record)
 
     def _test(self, baselines: Mapping[str, Baseline]) -> None:
@@ -336,7 +337,18 @@ class _Run:
             self.trackers.finish(self.record)
         finally:
             if self.writes:
-                self.record.write(self.folder)
+                self._write()
+
+    def _write(self) -> None:
+        """Write the record. The first record of a new run removes the weights and figures of an earlier one."""
+        if self.anew:
+            self.anew, drawn = False, self.folder / ANALYSIS
+            # with a finite set, the first evaluation has written the weights of this run already
+            weights = [] if self.streams.finite and self.record.curve else [self.folder / loop.WEIGHTS]
+            for file in (*weights, self.folder / PANEL, *([] if drawn.is_symlink() else drawn.glob("*.png"))):
+                file.unlink(missing_ok=True)
+            remove_empty(drawn)
+        self.record.write(self.folder)
 
 
 def _finished(fabric: Fabric, folder: Path, digest: str) -> RunRecord | None:

@@ -24,7 +24,7 @@ def test_the_value_comes_back_from_another_process() -> None:
     ("function", "reason"),
     [
         (functions.refuse, "this cannot be"),
-        (functions.fail, "ZeroDivisionError: division by zero"),
+        (functions.fail, "ZeroDivisionError: division by zero (line 27 of bench_functions.py)"),
         (functions.die, "killed, most likely for lack of memory"),
         (functions.end, "ended with exit code 3"),
         (functions.crash, "ended by SIGSEGV"),

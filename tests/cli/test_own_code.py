@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lrtasks.bench.measure import Case, Settings
+from lrtasks.bench.measure import Case, Settings, cost
 from lrtasks.bench.run import identity, make_cases
 from lrtasks.errors import UsageError
 from lrtasks.models.factory import model_parameter_names
@@ -75,6 +75,34 @@ class Odd(MyLayer):
 class Leaves(MyLayer):
     def forward(self, x):
         raise SystemExit(0)
+
+
+class Asserts(MyLayer):
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        assert d_model % 3 == 0, "d_model must be a multiple of 3"
+
+
+class Rates(MyLayer):
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.rate = nn.Linear(1, 1).bias.item()
+
+
+class Misfits(MyLayer):
+    def forward(self, x):
+        return self.net(x[..., :3])  # raises inside torch
+
+
+class Backwards(MyLayer):
+    def forward(self, x):
+        y = self.net(x)
+        if y.requires_grad:
+            y.register_hook(self.gradient)
+        return y
+
+    def gradient(self, slope):
+        raise ValueError("no slope")
 
 
 class Steps(MyLayer):
@@ -289,6 +317,40 @@ def test_a_layer_that_leaves_the_program_does_not_pass_for_success(command: Comm
     assert said.code == 1 and "called sys.exit" in said.err
 
 
+def line_of(text: str) -> str:
+    """Return the place of the line of CODE that has ``text``, as messages name it."""
+    return f"(line {next(n for n, line in enumerate(CODE.splitlines(), 1) if text in line)} of mine.py)"
+
+
+def test_a_layer_that_cannot_be_made_is_refused(command: Command) -> None:
+    said = command("eval", "--model", "mine.py:Asserts", *SHORT)
+    assert said.code == 2 and not list(Path("runs").glob("*"))
+    problem = f"AssertionError: d_model must be a multiple of 3 {line_of('d_model % 3')}"
+    assert said.err == f"lrtasks: Asserts raised {problem}\n"
+    suite = make_suite({"models": ["mine.py:Asserts"], "tasks": ["shift"]}, {})
+    assert suite.runs and not suite.skipped, "a suite does not leave it out silently"
+    said = command("check", "mine.py:Asserts")
+    assert said.code == 1 and problem in said.out
+    assert command("check", "mine.py:Asserts", "--d-model", 3).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("Misfits", line_of("raises inside torch")), ("Backwards", line_of("no slope"))]
+)
+def test_an_error_of_a_layer_names_its_line(command: Command, name: str, line: str) -> None:
+    said = command("eval", "--model", f"mine.py:{name}", *SHORT)
+    assert said.code == 1 and line in said.err and len(said.err.splitlines()) == 1
+    (record,) = Path("runs").rglob("record.json")
+    assert line in json.loads(record.read_text())["notes"][0]
+    assert line in command("check", f"mine.py:{name}").out
+
+
+def test_an_error_of_an_import_names_its_line(command: Command) -> None:
+    Path("broken.py").write_text("import torch\n\ntorch.zeros(2) + torch.zeros(3)\n")
+    said = command("eval", "--model", "broken.py:Layer", *SHORT)
+    assert said.code == 2 and "(line 3 of broken.py)" in said.err
+
+
 def test_an_own_task_is_described_drawn_and_stored(command: Command, tmp_path: Path) -> None:
     assert json.loads(command("describe", "mine.py:Copy", "--json").out)["kind"] == "task"
     said = [command("describe", name).out for name in ("shift", "mine.py:Plain")]
@@ -408,6 +470,11 @@ def test_bench_builds_an_own_layer_at_the_shared_width() -> None:
     for hyper, message in (({"MyLayer": {"windw": 2}}, "windw"), ({"MyLayr": {"window": 2}}, "did you mean 'MyLayer'")):
         with pytest.raises(UsageError, match=message):
             make_cases([MINE], [16], Settings(d_model=8, layers=1), hyper=hyper)
+
+
+def test_bench_measures_a_layer_whose_constructor_needs_values() -> None:
+    case = make_cases(["mine.py:Rates"], [16], Settings(d_model=8, layers=1, repeats=1))[1]
+    assert cost(case, "inference", False)["cpu_seconds"]
 
 
 @pytest.mark.parametrize("words", [("eval", "--model", "dlrr", "--task", "shift"), ("bench", "--models", "dlrr")])

@@ -281,6 +281,21 @@ def test_metadata_cannot_hide_a_column() -> None:
         layout(Strange())
 
 
+def test_samples_without_labels_are_refused(tmp_path: Path) -> None:
+    class Rare(Few):
+        """A label in about a hundred samples."""
+
+        def sample(self, rng: np.random.Generator) -> Any:
+            drawn = super().sample(rng)
+            return drawn._replace(y=np.where(rng.random() < 0.01, drawn.y, -100))
+
+    assert layout(Rare())
+    for name, parameters in {"stack": {"stay": 1.0}, "variable-tracking": {"statements": 2}}.items():
+        with pytest.raises(lrtasks.UsageError, match=rf"{name}: the first 1,000 samples have no label"):
+            generate(lrtasks.make(name, **parameters), str(tmp_path / name), samples=50, workers=1)
+    assert list(tmp_path.iterdir()) == []
+
+
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(2, 200), st.integers(0, 2**32))
 @settings(max_examples=30)
 def test_pictures_are_lossless(rows: int, columns: int, classes: int, seed: int) -> None:

@@ -99,6 +99,19 @@ def test_every_script_finds_what_it_imports(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "words", [("recurrent_ops.py", "--ops", "gla,nope"), ("token_floors.py", "nope"), ("kernels.py", "--forms", "nope")]
+)
+def test_benchmarks_refuse_unknown_names(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", list(words))
+    monkeypatch.setattr("os.execve", lambda *_: pytest.fail("accepted"))
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(ROOT / "benchmarks" / words[0]), run_name="__main__")
+    assert end.value.code == 2 and "'nope'; allowed: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("command", "wrong"),
     [
         ("lrtasks eval --model dlr --task shift --shifts 4 --d-state 8", []),

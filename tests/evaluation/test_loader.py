@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing.connection
+import re
 import time
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from toys import Unmakeable
+from toys import Labels, Unmakeable
 
 import lrtasks
 from lrtasks.errors import UsageError
@@ -147,6 +149,24 @@ def test_a_users_mistake_in_a_worker_comes_without_traceback(workers: int) -> No
     with pytest.raises(UsageError) as caught:
         list(load(BatchStream(Unmakeable(), 0, "train", 4), range(2), workers=workers))
     assert str(caught.value) == "these parameters leave nothing to draw"
+
+
+class Failing(Labels):
+    """Its samples raise an error in a worker; the first batch is made in the main process."""
+
+    def sample(self, rng: np.random.Generator) -> Any:
+        if multiprocessing.parent_process() is not None:
+            raise KeyError("lost")
+        return super().sample(rng)
+
+
+def test_an_error_in_a_worker_names_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "SECONDS_TO_START", 0)
+    batches = load(BatchStream(Failing(), 0, "train", 1), range(50), workers=1)
+    with pytest.raises(RuntimeError) as caught:
+        list(batches)
+    assert re.fullmatch(r"KeyError: 'lost' \(line \d+ of test_loader\.py\)", str(caught.value))
+    assert "raise KeyError" in caught.value.__notes__[0]
 
 
 def test_workers_end_with_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,3 +159,23 @@ def test_an_overwritten_run_is_kept_until_the_first_evaluation(tmp_path: Path, m
         run(plain, tmp_path, overwrite=True)
     assert outcome(read_record(folder)) == outcome(before)
     assert (folder / loop.WEIGHTS).exists()
+
+
+def test_a_new_run_keeps_no_weights_and_figures_of_an_earlier_one(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"hyper": {"healthy": 0}, "overwrite": True}
+    old = run("toys:exploding", tmp_path, **how)
+    (folder,) = folders(tmp_path)
+    (folder / "analysis").mkdir()
+    left = [folder / name for name in (loop.WEIGHTS, "predictions.png", "analysis/curve.png")]
+    for path in left:
+        path.touch()
+    assert outcome(run("toys:exploding", tmp_path, hyper=how["hyper"])) == outcome(old)
+    assert all(path.exists() for path in left), "a finished run is not changed"
+    run("toys:exploding", tmp_path, **how)
+    assert [path.name for path in folder.iterdir()] == ["record.json"]
+
+
+def test_a_new_run_keeps_the_best_weights_of_its_own(tmp_path: Path) -> None:
+    for _ in range(2):
+        run(plain, tmp_path, Labels(), budget={"train_samples": 8, "steps": 4}, overwrite=True)
+    assert (folders(tmp_path)[0] / loop.WEIGHTS).exists()

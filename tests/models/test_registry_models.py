@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -28,6 +29,13 @@ SPECS = {
 STREAMING = set(registry.built_in())
 HYBRIDS = ("seqboat", "seqboat-full", "seqboat-local", "mega", "mega-chunk", "longvq")
 LRA = ("listops", "listops-root", "pathfinder", "pathfinder-classification")
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_model_can_be_pickled(name: str) -> None:
+    model = registry.get(name).make(**small(name)).build(*SPECS["signals"], causal=True)
+    state = pickle.loads(pickle.dumps(model)).state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
 
 
 def small(name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -102,7 +103,7 @@ def test_models_that_fail_stop_nothing_else(tmp_path: Path) -> None:
     records = run_suite(configs, tmp_path / "runs", backend=Local(jobs=2), device="cpu")
     assert [record.status for record in records] == [*["failed"] * 4, "done"]
     reasons = [record.notes[-1] for record in records[:4]]
-    assert reasons[0] == "RuntimeError: no more of this"
+    assert re.fullmatch(r"RuntimeError: no more of this \(line \d+ of rogues\.py\)", reasons[0])
     assert reasons[1].startswith("ended with exit code 3")
     assert reasons[2] == "killed by SIGKILL, often for lack of memory"
     assert reasons[3] == "these settings cannot be"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -46,18 +47,16 @@ def on(backend: OpBackend, op: Op) -> Op:
     """
     if backend == "fla" and not torch.cuda.is_available():
         raise UsageError("op_backend=fla needs a GPU with CUDA, found none; take op_backend=torch or auto")
-    if backend == "torch":
-        return op
+    return op if backend == "torch" else partial(_run, op)  # a partial, unlike an inner function, can be pickled
 
-    def run(*inputs: Tensor, state: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        q = inputs[0]
-        if q.device.type in DEVICES and q.shape[1] > 1:
-            module, given, gates = _KERNELS[op](*inputs, mask)
-            if _usable(module, q, given["v"]):
-                return _call(module, given, gates, state)
-        return op(*inputs, state=state, mask=mask)
 
-    return run
+def _run(op: Op, *inputs: Tensor, state: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    q = inputs[0]
+    if q.device.type in DEVICES and q.shape[1] > 1:
+        module, given, gates = _KERNELS[op](*inputs, mask)
+        if _usable(module, q, given["v"]):
+            return _call(module, given, gates, state)
+    return op(*inputs, state=state, mask=mask)
 
 
 def _usable(module: str, q: Tensor, v: Tensor) -> bool:
