@@ -70,22 +70,33 @@ def in_one_line(error: BaseException) -> str:
     return message if isinstance(error, UsageError) else f"{type(error).__name__}: {message}".removesuffix(": ")
 
 
-_CALLERS = {"lrtasks", "typer", "click", "torch", "lightning", *sys.stdlib_module_names}
-"""Top-level modules whose code calls the user's code."""
+_OTHERS = {"lrtasks", "typer", "click", "torch", "lightning", "ray", "numpy", "scipy", "pandas", "pyarrow", "PIL"}
+_OTHERS |= sys.stdlib_module_names
+"""Top-level modules of this package, its dependencies and Python: not the user's code."""
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the traceback of an exception inside the user's file: the first file that is not of :data:`_CALLERS`."""
+    """Return the traceback of an exception inside the user's file: the first file that is not of :data:`_OTHERS`."""
     own = [
         traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if frame.f_globals.get("__name__", "torch").partition(".")[0] not in _CALLERS
+        if frame.f_globals.get("__name__", "torch").partition(".")[0] not in _OTHERS
     ]
     return [one for one in own if one.filename == own[0].filename]
 
 
 def with_line(error: BaseException) -> str:
-    """Return type and message of an exception in one line, with the line of the user's file that raised it, if any."""
+    """Return type and message of an exception in one line, with the line of the user's file that raised it, if any.
+
+    Here, only code of this package and of NumPy runs, so no line is named:
+
+    >>> import numpy as np
+    >>> try:
+    ...     np.take([1], 5)
+    ... except IndexError as error:
+    ...     with_line(error)
+    'IndexError: index 5 is out of bounds for axis 0 with size 1'
+    """
     where = [f" (line {one.lineno} of {Path(one.filename).name})" for one in own_frames(error)[-1:]]
     return "".join([in_one_line(error), *where])
 
