@@ -315,7 +315,7 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
 
 
 def _require_kind(what: str, value: Any, entry: inspect.Parameter) -> None:
-    """Raise :class:`UsageError` if only the default is a flag, or if it is a number and ``value`` is a string."""
+    """Raise :class:`UsageError` if the default is a flag and ``value`` is not, or a number and ``value`` a string."""
     if any(kind in str(entry.annotation) for kind in ("str", "Literal", "Any")):
         return
     if isinstance(entry.default, bool):
