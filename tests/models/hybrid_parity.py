@@ -28,6 +28,7 @@ class Part(NamedTuple):
 
 
 def load(data: Path, name: str) -> Arrays:
+    """The file called ``name``; all but vq_quantise have rounded outputs and gradients (2e-12 of the largest)."""
     return dict(np.load(data / "hybrids" / f"{name}.npz"))
 
 
