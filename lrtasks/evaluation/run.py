@@ -359,11 +359,12 @@ def _finished(fabric: Fabric, folder: Path, digest: str) -> RunRecord | None:
 
 @contextmanager
 def _locked(fabric: Fabric, folder: Path) -> Iterator[None]:
-    """Make and lock the run's folder for the ``with`` block; remove the folder afterwards if it is empty."""
+    """Make and lock the run's folder for the ``with`` block; remove the folders that are new and empty afterwards."""
     if not fabric.is_global_zero:
         yield
         return
     refuse_links(folder.parent, folder)
+    new = [parent for parent in folder.parents if not parent.exists()]
     make_folder(folder, "the results folder")
     try:
         with held(folder / LOCK, f"the run in {folder}"):
@@ -371,7 +372,7 @@ def _locked(fabric: Fabric, folder: Path) -> Iterator[None]:
                 remove_partials(folder / name)
             yield
     finally:
-        remove_empty(folder, folder.parent)
+        remove_empty(folder, folder.parent, *new)
 
 
 @contextmanager
