@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
 
 def load(data: Path, name: str) -> Arrays:
-    """The file called ``name``; all but vq_quantise have rounded outputs and gradients (2e-12 of the largest)."""
+    """The file called ``name``; outputs and gradients of most are rounded to 1.5e-11 of the largest value."""
     return dict(np.load(data / "hybrids" / f"{name}.npz"))
 
 

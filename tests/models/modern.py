@@ -19,7 +19,7 @@ def arrays(name: str) -> dict[str, np.ndarray]:
     """The file called ``name``: ``in_*``, ``param_*``, ``cfg_*``, ``out_*`` and ``grad_*``.
 
     Arrays that several files have in common are in the file "shared"; the entry ``shared`` lists their names in both.
-    Outputs and gradients are rounded to 2^-39 (2e-12) of the largest value, which makes the files smaller.
+    Outputs and gradients are rounded to 2^-36 (1.5e-11) of the largest value, which makes the files smaller.
     """
     with np.load(ARRAYS / f"{name}.npz") as stored, np.load(ARRAYS / "shared.npz") as shared:
         found = dict(stored)
