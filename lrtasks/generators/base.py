@@ -151,7 +151,7 @@ class Task(Config):
                 workers.
 
         Raises:
-            UsageError: if an argument is outside its range.
+            UsageError: if an argument is outside its range, or if both ``samples`` and ``batch_size`` are given.
         """
         from lrtasks.generators.torch_dataset import TaskSamples, TaskStream
 
@@ -225,7 +225,9 @@ class Task(Config):
             UsageError: if the task has no length, or refuses this length.
         """
         if self.nominal_length is None:
-            raise UsageError(f"{self.name} has no tests at other lengths: the task to learn depends on the length")
+            raise UsageError(
+                f"{self.name} has no tests at other lengths: it has no length, or another length is another map"
+            )
         other = self.make(**{**self.parameters(), "length": length})
         self.require_same_widths(other, f"{self.name} at length {length}")
         return other

@@ -62,7 +62,7 @@ class Language:
         return rng.integers(2, size=n)
 
     def read(self, string: np.ndarray) -> tuple[np.ndarray, Partial]:
-        """Return the outputs that are scored (all, or the first ones if the answer is shorter), and those for prefixes.
+        """Return the scored outputs (fewer than :meth:`outputs` if the answer is short), and the answers for prefixes.
 
         Raises:
             UsageError: for a string that is not in the language.

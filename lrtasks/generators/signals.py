@@ -94,7 +94,7 @@ def _positions(length: int) -> np.ndarray:
 
 
 class Lagged(SignalTask):
-    """Base of tasks whose lags at another length stay those of the trained length (``coded``)."""
+    """Base of tasks that keep the lags of the trained length, ``coded``, at every other length."""
 
     lags_of: int | None
 

@@ -54,7 +54,8 @@ themselves train language models."""
 
 PAPER_MQAR = {**PAPER, "mlp": False, "budget.steps": 22_500, "budget.lr": 10**-2.5, "budget.warmup_steps": 0}
 PAPER_MQAR |= {"budget.train_samples": 180_000}
-"""Settings of recall in zoology's code: 32 epochs, at the best learning rate of 10^-3, 10^-2.5, 10^-2 and 10^-1.5."""
+"""Settings of recall in zoology's code: 32 epochs. Zoology takes the best of the learning rates 10^-3, 10^-2.5, 10^-2
+and 10^-1.5; this preset has one of them, 10^-2.5."""
 
 ATOMIC: dict[str, Any] = {"d_model": 128, "layers": 1, "norm": "layer", "budget.lr": 0.001}
 """The budget of the DLR paper's atomic tasks, at that paper's width."""
@@ -93,8 +94,8 @@ class Block(nn.Module):
     ``mask`` is ``(batch, length)`` bool, False at padding, or ``None``. A block, or any module inside it, may define
     these optional methods, which are found by name:
 
-    * ``parameter_options() -> {parameter name: {"lr": ..., "weight_decay": ...}}`` for the module's own parameters
-      (each inner module declares its parameters itself);
+    * ``parameter_options() -> {parameter name: {"lr" or "lr_factor": ..., "weight_decay": ...}}`` for the module's
+      own parameters (each inner module declares its parameters itself);
     * ``extra_losses() -> {name: scalar}``, valid after a forward pass, added to the training loss;
     * ``diagnostics() -> {name: value}``, valid after a forward pass: numbers or lists for the run record;
     * ``initial_state(batch) -> state`` and ``step(x, state) -> (y, state)``, streaming form on ``(batch, d_model)``;

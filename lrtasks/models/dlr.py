@@ -148,8 +148,8 @@ class DLR(LongConvConfig):
     }
 
     d_state: int = parameter(512, "number of exponentials N", at_least=1, at_most=1 << 20)
-    dt_min: float = parameter(1e-5, "smallest decay rate at start, per position (Re Λ = -dt/2)", above=0)
-    dt_max: float = parameter(1e-5, "largest decay rate at start", above=0)
+    dt_min: float = parameter(1e-5, "smallest dt at start; Re Λ = -dt/2 per position", above=0)
+    dt_max: float = parameter(1e-5, "largest dt at start", above=0)
     kernel: Literal["real", "imag", "sum", "prod", "real-prod"] = parameter("real", "how the kernel K is made real")
     eigenvalues: Literal["complex", "real", "imag"] = parameter("complex", "parts of Λ: real and imaginary, or one")
     real_weight: bool = parameter(False, "use real weights W (always true with real eigenvalues)")

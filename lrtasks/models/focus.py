@@ -170,8 +170,8 @@ class Hypernetwork(nn.Module):
     ) -> tuple[Tensor | None, SummaryState | None]:
         """Return Θ and the new state; ``summary`` is that of the encoded input if the layers share one, otherwise None.
 
-        Θ is that of the bins after the unfiltered ones, ``(batch or 1, d_model, bins or 1, F, 2)``. In the streaming
-        form, it is that of the next bin at the last position of a bin, and otherwise None.
+        In the parallel form, Θ belongs to the bins after the unfiltered ones: ``(batch or 1, d_model, bins or 1, F,
+        2)``. In the streaming form, the last position of a bin returns Θ of the next bin; other positions return None.
         """
         if self.summary is not None:
             summary, state = computed(self.summary, x, state=state, mask=mask)

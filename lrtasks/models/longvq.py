@@ -191,7 +191,7 @@ class State:
 
     It holds the (quantised) keys of the previous and the current block, ``(batch, slots, d_k)``, their values, their
     codes ``(batch, slots)``, and, per code, the sum of the values and the count of the far keys, ``(batch, S, d_v +
-    1)``. Without a codebook, there are no codes and sums. The next input has ``position``.
+    1)``. Without a codebook, there are no codes and sums. ``position`` is the position of the next input.
     """
 
     k: Tensor

@@ -7,7 +7,7 @@
     layer  z = gelu(y);  output = linear(z) * sigmoid(linear(z))
 
 Sources: LRU, Orvieto et al., arXiv:2303.06349, section 3; S5, Smith et al., arXiv:2208.04933, section 3 and appendix B.
-The eigenvalues, B and dt have no weight decay and a learning rate of their own.
+The eigenvalues, gamma, B and dt have no weight decay and a learning rate of their own.
 """
 
 from __future__ import annotations
@@ -185,7 +185,9 @@ class LRU(RecurrentConfig):
     r_min: float = parameter(0.0, "smallest radius of an eigenvalue at the start", at_least=0, at_most=1)
     r_max: float = parameter(1.0, "largest radius of an eigenvalue at the start", above=0, at_most=1)
     max_phase: float = parameter(6.28, "largest phase of an eigenvalue at the start, in radians", above=0)
-    recurrent_lr_factor: float = parameter(0.5, "factor on the learning rate of eigenvalues and B", above=0, at_most=1)
+    recurrent_lr_factor: float = parameter(
+        0.5, "factor on the learning rate of eigenvalues, gamma and B", above=0, at_most=1
+    )
 
     def check(self) -> None:
         if self.r_min >= self.r_max:

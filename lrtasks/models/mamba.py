@@ -224,7 +224,7 @@ def rotated(theta: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
 
 
 class _Rotated(torch.autograd.Function):
-    """The same for theta below 2 pi and an even N."""
+    """Compute :func:`rotated` for theta below 2 pi and an even N."""
 
     @staticmethod
     def forward(ctx: Any, theta: Tensor, *given: Tensor) -> tuple[Tensor, ...]:

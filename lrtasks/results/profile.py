@@ -176,7 +176,7 @@ def published_profiles(own: Profile, runs: pd.DataFrame, tasks: Mapping[str, Tas
 
 
 def nearest(own: Profile, others: Sequence[Profile]) -> Profile | None:
-    """Return the nearest profile of another model that shares at least half of the largest number of instances."""
+    """Return the nearest other model; it shares at least half as many instances as the model that shares most."""
     others = [other for other in others if other.model != own.model and own.distance(other) is not None]
     most = max((len(own.shared(other)) for other in others), default=0)
     enough = [other for other in others if 2 * len(own.shared(other)) >= most]

@@ -42,8 +42,8 @@ REACHED: dict[str, tuple[float, Literal["lower", "higher"]]] = {
     "generalisation_length": (0, "lower"),
     "steps_to_solve": (math.inf, "higher"),
 }
-"""Columns that may be missing in a run with a score. For the median: the value that replaces a missing one, and which
-of the two middle values it takes for an even number of values."""
+"""Columns that may be missing in a run with a score. Their median uses a value in place of a missing one (the first
+entry); for an even number of values, it is the lower or the higher of the two middle values (the second entry)."""
 
 
 def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFrame:

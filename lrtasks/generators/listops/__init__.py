@@ -210,7 +210,7 @@ def longest(max_depth: int, max_args: int) -> int:
 
 
 def deep_enough(limits: Limits) -> Limits:
-    """Return ``limits`` with the least depth, not below theirs, that :func:`check_limits` accepts; else unchanged."""
+    """Return ``limits`` with the least depth, not below its own, that :func:`check_limits` accepts, or unchanged."""
     laws = length_laws(limits.max_length - 1, limits.max_args)
     for depth, law in zip(range(1, MAX_DEPTH + 1), laws, strict=False):
         if depth >= limits.max_depth and law[limits.min_length + 1 :].sum() >= RAREST:

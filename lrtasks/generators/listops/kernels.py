@@ -26,15 +26,16 @@ def draw(
     Args:
         words: ``(words,)`` uint32 random words. Numbers are made from words as in NumPy's ``Generator.integers``.
         octets: ``(4 words,)`` uint8, the bytes of the words, lowest byte first.
-        attempts: number of trees in the first round. It doubles in each further round, up to ``trees.shape[1]``.
+        attempts: number of trees in the first round. It doubles in each further round, up to
+            ``trees.shape[1]``, called M here.
         growth: ``(generations,)``, by how many tokens each argument of an operator can still grow.
         limits: exclusive lower and exclusive upper bound of the number of tokens; most arguments of an operator.
-        trees: ``(3, attempts)``, work space for the trees that still grow: number of the tree, number of tokens if all
-            open nodes become digits, number of open nodes.
-        slots: ``(3, attempts (2 generations - 1))``, work space for the random numbers of each tree in each step: the
-            tree, and begin and end of its numbers in ``drawn``.
-        drawn: ``(8 words + attempts,)`` uint8, work space for the random numbers of one round. A number of arguments
-            that can only be 2 uses no byte of ``octets``.
+        trees: ``(3, M)``, work space for the trees that still grow: number of the tree, number of tokens if
+            all open nodes become digits, number of open nodes.
+        slots: ``(3, M (2 generations - 1))``, work space for the random numbers of each tree in each step:
+            the tree, and begin and end of its numbers in ``drawn``.
+        drawn: ``(8 words + M,)`` uint8, work space for the random numbers of one round. A number of
+            arguments that can only be 2 uses no byte of ``octets``.
         open_: ``(generations + 1, 4)``, work space of :func:`_write`.
         tokens: ``(most tokens,)``, receives the expression.
 

@@ -49,7 +49,8 @@ class Tables(NamedTuple):
         advance: (n, 2) step from a pivot to the next.
         second: (360, 2) whole steps between the two main paths' tails, by degrees 0..359.
         ring: (k, 2) whole steps from a pivot to the candidate heads.
-        near: (n, j) for each orientation, the ring pixels that need a turn below 90°/c; ``near_at`` their offsets.
+        near: (n, j) for each orientation, the ring pixels that need a turn δ below 90°/c, with c the setting
+            ``continuity``; ``near_at`` has their offsets.
         weight: (n, j) weights cos²(c δ) of these pixels, in units of ``1 / WEIGHT_UNIT``.
         cover: n patches, one after another, each row by row: how much a dash of each orientation takes of each pixel.
         cover_box: (n, 4) offset of a patch's first pixel from the dash; rows; columns, in units of ``REGISTER``; begin

@@ -37,8 +37,9 @@ class Chomsky(TokenTask):
 
     ``law="xlstm"`` has the lengths of Beck et al., "xLSTM" (arXiv:2405.04517), section 4.1, for five of the languages.
     Their code counts the tokens with the answer, and so does ``lengths`` here: s tokens. In general n is s - 1. For
-    ``modular-arithmetic`` n is uniform over the odd numbers up to s - 3, with s the greatest length. For
-    ``modular-arithmetic-brackets`` n is max(s, 5) - 3, and the operator ``*`` is left out.
+    ``modular-arithmetic`` n is uniform over the odd numbers from max(r - 3, 1) to s - 3; here r is the least and s the
+    greatest of ``lengths``. For ``modular-arithmetic-brackets`` n is max(s, 5) - 3 for each s of ``lengths``, and the
+    operator ``*`` is left out.
 
     ``labels="every"`` adds labels in training, which helps. The four regular languages then have a label at every
     symbol (modular arithmetic: at every digit): the answer for the string so far. The language with brackets has a
@@ -109,7 +110,7 @@ class Chomsky(TokenTask):
 
     @functools.cached_property
     def _sizes(self) -> Sequence[int]:
-        """All n in ascending order, all equally likely; with law ``xlstm`` some n of brackets are repeated."""
+        """All n in ascending order, all entries equally likely; law ``xlstm`` repeats one n of brackets."""
         least, most = self.lengths
         if self.law == "deepmind":
             return range(least, most + 1)

@@ -182,13 +182,13 @@ class Copying(TokenTask):
         return self.further({f"{n}x": {"string": (n * self.string[1],) * 2} for n in (2, 4, 8)})
 
     def baselines(self) -> dict[str, Baseline]:
-        """Return the most frequent letter and, if the input shows the answer so far, what follows its end in s."""
+        """Return the most frequent letter; for copies that show the answer, also lookups of its last letters in s."""
         grams = {"bigram": 1, "trigram": 2} if self.mode == "copy" and self.feed == "teacher" else {}
         rules = {name: self.rule(self._lookup_of_last, letters=n) for name, n in grams.items()}
         return {**super().baselines(), **rules}
 
     def _lookup_of_last(self, inputs: np.ndarray, letters: int) -> np.ndarray:
-        """Return the token after the last ``letters`` tokens at their first occurrence in BEGIN s END; BAR is BEGIN."""
+        """Find the last ``letters`` tokens first in BEGIN s END (BAR counts as BEGIN); return the token after them."""
         prediction = np.zeros_like(inputs)
         for row, x in enumerate(inputs):
             string, _, head = self._question(without_padding(x, self.letters + 3))

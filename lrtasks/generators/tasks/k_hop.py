@@ -104,7 +104,7 @@ class KHop(UniformTask):
         self.allow(tokens[1:], self._first_letter, self.input.width, "letters", 1)
 
     def baselines(self) -> dict[str, Baseline]:
-        """Return the most frequent class, the letter itself, the next letter, and the best of these per hop count."""
+        """Return the most frequent class, the own letter, the next of the alphabet, the best guess per hop count."""
         own, following = self.rule(lambda x: self._offset(x, 0)), self.rule(lambda x: self._offset(x, 1))
         return {**super().baselines(), "own-letter": own, "not-own": following, "by-hops": _ByHops(self)}
 

@@ -43,7 +43,9 @@ class NoisyRecall(UniformTask):
         "paper": {"length": 128, "vocab": 32, "noise": 0.2, "supervise": "all", **MAD_PROTOCOL},
     }
 
-    length: int = parameter(128, "even length with the last value, which inputs omit", at_least=4, at_most=MAX_LENGTH)
+    length: int = parameter(
+        128, "even length; it counts the last value, which is not in the input", at_least=4, at_most=MAX_LENGTH
+    )
     vocab: int = parameter(32, "vocabulary size, noise included", at_least=2, at_most=2**20)
     noise_vocab: int = parameter(16, "number of noise tokens", at_least=0, at_most=2**20)
     noise: float = parameter(0.2, "probability that a slot is noise, below 1", at_least=0, at_most=0.99)

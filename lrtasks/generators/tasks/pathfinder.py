@@ -17,7 +17,7 @@ from lrtasks.spec import Batch, Spec
 if TYPE_CHECKING:
     from lrtasks.generators.pathfinder.image import Layout, Picture
 
-_BY_RES = "as the DLR paper has it for this res (for 64: ours)"
+_BY_RES = "none: the value of the DLR paper for this res (for 64: our value)"
 
 
 @dataclass(frozen=True)

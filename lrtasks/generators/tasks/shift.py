@@ -62,7 +62,7 @@ class Shift(Lagged):
         return Spec("real", self.length, self.shifts)
 
     def lags(self) -> np.ndarray:
-        """Return the delays s_c in positions, ``(shifts,)``: the formula above equals cL/C, computed in integers."""
+        """Return the lags s_c in positions, ``(shifts,)`` int64: the formula of the class equals floor(c L/C)."""
         return np.arange(self.shifts) * self.coded // self.shifts
 
     def respond(self, x: np.ndarray, y: np.ndarray) -> None:

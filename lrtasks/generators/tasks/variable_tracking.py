@@ -163,7 +163,7 @@ class VariableTracking(UniformTask):
         return found[0], found[1], found[2]
 
     def _resolved(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return for each question the token at the end of its chain, and the statements in between, minus one."""
+        """Return for each question the token at the end of its chain, and the number of steps of the chain minus 1."""
         end = 2 * self._statements
         # each token leads to itself, a variable to its source
         leads = np.tile(np.arange(self.input.width), (len(x), 1))

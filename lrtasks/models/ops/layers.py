@@ -255,7 +255,7 @@ class ShortConv(Recurrent, nn.Conv1d):
         channels: number of channels C.
         width: number of taps W.
         bias: add a learned number per channel.
-        activation: activation function of the result, ``silu`` or ``none``.
+        silu: apply SiLU to the result.
         residual: add the input to the result.
     """
 

@@ -38,18 +38,18 @@ NEGLIGIBLE = 1e-19
 
 
 def gru_usable(h: Tensor) -> bool:
-    """Whether the loops of the GRU suit a state h of this size, type and device."""
+    """Return whether the loops of the GRU suit a state h of this size, type and device."""
     return _computable(h) and h.numel() <= LARGEST_STATE
 
 
 def slstm_usable(h: Tensor) -> bool:
-    """Whether the loops of the sLSTM suit a state h of this size, type and device, and the number of threads."""
+    """Return whether the loops of the sLSTM suit a state h of this size, type and device, and the number of threads."""
     few_threads = torch.get_num_threads() <= MOST_THREADS
     return _computable(h) and h.numel() <= (8 * LARGEST_STATE if few_threads else LARGEST_STATE)
 
 
 def vectors_usable(x: Tensor) -> bool:
-    """Whether loops with vectors suit inputs of this type and device, and the number of threads."""
+    """Return whether loops with vectors suit inputs of this type and device, and the number of threads."""
     return _computable(x) and torch.get_num_threads() <= MOST_THREADS
 
 

@@ -60,14 +60,14 @@ CHUNK = 1 << 19
 
 
 def in_reach(decay: Tensor) -> Tensor:
-    """Whether :func:`nonuniform_kernel` includes exponentials with these decays per position."""
+    """Return whether :func:`nonuniform_kernel` includes exponentials with these decays per position."""
     return decay * SMALLEST_BLOCK <= DECAY
 
 
 def faster(shape: Sequence[int], decay: Tensor, freq: Tensor, length: int) -> bool:
-    """Whether :func:`nonuniform_kernel` can evaluate the sum, and in less time than matrix products.
+    """Return whether :func:`nonuniform_kernel` can evaluate the sum, and in less time than matrix products.
 
-    It depends on the decays, since each class of decays has transforms of its own.
+    The time depends on the decays, since each class of decays has transforms of its own.
     """
     groups, _, states = shape
     # a kernel that grows, or has diverged, has no classes
@@ -103,9 +103,9 @@ class _Work(NamedTuple):
     """What a compiled loop reads, for some groups and rows of a class.
 
     poles ``(P,)`` counts exponentials as group · N + n; turns ``(G, N)``, 0 to 1 per position; decay ``(G, N)``; weight
-    ``(G, R, N)``. The loops overwrite the rest, for :data:`TILE` exponentials at a time: starts ``(TILE,)``, the first
-    grid point in real numbers; taps ``(TILE, 2 WIDTH)``, the window φ, and turned, i φ, each with real and imaginary
-    parts in turn; centres ``(TILE, blocks)``, exp(Λ c).
+    ``(G, R, N)``. The loops overwrite the rest, for :data:`TILE` exponentials at a time: starts ``(TILE,)``, the index
+    of the first grid point in an array of alternating real and imaginary parts; taps ``(TILE, 2 WIDTH)``, the window φ,
+    and turned, i φ, each with real and imaginary parts in turn; centres ``(TILE, blocks)``, exp(Λ c).
     """
 
     first_group: int

@@ -296,7 +296,7 @@ class ScopedAttention(nn.Module):
     """
 
     by_row = False
-    """Whether the rows of a batch may store different numbers of keys."""
+    """Return whether the rows of a batch may store different numbers of keys."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 
 def loop_suits(x: Tensor) -> bool:
-    """Whether the loop suits inputs of this type and device, and the number of threads."""
+    """Return whether the loop suits inputs of this type and device, and the number of threads."""
     from lrtasks.models.ops import loops  # imports numba
 
     return loops.vectors_usable(x)
