@@ -15,9 +15,11 @@ S = TypeVar("S")
 LENGTH = 61
 LONG = 517
 """Sequence lengths of the checked inputs, not multiples of any chunk length. The long one has several chunks."""
+EVEN = 64
+"""A multiple of common chunk lengths. Many layers have a faster form for it, which could look ahead."""
 SPECS = {
     "signals": (Spec("real", LONG, 3), Spec("real", LONG, 2)),
-    "tokens": (Spec("token", LENGTH, 7), Spec("token", LENGTH, 5)),
+    "tokens": (Spec("token", EVEN, 7), Spec("token", EVEN, 5)),
     "signals, last positions": (Spec("real", LENGTH, 3), Spec("real", 9, 1)),
     "tokens, whole sequence": (Spec("token", LENGTH, 7), Spec("token", 1, 5, pooled=True)),
 }
@@ -66,8 +68,8 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
     """Check a task or a model and all of its presets, as ``lrtasks check`` does.
 
     A model is checked in causal and in bidirectional form, on signals and on tokens, with targets for every position,
-    for the last positions and for the whole sequence. Sequences have 61 positions, signals with a target for every
-    position 517.
+    for the last positions and for the whole sequence. With a target for every position, signals have 517 positions and
+    tokens 64; other sequences have 61.
 
     Args:
         name: a registered name or an address; if a task and a model have the same name, the task is checked.

@@ -215,8 +215,12 @@ def _streams(probe: _Probe) -> Iterator[str]:
     }
     same = [name for name, other in others.items() if np.array_equal(batch.x, other.x)]
     yield from (f"{name} gives the same samples as seed {seed}, split 'train', attempt 0" for name in same)
-    known = {row.tobytes() for row in probe.batch(range(OVERLAP_SAMPLES)).x}
-    seen = sum(row.tobytes() in known for row in probe.batch(range(OVERLAP_SAMPLES), "test").x)
+    train, test = probe.batch(range(OVERLAP_SAMPLES)), probe.batch(range(OVERLAP_SAMPLES), "test")
+    for split, drawn in (("train", train), ("test", test)):
+        if problem := misfit(drawn, task.input, task.target):
+            raise UsageError(f"split {split!r}: {problem}")
+    known = {row.tobytes() for row in train.x}
+    seen = sum(row.tobytes() in known for row in test.x)
     if seen > OVERLAP_SAMPLES // 2 and not same:
         yield (
             f"{seen} of {OVERLAP_SAMPLES} test inputs are among {OVERLAP_SAMPLES} training inputs: these parameters"

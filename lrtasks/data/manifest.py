@@ -50,6 +50,7 @@ class Manifest:
         shards: the files, in order of split and index.
         replaced: duplicates that were drawn again, each ``{"split", "index", "attempt"}``.
         versions: versions of the packages that wrote the dataset.
+        source: digest of the source file of a user's own task; ``None`` for a task of this package.
     """
 
     task: str
@@ -64,6 +65,7 @@ class Manifest:
     replaced: tuple[dict[str, Any], ...]
     versions: dict[str, str]
     schema: int = SCHEMA
+    source: str | None = None
 
     def planned(self, split: str) -> list[Shard]:
         """Return the shards of a split, computed from its number of samples, without files."""
@@ -80,16 +82,19 @@ class Manifest:
 
     def request(self) -> dict[str, Any]:
         """Return the request; two datasets with equal requests have the same samples in the same files."""
-        return self.fields("task", "version", "parameters", "seed", "counts", "format", "shard_size")
+        asked = self.fields("task", "version", "parameters", "seed", "counts", "format", "shard_size")
+        return asked if self.source is None else {**asked, "source": self.source}
 
     def origin(self, shard: Shard) -> dict[str, Any]:
         """Return the description that a Parquet shard stores about itself."""
-        own = self.fields("task", "version", "parameters", "seed")
+        own = self.fields("task", "version", "parameters", "seed", *(["source"] if self.source else []))
         return {**own, "split": shard.split, "first": shard.first}
 
     def to_json(self) -> bytes:
         """Return the file's content with its digest; equal manifests give equal bytes."""
         content = dataclasses.asdict(self)
+        if self.source is None:
+            del content["source"]
         return (json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n").encode()
 
 

@@ -25,6 +25,7 @@ from lrtasks.data.manifest import MANIFEST, Manifest, differences, read_manifest
 from lrtasks.data.store import HIDDEN, Store
 from lrtasks.errors import UsageError, first_line, require_whole, unknown
 from lrtasks.generators.base import Split, Task, registry, require_indices, stack
+from lrtasks.registry import own_source
 from lrtasks.spec import Batch, Sample
 
 CACHE_BYTES = 2**28
@@ -95,7 +96,11 @@ class StoredDataset:
         Raises:
             UsageError: if the tasks differ; the message names the differences.
         """
+        made_by, source = self.manifest.source, own_source(type(task))
         unlike = differences(self.manifest.fields("task", "version", "parameters"), task.identity())
+        if unlike == [] and made_by and source and made_by != source:
+            edited = f"the file of {type(task).__name__} was edited after the samples were drawn"
+            raise UsageError(f"{self._store.address} holds old data: {edited}; generate them again in another folder")
         if not unlike:
             columns = {column.name: column for column in self.manifest.columns}
             wanted = {column.name: column for column in declared(task)}

@@ -121,7 +121,11 @@ def train(
             # computed on the CPU: on a GPU, each step would wait until the number of places is known
             places = [labelled(part.y) if selects else None for part in _split(batch, budget.accumulate)]
             batch = _to_device(batch, fabric.device)
-            before = (_hidden_state(model), batch.x.clone()) if state.step == numbers.start else None
+            before = None
+            if state.step == numbers.start:
+                lap(training=True)
+                before = _hidden_state(model), batch.x.clone()
+                lap(training=False)
             parts = _split(batch, budget.accumulate)
             for number, (part, at) in enumerate(zip(parts, places, strict=True), start=1):
                 with fabric.no_backward_sync(wrapped, enabled=number < len(parts)):
@@ -135,7 +139,9 @@ def train(
                         x, target = x[:1], replace(target, length=len(at))
                     if before is not None and number == 1:
                         check_output(output, x, task, target=target, training=True)
+                        lap(training=True)
                         _check_unchanged(model, batch, *before)
+                        lap(training=False)
                     # after the first step, an extra loss is not finite because training has diverged
                     extra = extra_losses(model, fabric.device, finite=state.step == 0) / len(parts)
                     loss = loss_function(output, part.y, batch.y) + extra
@@ -226,11 +232,12 @@ def check_output(output: Any, x: Tensor, task: Task, *, target: Spec | None = No
         raise UsageError("forward returned an output without a gradient: it was detached, or no weight is trained")
 
 
-def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, str], x: Tensor) -> None:
+def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, Tensor], x: Tensor) -> None:
     """Raise :class:`UsageError` if the forward pass changed its input; warn if it changed state not in state_dict."""
     if not torch.equal(x, batch.x):
         raise UsageError("forward changes its input in place; work on a copy")
-    changed = [name for name, value in _hidden_state(model).items() if state.get(name) != value]
+    now = _hidden_state(model)
+    changed = [name for name, value in now.items() if name not in state or not torch.equal(state[name], value)]
     if changed:
         named = f"{', '.join(changed[:5])} changed in a forward pass and is not in state_dict()"
         warnings.warn(f"{named}: a resumed run resets it and may give other scores", stacklevel=2)
@@ -258,8 +265,8 @@ def _check_trained(model: nn.Module, loss: Tensor) -> None:
         warnings.warn(f"{named}, because {hint}", stacklevel=2)
 
 
-def _hidden_state(model: nn.Module) -> dict[str, str]:
-    """Return numbers, strings and tensors that a user's own modules keep outside ``state_dict``, as text by name.
+def _hidden_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return the bytes of numbers, strings and dense tensors that a user's own modules keep outside ``state_dict``.
 
     A tensor with a gradient function is a result of one forward pass, such as an extra loss, not state.
     """
@@ -270,10 +277,11 @@ def _hidden_state(model: nn.Module) -> dict[str, str]:
             continue
         for name, value in {**vars(module), **module._buffers}.items():
             path = f"{prefix}.{name}".lstrip(".")
-            if isinstance(value, Tensor) and value.grad_fn is None and path not in kept:
-                found[path] = repr(value.tolist())
+            if isinstance(value, Tensor):
+                if value.grad_fn is None and value.layout == torch.strided and path not in kept:
+                    found[path] = value.detach().resolve_conj().resolve_neg().flatten().view(torch.uint8).clone()
             elif isinstance(value, (bool, int, float, str)) and name != "training":
-                found[path] = repr(value)
+                found[path] = torch.tensor([*repr(value).encode()], dtype=torch.uint8)
     return found
 
 

@@ -33,7 +33,15 @@ class Scorer:
         self._groups: dict[str, dict[Any, np.ndarray]] | None = {} if slices else None
 
     def update(self, prediction: np.ndarray, batch: Batch) -> None:
-        """Add one batch; ``prediction`` has the shape of ``batch.y``: real values, or class labels."""
+        """Add one batch; ``prediction`` has the shape of ``batch.y``: real values, or class labels.
+
+        Raises:
+            UsageError: if the shape is another one.
+        """
+        if np.shape(prediction) != batch.y.shape:
+            raise UsageError(
+                f"a prediction must have the shape of batch.y, {batch.y.shape}, found {np.shape(prediction)}"
+            )
         sums = self._metric.sums(prediction, batch)
         of_samples = sums.reshape(len(sums), -1, sums.shape[-1]).sum(axis=1, dtype=np.float64)
         of_batch = of_samples.sum(axis=0)

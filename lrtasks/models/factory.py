@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from lrtasks.config import parameter, type_name
-from lrtasks.errors import UsageError, first_line, is_shortage
+from lrtasks.errors import UsageError, first_line, is_shortage, suggestion
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, ModelLike, streaming, takes_mask, uninitialised
 from lrtasks.models.ops.layers import hide
@@ -120,7 +120,7 @@ def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
     """Describe a model's hyper-parameters (:meth:`lrtasks.config.Config.describe_parameters`); ``None`` if unknown.
 
     They are unknown for a module, and for a signature with ``*args`` or ``**kwargs``. The hyper-parameters of a user's
-    mixer are its own arguments and the parameters of the stack.
+    mixer are its own arguments and the parameters of the stack, except those that have the name of an own argument.
     """
     target = _resolved(model)
     if isinstance(target, type) and issubclass(target, ModelConfig):
@@ -128,18 +128,26 @@ def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
     first = _first(target)
     if isinstance(target, nn.Module) or first not in (["d_model"], ["input", "target"]):
         return None
+    if any(
+        each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in inspect.signature(target).parameters.values()
+    ):
+        return None
+    own = _own_arguments(target)
     entries = MixerStack.describe_parameters() if first == ["d_model"] else []
-    taken = {*first, "causal", *(entry["name"] for entry in entries)}
-    for argument in inspect.signature(target).parameters.values():
-        if argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
-            return None
-        if argument.name not in taken:
-            kind, default = argument.annotation, argument.default
-            kind = "" if kind is argument.empty else kind if isinstance(kind, str) else type_name(kind)
-            if not isinstance(default, int | float | str | None):
-                default = "" if default is argument.empty else getattr(default, "__name__", str(default))
-            entries += [{"name": argument.name, "type": kind, "default": default, "doc": "your own argument"}]
+    entries = [entry for entry in entries if entry["name"] not in own]
+    for argument in own.values():
+        kind, default = argument.annotation, argument.default
+        kind = "" if kind is argument.empty else kind if isinstance(kind, str) else type_name(kind)
+        if not isinstance(default, int | float | str | None):
+            default = "" if default is argument.empty else getattr(default, "__name__", str(default))
+        entries += [{"name": argument.name, "type": kind, "default": default, "doc": "your own argument"}]
     return entries
+
+
+def _own_arguments(target: Any) -> dict[str, inspect.Parameter]:
+    """Return the arguments of a user's class or function that the user sets, by name."""
+    arguments = inspect.signature(target).parameters
+    return {name: each for name, each in arguments.items() if name not in (*_first(target), "causal")}
 
 
 def model_presets(model: ModelLike) -> type[ModelConfig] | None:
@@ -207,8 +215,11 @@ def _own_model(target: Any, parameters: dict[str, Any]) -> Callable[[Spec, Spec,
 
 
 def _own_mixer(target: Any, label: str, parameters: dict[str, Any]) -> Callable[[Spec, Spec, bool], nn.Module]:
-    """Return a builder of the standard stack of a user's mixer; parameters of the stack go to the stack."""
-    of_mixer, names = dict(parameters), MixerStack.parameter_names()
+    """Return a builder of the standard stack of a user's mixer.
+
+    A parameter of the stack goes to the stack, unless the mixer has an argument of this name.
+    """
+    of_mixer, names = dict(parameters), {*MixerStack.parameter_names()} - {*_own_arguments(target)}
     of_stack = {key: of_mixer.pop(key) for key in parameters if key in names}
     config = stack_of(target, of_mixer, MixerStack, label)(**of_stack)
     return lambda input, output, causal: config.build(input, output, causal=causal)
@@ -238,7 +249,7 @@ def own_mixer(target: Any, d_model: int, causal: bool, parameters: Mapping[str, 
         raise UsageError(f"a mixer of your own must have the form MIXER(d_model, ...), found {target!r}")
     mixer = _called(target, parameters, causal, d_model)
     mixer.register_forward_hook(_require_like_input)
-    return mixer if takes_mask(mixer) else _Unmasked(mixer)
+    return _Masked(mixer) if takes_mask(mixer) else _Unmasked(mixer)
 
 
 def _require_like_input(mixer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
@@ -257,15 +268,15 @@ def _require_like_input(mixer: nn.Module, given: tuple[Any, ...], output: Any) -
         raise UsageError(f"{found}; a mixer maps (batch, length, d_model) to {wanted}")
 
 
-class _Unmasked(nn.Module):
-    """A wrapper for a mixer that takes no padding mask: the mixer receives zeros at padding."""
+class _Masked(nn.Module):
+    """A wrapper for a mixer that takes a padding mask: the mixer receives it as ``mask=``, whatever its position."""
 
     def __init__(self, mixer: nn.Module) -> None:
         super().__init__()
         self.mixer = mixer
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        y: Tensor = self.mixer(hide(x, mask))
+        y: Tensor = self.mixer(x, mask=mask)
         return y
 
     def initial_state(self, batch: int) -> Any:
@@ -275,11 +286,19 @@ class _Unmasked(nn.Module):
         return streaming(self.mixer).step(x, state)
 
 
+class _Unmasked(_Masked):
+    """A wrapper for a mixer that takes no padding mask: the mixer receives zeros at padding."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        y: Tensor = self.mixer(hide(x, mask))
+        return y
+
+
 def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: Any) -> nn.Module:
     """Call a user's class or function; report an argument that does not fit the signature in one line."""
     signature = inspect.signature(target)
     takes = signature.parameters.values()
-    if any(entry.name == "causal" or entry.kind is entry.VAR_KEYWORD for entry in takes):
+    if "causal" in signature.parameters:
         parameters = {"causal": causal, **parameters}
     only = {entry.name for entry in takes if entry.kind is entry.KEYWORD_ONLY}
     named = {name: value for name, value in zip(_first(target), first, strict=True) if name in only}
@@ -292,7 +311,8 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         needed = [entry.name for entry in takes if entry.default is entry.empty and entry.kind not in variadic]
         lacking = " ".join(f"--set model.{name}=VALUE" for name in needed if name not in given)
-        hint = f"; write {lacking}" if lacking else ""
+        strange = next((name for name in parameters if name not in signature.parameters), "")
+        hint = f"; write {lacking}" if lacking else suggestion(strange, signature.parameters)
         raise UsageError(f"{label}{signature} cannot be called with {sorted(parameters)}: {error}{hint}") from None
     for name in (name for name in parameters if not name.isidentifier()):  # ``**kwargs`` would take any name
         raise UsageError(f"{label} cannot have an argument {name!r}; its arguments are settings called model.NAME")

@@ -45,6 +45,17 @@ def test_what_is_wrong_is_named(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_wrong_label_in_a_few_samples_is_found() -> None:
+    def rarely(self: Parity, rng: np.random.Generator) -> Sample:
+        good = Parity.sample(self, rng)
+        return good._replace(y=np.full_like(good.y, 7)) if rng.random() < 0.05 else good
+
+    task = broken_tasks.variant("RareLabel", sample=rarely)
+    assert not any((task.batch(range(8), 0, split).y == 7).any() for split in ("train", "val", "test"))
+    with pytest.raises(UsageError, match=r"y holds 7; allowed: 0\.\.1"):
+        check_task(task)
+
+
 def test_labels_of_samples_are_no_labels_of_positions_if_there_are_as_many() -> None:
     task = broken_tasks.variant("OneLabelPerSample", slices=lambda _, batch: {"odd": np.zeros(len(batch.y))})
     with pytest.raises(UsageError, match=r"slice 'odd' must broadcast to y, \(13, 12\), found \(13,\)"):

@@ -45,6 +45,18 @@ class Whole(nn.Module):
         super().__init__()
 
 
+class ByChunks(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        y = self.out(x)
+        if x.shape[1] % 16:
+            return y.cumsum(1)
+        return y.unflatten(1, (-1, 16)).sum(2).cumsum(1).repeat_interleave(16, 1)
+
+
 class Short(MyLayer):
     def forward(self, x):
         return super().forward(x)[:, 1:]
@@ -256,6 +268,11 @@ def test_check_names_a_wrong_output_of_a_mixer_once(command: Command) -> None:
     problem = "- causal on signals: Short.forward returned float32 of shape (3, 516, 64); a mixer maps "
     assert (said.code, len(said.out.splitlines())) == (1, 2)
     assert said.out.splitlines()[1].startswith(problem)
+
+
+def test_check_finds_a_layer_that_looks_ahead_at_multiples_of_its_chunk(command: Command) -> None:
+    said = command("check", "mine.py:ByChunks")
+    assert said.code == 1 and "- causal on tokens: not causal: outputs up to input position 0 change" in said.out
 
 
 def test_check_takes_settings_by_the_label(command: Command) -> None:

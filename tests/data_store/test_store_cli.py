@@ -9,7 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from lrtasks.cli import make_app
+from lrtasks.data import open_dataset
 from lrtasks.errors import UsageError
+from lrtasks.generators import registry
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -37,6 +39,39 @@ def test_generate_info_verify(tmp_path: Path) -> None:
     assert code == 1 and stdout == "test-00000-of-00001.parquet is missing\n"
     code, stdout, _ = run("data", "verify", out, "--json")
     assert code == 1 and not json.loads(stdout)["whole"]
+
+
+OWN = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from lrtasks.generators import Sample, Spec, Task
+
+
+@dataclass(frozen=True)
+class Own(Task):
+    input = target = Spec("token", 4, 5)
+    loss, metric = "cross-entropy", "accuracy"
+
+    def sample(self, rng):
+        x = rng.integers(5, size=4)
+        return Sample(x, (x + 1) % 5)
+"""
+
+
+def test_data_of_an_edited_task_are_refused(tmp_path: Path) -> None:
+    file, out = tmp_path / "own.py", tmp_path / "set"
+    file.write_text(OWN)
+    command = ("generate", f"{file}:Own", "--samples", "20", "--workers", "1", "--out", str(out))
+    assert run(*command)[0] == 0
+    before = registry.get(f"{file}:Own")
+    assert open_dataset(out).task_as(before).identity() == before().identity()
+    file.write_text(OWN.replace("x + 1", "x + 2"))
+    with pytest.raises(UsageError, match=r"holds another dataset: source is '.*' there, '.*' here; choose"):
+        run(*command)
+    with pytest.raises(UsageError, match="holds old data: the file of Own was edited after the samples were drawn"):
+        open_dataset(out).task_as(registry.get(f"{file}:Own"))
 
 
 def test_default_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

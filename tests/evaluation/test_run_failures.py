@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from quick_runs import TASK, folders, outcome, run
 from torch import Tensor, nn
 from toys import Labels, Net, Unmakeable, plain
@@ -208,6 +210,35 @@ def test_state_outside_the_state_dict_is_warned_of(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="calls changed in a forward pass and is not in state_dict"):
         record = run(Counting, tmp_path)
     assert any("calls changed" in note for note in record.notes)
+
+
+def test_tables_that_do_not_change_are_no_state(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    class WithTables(Net):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.register_buffer("table", torch.full((3, 3), math.nan), persistent=False)
+            self.sparse = torch.eye(3).to_sparse()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.table = self.table.clone()
+            return super().forward(x)
+
+    assert not run(WithTables, tmp_path).notes
+    assert not recwarn.list
+
+
+def test_a_table_that_changes_is_state(tmp_path: Path) -> None:
+    class Averaging(Net):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.register_buffer("average", torch.zeros(3), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.average.data += 1
+            return super().forward(x)
+
+    with pytest.warns(UserWarning, match="average changed in a forward pass and is not in state_dict"):
+        run(Averaging, tmp_path)
 
 
 def test_a_result_of_the_forward_pass_is_no_state(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -258,3 +258,11 @@ def test_a_class_that_is_neither_there_nor_predicted_has_no_score() -> None:
     by_class = [row["f1"] for row in scorer.slices()["class"]]
     assert len(by_class) == task.classes and all(f1 is None for f1 in by_class[2:])
     assert np.mean(by_class[:2]) == pytest.approx(scorer.scores()["macro_f1"], abs=1e-6)
+
+
+@pytest.mark.parametrize("part", [(..., slice(1)), (0,), (..., 0)])
+def test_a_prediction_of_another_shape_is_refused(part: tuple[object, ...]) -> None:
+    task = lrtasks.make("shift", length=16, shifts=2)
+    batch = task.batch(range(4))
+    with pytest.raises(UsageError, match=r"must have the shape of batch\.y, \(4, 16, 2\), found"):
+        Scorer(task).update(batch.y[part], batch)

@@ -16,7 +16,7 @@ import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.run import load_model
 from lrtasks.models.base import state_bytes, streaming
-from lrtasks.models.factory import model_factory, own_mixer
+from lrtasks.models.factory import describe_parameters, model_factory, own_mixer
 from lrtasks.record import read_record, read_records
 from lrtasks.registry import load_object
 from lrtasks.spec import Spec
@@ -121,6 +121,43 @@ def test_padding_reaches_a_mixer_without_a_mask_as_zeros() -> None:
     assert torch.equal(stack(x, mask)[:, :10], stack(x)[:, :10])
 
 
+@pytest.mark.parametrize("keyword", [True, False])
+def test_a_mixer_receives_its_mask_by_name(keyword: bool) -> None:
+    class Second(Mixer):
+        def forward(self, x: Tensor, state: Any = None, mask: Tensor | None = None) -> Tensor:
+            assert state is None and mask is not None
+            return self.out(x) * mask[..., None]
+
+    class Keyword(Mixer):
+        def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
+            assert mask is not None
+            return self.out(x) * mask[..., None]
+
+    mask = torch.arange(16)[None] < 10
+    y = own_mixer(Keyword if keyword else Second, 4, True, {})(torch.randn(1, 16, 4), mask)
+    assert y[:, :10].all() and not y[:, 10:].any()
+
+
+def test_an_own_argument_has_precedence_over_a_parameter_of_the_stack() -> None:
+    class Dropping(Mixer):
+        def __init__(self, d_model: int, dropout: float) -> None:
+            super().__init__(d_model)
+            self.rate = dropout
+
+    (block,) = built(Dropping, dropout=0.5, layers=1).blocks
+    assert (block.mixer.mixer.rate, block.dropout.p) == (0.5, 0)
+    (entry,) = (entry for entry in describe_parameters(Dropping) or () if entry["name"] == "dropout")
+    assert entry["doc"] == "your own argument"
+
+
+def test_variable_arguments_are_the_users_alone() -> None:
+    def recurrent(d_model: int, **options: Any) -> nn.Module:
+        return nn.GRU(d_model, d_model, batch_first=True, **options)
+
+    layer = own_mixer(recurrent, 4, True, {"num_layers": 2}).mixer
+    assert layer.num_layers == 2  # type: ignore[union-attr]
+
+
 @pytest.mark.usefixtures("layer")
 @pytest.mark.parametrize(
     ("model", "parameters", "message"),
@@ -128,7 +165,7 @@ def test_padding_reaches_a_mixer_without_a_mask_as_zeros() -> None:
         (lambda d_in, d_out: nn.Linear(d_in, d_out), {}, r"must have the form MIXER\(d_model, ...\) or MODEL"),
         (int, {}, "must have the form MIXER.* found arguments: unknown, as .*int.* has no signature"),
         (Whole, {"widht": 3}, "Whole.* cannot be called with .*widht"),
-        (Mixer, {"windw": 3}, "Mixer.* cannot be called with .*windw"),
+        (Mixer, {"windw": 3}, "Mixer.* cannot be called with .*windw.*; did you mean 'window'"),
         (
             lambda d_model, heads, size: nn.Linear(d_model, heads * size),
             {"size": 2},
