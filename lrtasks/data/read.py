@@ -98,7 +98,7 @@ class StoredDataset:
         """
         made_by, source = self.manifest.source, own_source(type(task))
         unlike = differences(self.manifest.fields("task", "version", "parameters"), task.identity())
-        if unlike == [] and made_by and source and made_by != source:
+        if not unlike and made_by and source and made_by != source:
             edited = f"the file of {type(task).__name__} was edited after the samples were drawn"
             raise UsageError(f"{self._store.address} holds old data: {edited}; generate them again in another folder")
         if not unlike:

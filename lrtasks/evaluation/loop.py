@@ -236,8 +236,12 @@ def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, Tensor], 
     """Raise :class:`UsageError` if the forward pass changed its input; warn if it changed state not in state_dict."""
     if not torch.equal(x, batch.x):
         raise UsageError("forward changes its input in place; work on a copy")
-    now = _hidden_state(model)
-    changed = [name for name, value in now.items() if name not in state or not torch.equal(state[name], value)]
+    changed = [
+        name
+        for name, value in _hidden_state(model).items()
+        # the forward pass may have moved a table to another device, which is no change
+        if name not in state or not torch.equal(state[name].to(value.device), value)
+    ]
     if changed:
         named = f"{', '.join(changed[:5])} changed in a forward pass and is not in state_dict()"
         warnings.warn(f"{named}: a resumed run resets it and may give other scores", stacklevel=2)

@@ -128,11 +128,9 @@ def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
     first = _first(target)
     if isinstance(target, nn.Module) or first not in (["d_model"], ["input", "target"]):
         return None
-    if any(
-        each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in inspect.signature(target).parameters.values()
-    ):
-        return None
     own = _own_arguments(target)
+    if any(argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL) for argument in own.values()):
+        return None
     entries = MixerStack.describe_parameters() if first == ["d_model"] else []
     entries = [entry for entry in entries if entry["name"] not in own]
     for argument in own.values():
