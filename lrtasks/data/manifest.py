@@ -82,13 +82,16 @@ class Manifest:
 
     def request(self) -> dict[str, Any]:
         """Return the request; two datasets with equal requests have the same samples in the same files."""
-        asked = self.fields("task", "version", "parameters", "seed", "counts", "format", "shard_size")
-        return asked if self.source is None else {**asked, "source": self.source}
+        return {**self._stream(), **self.fields("counts", "format", "shard_size")}
 
     def origin(self, shard: Shard) -> dict[str, Any]:
         """Return the description that a Parquet shard stores about itself."""
-        own = self.fields("task", "version", "parameters", "seed", *(["source"] if self.source else []))
-        return {**own, "split": shard.split, "first": shard.first}
+        return {**self._stream(), "split": shard.split, "first": shard.first}
+
+    def _stream(self) -> dict[str, Any]:
+        """Return what determines the samples; without ``source`` for a task of this package."""
+        own = self.fields("task", "version", "parameters", "seed")
+        return own if self.source is None else {**own, "source": self.source}
 
     def to_json(self) -> bytes:
         """Return the file's content with its digest; equal manifests give equal bytes."""

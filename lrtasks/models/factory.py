@@ -247,7 +247,7 @@ def own_mixer(target: Any, d_model: int, causal: bool, parameters: Mapping[str, 
         raise UsageError(f"a mixer of your own must have the form MIXER(d_model, ...), found {target!r}")
     mixer = _called(target, parameters, causal, d_model)
     mixer.register_forward_hook(_require_like_input)
-    return _Masked(mixer) if takes_mask(mixer) else _Unmasked(mixer)
+    return _OwnMixer(mixer)
 
 
 def _require_like_input(mixer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
@@ -266,15 +266,15 @@ def _require_like_input(mixer: nn.Module, given: tuple[Any, ...], output: Any) -
         raise UsageError(f"{found}; a mixer maps (batch, length, d_model) to {wanted}")
 
 
-class _Masked(nn.Module):
-    """A wrapper for a mixer that takes a padding mask: the mixer receives it as ``mask=``, whatever its position."""
+class _OwnMixer(nn.Module):
+    """A wrapper for a user's mixer: it receives the padding mask as ``mask=``, or zeros at padding if it takes none."""
 
     def __init__(self, mixer: nn.Module) -> None:
         super().__init__()
-        self.mixer = mixer
+        self.mixer, self.masked = mixer, takes_mask(mixer)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        y: Tensor = self.mixer(x, mask=mask)
+        y: Tensor = self.mixer(x, mask=mask) if self.masked else self.mixer(hide(x, mask))
         return y
 
     def initial_state(self, batch: int) -> Any:
@@ -282,14 +282,6 @@ class _Masked(nn.Module):
 
     def step(self, x: Tensor, state: Any) -> Any:
         return streaming(self.mixer).step(x, state)
-
-
-class _Unmasked(_Masked):
-    """A wrapper for a mixer that takes no padding mask: the mixer receives zeros at padding."""
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        y: Tensor = self.mixer(hide(x, mask))
-        return y
 
 
 def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: Any) -> nn.Module:
