@@ -96,7 +96,8 @@ class Config:
         """Build from keyword arguments; for an unknown name, raise :class:`UsageError` with similar names."""
         names = cls.parameter_names()
         for name in (name for name in values if name not in names):
-            hint = f"{suggestion(name, names)} (it has: {', '.join(names) or 'none'})"
+            labelled = [f"{cls._title()}.{own}" for own in names]  # the user may have misspelt LABEL.NAME
+            hint = f"{suggestion(name, [*names, *labelled])} (it has: {', '.join(names) or 'none'})"
             raise UsageError(f"{cls._title()} has no parameter {name!r}{hint}")
         return cls(**values)
 

@@ -70,7 +70,9 @@ def test_everything_of_ours_has_both_presets(preset: str) -> None:
         ("shift", "dlr", {"settings": {"length": 0}}, "shift: length must be at least 2"),
         ("shift", "dlr", {"settings": {"steps": 8, "budget.steps": 9}}, "steps is given twice: 8 and 9"),
         ("shift", Mixer, {"settings": {"windw": 8}}, "called 'windw'; did you mean 'window'"),
-        ("shift", Mixer, {"settings": {"model.windw": 8}}, "Mixer"),
+        ("shift", Mixer, {"settings": {"model.windw": 8}}, "'windw'; did you mean 'window'"),
+        ("shift", Mixer, {"settings": {"Mixr.window": 8}}, "'Mixr.window'; did you mean 'Mixer.window'"),
+        ("shift", "dlr", {"settings": {"drl.d_state": 8}}, "'drl.d_state'; did you mean 'dlr.d_state'"),
         ("shift", "dlr", {"seed": -1}, "seed must be a whole number"),
         ("shift", "dlr", {"settings": {"stop_at": 1.5}}, "budget: stop_at must be at most 1, found 1.5"),
         (

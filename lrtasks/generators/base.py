@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
@@ -87,6 +88,11 @@ class Task(Config):
     def target(self) -> Spec:
         """Kind, length and width of the output that a model must return."""
         raise UsageError("target is missing: write a property that returns a lrtasks.generators.Spec")
+
+    @property
+    def pad(self) -> int:
+        """Token of the padding, which rows of a text table leave out (:meth:`from_row`)."""
+        return 0
 
     def sample(self, rng: np.random.Generator) -> Sample:
         """Draw one sample; ``rng`` is the only source of randomness. A task defines this method or :meth:`samples`."""
@@ -354,7 +360,13 @@ class Task(Config):
             UsageError: for a missing column, or a token, label or position out of range.
         """
         tokens, labels, places = (tables.numbers(row, name) for name in ("Source", "Target", "TargetInds"))
-        return tables.padded(tokens, labels, places, self.input, self.target)
+        sample = tables.padded(tokens, labels, places, self.input, self.target, self.pad)
+        return sample if self._has_masks or len(tokens) < self.input.length else sample._replace(mask=None)
+
+    @functools.cached_property
+    def _has_masks(self) -> bool:
+        """Whether the samples have a mask, also those without padding."""
+        return self.batch([0]).mask is not None
 
     def image_shape(self) -> tuple[int, int] | None:
         """Return rows and columns of the image whose pixels are the positions; ``None`` if the task has no images."""

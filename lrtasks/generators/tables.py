@@ -25,7 +25,7 @@ def to_row(batch: Batch, index: int) -> dict[str, str]:
     return {"Source": join(tokens), "Target": join(batch.y[index][places]), "TargetInds": join(places)}
 
 
-def padded(tokens: np.ndarray, labels: np.ndarray, places: np.ndarray, x: Spec, y: Spec, pad: int = 0) -> Sample:
+def padded(tokens: np.ndarray, labels: np.ndarray, places: np.ndarray, x: Spec, y: Spec, pad: int) -> Sample:
     """Return a sample with the lengths of the specs.
 
     Args:
@@ -34,7 +34,7 @@ def padded(tokens: np.ndarray, labels: np.ndarray, places: np.ndarray, x: Spec, 
         places: ``(labels,)``, position of each label.
         x: spec of the input.
         y: spec of the target.
-        pad: token of the padding on the right. The mask is ``None`` if no padding is needed.
+        pad: token of the padding on the right.
 
     Raises:
         UsageError: for a token, label or position out of range, too many tokens, or unequal numbers of labels and
@@ -52,7 +52,7 @@ def padded(tokens: np.ndarray, labels: np.ndarray, places: np.ndarray, x: Spec, 
     inputs, targets = np.full(x.length, pad, np.int64), np.full(y.length, IGNORED, np.int64)
     inputs[: len(tokens)] = tokens
     targets[places] = labels
-    return Sample(inputs, targets, None if len(tokens) == x.length else np.arange(x.length) < len(tokens))
+    return Sample(inputs, targets, np.arange(x.length) < len(tokens))
 
 
 def cell(row: Row, name: str) -> str:

@@ -13,7 +13,9 @@ from lrtasks.spec import Batch
 class MacroF1:
     """Mean of the F1 and of the accuracy of each class, over all labelled positions.
 
-    A class that occurs neither in targets nor in predictions does not count; this matters only in small batches.
+    F1 counts the classes that occur in targets or predictions; accuracy counts the classes that occur in targets, as
+    ``balanced_accuracy_score`` of scikit-learn does, which the DLR paper's code calls. Both differ from a mean over all
+    classes only in small batches.
 
     Args:
         classes: number of classes.
@@ -43,7 +45,7 @@ class MacroF1:
         if not seen.any():
             return {"macro_f1": math.nan, "macro_accuracy": math.nan}
         f1 = 2 * right[seen] / (predicted + there)[seen]
-        accuracy = right[seen] / np.maximum(there[seen], 1)
+        accuracy = right[there > 0] / there[there > 0]
         return {"macro_f1": float(f1.mean()), "macro_accuracy": float(accuracy.mean())}
 
     batch_value = value

@@ -11,7 +11,7 @@ from fake_tasks import Few
 
 import lrtasks
 from lrtasks.data import generate, read_tsv
-from lrtasks.generators.base import Task
+from lrtasks.generators.base import Task, stack
 
 LISTOPS = {"setting": "small", "min_length": 10, "max_length": 40}
 
@@ -30,6 +30,28 @@ def test_what_is_written_is_read(tmp_path: Path, task: Task) -> None:
         assert np.array_equal(sample.x[visible], expected.x[0][visible])
         assert np.array_equal(sample.mask if sample.mask is not None else np.ones_like(visible), visible)
         assert np.array_equal(sample.y, expected.y[0])
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        lrtasks.make("joint-recall", preset="small"),
+        lrtasks.make("chomsky", preset="reverse-string"),
+        lrtasks.make("copying", preset="small"),
+        lrtasks.make("dyck", kinds=4, whole=(2, 40)),
+        lrtasks.make("in-context-language", preset="small"),
+        lrtasks.make("depo", preset="small"),
+        lrtasks.make("mqar", preset="small"),
+    ],
+    ids=lambda task: task.name,
+)
+def test_rows_of_tokens_give_the_batch_again_with_its_padding(task: Task) -> None:
+    batch = task.batch(range(40), split="test")
+    again = stack([task.from_row(task.to_row(batch, index)) for index in range(40)])
+    assert np.array_equal(again.x, batch.x) and np.array_equal(again.y, batch.y)
+    assert (again.mask is None) == (batch.mask is None)
+    if batch.mask is not None:
+        assert np.array_equal(again.mask, batch.mask) and not batch.mask.all()
 
 
 def test_listops_columns(tmp_path: Path) -> None:

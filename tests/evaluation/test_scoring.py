@@ -180,7 +180,7 @@ def test_slices_of_labels_add_up_to_the_whole() -> None:
 
 
 def macro(prediction: np.ndarray, y: np.ndarray, classes: int) -> dict[str, float]:
-    """Means over classes that occur, of 2·TP / (2·TP + FP + FN) and of TP / (TP + FN)."""
+    """Means of 2·TP / (2·TP + FP + FN) over classes that occur at all, of TP / (TP + FN) over classes of the target."""
     prediction, y = prediction[y >= 0], y[y >= 0]
     f1, recall = [], []
     for label in range(classes):
@@ -188,17 +188,19 @@ def macro(prediction: np.ndarray, y: np.ndarray, classes: int) -> dict[str, floa
         false, missed = ((prediction == label) & (y != label)).sum(), ((prediction != label) & (y == label)).sum()
         if hit + false + missed:
             f1.append(2 * hit / (2 * hit + false + missed))
-            recall.append(hit / max(hit + missed, 1))
+        if hit + missed:
+            recall.append(hit / (hit + missed))
     return {"macro_f1": float(np.mean(f1)), "macro_accuracy": float(np.mean(recall))}
 
 
-@pytest.mark.parametrize("missing", [None, 3])
-def test_segmentation_scores_pooled_and_by_batch(missing: int | None) -> None:
+@pytest.mark.parametrize("missing", [None, "in the target", "in both"])
+def test_segmentation_scores_pooled_and_by_batch(missing: str | None) -> None:
     task = Segments()
     stream = labelled(task, 5)
-    if missing is not None:  # a class that one batch has neither as target nor as prediction
+    if missing is not None:  # one batch lacks class 3
         prediction, batch = stream[1]
-        stream[1] = (np.where(prediction == missing, 0, prediction), batch._replace(y=np.minimum(batch.y, 2)))
+        predicted = np.where(prediction == 3, 0, prediction) if missing == "in both" else prediction
+        stream[1] = (predicted, batch._replace(y=np.minimum(batch.y, 2)))
     scorer = Scorer(task)
     for prediction, batch in stream:
         scorer.update(prediction, batch)

@@ -44,7 +44,7 @@ def test_the_answer_to_a_sample_is_its_target(name: str, choice: st.DataObject, 
     else:
         parameters = choice.draw(ANSWERED[name])
     task = make(name, **parameters)
-    batch = task.batch([0, 1], seed)
+    batch = task.batch([0, 1], seed, "test")
     for x, y in zip(batch.x, batch.y, strict=True):
         found = task.answer(x)
         assert found.dtype == y.dtype

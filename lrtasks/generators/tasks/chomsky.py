@@ -96,8 +96,12 @@ class Chomsky(TokenTask):
 
     @functools.cached_property
     def empty(self) -> int:
-        """The token EMPTY; the padding token is EMPTY + 1."""
+        """The token EMPTY."""
         return len(self._language.tokens)
+
+    @property
+    def pad(self) -> int:
+        return self.empty + 1
 
     @functools.cached_property
     def input(self) -> Spec:
@@ -127,12 +131,12 @@ class Chomsky(TokenTask):
         x, y = self._asked(string, answer, self.input.length)
         if self.labels == "every" and partial is not None and not self.testing:
             y[: len(string)] = partial
-        return Sample(x, y, x != self.empty + 1)
+        return Sample(x, y, x != self.pad)
 
     def _asked(self, string: np.ndarray, answer: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Return an input of ``length`` positions (the string, its empty tokens, padding) and its labels."""
         size = len(string)
-        x, y = np.full(length, self.empty + 1), np.full(length, IGNORED)
+        x, y = np.full(length, self.pad), np.full(length, IGNORED)
         x[:size] = string
         x[size : size + self._language.outputs(size)] = self.empty
         y[size : size + len(answer)] = answer
@@ -145,7 +149,7 @@ class Chomsky(TokenTask):
             x: a string of any length, its empty tokens and optional padding. A string alone is also allowed: its empty
                 tokens are added, so the labels are longer than ``x``.
         """
-        tokens = without_padding(x, self.empty + 1)
+        tokens = without_padding(x, self.pad)
         string = tokens[: int((tokens == self.empty).argmax())] if (tokens == self.empty).any() else tokens
         if not len(string) or string.max() >= self.empty:
             self.refuse(f"an input must begin with tokens of the language (0..{self.empty - 1})")

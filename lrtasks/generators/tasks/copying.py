@@ -103,8 +103,12 @@ class Copying(TokenTask):
         answer = self.answer_length if self._lookup else self.string[1]
         return Spec("token", marks_and_key + self.string[1] + answer - 1 + self.end, self.letters + 4)
 
+    @property
+    def pad(self) -> int:
+        return self.letters + 3
+
     def sample(self, rng: np.random.Generator) -> Sample:
-        begin, bar, _, pad = range(self.letters, self.letters + 4)
+        begin, bar = self.letters, self.letters + 1
         length = rng.integers(self._shortest, self.string[1] + 1)
         string = rng.integers(self.letters, size=length)
         string, start = self._key(rng, string) if self._lookup else (string, 0)
@@ -114,11 +118,11 @@ class Copying(TokenTask):
         else:
             head = np.concatenate([[begin], string, [bar], key])
         answer = self._answer(string, key)
-        fed = np.full(len(answer) - 1 + self.end, pad)
+        fed = np.full(len(answer) - 1 + self.end, self.pad)
         if self.feed == "teacher":
             fed[:] = answer[: len(fed)]
         x = np.concatenate([head, fed])
-        return padded_sample(x, self._labels(len(head), answer, len(x)), self.input.length, pad)
+        return padded_sample(x, self._labels(len(head), answer, len(x)), self.input.length, self.pad)
 
     def _key(self, rng: np.random.Generator, string: np.ndarray) -> tuple[np.ndarray, int]:
         """Return the string, which may be drawn again, and the start of the key."""
@@ -191,7 +195,7 @@ class Copying(TokenTask):
         """Find the last ``letters`` tokens first in BEGIN s END (BAR counts as BEGIN); return the token after them."""
         prediction = np.zeros_like(inputs)
         for row, x in enumerate(inputs):
-            string, _, head = self._question(without_padding(x, self.letters + 3))
+            string, _, head = self._question(without_padding(x, self.pad))
             text = np.concatenate([x[:1], string, [self.letters + 2]])
             for size in range(1, letters + 1):  # the first token has one token before it
                 keys = _keys(text, size, self.letters + 3)
@@ -210,7 +214,7 @@ class Copying(TokenTask):
 
     def text(self, batch: Batch, index: int) -> str:
         """Return the question, an arrow and the answer: a, b, c, ... for letters, or numbers beyond 26 letters."""
-        string, key, _ = self._question(without_padding(batch.x[index], self.letters + 3))
+        string, key, _ = self._question(without_padding(batch.x[index], self.pad))
         y = batch.y[index]
         answer = y[(y >= 0) & (y < self.letters)]
         parts = {"prefix-lookup": [key, string], "suffix-lookup": [string, key]}.get(self.mode, [string])

@@ -73,6 +73,8 @@ class Dyck(TokenTask):
 
     def check(self) -> None:
         if self.whole is None:
+            if self.stay == 1 and self.depth >= self.length:
+                self.refuse(f"with stay 1 and depth {self.depth}, no bracket closes in {self.length} tokens")
             return
         least, most = self.span("whole")
         if least < 2 or most > MAX_WHOLE or least == most == least // 2 * 2 + 1:
@@ -85,8 +87,12 @@ class Dyck(TokenTask):
 
     @property
     def _end(self) -> int:
-        """The token END; the padding token is END + 1."""
+        """The token END."""
         return 2 * self.kinds
+
+    @property
+    def pad(self) -> int:
+        return self._end + 1
 
     @property
     def input(self) -> Spec:
@@ -108,7 +114,7 @@ class Dyck(TokenTask):
         y = self._labels(closed)
         if self.whole is None:
             return Sample(x, y)
-        return padded_sample(np.append(x, self._end), y, self.input.length, self._end + 1)
+        return padded_sample(np.append(x, self._end), y, self.input.length, self.pad)
 
     def _opens(self, rng: np.random.Generator) -> list[bool]:
         """Draw a string: for each bracket, whether it opens."""

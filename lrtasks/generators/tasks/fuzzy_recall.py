@@ -67,8 +67,9 @@ class FuzzyRecall(UniformTask):
 
     def check(self) -> None:
         if self.law == "grid":
-            if self.length % self.pair:
-                self.refuse(f"length must be divisible by key_tokens + value_tokens = {self.pair}, found {self.length}")
+            if self.length % self.pair or self.length == self.pair:
+                least = f"at least {2 * self.pair} and divisible by key_tokens + value_tokens = {self.pair}"
+                self.refuse(f"length must be {least}, found {self.length}")
             return
         needed = {"keys": (self.first_value, self.key_tokens), "values": (self._letters_of_values, self.value_tokens)}
         for what, (count, most) in needed.items():

@@ -77,6 +77,10 @@ class InContextLanguage(UniformTask):
     def target(self) -> Spec:
         return Spec("token", self.length, self.symbols + 1)
 
+    @property
+    def pad(self) -> int:
+        return self.symbols + 1
+
     def made(self, u: Uniforms) -> Batch:
         low, high = self.strings
         strings = low + u.whole(high - low + 1, 1)
@@ -90,7 +94,7 @@ class InContextLanguage(UniformTask):
             text[at], state = symbol[way], to[way]
         text = np.ascontiguousarray(text.T)
         ended = text == self.symbols
-        x = np.where(np.cumsum(ended, axis=1) - ended < strings, text, self.symbols + 1)
+        x = np.where(np.cumsum(ended, axis=1) - ended < strings, text, self.pad)
         return Batch(x, self.label_all(x), x <= self.symbols)
 
     def automata(self, u: Uniforms) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -167,7 +171,7 @@ class InContextLanguage(UniformTask):
         there = tokens <= self.symbols
         if (there[1:] & ~there[:-1]).any():
             at = 1 + int((there[1:] & ~there[:-1]).argmax())
-            self.refuse(f"only padding ({self.symbols + 1}) may follow padding, found {tokens[at]} at position {at}")
+            self.refuse(f"only padding ({self.pad}) may follow padding, found {tokens[at]} at position {at}")
 
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent symbol; what followed the last one, two or three tokens when they last occurred (or

@@ -70,6 +70,10 @@ class JointRecall(UniformTask):
         return self._first_key + self.room[1]
 
     @property
+    def pad(self) -> int:
+        return PAD
+
+    @property
     def input(self) -> Spec:
         contexts, keys = self.span("contexts")[1], self.span("keys")[1]
         return Spec("token", 2 * contexts * (2 * keys + 1) + 2, self._first_context + self.room[0])

@@ -82,6 +82,10 @@ class ListOps(Task):
         return listops.Limits(*(getattr(self, field) for field in listops.Limits._fields))
 
     @property
+    def pad(self) -> int:
+        return listops.PAD
+
+    @property
     def input(self) -> Spec:
         longest = self.limits.max_length - 1
         return Spec("token", -(-longest // ROUNDED_TO) * ROUNDED_TO, len(listops.VOCABULARY))
@@ -158,8 +162,7 @@ class ListOps(Task):
 
     def from_row(self, row: tables.Row) -> Sample:
         tokens = listops.parse(tables.cell(row, "Source"))
-        sample = tables.padded(tokens, *self._labels(row, tokens), self.input, self.target, listops.PAD)
-        return sample._replace(mask=sample.x != listops.PAD)
+        return tables.padded(tokens, *self._labels(row, tokens), self.input, self.target, self.pad)
 
     def _labels(self, row: tables.Row, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the labels and their positions."""

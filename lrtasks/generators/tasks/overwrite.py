@@ -63,6 +63,10 @@ class Overwrite(UniformTask):
         if self.law == "mixed":
             if self.length not in (None, least):
                 self.refuse(f"length belongs to law 'zoology'; with law 'mixed' it is {least}, found {self.length}")
+            if self.back > self.updates + 1:
+                self.refuse(
+                    f"back must be at most updates + 1 = {self.updates + 1}, the writes of a key, found {self.back}"
+                )
             return
         if self.updates > self.keys or self.back != 1:
             found = f"{self.updates} and {self.back}"

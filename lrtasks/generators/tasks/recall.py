@@ -104,13 +104,14 @@ class Recall(TokenTask):
         x[0 : self.length : 2] = keys
         x[1 : self.length : 2] = values[keys - 1]
         x[-2:] = self.vocab - 1, query
-        return Sample(x, self.label(x))
-
-    def label(self, x: np.ndarray) -> np.ndarray:
-        """Return the answer as label and, in training with ``supervise="all"``, the next token at other positions."""
-        y = np.full(self.length + 2, IGNORED)
+        y = self.label(x)
         if self.supervise == "all" and not self.testing:
             y[:-1] = x[1:]
+        return Sample(x, y)
+
+    def label(self, x: np.ndarray) -> np.ndarray:
+        """Return the answer alone as label, without the training labels that ``supervise="all"`` adds."""
+        y = np.full(self.length + 2, IGNORED)
         (last,), _ = _last_occurrence(x[None])
         y[-1] = x[last + 1]
         return y

@@ -46,8 +46,14 @@ class Stack(TokenTask):
     stacks: int = parameter(64, "number of stacks S", at_least=1, at_most=2**16)
     values: int = parameter(64, "number of values V", at_least=1, at_most=2**16)
     operations: int = parameter(341, "number of operations; three tokens each", at_least=2, at_most=MAX_LENGTH // 3)
-    stay: float = parameter(0.5, "probability of repeating the previous operation (push or pop)", at_least=0, at_most=1)
+    stay: float = parameter(
+        0.5, "probability of repeating the previous operation (push or pop); below 1", at_least=0, at_most=1
+    )
     feed: Literal["teacher", "blank"] = parameter("teacher", "token after a pop: the popped value, or a blank")
+
+    def check(self) -> None:
+        if self.stay == 1:
+            self.refuse("with stay 1, no operation is a pop, so nothing is asked; stay must be below 1")
 
     @property
     def input(self) -> Spec:

@@ -285,7 +285,8 @@ def test_slices_say_what_they_say() -> None:
 def test_unanswerable_questions_have_no_label() -> None:
     """A key that was never written, a value written too seldom, a hop that does not exist."""
     assert make("overwrite", keys=1, updates=0).answer([3, 40, 4, 0]).tolist() == [IGNORED] * 4
-    assert make("overwrite", keys=1, updates=0, back=2).answer([3, 40, 3, 0]).tolist() == [IGNORED] * 4
+    twice = make("overwrite", keys=2, updates=1, back=2)
+    assert twice.answer([3, 40, 5, 41, 3, 44, 5, 0, 3, 0]).tolist() == [IGNORED] * 8 + [40, IGNORED]
     assert make("noisy-recall").answer([2, 10, 3]).tolist() == [IGNORED] * 3
     assert make("k-hop", law="clean").answer([1, 17, 18]).tolist() == [IGNORED] * 3
     joint = make("joint-recall", room=(16, 16))
