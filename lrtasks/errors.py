@@ -155,7 +155,7 @@ def unknown(what: str, word: Any, known: Iterable[str]) -> UsageError:
     >>> str(unknown("model", "layer.py", ["dlr"]))
     "unknown model 'layer.py'; for a class in this file write layer.py:NAME. Allowed: dlr"
     >>> str(unknown("task", "shift@paper", ["shift", "sort"]))
-    "unknown task 'shift@paper'; write 'shift' alone, and --preset paper where it is an option. Allowed: shift, sort"
+    "unknown task 'shift@paper'; write 'shift' alone, and preset 'paper' where it is an option. Allowed: shift, sort"
     """
     names = sorted(known)
     name, _, preset = word.partition("@") if isinstance(word, str) else ("", "", "")
@@ -164,7 +164,7 @@ def unknown(what: str, word: Any, known: Iterable[str]) -> UsageError:
     elif word.endswith(".py"):
         hint = f"; for a class in this file write {word}:NAME."
     elif preset and name in names:
-        hint = f"; write {name!r} alone, and --preset {preset} where it is an option."
+        hint = f"; write {name!r} alone, and preset {preset!r} where it is an option."
     else:
         hint = suggestion(word, names)
     return UsageError(f"unknown {what} {word!r}{hint or '.'} Allowed: {', '.join(names) or '(none)'}")

@@ -17,3 +17,5 @@ SHARED_PARAMETERS = ("d_model", "layers")
 
 Phase = Literal["training", "inference"]
 PHASES: tuple[Phase, ...] = ("training", "inference")
+PARTS = (*PHASES, "sizes")
+"""Parts of a measurement, each of which can fail alone."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lrtasks.bench import BASELINE, CLASSES, PHASES, SHARED_PARAMETERS, UNFUSED, VOCABULARY
+from lrtasks.bench import BASELINE, CLASSES, PARTS, PHASES, SHARED_PARAMETERS, UNFUSED, VOCABULARY
 from lrtasks.errors import UsageError
 from lrtasks.results.formats import TextTable, number
 
@@ -92,7 +92,7 @@ def make_row(found: Mapping[str, Any]) -> Row:
         row[f"{phase}_seconds"], row[f"{phase}_bytes"] = own, found[phase].get("peak_bytes")
         row[f"{phase}_speed"] = other / own if own and other else None
     row |= {name: found["sizes"].get(name) for name in ("state_bytes", "parameters")}
-    row["reasons"] = {part: found[part]["reason"] for part in (*PHASES, "sizes") if "reason" in found[part]}
+    row["reasons"] = {part: found[part]["reason"] for part in PARTS if "reason" in found[part]}
     return row
 
 
@@ -224,9 +224,9 @@ class Report:
                 own = [
                     f"{key} {'none' if value is None else value}"
                     for key, value in entry["identity"]["hyper"].items()
-                    if key not in SHARED_PARAMETERS and value is not False
+                    if key not in SHARED_PARAMETERS and value is not False and value != ""
                 ]
-                settings.append(f"{row['model']}: {', '.join(own)}")
+                settings += [f"{row['model']}: {', '.join(own)}"] if own else []
             reports = entry["training"].get("diagnostics", {}).values()
             rates = [report["activation_rate"] for report in reports if report.get("activation_rate", 1) < 1]
             if rates:

@@ -219,6 +219,9 @@ def _streams(probe: _Probe) -> Iterator[str]:
     for split, drawn in (("train", train), ("test", test)):
         if problem := misfit(drawn, task.input, task.target):
             raise UsageError(f"split {split!r}: {problem}")
+    labels = np.unique(train.y[train.y != IGNORED])
+    if task.target.kind == "token" and len(labels) == 1:
+        raise UsageError(f"y has only the label {labels[0]} in {OVERLAP_SAMPLES} samples, so there is nothing to learn")
     known = {row.tobytes() for row in train.x}
     seen = sum(row.tobytes() in known for row in test.x)
     if seen > OVERLAP_SAMPLES // 2 and not same:
@@ -284,10 +287,7 @@ def _process(probe: _Probe) -> Iterator[str]:
 
 def _baselines(probe: _Probe) -> Iterator[str]:
     """Check that baselines can be fitted, and that they predict without looking at the targets."""
-    baselines: object = probe.task.baselines()
-    if not isinstance(baselines, Mapping):
-        kind = type(baselines).__name__
-        raise UsageError(f"baselines() must return a dictionary of predictors by name, found {kind}")
+    baselines = probe.task.checked_baselines()
     if not baselines:
         yield "baselines() is empty: a model's score means little without the score of a trivial predictor"
     target, batch = probe.task.target, probe.batch()

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Context, Option
+from typer import Context, Exit, Option
 
-from lrtasks.bench import BASELINE, UNFUSED
+from lrtasks.bench import BASELINE, PARTS, UNFUSED
 from lrtasks.cli import options
 from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
@@ -43,7 +43,7 @@ def bench(
     Example: lrtasks bench --models mylayer.py:MyLayer,mamba2 --length 1024,4096
 
     Finished measurements, also failed ones, are kept until you remove their files. Repeat the command to continue after
-    an interruption, or to print the tables again.
+    an interruption, or to print the tables again. If a model could not be measured at any length, the exit code is 1.
     """
     form = options.chosen_format(form, as_json)
     if show:
@@ -76,6 +76,9 @@ def bench(
     report = Report(found)
     content = report.rows() if form == "csv" else report.content()
     options.print_tables(form, report.tables(), report.notes(), content)
+    measured = {row["model"] for row in report.rows() if len(row["reasons"]) < len(PARTS)}
+    if any(row["model"] not in measured for row in report.rows()):
+        raise Exit(1)
 
 
 def _length(text: str) -> int:

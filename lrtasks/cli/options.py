@@ -186,10 +186,12 @@ def given_settings(
     context: Context, settings: Iterable[str] | None, budget: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return settings by name: budget fields, options that the command does not declare, and ``--set`` values."""
-    given = {f"budget.{name}": value for name, value in (budget or {}).items()}
+    given: dict[str, Any] = {f"budget.{name}": value for name, value in (budget or {}).items()}
     flags = [option for option in context.command.params if getattr(option, "is_flag", False)]
     names = [name.lstrip("-") for flag in flags for name in flag.opts]
-    return given | parse_settings(context.args, settings or (), options=names)
+    for name, value in parse_settings(context.args, settings or (), options=names).items():
+        add_once(given, name, value)
+    return given
 
 
 def task_parameters(context: Context, task: str, settings: Iterable[str] | None) -> dict[str, Any]:

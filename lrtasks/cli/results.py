@@ -89,10 +89,15 @@ def compare(
     Example: lrtasks compare mylayer.py:MyLayer published
     """
     form = options.chosen_format(form, as_json, WITHOUT_CSV)
+    from lrtasks.models import names
     from lrtasks.results import compare as comparing
 
     # Path.exists raises for a name that is too long for a file, such as a model's name with its settings
-    are_folders = [not folders and ":" not in word and ("/" in word or os.path.exists(word)) for word in (a, b)]  # noqa: PTH110
+    # and a folder that happens to be called like a model is not meant
+    are_folders = [
+        not folders and ":" not in word and ("/" in word or (word not in names() and os.path.exists(word)))  # noqa: PTH110
+        for word in (a, b)
+    ]
     if b == "published":
         if are_folders[0]:
             raise UsageError(f"with published, compare takes a model, found the folder {a}; write MODEL --folder {a}")

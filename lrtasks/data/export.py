@@ -146,7 +146,7 @@ def _npy(plan: Manifest, chunks: Chunks) -> Iterator[bytes]:
         meta = {column.name: column.values(batch) for column in plan.columns if column.role == "meta"}
         for row, index in enumerate(indices):
             values = {name: _plain(entries[row]) for name, entries in meta.items()}
-            lines.append(json.dumps({INDEX: index, **values}) + "\n")
+            lines.append(_json({INDEX: index, **values}) + "\n")
     for arrays in zip(*parts, strict=True):
         buffer = io.BytesIO()
         np.save(buffer, np.concatenate(arrays), allow_pickle=False)
@@ -168,7 +168,7 @@ def _png(plan: Manifest, shard: Shard, chunks: Chunks) -> Iterator[bytes]:
                     cells += [next(names), hashlib.sha256(picture).hexdigest()]
                 else:
                     value = _plain(values[row])
-                    cells.append(json.dumps(value) if isinstance(value, list) else value)
+                    cells.append(_json(value) if isinstance(value, list) else value)
             writer.writerow(cells)
     yield text.getvalue().encode()
 
@@ -188,6 +188,14 @@ def _arrays(plan: Manifest) -> list[Column]:
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _json(value: Any) -> str:
+    """Return strict JSON, with null for numbers that are not finite."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None))
 
 
 def _tsv_writer(text: io.StringIO, task: Task, batch: Batch) -> csv.DictWriter[str]:

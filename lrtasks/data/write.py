@@ -104,6 +104,8 @@ def generate(
             address that cannot be written, or a Ray cluster that does not answer.
         GenerationError: if the disk is full, the folder vanishes or a worker dies; finished shards are kept.
     """
+    if not isinstance(task, Task):
+        raise UsageError(f"task must be a task that lrtasks.make gave, found {task!r}")
     plan, store = make_plan(task, samples, split, seed, format, shard_size), Store(out)
     if workers != "auto" and (type(workers) is not int or not 1 <= workers <= MAX_WORKERS):
         raise UsageError(f"workers must be 'auto' or a whole number in 1..{MAX_WORKERS}, found {workers!r}")

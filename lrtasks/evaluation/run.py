@@ -27,7 +27,7 @@ from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_su
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, fitted_baselines, score_baselines
 from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
 from lrtasks.files import held, make_folder, refuse_links, remove_empty, remove_partials
-from lrtasks.generators.base import Task, overlap, registry
+from lrtasks.generators.base import MOST_SAMPLES, MOST_TOKENS, Task, overlap, registry
 from lrtasks.generators.baselines import Baseline
 from lrtasks.models import names as model_names
 from lrtasks.models.base import Backbone, ModelLike, diagnostics, parameter_count, state_bytes
@@ -299,7 +299,7 @@ class _Run:
         record.errors["test"] = scorer.error()
         # read here, because diagnostics describe the last batch that the model processed
         record.diagnostics = diagnostics(self.model)
-        if task.input.kind == "token" and self.config.data is None:
+        if task.input.kind == "token":
             self._note_overlap()
         if streams.finite:
             train = streams.training(min(streams.test.count, self.config.budget.steps))
@@ -309,13 +309,21 @@ class _Run:
 
     def _note_overlap(self) -> None:
         """If the task has few different inputs, note the share of the test inputs that also occur in training."""
-        budget = self.config.budget
+        budget, note = self.config.budget, "of the test inputs occur in training"
+        if self.config.data is not None:
+            samples = min(self.streams.train.samples or 0, MOST_SAMPLES, MOST_TOKENS // self.config.task.input.length)
+            count = -(-samples // budget.batch_size)
+            trained_on = {x.tobytes() for batch in self.streams.training(count) for x in batch.x}
+            share = float(np.mean([x.tobytes() in trained_on for batch in self.streams.test for x in batch.x]))
+            if share > 0:
+                self.record.notes.append(f"{share:.1%} {note}")
+            return
         trained = budget.train_samples or self.record.curve[-1]["step"] * budget.batch_size
         tested = budget.test_batches * budget.batch_size
         # if there are at most a million different inputs, small parts of both splits already share some
         if overlap(self.config.task, min(trained, 4096), min(tested, 512), self.config.seed) > 0:
             share = overlap(self.config.task, trained, tested, self.config.seed)
-            self.record.notes.append(f"{share:.1%} of the test inputs occur in training: the task has few inputs")
+            self.record.notes.append(f"{share:.1%} {note}: the task has few inputs")
 
     def _draw_predictions(self) -> None:
         """For image tasks with a class per pixel, draw image, target and prediction of a few test samples."""

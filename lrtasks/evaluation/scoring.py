@@ -75,7 +75,10 @@ class Scorer:
         for name, rows in self._samples.items():
             scores[name] = float(np.nanmean(np.concatenate(rows)))
         if self._groups is not None:
-            scores |= self._task.derived_scores(scores, self.slices())
+            derived = self._task.derived_scores(scores, self.slices())
+            for name in (name for name in derived if name in scores):
+                raise UsageError(f"{self._task.name}: derived_scores() must not replace the score {name!r}; rename it")
+            scores |= derived
         return scores
 
     def error(self) -> float | None:
@@ -111,10 +114,8 @@ def baseline_scores(task: Task, train: Iterable[Batch], test: Iterable[Batch]) -
 
 def fitted_baselines(task: Task, train: Iterable[Batch]) -> Mapping[str, Baseline]:
     """Fit the baselines of a task on ``train``, which is iterated several times, and return them by name."""
-    baselines = task.baselines()
-    for name, baseline in baselines.items():
-        if not (hasattr(baseline, "fit") and hasattr(baseline, "predict")):
-            raise UsageError(f"{task.name}: baseline {name} must have the methods fit and predict, found {baseline!r}")
+    baselines = task.checked_baselines()
+    for baseline in baselines.values():
         baseline.fit(train)
     return baselines
 

@@ -288,6 +288,21 @@ class Task(Config):
                 type(test).name = type(test).__name__
         return dict(tests)
 
+    def checked_baselines(self) -> Mapping[str, Baseline]:
+        """Return the result of :meth:`baselines`, checked.
+
+        Raises:
+            UsageError: if the result is not a mapping, or an entry lacks a method of :class:`Baseline`.
+        """
+        baselines: object = self.baselines()
+        if not isinstance(baselines, Mapping):
+            kind = type(baselines).__name__
+            raise UsageError(f"{self.name}: baselines() must return a dictionary of predictors by name, found {kind}")
+        for name, entry in baselines.items():
+            if not (hasattr(entry, "fit") and hasattr(entry, "predict")):
+                raise UsageError(f"{self.name}: baseline {name} must have the methods fit and predict, found {entry!r}")
+        return baselines
+
     def require_same_widths(self, other: Task, what: str) -> None:
         """Raise :class:`UsageError` if ``other`` needs another model; only lengths of unpooled specs may differ.
 

@@ -472,8 +472,9 @@ def output_misfit(y: object, x: Tensor, input: Spec, target: Spec) -> str | None
     if tuple(y.shape) != wanted:
         hints: dict[tuple[int, ...], str] = {
             (rows, width, length): "; exchange the last two axes: y.transpose(1, 2)",
-            (rows, input.length, width): f"; the target is read at the last positions: y[:, -{length}:]",
         }
+        if input.length > length:
+            hints[rows, input.length, width] = f"; the target is read at the last positions: y[:, -{length}:]"
         if length == 1:
             hints[rows, width] = "; one value for the sequence is a length of 1: y[:, None]"
         shape = tuple(y.shape)

@@ -246,8 +246,9 @@ class QuantisedAttention(nn.Module):
         return attend_quantised(q, k, v, codes, centres, block=block, causal=self.causal, valid=mask, **options)
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Return a state with two blocks of keys and sums per code, in the type and on the device of ``like``.
+        """Return a state with two blocks of keys and values and sums per code, on the device of ``like``.
 
+        Keys and values have the type of ``like``; the sums, which hold the numbers of keys, have at least float32.
         Without a codebook, the state holds as many keys as the longest sequence. Raises :class:`UsageError` if not
         causal.
         """
@@ -256,7 +257,7 @@ class QuantisedAttention(nn.Module):
         if self.codebook is not None:
             slots = 2 * self.block
             codes = torch.zeros(batch, slots, dtype=torch.int64, device=like.device)
-            sums = like.new_zeros(batch, self.codebook.size, self.d_v + 1)
+            sums = at_least_float32(like).new_zeros(batch, self.codebook.size, self.d_v + 1)
         return State(like.new_zeros(batch, slots, self.d_k), like.new_zeros(batch, slots, self.d_v), codes, sums, 0)
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
@@ -279,7 +280,7 @@ class QuantisedAttention(nn.Module):
         # position of the first slot: the current block uses the last slots
         base = (position // self.block + 1) * self.block - slots
         place = base + torch.arange(slots, device=q.device)
-        q = q * (self.softmax_scale if self.function == "softmax" else 1 / state.position)
+        q = (q * (self.softmax_scale if self.function == "softmax" else 1 / state.position)).to(state.k.dtype)
         near = (state.k @ q.unsqueeze(2)).squeeze(2)
         near = near if self.bias is None else near + self.bias(place - position)
         near = near.masked_fill((place < 0) | (place > position), -torch.inf)
@@ -289,7 +290,7 @@ class QuantisedAttention(nn.Module):
         number, far = state.sums[..., self.d_v], q @ centres.to(q.dtype).T
         weights, far_weights = join(near, far, number, self.function)
         y = weights.to(v.dtype).unsqueeze(1) @ state.v
-        y = y + far_weights.to(v.dtype).unsqueeze(1) @ state.sums[..., : self.d_v]
+        y = y + far_weights.to(v.dtype).unsqueeze(1) @ state.sums[..., : self.d_v].to(v.dtype)
         return y.squeeze(1), state
 
     def _pushed(self, state: State, k: Tensor, v: Tensor, code: Tensor | None) -> State:
@@ -299,12 +300,13 @@ class QuantisedAttention(nn.Module):
         place = state.position % block
         if codes is not None and sums is not None and place == 0 and state.position:
             if state.position > block:
-                content = F.pad(values[:, :block], (0, 1), value=1.0)
+                content = F.pad(values[:, :block].to(sums.dtype), (0, 1), value=1.0)
                 sums = sums + sum_by_code(content, codes[:, :block], sums.shape[1])
             keys, values, codes = (x.roll(-block, 1) for x in (keys, values, codes))
         slot = slots - block + place
         codes = None if codes is None or code is None else codes.select_scatter(code, 1, slot)
-        keys, values = keys.select_scatter(k, 1, slot), values.select_scatter(v, 1, slot)
+        keys = keys.select_scatter(k.to(keys.dtype), 1, slot)
+        values = values.select_scatter(v.to(values.dtype), 1, slot)
         return State(keys, values, codes, sums, state.position + 1)
 
     def _normalised(self, x: Tensor) -> Tensor:

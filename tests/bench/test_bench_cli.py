@@ -70,7 +70,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(command: Command, words: list[
 def test_a_model_that_cannot_be_is_recorded_and_not_tried_again(command: Command) -> None:
     words = (*SMALL, "--length", "16", "--models", "hyena", "--bidirectional")
     said = command(*words, "--json")
-    assert said.code == 0
+    assert said.code == 1
     transformer, hyena = json.loads(said.out)["rows"]
     assert transformer["reasons"] == {} and transformer["state_bytes"] is None
     assert set(hyena["reasons"]) == {"training", "inference", "sizes"}

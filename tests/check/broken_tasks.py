@@ -258,6 +258,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "BatchSize": ({"samples": sizing}, "depends on the order, the size or the repeats"),
     "Gathering": ({"samples": gathering}, r"the batch it is in \(samples\(\) must take all draws from one generator"),
     "Flipping": ({"samples": flipping}, r"samples\(\) gives other arrays than sample\(\), one by one"),
+    "OneLabel": (
+        {"sample": samples_of(lambda sample: sample._replace(y=np.minimum(sample.y, 0)))},
+        "y has only the label 0 in 64 samples, so there is nothing to learn",
+    ),
     "Stuck": ({"sample": stuck}, r"all samples are equal: sample\(\) does not draw from rng"),
     "OneStream": ({"key": one_stream}, "split 'val' gives the same samples as seed 0, .*; split 'test' gives"),
     "Pooled": (
@@ -275,6 +279,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"baselines": returning([3])},
         r"baselines\(\) must return a dictionary of predictors by name, found list",
     ),
+    "NumberAsBaseline": ({"baselines": returning({"one": 1})}, "baseline one must have the methods fit and predict"),
     "NoBaseline": ({"baselines": returning({})}, r"baselines\(\) is empty"),
     "BaselineFit": (
         {"baselines": baselines_of(returning(0), fit=lambda batches: [np.bincount(batch.y[0]) for batch in batches])},

@@ -81,6 +81,7 @@ MISTAKES = {
     (*EVAL, "--lr", "1e-3,3e-3", "--select", "val", "--overwrite"): "--overwrite cannot be combined with --select",
     (*EVAL, "--seed", "one"): "Invalid value for '--seed': ",
     (*EVAL, "--precision", "32", "--set", "precision=bf16"): "precision is given twice: 32 and 'bf16'",
+    (*EVAL, "--lr", "1e-2", "--set", "budget.lr=1e-3"): "budget.lr is given twice: 0.01 and 0.001",
     (*EVAL, "--seed", "-1"): "seed must be a whole number in 0..2^63-1, found -1",
     (*EVAL, "--steps", "0"): "budget: steps must be at least 1",
     (*EVAL, "--lr", "nan"): "budget: lr must be a number, found 'nan'",

@@ -291,3 +291,12 @@ def test_links_in_a_results_folder_are_refused(tmp_path: Path) -> None:
 def test_a_small_space_is_noted(tmp_path: Path) -> None:
     record = run(plain, tmp_path, lrtasks.make("recall", length=2, vocab=8))
     assert any("of the test inputs occur in training" in note for note in record.notes)
+
+
+def test_inputs_that_stored_splits_share_are_noted(tmp_path: Path) -> None:
+    shared, none = lrtasks.make("recall", length=2, vocab=8), lrtasks.make("recall", length=64)
+    for task, noted in ((shared, True), (none, False)):
+        data = tmp_path / f"data-{noted}"
+        lrtasks.data.generate(task, data, samples=100, split=(0.6, 0.2, 0.2), workers=1)
+        record = run(plain, tmp_path / f"runs-{noted}", task, data=str(data))
+        assert any("of the test inputs occur in training" in note for note in record.notes) == noted

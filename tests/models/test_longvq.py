@@ -12,11 +12,12 @@ from hybrid_parity import GRADIENT, OUTPUT, Part, check_close, fill, load, ssm_p
 from test_quantised_attention import plain_attention, unrounded  # noqa: F401
 from test_quantiser import codebook_of
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from lrtasks.check.model import check_model
 from lrtasks.models import build, registry
 from lrtasks.models.base import Backbone, ResidualBlock, offered
-from lrtasks.models.longvq import LongVQ, LongVQLayer
+from lrtasks.models.longvq import LongVQ, LongVQLayer, State
 from lrtasks.spec import Spec
 
 BLOCKS = [
@@ -129,6 +130,22 @@ def test_options_conform(causal: bool, settings: dict[str, Any]) -> None:
     """Causality, independent rows, streaming, finite gradients: as for the defaults."""
     hyper = {"d_model": 8, "layers": 2, "codebook": 16, "d_state": 4, **settings}
     check_model("longvq", input=SPEC, target=SPEC, causal=causal, dtype=torch.float64, **hyper)
+
+
+@pytest.mark.parametrize("qk_norm", [True, False])
+def test_a_bfloat16_module_streams_with_exact_counts(qk_norm: bool) -> None:
+    tokens = Spec("token", 700, 5)
+    model = build("longvq", tokens, tokens, d_model=8, layers=1, codebook=2, window=4, qk_norm=qk_norm)
+    model.eval().bfloat16()
+    x = torch.randint(5, (1, 700))
+    state = model.initial_state(1)
+    with torch.no_grad():
+        whole = model(x)
+        for position in range(700):
+            y, state = model.step(x[:, position], state)
+    torch.testing.assert_close(y.float(), whole[:, -1].float(), rtol=0.05, atol=0.05)
+    (sums,) = (leaf.sums for leaf in tree_leaves(state) if isinstance(leaf, State))
+    assert sums.dtype == torch.float32 and sums[..., -1].sum() == 692
 
 
 def trained(seed: int, steps: range, restored: dict[str, Any] | None = None) -> tuple[Backbone, dict[str, Any]]:

@@ -319,6 +319,12 @@ def folders(command: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *words: command("compare", *words)
 
 
+def test_a_folder_with_the_name_of_a_model_does_not_hide_the_model(folders: Callable[..., Any]) -> None:
+    before = folders("dlr", "dss", "--json")
+    Path("dlr").mkdir()
+    assert (before.code, folders("dlr", "dss", "--json")) == (0, before)
+
+
 def test_models_of_a_folder(folders: Callable[..., Any]) -> None:
     said = folders("dlr", "dss")
     assert (said.code, said.err) == (0, "")
