@@ -126,7 +126,7 @@ def _latex(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
     """Return tables with the rules of booktabs, and the notes as paragraphs."""
     parts = [r"% needs \usepackage{booktabs}", *map(_latex_table, tables)]
     if any(table.best for table in tables):
-        notes = ["bold: the best of a row, if above the floor, and those within its interval", *notes]
+        notes = ["bold: the best of a row and those within its interval, if above the floor", *notes]
     return _joined([*parts, *map(_latex_text, notes)], "\n\n")
 
 
@@ -158,8 +158,10 @@ def _latex_number(cell: str, bold: bool) -> str:
     if found is None:
         return rf"\multicolumn{{2}}{{c}}{{{_latex_text(cell)}}}" if cell else " & "
     sign, *parts, rest = found.groups(default="")
+    if sign:
+        parts[0] = (r"\boldmath" if bold else "") + f"${sign}$" + parts[0]  # \textbf alone leaves a formula as it is
     whole, decimals = (rf"\textbf{{{part}}}" if bold and part else part for part in parts)
-    return f"{f'${sign}$' if sign else ''}{whole} & {decimals}{_latex_text(rest)}"
+    return f"{whole} & {decimals}{_latex_text(rest)}"
 
 
 _LATEX = {
