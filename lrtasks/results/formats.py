@@ -132,17 +132,19 @@ def _latex(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
 
 def _latex_table(table: TextTable) -> str:
     """Return a table that splits each column of numbers at the decimal point into two columns, to align the numbers."""
-    columns = list(zip(*table.lines, strict=True)) or [()] * len(table.header)
+    spelled = {0, *(place for place, name in enumerate(table.header) if name == "model")}
+    lines = [[title(cell) if place in spelled else cell for place, cell in enumerate(line)] for line in table.lines]
+    columns = list(zip(*lines, strict=True)) or [()] * len(table.header)
     split = [place > 0 and any(map(_NUMBER.match, column)) for place, column in enumerate(columns)]
     names = [_latex_text(title(name)) for name in table.header]
     rows = [[rf"\multicolumn{{2}}{{c}}{{{name}}}" if two else name for name, two in zip(names, split, strict=True)]]
-    for place, line in enumerate(table.lines):
+    for place, line in enumerate(lines):
         first, *others = line
         cells = [
             _latex_number(cell, (place, column) in table.best) if split[column] else _latex_text(cell)
             for column, cell in enumerate(others, 1)
         ]
-        rows.append([_latex_text(title(first)), *cells])
+        rows.append([_latex_text(first), *cells])
     head, *body = (" & ".join(row) + r" \\" for row in rows)
     form = "".join("r@{}l" if two else "l" for two in split)
     top = [rf"\begin{{tabular}}{{{form}}}", r"\toprule", head, r"\midrule"]

@@ -184,5 +184,12 @@ def test_the_sign_of_a_bold_number_is_bold() -> None:
     assert r"shift & \textbf{\boldmath$-$0} & \textbf{.1} & $-$0 & .2 \\" in render("latex", [table])
 
 
+def test_latex_spells_the_models_of_every_table() -> None:
+    record = made(model="mamba2", scores={"test": {"r2": 0.9}, "2x": {"r2": 0.5}}, scaled={"2x": 0.4})
+    scores, costs, by_length = (render("latex", [table]) for table in tabled([record]).tables(by_length=True))
+    for text in (scores, costs, by_length):
+        assert "Mamba-2" in text and "mamba2" not in text
+
+
 def test_every_model_has_its_published_spelling() -> None:
     assert set(TITLES) == set(models.registry.built_in())
