@@ -29,7 +29,7 @@ from lrtasks.results.style import metric, panels, series, styled, title
 from lrtasks.results.table import CELL, aggregate, length_of_test
 
 LOWEST = -0.25
-"""Panels do not show scores below this value: one failed run would make all other differences too small to see."""
+"""Lower scores are drawn at this value: one failed run would make all other differences too small to see."""
 NARROWEST = 0.1
 """Least height of a panel's score axis: differences of a thousandth are noise and must not fill the panel."""
 TITLE = 28
@@ -100,7 +100,7 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
                 if scores.shape[1] > 1:
                     _line(panel, own, scores.columns, scores, linestyle="--")
         floors = tests[tests["run"].isin(of_task.index)].groupby("length")["floor"].last()
-        panel.plot(floors.index, floors, label="floor", **FLOOR)
+        panel.plot(floors.index, np.maximum(floors.astype(float), LOWEST), label="floor", **FLOOR)
         _finish(panel, of_task, "length", "test ", floor=False)
         panel.set_title(textwrap.fill(name, TITLE))
         panel.set_xscale("log", base=2)
@@ -124,9 +124,10 @@ def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "second
     for panel, of_task in zip(drawn, _each(runs[known], "row"), strict=True):
         for own in _each(of_task, "column"):
             scores = own.groupby("seed")["score"].mean()
-            mean = scores.mean()
-            spread = [[max(0.0, mean - scores.min())], [max(0.0, scores.max() - mean)]]  # a mean is rounded
-            panel.errorbar([own[cost].mean() * factor], [mean], yerr=spread, linestyle="", capsize=2, **_look(own))
+            mean, low, high = np.maximum([scores.mean(), scores.min(), scores.max()], LOWEST)
+            spread = [[max(0.0, mean - low)], [max(0.0, high - mean)]]  # a mean is rounded
+            how = {"linestyle": "", "capsize": 2, "clip_on": False, **_look(own)}
+            panel.errorbar([own[cost].mean() * factor], [mean], yerr=spread, **how)
         _finish(panel, of_task, name, "test ")
         panel.set_xscale("log")
         low, high = panel.get_xlim()
@@ -210,9 +211,9 @@ def _line(panel: Axes, own: pd.DataFrame, x: Sequence[float], seeds: Any, **how:
     values, look = np.array(seeds, dtype=float), _look(own)
     known = ~np.isnan(values).all(axis=0)
     at, values = np.array(x)[known], values[:, known]
-    panel.plot(at, np.nanmean(values, axis=0), **look, **how)
+    mean, low, high = (np.maximum(of(values, axis=0), LOWEST) for of in (np.nanmean, np.nanmin, np.nanmax))
+    panel.plot(at, mean, clip_on=False, zorder=3, **look, **how)  # a marker on the panel's edge stays whole
     if len(values) > 1:
-        low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
         panel.fill_between(at, low, high, color=look["color"], alpha=0.2, linewidth=0)
 
 
@@ -220,7 +221,7 @@ def _finish(panel: Axes, of_task: pd.DataFrame, x: str, of: str, *, floor: bool 
     """Set title and axes of a task's panel, and draw the floor."""
     floors = of_task["floor"].dropna()
     if floor and len(floors):
-        panel.axhline(floors.iloc[0], label="floor", **FLOOR)
+        panel.axhline(max(floors.iloc[0], LOWEST), label="floor", **FLOOR)
     panel.set_title(textwrap.fill(of_task["row"].iloc[0], TITLE))
     panel.set(xlabel=x, ylabel=of + metric(of_task["metric"].iloc[0]))
     low, high = panel.get_ylim()

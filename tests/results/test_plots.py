@@ -52,7 +52,7 @@ def test_a_curve_is_the_mean_over_seeds_and_its_band_their_range() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["DLR", "Mamba-2", "floor"]
 
 
-def test_names_of_variants_do_not_touch_the_next_panel() -> None:
+def test_names_of_variants_do_not_touch_the_next_panel_or_the_edge() -> None:
     records = [made(curve=curve(0.5)) for _ in range(2)]
     for record, groups in zip(records, (8, 10), strict=True):
         record.task["parameters"] |= {
@@ -64,7 +64,21 @@ def test_names_of_variants_do_not_touch_the_next_panel() -> None:
     figure = drawn("curves", records)
     figure.draw_without_rendering()
     first, second = (panel.title.get_window_extent() for panel in figure.axes)
-    assert first.x1 < second.x0
+    assert first.x1 < second.x0 and second.x1 <= figure.bbox.x1
+
+
+@pytest.mark.parametrize("kind", ["curves", "length", "scatter"])
+@pytest.mark.parametrize("score", [-0.26, -1e4])
+def test_low_scores_are_on_the_lower_edge_and_do_not_stretch_the_axis(kind: str, score: float) -> None:
+    runs = [made(length=length, score=score, curve=curve(score, score)) for length in (256, 512)]
+    runs += [made(length=length, seed=1, score=0.7, curve=curve(0.7, 0.7)) for length in (256, 512)]
+    tests = {"test": {"r2": score}, "512": {"r2": 2 * score}, "1024": {"r2": 0.9}}
+    runs.append(made(length=256, model="dss", scores=tests, curve=curve(score, 0.9)))
+    for panel in drawn(kind, runs).axes:
+        low, high = panel.get_ylim()
+        points = [y for line in panel.get_lines() if line.get_label() != "floor" for y in line.get_ydata()]
+        assert low == plots.LOWEST and max(points) < high <= 1.05
+        assert points and min(points) >= low
 
 
 def test_the_axis_points_up_where_all_scores_are_far_below_zero() -> None:
