@@ -35,6 +35,14 @@ NARROWEST = 0.1
 TITLE = 28
 """Characters in a line of a panel's title."""
 FLOOR: Mapping[str, Any] = {"linestyle": ":", "color": "grey", "linewidth": 0.9, "zorder": 1}
+DIVERGED: Mapping[str, Any] = {
+    "label": "diverged",
+    "linestyle": "",
+    "marker": "x",
+    "color": "black",
+    "zorder": 4,
+    "clip_on": False,
+}
 COSTS = {
     "seconds_per_step": ("ms per training step", 1e3),
     "parameter_count": ("parameters", 1.0),
@@ -48,6 +56,9 @@ COSTS = {
 def draw_curves(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     """Draw validation score against training step: one panel per task, one line per model, the floor dotted.
 
+    Mean and band are those of the seeds that are done, as in a table, so no seed leaves them halfway. Each other seed
+    has a thin line, with a cross at its end if it diverged.
+
     Raises:
         UsageError: if no run has a learning curve.
     """
@@ -59,8 +70,15 @@ def draw_curves(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
         metric_name = of_task["metric"].iloc[0]
         for own in _each(of_task, "column"):
             seeds = [records[number] for number in own.index]
-            steps = sorted({point["step"] for record in seeds for point in record.curve})
-            _line(panel, own, steps, [_carried(record, metric_name, steps) for record in seeds])
+            done = [record for record in seeds if record.status == "done"]
+            if done:
+                steps = sorted({point["step"] for record in done for point in record.curve})
+                _line(panel, own, steps, [_carried(record, metric_name, steps) for record in done])
+            for record in (record for record in seeds if record.status != "done"):
+                steps = [point["step"] for point in record.curve]
+                _line(panel, own, steps, [_carried(record, metric_name, steps)], linewidth=0.5, markersize=1.5)
+                if record.status == "diverged":
+                    panel.plot(*np.asarray(panel.get_lines()[-1].get_xydata())[-1:].T, **DIVERGED)
         _finish(panel, of_task, "training step", "validation ")
     return _with_legend(figure, drawn)
 
@@ -230,13 +248,12 @@ def _finish(panel: Axes, of_task: pd.DataFrame, x: str, of: str, *, floor: bool 
 
 
 def _with_legend(figure: Figure, drawn: Sequence[Axes]) -> Figure:
-    """Add one legend below all panels, with each name once and the floor last."""
+    """Add one legend below all panels, with each name once, and the mark of divergence and the floor last."""
     entries: dict[str, Any] = {}
     for panel in drawn:
         for handle, name in zip(*panel.get_legend_handles_labels(), strict=True):
             entries.setdefault(name, handle)
-    if "floor" in entries:
-        entries["floor"] = entries.pop("floor")
+    entries |= {name: entries.pop(name) for name in ("diverged", "floor") if name in entries}
     widest = 0.55 + 0.055 * max(map(len, entries))  # inches, at the size of the legend's letters
     columns = max(1, int(figure.get_figwidth() // widest))
     figure.set_figheight(figure.get_figheight() + 0.15 * (1 - -len(entries) // columns))

@@ -67,6 +67,23 @@ def test_names_of_variants_do_not_touch_the_next_panel_or_the_edge() -> None:
     assert first.x1 < second.x0 and second.x1 <= figure.bbox.x1
 
 
+def test_a_seed_that_diverged_is_not_carried_on_and_not_in_the_mean() -> None:
+    records = [made(curve=curve(0.2, 0.4, 0.6)), made(seed=1, curve=curve(0.9), status="diverged", score=None)]
+    records.append(made(model="dss", curve=curve(0.5, 0.7), status="interrupted", score=None))
+    figure = drawn("curves", records)
+    (panel,) = figure.axes
+    found = [(str(line.get_label()), line.get_xydata().tolist()) for line in panel.get_lines()[:-1]]
+    assert found == [
+        ("DLR", [[10, 0.2], [20, 0.4], [30, 0.6]]),
+        ("DLR", [[10, 0.9]]),
+        ("diverged", [[10, 0.9]]),
+        ("DSS", [[10, 0.5], [20, 0.7]]),
+    ]
+    assert not panel.collections
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["DLR", "DSS", "diverged", "floor"]
+
+
 @pytest.mark.parametrize("kind", ["curves", "length", "scatter"])
 @pytest.mark.parametrize("score", [-0.26, -1e4])
 def test_low_scores_are_on_the_lower_edge_and_do_not_stretch_the_axis(kind: str, score: float) -> None:
