@@ -88,7 +88,7 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     """Draw test score against length: a panel per task whose runs have several lengths.
 
     A solid line joins the scores of a model that was trained separately at each length. A dashed line joins the scores
-    of a model that was trained at one length, on the test at this length and on its further tests.
+    of a model that was trained at one length, on the test at this length (a filled marker) and on its further tests.
 
     Raises:
         UsageError: if no task has scores at two lengths.
@@ -116,7 +116,10 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
             for trained in _each(own[own["score"].notna()], "length"):
                 scores = tests[tests["run"].isin(trained.index)].pivot_table("score", "run", "length")
                 if scores.shape[1] > 1:
-                    _line(panel, own, scores.columns, scores, linestyle="--")
+                    _line(panel, own, scores.columns, scores, linestyle="--", markerfacecolor="white")
+                    length = trained["length"].iloc[0]
+                    look = {**_look(own), "label": None}  # the line is in the legend already
+                    panel.plot(length, max(scores[length].mean(), LOWEST), clip_on=False, zorder=3, **look)
         floors = tests[tests["run"].isin(of_task.index)].groupby("length")["floor"].last()
         panel.plot(floors.index, np.maximum(floors.astype(float), LOWEST), label="floor", **FLOOR)
         _finish(panel, of_task, "length", "test ", floor=False)

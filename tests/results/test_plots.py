@@ -133,6 +133,16 @@ def test_length_joins_training_at_each_length_and_tests_of_one_model() -> None:
         drawn("length", [made()])
 
 
+def test_the_marker_of_the_trained_length_is_filled() -> None:
+    tests = {"test": {"r2": 0.9}, "128": {"r2": 0.6}, "512": {"r2": 0.3}}
+    figure = drawn("length", [made(length=256, scores=tests)])
+    others, trained, _ = figure.axes[0].get_lines()
+    assert others.get_xdata().tolist() == [128, 256, 512]
+    assert others.get_markerfacecolor() == "white" != trained.get_markerfacecolor() == others.get_color()
+    assert trained.get_xydata().tolist() == [[256, 0.9]]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["DLR", "floor"]
+
+
 @pytest.mark.parametrize("score", [0.9, None])
 def test_a_length_without_a_score_makes_no_panel(score: float | None) -> None:
     records = [made(length=256, score=score), made(length=512, score=None, status="failed")]
