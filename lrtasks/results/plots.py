@@ -32,7 +32,7 @@ LOWEST = -0.25
 """Lower scores are drawn at this value: one failed run would make all other differences too small to see."""
 NARROWEST = 0.1
 """Least height of a panel's score axis: differences of a thousandth are noise and must not fill the panel."""
-TITLE = 28
+TITLE = 24
 """Characters in a line of a panel's title."""
 FLOOR: Mapping[str, Any] = {"linestyle": ":", "color": "grey", "linewidth": 0.9, "zorder": 1}
 DIVERGED: Mapping[str, Any] = {

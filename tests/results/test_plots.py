@@ -67,6 +67,13 @@ def test_names_of_variants_do_not_touch_the_next_panel_or_the_edge() -> None:
     assert first.x1 < second.x0 and second.x1 <= figure.bbox.x1
 
 
+def test_a_title_ends_inside_the_figure() -> None:
+    records = [made(task=task, curve=curve(-4.0)) for task in ("cummax", "cumsum (steps=40, length=32)")]
+    figure = drawn("curves", records)
+    figure.draw_without_rendering()
+    assert figure.axes[-1].title.get_window_extent().x1 <= figure.bbox.x1
+
+
 def test_a_seed_that_diverged_is_not_carried_on_and_not_in_the_mean() -> None:
     records = [made(curve=curve(0.2, 0.4, 0.6)), made(seed=1, curve=curve(0.9), status="diverged", score=None)]
     records.append(made(model="dss", curve=curve(0.5, 0.7), status="interrupted", score=None))
