@@ -126,23 +126,25 @@ def _latex(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
     """Return tables with the rules of booktabs, and the notes as paragraphs."""
     parts = [r"% needs \usepackage{booktabs}", *map(_latex_table, tables)]
     if any(table.best for table in tables):
-        notes = ["bold: the best of a row, if above the floor, and those within its interval", *notes]
+        notes = ["bold: the best of a row and those within its interval, if above the floor", *notes]
     return _joined([*parts, *map(_latex_text, notes)], "\n\n")
 
 
 def _latex_table(table: TextTable) -> str:
     """Return a table that splits each column of numbers at the decimal point into two columns, to align the numbers."""
-    columns = list(zip(*table.lines, strict=True)) or [()] * len(table.header)
+    spelled = {0, *(place for place, name in enumerate(table.header) if name == "model")}
+    lines = [[title(cell) if place in spelled else cell for place, cell in enumerate(line)] for line in table.lines]
+    columns = list(zip(*lines, strict=True)) or [()] * len(table.header)
     split = [place > 0 and any(map(_NUMBER.match, column)) for place, column in enumerate(columns)]
     names = [_latex_text(title(name)) for name in table.header]
     rows = [[rf"\multicolumn{{2}}{{c}}{{{name}}}" if two else name for name, two in zip(names, split, strict=True)]]
-    for place, line in enumerate(table.lines):
+    for place, line in enumerate(lines):
         first, *others = line
         cells = [
             _latex_number(cell, (place, column) in table.best) if split[column] else _latex_text(cell)
             for column, cell in enumerate(others, 1)
         ]
-        rows.append([_latex_text(title(first)), *cells])
+        rows.append([_latex_text(first), *cells])
     head, *body = (" & ".join(row) + r" \\" for row in rows)
     form = "".join("r@{}l" if two else "l" for two in split)
     top = [rf"\begin{{tabular}}{{{form}}}", r"\toprule", head, r"\midrule"]
@@ -158,8 +160,10 @@ def _latex_number(cell: str, bold: bool) -> str:
     if found is None:
         return rf"\multicolumn{{2}}{{c}}{{{_latex_text(cell)}}}" if cell else " & "
     sign, *parts, rest = found.groups(default="")
+    if sign:
+        parts[0] = (r"\boldmath" if bold else "") + f"${sign}$" + parts[0]  # \textbf alone leaves a formula as it is
     whole, decimals = (rf"\textbf{{{part}}}" if bold and part else part for part in parts)
-    return f"{f'${sign}$' if sign else ''}{whole} & {decimals}{_latex_text(rest)}"
+    return f"{whole} & {decimals}{_latex_text(rest)}"
 
 
 _LATEX = {

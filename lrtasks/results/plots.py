@@ -29,12 +29,20 @@ from lrtasks.results.style import metric, panels, series, styled, title
 from lrtasks.results.table import CELL, aggregate, length_of_test
 
 LOWEST = -0.25
-"""Panels do not show scores below this value: one failed run would make all other differences too small to see."""
+"""Lower scores are drawn at this value: one failed run would make all other differences too small to see."""
 NARROWEST = 0.1
 """Least height of a panel's score axis: differences of a thousandth are noise and must not fill the panel."""
-TITLE = 28
+TITLE = 24
 """Characters in a line of a panel's title."""
 FLOOR: Mapping[str, Any] = {"linestyle": ":", "color": "grey", "linewidth": 0.9, "zorder": 1}
+DIVERGED: Mapping[str, Any] = {
+    "label": "diverged",
+    "linestyle": "",
+    "marker": "x",
+    "color": "black",
+    "zorder": 4,
+    "clip_on": False,
+}
 COSTS = {
     "seconds_per_step": ("ms per training step", 1e3),
     "parameter_count": ("parameters", 1.0),
@@ -48,6 +56,9 @@ COSTS = {
 def draw_curves(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     """Draw validation score against training step: one panel per task, one line per model, the floor dotted.
 
+    Mean and band are those of the seeds that are done, as in a table, so no seed leaves them halfway. Each other seed
+    has a thin line, with a cross at its end if it diverged.
+
     Raises:
         UsageError: if no run has a learning curve.
     """
@@ -59,8 +70,15 @@ def draw_curves(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
         metric_name = of_task["metric"].iloc[0]
         for own in _each(of_task, "column"):
             seeds = [records[number] for number in own.index]
-            steps = sorted({point["step"] for record in seeds for point in record.curve})
-            _line(panel, own, steps, [_carried(record, metric_name, steps) for record in seeds])
+            done = [record for record in seeds if record.status == "done"]
+            if done:
+                steps = sorted({point["step"] for record in done for point in record.curve})
+                _line(panel, own, steps, [_carried(record, metric_name, steps) for record in done])
+            for record in (record for record in seeds if record.status != "done"):
+                steps = [point["step"] for point in record.curve]
+                _line(panel, own, steps, [_carried(record, metric_name, steps)], linewidth=0.5, markersize=1.5)
+                if record.status == "diverged":
+                    panel.plot(*np.asarray(panel.get_lines()[-1].get_xydata())[-1:].T, **DIVERGED)
         _finish(panel, of_task, "training step", "validation ")
     return _with_legend(figure, drawn)
 
@@ -70,7 +88,7 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     """Draw test score against length: a panel per task whose runs have several lengths.
 
     A solid line joins the scores of a model that was trained separately at each length. A dashed line joins the scores
-    of a model that was trained at one length, on the test at this length and on its further tests.
+    of a model that was trained at one length, on the test at this length (a filled marker) and on its further tests.
 
     Raises:
         UsageError: if no task has scores at two lengths.
@@ -98,9 +116,12 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
             for trained in _each(own[own["score"].notna()], "length"):
                 scores = tests[tests["run"].isin(trained.index)].pivot_table("score", "run", "length")
                 if scores.shape[1] > 1:
-                    _line(panel, own, scores.columns, scores, linestyle="--")
+                    _line(panel, own, scores.columns, scores, linestyle="--", markerfacecolor="white")
+                    length = trained["length"].iloc[0]
+                    look = {**_look(own), "label": None}  # the line is in the legend already
+                    panel.plot(length, max(scores[length].mean(), LOWEST), clip_on=False, zorder=3, **look)
         floors = tests[tests["run"].isin(of_task.index)].groupby("length")["floor"].last()
-        panel.plot(floors.index, floors, label="floor", **FLOOR)
+        panel.plot(floors.index, np.maximum(floors.astype(float), LOWEST), label="floor", **FLOOR)
         _finish(panel, of_task, "length", "test ", floor=False)
         panel.set_title(textwrap.fill(name, TITLE))
         panel.set_xscale("log", base=2)
@@ -124,9 +145,10 @@ def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "second
     for panel, of_task in zip(drawn, _each(runs[known], "row"), strict=True):
         for own in _each(of_task, "column"):
             scores = own.groupby("seed")["score"].mean()
-            mean = scores.mean()
-            spread = [[max(0.0, mean - scores.min())], [max(0.0, scores.max() - mean)]]  # a mean is rounded
-            panel.errorbar([own[cost].mean() * factor], [mean], yerr=spread, linestyle="", capsize=2, **_look(own))
+            mean, low, high = np.maximum([scores.mean(), scores.min(), scores.max()], LOWEST)
+            spread = [[max(0.0, mean - low)], [max(0.0, high - mean)]]  # a mean is rounded
+            how = {"linestyle": "", "capsize": 2, "clip_on": False, **_look(own)}
+            panel.errorbar([own[cost].mean() * factor], [mean], yerr=spread, **how)
         _finish(panel, of_task, name, "test ")
         panel.set_xscale("log")
         low, high = panel.get_xlim()
@@ -210,9 +232,9 @@ def _line(panel: Axes, own: pd.DataFrame, x: Sequence[float], seeds: Any, **how:
     values, look = np.array(seeds, dtype=float), _look(own)
     known = ~np.isnan(values).all(axis=0)
     at, values = np.array(x)[known], values[:, known]
-    panel.plot(at, np.nanmean(values, axis=0), **look, **how)
+    mean, low, high = (np.maximum(of(values, axis=0), LOWEST) for of in (np.nanmean, np.nanmin, np.nanmax))
+    panel.plot(at, mean, clip_on=False, zorder=3, **look, **how)  # a marker on the panel's edge stays whole
     if len(values) > 1:
-        low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
         panel.fill_between(at, low, high, color=look["color"], alpha=0.2, linewidth=0)
 
 
@@ -220,7 +242,7 @@ def _finish(panel: Axes, of_task: pd.DataFrame, x: str, of: str, *, floor: bool 
     """Set title and axes of a task's panel, and draw the floor."""
     floors = of_task["floor"].dropna()
     if floor and len(floors):
-        panel.axhline(floors.iloc[0], label="floor", **FLOOR)
+        panel.axhline(max(floors.iloc[0], LOWEST), label="floor", **FLOOR)
     panel.set_title(textwrap.fill(of_task["row"].iloc[0], TITLE))
     panel.set(xlabel=x, ylabel=of + metric(of_task["metric"].iloc[0]))
     low, high = panel.get_ylim()
@@ -229,13 +251,12 @@ def _finish(panel: Axes, of_task: pd.DataFrame, x: str, of: str, *, floor: bool 
 
 
 def _with_legend(figure: Figure, drawn: Sequence[Axes]) -> Figure:
-    """Add one legend below all panels, with each name once and the floor last."""
+    """Add one legend below all panels, with each name once, and the mark of divergence and the floor last."""
     entries: dict[str, Any] = {}
     for panel in drawn:
         for handle, name in zip(*panel.get_legend_handles_labels(), strict=True):
             entries.setdefault(name, handle)
-    if "floor" in entries:
-        entries["floor"] = entries.pop("floor")
+    entries |= {name: entries.pop(name) for name in ("diverged", "floor") if name in entries}
     widest = 0.55 + 0.055 * max(map(len, entries))  # inches, at the size of the legend's letters
     columns = max(1, int(figure.get_figwidth() // widest))
     figure.set_figheight(figure.get_figheight() + 0.15 * (1 - -len(entries) // columns))

@@ -287,14 +287,14 @@ class Table:
 def _best(cells: Sequence[Row], floor: float) -> set[str]:
     """Return the columns of the best score and of all scores within its interval or equal to three decimals.
 
-    The result is empty if fewer than two cells have a score, or if the best score is not above the floor.
+    All of them are above the floor. The result is empty if fewer than two cells have a score.
     """
     centres = {cell["column"]: (cell["centre"], cell["centre_low"]) for cell in cells if cell["scored"]}
-    if len(centres) < 2 or max(centres.values())[0] <= floor:
+    if len(centres) < 2:
         return set()
     top, least = max(centres.values(), key=lambda centre: centre[0])
     least = min(round(top, 3), least)
-    return {name for name, (centre, _) in centres.items() if round(centre, 3) >= least or centre >= least}
+    return {name for name, (centre, _) in centres.items() if centre > floor and max(centre, round(centre, 3)) >= least}
 
 
 def length_of_test(name: str, trained: int) -> int | None:

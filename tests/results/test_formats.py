@@ -172,5 +172,24 @@ def test_latex_sets_the_best_of_a_row_in_bold_and_those_within_its_interval() ->
     assert "bold: the best of a row" in render("latex", [table])
 
 
+def test_no_score_below_the_floor_is_bold() -> None:
+    runs = [made(seed=seed, score=score, floor=0.3) for seed, score in enumerate((0.4, -0.2, 0.5))]
+    runs += [made(model="dss", score=0.2, floor=0.3), made(model="s4d", score=0.35, floor=0.3)]
+    table = tabled(runs).scores()
+    assert {table.header[column] for _, column in table.best} == {"dlr", "s4d"}
+
+
+def test_the_sign_of_a_bold_number_is_bold() -> None:
+    table = TextTable(["task", "dlr", "dss"], [["shift", "-0.1", "-0.2"]], best=frozenset({(0, 1)}))
+    assert r"shift & \textbf{\boldmath$-$0} & \textbf{.1} & $-$0 & .2 \\" in render("latex", [table])
+
+
+def test_latex_spells_the_models_of_every_table() -> None:
+    record = made(model="mamba2", scores={"test": {"r2": 0.9}, "2x": {"r2": 0.5}}, scaled={"2x": 0.4})
+    scores, costs, by_length = (render("latex", [table]) for table in tabled([record]).tables(by_length=True))
+    for text in (scores, costs, by_length):
+        assert "Mamba-2" in text and "mamba2" not in text
+
+
 def test_every_model_has_its_published_spelling() -> None:
     assert set(TITLES) == set(models.registry.built_in())

@@ -52,7 +52,7 @@ def test_a_curve_is_the_mean_over_seeds_and_its_band_their_range() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["DLR", "Mamba-2", "floor"]
 
 
-def test_names_of_variants_do_not_touch_the_next_panel() -> None:
+def test_names_of_variants_do_not_touch_the_next_panel_or_the_edge() -> None:
     records = [made(curve=curve(0.5)) for _ in range(2)]
     for record, groups in zip(records, (8, 10), strict=True):
         record.task["parameters"] |= {
@@ -64,7 +64,45 @@ def test_names_of_variants_do_not_touch_the_next_panel() -> None:
     figure = drawn("curves", records)
     figure.draw_without_rendering()
     first, second = (panel.title.get_window_extent() for panel in figure.axes)
-    assert first.x1 < second.x0
+    assert first.x1 < second.x0 and second.x1 <= figure.bbox.x1
+
+
+def test_a_title_ends_inside_the_figure() -> None:
+    records = [made(task=task, curve=curve(-4.0)) for task in ("cummax", "cumsum (steps=40, length=32)")]
+    figure = drawn("curves", records)
+    figure.draw_without_rendering()
+    assert figure.axes[-1].title.get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_a_seed_that_diverged_is_not_carried_on_and_not_in_the_mean() -> None:
+    records = [made(curve=curve(0.2, 0.4, 0.6)), made(seed=1, curve=curve(0.9), status="diverged", score=None)]
+    records.append(made(model="dss", curve=curve(0.5, 0.7), status="interrupted", score=None))
+    figure = drawn("curves", records)
+    (panel,) = figure.axes
+    found = [(str(line.get_label()), line.get_xydata().tolist()) for line in panel.get_lines()[:-1]]
+    assert found == [
+        ("DLR", [[10, 0.2], [20, 0.4], [30, 0.6]]),
+        ("DLR", [[10, 0.9]]),
+        ("diverged", [[10, 0.9]]),
+        ("DSS", [[10, 0.5], [20, 0.7]]),
+    ]
+    assert not panel.collections
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["DLR", "DSS", "diverged", "floor"]
+
+
+@pytest.mark.parametrize("kind", ["curves", "length", "scatter"])
+@pytest.mark.parametrize("score", [-0.26, -1e4])
+def test_low_scores_are_on_the_lower_edge_and_do_not_stretch_the_axis(kind: str, score: float) -> None:
+    runs = [made(length=length, score=score, curve=curve(score, score)) for length in (256, 512)]
+    runs += [made(length=length, seed=1, score=0.7, curve=curve(0.7, 0.7)) for length in (256, 512)]
+    tests = {"test": {"r2": score}, "512": {"r2": 2 * score}, "1024": {"r2": 0.9}}
+    runs.append(made(length=256, model="dss", scores=tests, curve=curve(score, 0.9)))
+    for panel in drawn(kind, runs).axes:
+        low, high = panel.get_ylim()
+        points = [y for line in panel.get_lines() if line.get_label() != "floor" for y in line.get_ydata()]
+        assert low == plots.LOWEST and max(points) < high <= 1.05
+        assert points and min(points) >= low
 
 
 def test_the_axis_points_up_where_all_scores_are_far_below_zero() -> None:
@@ -100,6 +138,16 @@ def test_length_joins_training_at_each_length_and_tests_of_one_model() -> None:
     assert found["floor"] == [(256, 0.2), (512, 0.2), (1024, 0.2)]
     with pytest.raises(UsageError, match="no task has scores at two lengths"):
         drawn("length", [made()])
+
+
+def test_the_marker_of_the_trained_length_is_filled() -> None:
+    tests = {"test": {"r2": 0.9}, "128": {"r2": 0.6}, "512": {"r2": 0.3}}
+    figure = drawn("length", [made(length=256, scores=tests)])
+    others, trained, _ = figure.axes[0].get_lines()
+    assert others.get_xdata().tolist() == [128, 256, 512]
+    assert others.get_markerfacecolor() == "white" != trained.get_markerfacecolor() == others.get_color()
+    assert trained.get_xydata().tolist() == [[256, 0.9]]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["DLR", "floor"]
 
 
 @pytest.mark.parametrize("score", [0.9, None])
