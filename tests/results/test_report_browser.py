@@ -36,6 +36,8 @@ def records() -> Iterator[RunRecord]:
             changes = {"cost": cost, "command": command, "curve": curve, "length": 64}
             yield trained(task=task, model=model, score=score + more, **changes)
     yield trained(task="shift", model="dlr", length=256, score=0.4)
+    solved = [{"step": 20, "loss": 0.1, "r2": 1.0}]
+    yield trained(task="recall", model="attention", seed=1, length=64, score=0.3, curve=solved)
     for number, status in enumerate(("diverged", "failed", "running")):
         yield made(task=list(TASKS)[number], model="broken", length=64, score=None, status=status)
     yield renamed(trained(notes=[HOSTILE], command=HOSTILE), task=HOSTILE, model=HOSTILE)
@@ -299,6 +301,14 @@ def test_charts_are_drawn_when_they_are_seen_and_have_legends_and_values(page: P
     table = chart.get_by_role("table")
     expect(table.get_by_role("row")).to_have_count(4)
     expect(table).to_contain_text("0.175")  # of dlr at step 20: (0.7 + 4 * 0.05) * 20 / 80, limited in the chart alone
+
+
+def test_a_mean_does_not_fall_where_a_solved_seed_has_stopped(page: Page) -> None:
+    chart = card_of(page, "recall").locator("[data-chart=curve]")
+    chart.get_by_text("Values").click()
+    row = chart.get_by_role("table").get_by_role("row", name="attention")
+    expect(row.get_by_role("cell").first).to_have_text("0.5375")  # of 0.3 * 20 / 80 and 1
+    expect(row.get_by_role("cell").last).to_have_text("0.65")  # of 0.3 and 1
 
 
 def test_a_chart_follows_the_filter(page: Page) -> None:

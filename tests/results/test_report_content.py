@@ -124,6 +124,23 @@ def test_charts_get_scores_and_losses_of_each_seed_rounded() -> None:
     assert data["solved"] == TEST_SOLVED
 
 
+def test_the_mean_curve_keeps_a_seed_that_stopped_because_it_solved_the_task() -> None:
+    def run(seed: int, *scores: float | None, status: str = "done") -> RunRecord:
+        curve = [{"step": 20 * (place + 1), "loss": 1.0, "r2": score} for place, score in enumerate(scores)]
+        return made(seed=seed, curve=curve, status=status)
+
+    def mean_curve(*runs: RunRecord) -> list[list[float | None]]:
+        (result,) = chart_data(report_of(*runs))["results"]
+        found: list[list[float | None]] = result["mean_curve"]
+        return found
+
+    slow, solved = run(0, 0.0, 0.5, 0.5, 0.6), run(1, 0.5, 1.0)
+    assert mean_curve(slow, solved) == [[20, 0.25], [40, 0.75], [60, 0.75], [80, 0.8]]
+    diverged = run(1, 0.5, 0.1, status="diverged")
+    assert mean_curve(slow, diverged) == [[20, 0.25], [40, 0.3], [60, 0.5], [80, 0.6]]
+    assert mean_curve(run(0, None, 0.5), run(1, None)) == [[20, None], [40, 0.5]]
+
+
 def test_breakdowns_are_averaged_over_seeds() -> None:
     rows = [[{"label": 8, "r2": 0.5, "elements": 4}, {"label": 0, "r2": score, "elements": 4}] for score in (0.5, 1.0)]
     records = [made(seed=seed, slices={"distance": own}) for seed, own in enumerate(rows)]

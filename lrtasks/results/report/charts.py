@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from lrtasks.errors import UsageError
@@ -114,6 +116,7 @@ def _result(report: Report, result: Result) -> dict[str, Any]:
         "tests": further_scores(result),
         "costs": {name: _rounded(value) for name, value in result.costs.items()},
         "curves": [[record.seed, _curve(record)] for record in result.records if record.curve],
+        "mean_curve": _mean_curve(result.records),
         "text": " ".join(dict.fromkeys(" ".join(words).lower().split())),
     }
 
@@ -121,6 +124,15 @@ def _result(report: Report, result: Result) -> dict[str, Any]:
 def _curve(record: RunRecord) -> list[list[float | None]]:
     metric = record.task["metric"]
     return [[point["step"], _rounded(point.get(metric)), _rounded(point.get("loss"))] for point in record.curve]
+
+
+def _mean_curve(records: Sequence[RunRecord]) -> list[list[float | None]]:
+    """Return step and mean validation score over the runs, at each step at which one of them was evaluated."""
+    found: list[list[float | None]] = []
+    for step in sorted({point["step"] for record in records for point in record.curve}):
+        scores = [score for record in records if (score := record.score_at(step)) is not None]
+        found.append([step, _rounded(fmean(scores)) if scores else None])
+    return found
 
 
 def _rounded(value: float | None) -> float | None:

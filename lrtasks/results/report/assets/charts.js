@@ -45,7 +45,7 @@ const charts = (() => {
 
   const points = {
     curve: (figure) => rowsOf(figure).flatMap((row) => data.results.filter((r) => r.row === row && shown.has(r.id)).flatMap((r) =>
-      r.curves.flatMap(([, curve]) => curve.map(([x, score]) => point(r, data.columns[r.column].label, x, score))))),
+      r.mean_curve.map(([x, score]) => point(r, data.columns[r.column].label, x, score)))),
     run: (figure) => ofRuns(figure, 1),
     loss: (figure) => ofRuns(figure, 2).filter((p) => p.value > 0),
     length: (figure) => rowsOf(figure).flatMap((row) => data.results.filter((r) => r.row === row && shown.has(r.id))
