@@ -103,6 +103,19 @@ def test_a_model_that_was_trained_once_has_a_score_at_every_tested_length() -> N
     assert further_scores(found["sort"]) == []
 
 
+def test_each_tested_length_has_its_own_floor() -> None:
+    scores = {"test": {"r2": 0.9}, "2x": {"r2": 0.5}, "64": {"r2": 1.0}, "sparse": {"r2": 0.1}}
+
+    def run(seed: int, at_64: float) -> RunRecord:
+        further = {"2x": {"copy": {"r2": 0.1}}, "64": {"mean": {"r2": at_64}, "copy": {"r2": 0.3}}, "sparse": {}}
+        return made(seed=seed, scores=scores, floor=0.2, further_baselines=further)
+
+    data = chart_data(report_of(run(0, 0.4), run(1, 0.5), run(2, 0.9), made(task="sort")))
+    floors = {row["label"]: [(at["x"], at["y"], at["name"]) for at in row["floors"]] for row in data["rows"]}
+    assert floors["shift"] == [(64, 0.5, "floor: mean"), (256, 0.2, "floor: copy"), (512, 0.1, "floor: copy")]
+    assert floors["sort"] == [(256, 0.2, "floor: copy")]
+
+
 def test_rows_that_differ_in_length_alone_share_a_chart() -> None:
     runs = [made(length=256 * 4**i) for i in range(3)]
     report = report_of(*runs, made(task="sort", length=512))

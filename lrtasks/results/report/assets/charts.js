@@ -71,11 +71,18 @@ const charts = (() => {
       return place === 2 ? { ...made, y: made.value } : made;
     }));
   };
-  const floorOf = (figure) => {
-    const rows = figure.dataset.rows ? rowsOf(figure) : figure.dataset.of ? [byId.get(figure.dataset.of).row] : [];
-    const floors = rows.map((row) => data.rows[row].floor).filter(Boolean);
-    const steady = floors.length && floors.every((f) => f.name === floors[0].name && Math.abs(f.y - floors[0].y) < 0.02);
-    return steady && figure.dataset.chart !== "loss" ? floors.slice(0, 1) : [];
+  // The floor of a chart: a level, or a line through the floor of each length, which is named at its end.
+  const floorOf = (figure, values) => {
+    const kind = figure.dataset.chart;
+    if (["loss", "efficiency"].includes(kind)) return [];
+    const rows = (figure.dataset.rows ? rowsOf(figure) : [byId.get(figure.dataset.of).row]).map((row) => data.rows[row]);
+    if (["curve", "run"].includes(kind)) return rows[0].floor ? [rows[0].floor] : [];
+    const places = new Set(values.map((p) => p.x));
+    const floors = rows.flatMap((row) => row.floors.filter((f) => places.has(f.x) && (kind === "further" || f.x === row.length)))
+      .sort((a, b) => a.x - b.x);
+    const name = floors.every((f) => f.name === floors[0].name) ? floors[0]?.name : "floor";
+    const last = floors.length - 1;
+    return last < 1 ? [] : floors.map((f, at) => ({ x: f.x, y: Math.max(f.y, data.lowest), name: at === last ? name : "" }));
   };
 
   const theme = () => {
@@ -119,7 +126,7 @@ const charts = (() => {
     }
     if (!values.length || !plot.clientWidth) return;
     const spec = structuredClone(data.specs[kind]);
-    spec.datasets = { values, floor: floorOf(figure) };
+    spec.datasets = { values, floor: floorOf(figure, values) };
     const names = [...new Map(values.map((p) => [p.name, p.column]))];
     const [first] = spec.layer;
     first.encoding.color.scale = { domain: names.map(([name]) => name), range: names.map(([, column]) => palette[column % palette.length]) };
