@@ -154,8 +154,9 @@ def test_the_mean_curve_keeps_a_seed_that_stopped_because_it_solved_the_task() -
     assert mean_curve(run(0, None, 0.5), run(1, None)) == [[20, None], [40, 0.5]]
 
 
-def test_breakdowns_are_averaged_over_seeds() -> None:
-    rows = [[{"label": 8, "r2": 0.5, "elements": 4}, {"label": 0, "r2": score, "elements": 4}] for score in (0.5, 1.0)]
+def test_a_breakdown_is_the_median_over_seeds_like_the_score() -> None:
+    scores = (0.0, 0.75, 1.0)
+    rows = [[{"label": 8, "r2": 0.5, "elements": 4}, {"label": 0, "r2": score, "elements": 4}] for score in scores]
     records = [made(seed=seed, slices={"distance": own}) for seed, own in enumerate(rows)]
     report = report_of(*records, made(model="dss", slices={"distance": [{"label": 16, "r2": None, "elements": 9}]}))
     (breakdown,) = breakdowns(report.in_row(0))
