@@ -42,7 +42,7 @@ STATES = {
     "running": ("running", "not finished"),
     "nan": ("NaN", "the score is not a number"),
     "unscored": ("none", "the record lacks the score"),
-    "scored": ("–", "no floor below 1 to compare the score with"),
+    "scored": ("–", "no floor to compare the score with"),
 }
 """Texts of heat map cells without a scaled score, and their meanings."""
 
