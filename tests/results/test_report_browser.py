@@ -370,6 +370,16 @@ def test_efficiency_by_cost_and_task(page: Page) -> None:
     expect(page.get_by_role("dialog")).to_contain_text("on cumsum")
 
 
+def test_the_time_axis_counts_milliseconds_and_has_one_title(page: Page) -> None:
+    chart = page.locator("[data-chart=efficiency]")
+    chart.scroll_into_view_if_needed()
+    axis = chart.locator("svg .role-axis", has=page.locator(".role-axis-title", has_text="time per step"))
+    expect(axis.locator(".role-axis-title")).to_have_text("time per step (ms)")
+    ticks = [text for text in axis.locator(".role-axis-label text").all_text_contents() if text]
+    # the times are 10, 20 and 30 ms
+    assert ticks and all(8 < float(text) < 40 for text in ticks)
+
+
 def test_a_table_that_is_cut_says_so(page: Page) -> None:
     page.set_viewport_size({"width": 400, "height": 800})
     expect(page.get_by_role("region", name="Scores by task and model")).to_have_class("scroll cut")

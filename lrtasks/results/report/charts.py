@@ -190,7 +190,7 @@ def _points() -> dict[str, Any]:
     tips["cost:N"] = {"title": "cost"}
     wide = alt.Scale(type="log", nice=False, padding=30)
     base = alt.Chart(alt.NamedData("values")).encode(
-        x=alt.X("x:Q", title="cost", scale=wide, axis=alt.Axis(format="~s")),
+        x=alt.X("x:Q", scale=wide),
         y=alt.Y("y:Q", title="scaled score", scale=alt.Scale(domainMin=-0.03)),
         tooltip=[alt.Tooltip(name, **how) for name, how in tips.items()],
     )

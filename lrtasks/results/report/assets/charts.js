@@ -21,6 +21,12 @@ const charts = (() => {
     },
     "": (v) => Math.round(v).toLocaleString("en"),
   };
+  // The axis of a cost in a chart, by the cost's unit.
+  const axes = {
+    s: { unit: " (ms)", size: 0.001, format: ",.3~r" },
+    B: { unit: " (bytes)", size: 1, format: "~s" },
+    "": { unit: "", size: 1, format: "~s" },
+  };
   const cost = (name, value) => readable[data.costs[name]](value);
 
   // Mean scaled score of each model over the shown tasks on which at least half of the models were run. A model without a
@@ -58,8 +64,9 @@ const charts = (() => {
       const all = summary(row === "" ? undefined : Number(row)).filter((m) => m.results.length);
       const without = all.filter((m) => m.mean === null).map((m) => m.column.label);
       document.getElementById("without").textContent = without.length ? `No point, because a scaled score on one of these tasks is missing: ${without.join(", ")}.` : "";
+      const { size } = axes[data.costs[name]];
       return all.filter((m) => m.mean !== null && m.costs[name] > 0).map((m) => ({ name: m.column.label, column: m.number,
-        result: row === "" ? m.column.id : m.results[0].id, x: m.costs[name], cost: cost(name, m.costs[name]), y: m.mean, value: m.mean }));
+        result: row === "" ? m.column.id : m.results[0].id, x: m.costs[name] / size, cost: cost(name, m.costs[name]), y: m.mean, value: m.mean }));
     },
   };
   const rowsOf = (figure) => figure.dataset.rows.split(" ").map(Number);
@@ -137,7 +144,9 @@ const charts = (() => {
     }
     if (kind === "efficiency") {
       const { text, value } = document.getElementById("cost").selectedOptions[0];
-      first.encoding.x.title = text + ({ s: " (seconds)", B: " (bytes)" }[data.costs[value]] ?? "");
+      const { unit, format } = axes[data.costs[value]];
+      // Vega joins the titles of layers that differ
+      for (const { encoding } of spec.layer) Object.assign(encoding.x, { title: text + unit, axis: { format } });
       // names stand beside the points if there is room, otherwise in a legend
       if (plot.clientWidth < 600) spec.layer.pop();
       else first.encoding.color.legend = null;
