@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import json
 import math
@@ -149,6 +150,18 @@ class RunRecord:
     def steps(self) -> int:
         """Return the number of training steps up to the last evaluation."""
         return self.curve[-1]["step"] if self.curve else 0
+
+    def score_at(self, step: int) -> float | None:
+        """Return the headline validation score of the last evaluation up to a training step.
+
+        A run that is done keeps its last score: it may have stopped because it solved the task. Any other run has no
+        score after its last evaluation.
+        """
+        evaluations = bisect.bisect_right(self.curve, step, key=lambda point: point["step"])
+        if not evaluations or (step > self.steps() and self.status != "done"):
+            return None
+        value = self.curve[evaluations - 1].get(self.task["metric"])
+        return None if value is None else float(value)
 
     def outcome(self) -> str:
         """Return the status as text for a reader, with the number of steps if the run has not ended.

@@ -137,6 +137,14 @@ def test_a_run_that_was_never_timed_is_a_record(tmp_path: Path) -> None:
     assert read_record(tmp_path) == record
 
 
+def test_only_a_run_that_is_done_keeps_its_last_validation_score() -> None:
+    record = made(curve=[{"step": 20, "loss": 1.0, "r2": 0.5}, {"step": 40, "loss": 1.0, "r2": 1.0}])
+    assert [record.score_at(step) for step in (10, 20, 30, 40, 80)] == [None, 0.5, 0.5, 1.0, 1.0]
+    diverged = dataclasses.replace(record, status="diverged")
+    assert [diverged.score_at(step) for step in (10, 20, 30, 40, 80)] == [None, 0.5, 0.5, 1.0, None]
+    assert made().score_at(20) is None
+
+
 def test_a_file_of_bytes_is_no_record(tmp_path: Path) -> None:
     (tmp_path / "record.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="is damaged"):

@@ -35,7 +35,13 @@ def records() -> Iterator[RunRecord]:
             curve = [{"step": step, "loss": 1 / step, "r2": (score + 4 * more) * step / 80} for step in (20, 80)]
             changes = {"cost": cost, "command": command, "curve": curve, "length": 64}
             yield trained(task=task, model=model, score=score + more, **changes)
-    yield trained(task="shift", model="dlr", length=256, score=0.4)
+    yield trained(task="shift", model="dlr", length=256, score=0.7, floor=0.6)
+    further = {
+        "scores": {"test": {"r2": 0.3}, "2x": {"r2": 0.3}, "4x": {}},
+        "further_baselines": {"2x": {"copy": {"r2": 0.1}}, "4x": {"copy": {"r2": 0.1}}},
+    }
+    solved = [{"step": 20, "loss": 0.1, "r2": 1.0}]
+    yield trained(task="recall", model="attention", seed=1, length=64, curve=solved, **further)
     for number, status in enumerate(("diverged", "failed", "running")):
         yield made(task=list(TASKS)[number], model="broken", length=64, score=None, status=status)
     yield renamed(trained(notes=[HOSTILE], command=HOSTILE), task=HOSTILE, model=HOSTILE)
@@ -280,7 +286,7 @@ def card_of(page: Page, task: str) -> Locator:
     """The card of a task, opened, with its chart drawn."""
     card = page.locator(".task-card").filter(has=page.locator(f"h3:text-is('{task}')"))
     card.locator("> summary").click()
-    expect(card.locator("[data-chart=curve] svg")).to_be_visible()
+    expect(card.locator("[data-chart=curve] svg").first).to_be_visible()
     return card
 
 
@@ -299,6 +305,26 @@ def test_charts_are_drawn_when_they_are_seen_and_have_legends_and_values(page: P
     table = chart.get_by_role("table")
     expect(table.get_by_role("row")).to_have_count(4)
     expect(table).to_contain_text("0.175")  # of dlr at step 20: (0.7 + 4 * 0.05) * 20 / 80, limited in the chart alone
+
+
+def test_a_mean_does_not_fall_where_a_solved_seed_has_stopped(page: Page) -> None:
+    chart = card_of(page, "recall").locator("[data-chart=curve]")
+    chart.get_by_text("Values").click()
+    row = chart.get_by_role("table").get_by_role("row", name="attention")
+    expect(row.get_by_role("cell").first).to_have_text("0.5375")  # of 0.3 * 20 / 80 and 1
+    expect(row.get_by_role("cell").last).to_have_text("0.65")  # of 0.3 and 1
+
+
+@pytest.mark.parametrize(("task", "kind"), [("shift", "length"), ("recall", "further")])
+def test_a_chart_over_length_has_the_floor_of_each_length(page: Page, task: str, kind: str) -> None:
+    chart = card_of(page, task).locator(f"[data-chart={kind}]")
+    floor = chart.locator("svg .mark-line path[stroke=gray]")
+    points = re.findall(r"([\d.]+),([\d.]+)", floor.get_attribute("d") or "")
+    (x, y), (next_x, next_y) = [tuple(map(float, point)) for point in points]
+    assert x < next_x
+    # y points down: the floor rises from 0.2 to 0.6 over the training length, and falls to 0.1 over the test length
+    assert y > next_y + 20 if kind == "length" else y < next_y - 20
+    expect(chart.locator("svg text", has_text="floor: copy")).to_have_count(1)
 
 
 def test_a_chart_follows_the_filter(page: Page) -> None:
@@ -342,6 +368,16 @@ def test_efficiency_by_cost_and_task(page: Page) -> None:
     assert "peak" not in page.get_by_role("combobox", name="Cost").inner_text()  # of the interpreter, on a processor
     points.first.click()
     expect(page.get_by_role("dialog")).to_contain_text("on cumsum")
+
+
+def test_the_time_axis_counts_milliseconds_and_has_one_title(page: Page) -> None:
+    chart = page.locator("[data-chart=efficiency]")
+    chart.scroll_into_view_if_needed()
+    axis = chart.locator("svg .role-axis", has=page.locator(".role-axis-title", has_text="time per step"))
+    expect(axis.locator(".role-axis-title")).to_have_text("time per step (ms)")
+    ticks = [text for text in axis.locator(".role-axis-label text").all_text_contents() if text]
+    # the times are 10, 20 and 30 ms
+    assert ticks and all(8 < float(text) < 40 for text in ticks)
 
 
 def test_a_table_that_is_cut_says_so(page: Page) -> None:

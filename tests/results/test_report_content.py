@@ -103,6 +103,19 @@ def test_a_model_that_was_trained_once_has_a_score_at_every_tested_length() -> N
     assert further_scores(found["sort"]) == []
 
 
+def test_each_tested_length_has_its_own_floor() -> None:
+    scores = {"test": {"r2": 0.9}, "2x": {"r2": 0.5}, "64": {"r2": 1.0}, "sparse": {"r2": 0.1}}
+
+    def run(seed: int, at_64: float) -> RunRecord:
+        further = {"2x": {"copy": {"r2": 0.1}}, "64": {"mean": {"r2": at_64}, "copy": {"r2": 0.3}}, "sparse": {}}
+        return made(seed=seed, scores=scores, floor=0.2, further_baselines=further)
+
+    data = chart_data(report_of(run(0, 0.4), run(1, 0.5), run(2, 0.9), made(task="sort")))
+    floors = {row["label"]: [(at["x"], at["y"], at["name"]) for at in row["floors"]] for row in data["rows"]}
+    assert floors["shift"] == [(64, 0.5, "floor: mean"), (256, 0.2, "floor: copy"), (512, 0.1, "floor: copy")]
+    assert floors["sort"] == [(256, 0.2, "floor: copy")]
+
+
 def test_rows_that_differ_in_length_alone_share_a_chart() -> None:
     runs = [made(length=256 * 4**i) for i in range(3)]
     report = report_of(*runs, made(task="sort", length=512))
@@ -124,8 +137,26 @@ def test_charts_get_scores_and_losses_of_each_seed_rounded() -> None:
     assert data["solved"] == TEST_SOLVED
 
 
-def test_breakdowns_are_averaged_over_seeds() -> None:
-    rows = [[{"label": 8, "r2": 0.5, "elements": 4}, {"label": 0, "r2": score, "elements": 4}] for score in (0.5, 1.0)]
+def test_the_mean_curve_keeps_a_seed_that_stopped_because_it_solved_the_task() -> None:
+    def run(seed: int, *scores: float | None, status: str = "done") -> RunRecord:
+        curve = [{"step": 20 * (place + 1), "loss": 1.0, "r2": score} for place, score in enumerate(scores)]
+        return made(seed=seed, curve=curve, status=status)
+
+    def mean_curve(*runs: RunRecord) -> list[list[float | None]]:
+        (result,) = chart_data(report_of(*runs))["results"]
+        found: list[list[float | None]] = result["mean_curve"]
+        return found
+
+    slow, solved = run(0, 0.0, 0.5, 0.5, 0.6), run(1, 0.5, 1.0)
+    assert mean_curve(slow, solved) == [[20, 0.25], [40, 0.75], [60, 0.75], [80, 0.8]]
+    diverged = run(1, 0.5, 0.1, status="diverged")
+    assert mean_curve(slow, diverged) == [[20, 0.25], [40, 0.3], [60, 0.5], [80, 0.6]]
+    assert mean_curve(run(0, None, 0.5), run(1, None)) == [[20, None], [40, 0.5]]
+
+
+def test_a_breakdown_is_the_median_over_seeds_like_the_score() -> None:
+    scores = (0.0, 0.75, 1.0)
+    rows = [[{"label": 8, "r2": 0.5, "elements": 4}, {"label": 0, "r2": score, "elements": 4}] for score in scores]
     records = [made(seed=seed, slices={"distance": own}) for seed, own in enumerate(rows)]
     report = report_of(*records, made(model="dss", slices={"distance": [{"label": 16, "r2": None, "elements": 9}]}))
     (breakdown,) = breakdowns(report.in_row(0))

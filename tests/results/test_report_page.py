@@ -215,6 +215,15 @@ def test_predictions_of_a_run_are_in_its_details(tmp_path: Path) -> None:
     assert image.attributes["src"].startswith("data:image/png;base64,") and image.attributes["alt"]
 
 
+def test_the_table_of_runs_shows_the_steps_that_were_trained() -> None:
+    curve = [{"step": step, "loss": 1.0, "r2": 1.0} for step in (250, 500)]
+    (run,) = page_of(made(curve=curve, budget={"steps": 1500})).one("section", id="runs").one("tbody").all("tr")
+    (steps,) = [cell for cell in run.all("td") if cell.text() == "500 of 1,500"]
+    assert steps.attributes["data-value"] == "500"
+    (run,) = page_of(made(curve=curve, budget={"steps": 500})).one("section", id="runs").one("tbody").all("tr")
+    assert "500" in [cell.text() for cell in run.all("td")]
+
+
 def test_papers_figures_stand_beside_ours() -> None:
     as_in_the_paper = {"length": 4096, "hyper": {"d_model": 128}, "budget": {"steps": 43_200}}
     page = page_of(made(**as_in_the_paper, score=0.99))

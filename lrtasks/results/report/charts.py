@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
+from statistics import fmean, median
 from typing import Any
 
 from lrtasks.errors import UsageError
@@ -40,7 +42,7 @@ def vega() -> str:
 def specifications() -> dict[str, dict[str, Any]]:
     """Return Vega-Lite specifications by kind of chart; they read the data sets ``values`` and ``floor``."""
     scores = _lines("step", "score", "mean(y):Q")
-    lengths = _lines("length", "test score", "y:Q", log_x=True)
+    lengths = _lines("length", "test score", "y:Q", by_length=True)
     loss = _lines("step", "training loss", "y:Q", log_y=True)
     found = {"curve": scores, "run": scores, "loss": loss, "length": lengths, "further": lengths}
     return {**found, "efficiency": _points()}
@@ -55,6 +57,7 @@ def chart_data(report: Report) -> dict[str, Any]:
                 "metric": row.cell["metric"],
                 "floor": _floor(row.cell),
                 "length": _length(report.in_row(place)[0]),
+                "floors": further_floors(report, place),
             }
             for place, row in enumerate(report.rows)
         ],
@@ -92,6 +95,22 @@ def further_scores(result: Result) -> list[tuple[int, float]]:
     return scored if len(scored) > 1 else []
 
 
+def further_floors(report: Report, row: int) -> list[dict[str, Any]]:
+    """Return the floor at each length of :func:`further_scores`; that of a further test is the median over the runs."""
+    results, cell = report.in_row(row), report.rows[row].cell
+    own = _length(results[0]) or 1
+    found = {} if cell["floor"] is None else {own: [(cell["baseline"], cell["floor"])]}
+    for record in (record for result in results for record in result.records):
+        for test in record.further_baselines:
+            length, best = length_of_test(test, own), record.best_baseline(test)
+            if length is not None and length != own and best is not None:
+                found.setdefault(length, []).append(best)
+    return [
+        {"x": length, "name": f"floor: {bests[0][0]}", "y": _rounded(median(score for _, score in bests))}
+        for length, bests in sorted(found.items())
+    ]
+
+
 def _floor(cell: Row) -> dict[str, Any] | None:
     return None if cell["floor"] is None else {"name": f"floor: {cell['baseline']}", "y": _rounded(cell["floor"])}
 
@@ -114,6 +133,7 @@ def _result(report: Report, result: Result) -> dict[str, Any]:
         "tests": further_scores(result),
         "costs": {name: _rounded(value) for name, value in result.costs.items()},
         "curves": [[record.seed, _curve(record)] for record in result.records if record.curve],
+        "mean_curve": _mean_curve(result.records),
         "text": " ".join(dict.fromkeys(" ".join(words).lower().split())),
     }
 
@@ -123,22 +143,32 @@ def _curve(record: RunRecord) -> list[list[float | None]]:
     return [[point["step"], _rounded(point.get(metric)), _rounded(point.get("loss"))] for point in record.curve]
 
 
+def _mean_curve(records: Sequence[RunRecord]) -> list[list[float | None]]:
+    """Return step and mean validation score over the runs, at each step at which one of them was evaluated."""
+    found: list[list[float | None]] = []
+    for step in sorted({point["step"] for record in records for point in record.curve}):
+        scores = [score for record in records if (score := record.score_at(step)) is not None]
+        found.append([step, _rounded(fmean(scores)) if scores else None])
+    return found
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
-def _lines(x: str, y: str, field: str, *, log_x: bool = False, log_y: bool = False) -> dict[str, Any]:
+def _lines(x: str, y: str, field: str, *, by_length: bool = False, log_y: bool = False) -> dict[str, Any]:
     import altair as alt
 
     shown = alt.selection_point(name="shown", fields=["name"], bind="legend")
-    across = alt.Scale(type="log", nice=False) if log_x else alt.Scale(zero=True, nice=False)
+    across = alt.Scale(type="log", nice=False) if by_length else alt.Scale(zero=True, nice=False)
     up = alt.Scale(type="log") if log_y else alt.Scale(domainMax=1)
     legend = alt.Legend(orient="bottom", labelLimit=240, symbolType="stroke")
     tips: dict[str, Any] = {"name:N": {"title": " "}, "x:Q": {"title": x, "format": ","}}
     tips["mean(value):Q" if "mean" in field else "value:Q"] = {"title": y, "format": ".4~g"}
     lines = alt.Chart(alt.NamedData("values")).mark_line(point=True, strokeWidth=1.75, clip=True)
+    position = alt.X("x:Q", title=x, scale=across)
     lines = lines.encode(
-        x=alt.X("x:Q", title=x, scale=across),
+        x=position,
         y=alt.Y(field, title=y, scale=up),
         color=alt.Color("name:N", title=None, legend=legend),
         detail="result:N",
@@ -146,9 +176,11 @@ def _lines(x: str, y: str, field: str, *, log_x: bool = False, log_y: bool = Fal
         tooltip=[alt.Tooltip(name, **how) for name, how in tips.items()],
     ).add_params(shown)
     floor = alt.Chart(alt.NamedData("floor")).encode(y="y:Q")
-    level = floor.mark_rule(strokeDash=[2, 3], color="gray")
-    words = floor.mark_text(align="right", dx=-2, dy=-6, fontSize=10).encode(x=alt.value("width"), text="name:N")
-    return dict((lines + level + words).properties(width="container", height=220).to_dict(validate=False))
+    dashed: dict[str, Any] = {"strokeDash": [2, 3], "color": "gray", "strokeWidth": 1}
+    floors = floor.mark_line(**dashed).encode(x=position) if by_length else floor.mark_rule(**dashed)
+    words = floor.mark_text(align="right", dx=-2, dy=-6, fontSize=10)
+    words = words.encode(x=position if by_length else alt.value("width"), text="name:N")
+    return dict((lines + floors + words).properties(width="container", height=220).to_dict(validate=False))
 
 
 def _points() -> dict[str, Any]:
@@ -158,7 +190,7 @@ def _points() -> dict[str, Any]:
     tips["cost:N"] = {"title": "cost"}
     wide = alt.Scale(type="log", nice=False, padding=30)
     base = alt.Chart(alt.NamedData("values")).encode(
-        x=alt.X("x:Q", title="cost", scale=wide, axis=alt.Axis(format="~s")),
+        x=alt.X("x:Q", scale=wide),
         y=alt.Y("y:Q", title="scaled score", scale=alt.Scale(domainMin=-0.03)),
         tooltip=[alt.Tooltip(name, **how) for name, how in tips.items()],
     )

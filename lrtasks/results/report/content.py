@@ -42,7 +42,7 @@ STATES = {
     "running": ("running", "not finished"),
     "nan": ("NaN", "the score is not a number"),
     "unscored": ("none", "the record lacks the score"),
-    "scored": ("–", "no floor below 1 to compare the score with"),
+    "scored": ("–", "no floor to compare the score with"),
 }
 """Texts of heat map cells without a scaled score, and their meanings."""
 
@@ -258,7 +258,7 @@ class Breakdown:
     Attributes:
         labels: labels of the groups, in order.
         elements: number of test elements in each group; ``None`` if the runs have different numbers.
-        values: by a result's ``id``, the mean score over seeds in each group, ``None`` where there is no score.
+        values: by a result's ``id``, the median score over seeds in each group, ``None`` where there is no score.
     """
 
     name: str
@@ -287,8 +287,8 @@ def breakdowns(results: Sequence[Result]) -> list[Breakdown]:
             counts.setdefault(row["label"], set()).add(row.get("elements"))
             if row.get(score) is not None:
                 scores.setdefault((id_, row["label"]), []).append(row[score])
-        means = {place: float(np.mean(found)) for place, found in scores.items()}
-        values = {result.id: [means.get((result.id, label)) for label in labels] for result in results}
+        medians = {place: float(np.median(found)) for place, found in scores.items()}
+        values = {result.id: [medians.get((result.id, label)) for label in labels] for result in results}
         elements = [next(iter(counts[label])) if len(counts[label]) == 1 else None for label in labels]
         made.append(Breakdown(name, score, labels, elements, values))
     return made

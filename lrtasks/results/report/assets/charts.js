@@ -21,6 +21,12 @@ const charts = (() => {
     },
     "": (v) => Math.round(v).toLocaleString("en"),
   };
+  // The axis of a cost in a chart, by the cost's unit.
+  const axes = {
+    s: { unit: " (ms)", size: 0.001, format: ",.3~r" },
+    B: { unit: " (bytes)", size: 1, format: "~s" },
+    "": { unit: "", size: 1, format: "~s" },
+  };
   const cost = (name, value) => readable[data.costs[name]](value);
 
   // Mean scaled score of each model over the shown tasks on which at least half of the models were run. A model without a
@@ -45,7 +51,7 @@ const charts = (() => {
 
   const points = {
     curve: (figure) => rowsOf(figure).flatMap((row) => data.results.filter((r) => r.row === row && shown.has(r.id)).flatMap((r) =>
-      r.curves.flatMap(([, curve]) => curve.map(([x, score]) => point(r, data.columns[r.column].label, x, score))))),
+      r.mean_curve.map(([x, score]) => point(r, data.columns[r.column].label, x, score)))),
     run: (figure) => ofRuns(figure, 1),
     loss: (figure) => ofRuns(figure, 2).filter((p) => p.value > 0),
     length: (figure) => rowsOf(figure).flatMap((row) => data.results.filter((r) => r.row === row && shown.has(r.id))
@@ -58,8 +64,9 @@ const charts = (() => {
       const all = summary(row === "" ? undefined : Number(row)).filter((m) => m.results.length);
       const without = all.filter((m) => m.mean === null).map((m) => m.column.label);
       document.getElementById("without").textContent = without.length ? `No point, because a scaled score on one of these tasks is missing: ${without.join(", ")}.` : "";
+      const { size } = axes[data.costs[name]];
       return all.filter((m) => m.mean !== null && m.costs[name] > 0).map((m) => ({ name: m.column.label, column: m.number,
-        result: row === "" ? m.column.id : m.results[0].id, x: m.costs[name], cost: cost(name, m.costs[name]), y: m.mean, value: m.mean }));
+        result: row === "" ? m.column.id : m.results[0].id, x: m.costs[name] / size, cost: cost(name, m.costs[name]), y: m.mean, value: m.mean }));
     },
   };
   const rowsOf = (figure) => figure.dataset.rows.split(" ").map(Number);
@@ -71,11 +78,18 @@ const charts = (() => {
       return place === 2 ? { ...made, y: made.value } : made;
     }));
   };
-  const floorOf = (figure) => {
-    const rows = figure.dataset.rows ? rowsOf(figure) : figure.dataset.of ? [byId.get(figure.dataset.of).row] : [];
-    const floors = rows.map((row) => data.rows[row].floor).filter(Boolean);
-    const steady = floors.length && floors.every((f) => f.name === floors[0].name && Math.abs(f.y - floors[0].y) < 0.02);
-    return steady && figure.dataset.chart !== "loss" ? floors.slice(0, 1) : [];
+  // The floor of a chart: a level, or a line through the floor of each length, which is named at its end.
+  const floorOf = (figure, values) => {
+    const kind = figure.dataset.chart;
+    if (["loss", "efficiency"].includes(kind)) return [];
+    const rows = (figure.dataset.rows ? rowsOf(figure) : [byId.get(figure.dataset.of).row]).map((row) => data.rows[row]);
+    if (["curve", "run"].includes(kind)) return rows[0].floor ? [rows[0].floor] : [];
+    const places = new Set(values.map((p) => p.x));
+    const floors = rows.flatMap((row) => row.floors.filter((f) => places.has(f.x) && (kind === "further" || f.x === row.length)))
+      .sort((a, b) => a.x - b.x);
+    const name = floors.every((f) => f.name === floors[0].name) ? floors[0]?.name : "floor";
+    const last = floors.length - 1;
+    return last < 1 ? [] : floors.map((f, at) => ({ x: f.x, y: Math.max(f.y, data.lowest), name: at === last ? name : "" }));
   };
 
   const theme = () => {
@@ -119,7 +133,7 @@ const charts = (() => {
     }
     if (!values.length || !plot.clientWidth) return;
     const spec = structuredClone(data.specs[kind]);
-    spec.datasets = { values, floor: floorOf(figure) };
+    spec.datasets = { values, floor: floorOf(figure, values) };
     const names = [...new Map(values.map((p) => [p.name, p.column]))];
     const [first] = spec.layer;
     first.encoding.color.scale = { domain: names.map(([name]) => name), range: names.map(([, column]) => palette[column % palette.length]) };
@@ -130,7 +144,9 @@ const charts = (() => {
     }
     if (kind === "efficiency") {
       const { text, value } = document.getElementById("cost").selectedOptions[0];
-      first.encoding.x.title = text + ({ s: " (seconds)", B: " (bytes)" }[data.costs[value]] ?? "");
+      const { unit, format } = axes[data.costs[value]];
+      // Vega joins the titles of layers that differ
+      for (const { encoding } of spec.layer) Object.assign(encoding.x, { title: text + unit, axis: { format } });
       // names stand beside the points if there is room, otherwise in a legend
       if (plot.clientWidth < 600) spec.layer.pop();
       else first.encoding.color.legend = null;
