@@ -89,7 +89,7 @@ def further_scores(result: Result) -> list[tuple[int, float]]:
     found = {own: result.score}
     for column, score in result.cell.items():
         length = length_of_test(column.removeprefix("test."), own) if column.startswith("test.") else None
-        if length is not None:
+        if length is not None and score is not None:
             found[length] = score
     scored = sorted((length, rounded) for length, score in found.items() if (rounded := _rounded(score)) is not None)
     return scored if len(scored) > 1 else []
