@@ -67,16 +67,15 @@ def draw_curves(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
         raise UsageError("no run has a learning curve yet")
     figure, drawn = _panels(evaluated["row"].nunique())
     for panel, of_task in zip(drawn, _each(evaluated, "row"), strict=True):
-        metric_name = of_task["metric"].iloc[0]
         for own in _each(of_task, "column"):
             seeds = [records[number] for number in own.index]
             done = [record for record in seeds if record.status == "done"]
             if done:
                 steps = sorted({point["step"] for record in done for point in record.curve})
-                _line(panel, own, steps, [_carried(record, metric_name, steps) for record in done])
+                _line(panel, own, steps, [[record.score_at(step) for step in steps] for record in done])
             for record in (record for record in seeds if record.status != "done"):
                 steps = [point["step"] for point in record.curve]
-                _line(panel, own, steps, [_carried(record, metric_name, steps)], linewidth=0.5, markersize=1.5)
+                _line(panel, own, steps, [[record.score_at(step) for step in steps]], linewidth=0.5, markersize=1.5)
                 if record.status == "diverged":
                     panel.plot(*np.asarray(panel.get_lines()[-1].get_xydata())[-1:].T, **DIVERGED)
         _finish(panel, of_task, "training step", "validation ")
@@ -262,13 +261,6 @@ def _with_legend(figure: Figure, drawn: Sequence[Axes]) -> Figure:
     figure.set_figheight(figure.get_figheight() + 0.15 * (1 - -len(entries) // columns))
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
     return figure
-
-
-def _carried(record: RunRecord, name: str, steps: Sequence[int]) -> np.ndarray:
-    """Return the score of a run's last evaluation before or at each step; a run that stopped keeps its last score."""
-    scores = np.array([point.get(name) for point in record.curve], dtype=float)
-    last = np.searchsorted([point["step"] for point in record.curve], steps, side="right") - 1
-    return np.where(last < 0, np.nan, scores[last])
 
 
 def _tests_of(record: RunRecord) -> Iterator[tuple[int, float, float | None]]:

@@ -151,7 +151,8 @@ def test_the_mean_curve_keeps_a_seed_that_stopped_because_it_solved_the_task() -
     slow, solved = run(0, 0.0, 0.5, 0.5, 0.6), run(1, 0.5, 1.0)
     assert mean_curve(slow, solved) == [[20, 0.25], [40, 0.75], [60, 0.75], [80, 0.8]]
     diverged = run(1, 0.5, 0.1, status="diverged")
-    assert mean_curve(slow, diverged) == [[20, 0.25], [40, 0.3], [60, 0.5], [80, 0.6]]
+    assert mean_curve(slow, diverged) == mean_curve(slow) == [[20, 0.0], [40, 0.5], [60, 0.5], [80, 0.6]]
+    assert mean_curve(diverged) == [[20, 0.5], [40, 0.1]]
     assert mean_curve(run(0, None, 0.5), run(1, None)) == [[20, None], [40, 0.5]]
 
 

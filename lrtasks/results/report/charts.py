@@ -144,7 +144,8 @@ def _curve(record: RunRecord) -> list[list[float | None]]:
 
 
 def _mean_curve(records: Sequence[RunRecord]) -> list[list[float | None]]:
-    """Return step and mean validation score over the runs, at each step at which one of them was evaluated."""
+    """Return steps and mean validation scores of the runs that are done, as a table shows them; of all, if none is."""
+    records = [record for record in records if record.status == "done"] or records
     found: list[list[float | None]] = []
     for step in sorted({point["step"] for record in records for point in record.curve}):
         scores = [score for record in records if (score := record.score_at(step)) is not None]
