@@ -295,6 +295,13 @@ def test_bad_requests(tmp_path: Path, options: dict[str, object], message: str) 
     assert not (tmp_path / "set").exists()
 
 
+@pytest.mark.parametrize("task", ["shift", Shift])
+def test_a_name_is_not_a_task(tmp_path: Path, task: object) -> None:
+    with pytest.raises(lrtasks.UsageError, match=r"task must be a task that lrtasks\.make gave, found"):
+        generate(task, str(tmp_path / "set"))  # type: ignore[arg-type]
+    assert not (tmp_path / "set").exists()
+
+
 def test_bad_places(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(lrtasks.UsageError, match="is a file"):

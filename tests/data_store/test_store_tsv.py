@@ -35,12 +35,12 @@ def test_what_is_written_is_read(tmp_path: Path, task: Task) -> None:
 @pytest.mark.parametrize(
     "task",
     [
-        lrtasks.make("joint-recall", preset="small"),
+        lrtasks.make("joint-recall", contexts=(2, 4), keys=(2, 4)),
         lrtasks.make("chomsky", preset="reverse-string"),
         lrtasks.make("copying", preset="small"),
         lrtasks.make("dyck", kinds=4, whole=(2, 40)),
         lrtasks.make("in-context-language", preset="small"),
-        lrtasks.make("depo", preset="small"),
+        lrtasks.make("depo", words=(50, 1, 2), nodes=(5, 20)),
         lrtasks.make("mqar", preset="small"),
     ],
     ids=lambda task: task.name,

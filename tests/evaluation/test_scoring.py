@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -214,6 +215,18 @@ def test_segmentation_scores_pooled_and_by_batch(missing: str | None) -> None:
         assert abs(mean - value) > 1e-4
     by_class = [row["f1"] for row in scorer.slices()["class"]]
     assert np.mean(by_class) == pytest.approx(scores["macro_f1"], abs=1e-6)
+
+
+def test_a_derived_score_does_not_replace_the_main_one() -> None:
+    class Clash(Segments):
+        def derived_scores(self, scores: Any, slices: Any) -> dict[str, float]:
+            return {"macro_f1": 1.0}
+
+    scorer = Scorer(Clash())
+    for prediction, batch in labelled(Segments(), 2):
+        scorer.update(prediction, batch)
+    with pytest.raises(UsageError, match=r"derived_scores\(\) must not replace the score 'macro_f1'"):
+        scorer.scores()
 
 
 def test_segmentation_is_broken_down_by_what_the_task_declares() -> None:
