@@ -96,8 +96,8 @@ class Config:
         """Build from keyword arguments; for an unknown name, raise :class:`UsageError` with similar names."""
         names = cls.parameter_names()
         for name in (name for name in values if name not in names):
-            labelled = [f"{cls._title()}.{own}" for own in names]  # the user may have misspelt LABEL.NAME
-            hint = f"{suggestion(name, [*names, *labelled])} (it has: {', '.join(names) or 'none'})"
+            known = [f"{cls._title()}.{own}" for own in names] if "." in name else names  # LABEL.NAME, misspelt
+            hint = f"{suggestion(name, known)} (it has: {', '.join(names) or 'none'})"
             raise UsageError(f"{cls._title()} has no parameter {name!r}{hint}")
         return cls(**values)
 

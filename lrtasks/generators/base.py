@@ -380,7 +380,7 @@ class Task(Config):
 
     @functools.cached_property
     def _has_masks(self) -> bool:
-        """Whether the samples have a mask, also those without padding."""
+        """Return whether every sample has a mask, even a sample without padding."""
         return self.batch([0]).mask is not None
 
     def image_shape(self) -> tuple[int, int] | None:

@@ -302,8 +302,8 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
         needed = [entry.name for entry in takes if entry.default is entry.empty and entry.kind not in variadic]
         lacking = " ".join(f"--set model.{name}=VALUE" for name in needed if name not in given)
         strange = next((name for name in parameters if name not in signature.parameters), "")
-        close = suggestion(strange, [*signature.parameters, *(f"{label}.{entry.name}" for entry in takes)])
-        hint = f"; write {lacking}" if lacking else close
+        known = [f"{label}.{entry.name}" for entry in takes] if "." in strange else signature.parameters
+        hint = f"; write {lacking}" if lacking else suggestion(strange, known)
         raise UsageError(f"{label}{signature} cannot be called with {sorted(parameters)}: {error}{hint}") from None
     for name in (name for name in parameters if not name.isidentifier()):  # ``**kwargs`` would take any name
         raise UsageError(f"{label} cannot have an argument {name!r}; its arguments are settings called model.NAME")

@@ -162,11 +162,11 @@ def draw_heatmap(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
     """Draw the scaled score of tasks × models, of the median over seeds: 0 is the best trivial baseline, 1 perfect.
 
     Raises:
-        UsageError: if no run has a score and a floor below 1.
+        UsageError: if no run has a score and a floor.
     """
     scaled = aggregate(runs).dropna(subset="scaled_median").pivot(index="row", columns="column", values="scaled_median")
     if scaled.empty:
-        raise UsageError("no run has a scaled score: a test score and a floor below 1")
+        raise UsageError("no run has a scaled score: a test score and a floor")
     scaled = scaled.reindex(index=runs["row"].cat.categories, columns=runs["column"].cat.categories)
     rows, columns = scaled.shape
     names, slanted = 0.06 * max(map(len, scaled.index)), 0.045 * max(map(len, scaled.columns))  # inches
