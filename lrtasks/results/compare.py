@@ -37,6 +37,9 @@ AHEAD = 0.05
 NO_TASK = "they share no task"
 """End of the message for two models without a common task."""
 
+SELECTED = "settings selected on validation"
+"""What a message calls the names of the settings that validation chose."""
+
 Pair = tuple[Row, Row]
 Matches = dict[tuple[str, str, int, str], Row]
 
@@ -246,7 +249,7 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
             reasons[label] = str(error)
     if not found:
         reason = min(reasons.values(), key=lambda reason: reason.endswith(NO_TASK))  # others say which settings differ
-        raise UsageError(f"no model of {names[1]} compares with {names[0]}: {reason}")
+        raise UsageError(f"no model of {names[1]} can be compared with {names[0]}: {reason}")
     entries = [{**entry, "model": one.b} for one in found for entry in one.differences]
     same = [label for label, reason in reasons.items() if reason.endswith(" are the same runs")]
     unmatched = [label for label in reasons if label not in same]
@@ -313,10 +316,11 @@ def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
         return f"{message}: {NO_TASK}"
     pair = [runs[shared[-1]] for runs in first]
     settings = [
-        {**json.loads(run["setup"]), "seed": run["seed"], "selected": selected or None} for run, selected in pair
+        {**json.loads(run["setup"]), "seed": run["seed"], "selected": selected or "none"} for run, selected in pair
     ]
     values = [
-        f"{bare(name)} ({settings[0].get(name)} and {settings[1].get(name)})" for name in distinguishing(settings)
+        f"{SELECTED if name == 'selected' else bare(name)} ({settings[0].get(name)} and {settings[1].get(name)})"
+        for name in distinguishing(settings)
     ]
     if not values:
         return f"{message}: they share no model"

@@ -95,7 +95,7 @@ def selected(record: RunRecord) -> RunRecord:
 
 
 def test_selected_runs_are_not_compared_with_others() -> None:
-    with pytest.raises(UsageError, match=r"on shift differ in selected \(lr and None\)"):
+    with pytest.raises(UsageError, match=r"on shift differ in settings selected on validation \(lr and none\)"):
         compared([selected(made())], [made(model="dss")])
     assert compared([selected(made())], [selected(made(model="dss", budget={"lr": 0.003}))]).differences
 
