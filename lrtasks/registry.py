@@ -19,6 +19,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from importlib import metadata, resources
 from pathlib import Path
 from types import ModuleType
@@ -225,14 +226,30 @@ def split_preset(text: str) -> tuple[str, str]:
     return name, preset
 
 
+_refuses_addresses = ContextVar("refuses_addresses", default=False)
+
+
+@contextlib.contextmanager
+def registered_only() -> Iterator[None]:
+    """Let :func:`load_object` refuse every address in the ``with`` block, for names from a record of someone else."""
+    token = _refuses_addresses.set(True)
+    try:
+        yield
+    finally:
+        _refuses_addresses.reset(token)
+
+
 def load_object(address: str, kind: str) -> Any:
     """Import the object at ``FILE.py:NAME`` or ``package.module:NAME``; search modules in the current folder, too.
 
     Raises:
-        UsageError: if the file, module or name does not exist, or if the import raises an exception.
+        UsageError: if the file, module or name does not exist, if the import raises an exception, or in a block of
+            :func:`registered_only`.
     """
     place, _, name = address.rpartition(":")
     where = f"{kind} {address!r}"
+    if _refuses_addresses.get():
+        raise UsageError(f"{where} is an address; code that a record names is not imported here")
     if not place or not name:
         raise UsageError(f"{where}: write FILE.py:NAME or package.module:NAME")
     try:

@@ -10,9 +10,11 @@ import bisect
 import functools
 import itertools
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -36,7 +38,8 @@ _THREADS = 4
 class StoredDataset:
     """A dataset in Parquet that :func:`lrtasks.data.generate` wrote, opened by :func:`open_dataset`.
 
-    A dataset can be pickled. A worker process opens the files itself and does not verify them again.
+    A dataset can be pickled. A worker process opens the files itself and does not verify them again. Several threads
+    can read one dataset.
 
     Attributes:
         manifest: description of the dataset.
@@ -53,6 +56,7 @@ class StoredDataset:
     def _forget(self) -> None:
         """Reset the dataset to no open files and no rows in memory."""
         self._process = os.getpid()
+        self._reading = threading.Lock()  # one reader of pyarrow serves one thread at a time
         manifest = self.manifest
         group_bytes = sample_bytes(manifest.columns) * row_group(manifest.columns)
         self._file = functools.lru_cache(OPEN_SHARDS)(self._open)
@@ -131,21 +135,29 @@ class StoredDataset:
             require_whole(f"the index of a {split} sample", index, 0, self.counts[split] - 1)
             shard = shards[bisect.bisect_right(shards, index, key=lambda shard: shard.first) - 1]
             (name,) = shard.files
-            starts, row = self._file(name)[1], int(index) - shard.first
+            with self._readable(name):
+                starts, row = self._file(name)[1], int(index) - shard.first
             group = bisect.bisect_right(starts, row) - 1
             wanted[name, group].append((position, row - starts[group]))
         samples: dict[int, Sample] = {}
         for (name, group), places in wanted.items():
             positions, rows = zip(*places, strict=True)
-            try:
-                table = self._group(name, group)
+            with self._readable(name):
+                with self._reading:
+                    table = self._group(name, group)
                 # a slice copies nothing
                 consecutive = rows == (*range(rows[0], rows[0] + len(rows)),)
                 table = table.slice(rows[0], len(rows)) if consecutive else table.take(list(rows))
                 samples |= zip(positions, decode(self.manifest.columns, table), strict=True)
-            except (ValueError, OSError) as error:
-                raise UsageError(f"{name} in {self._store.address} cannot be read: {first_line(error)}") from error
         return stack([samples[position] for position in range(len(indices))])
+
+    @contextmanager
+    def _readable(self, name: str) -> Iterator[None]:
+        """Convert errors of the file ``name`` to a :class:`UsageError`."""
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            raise UsageError(f"{name} in {self._store.address} cannot be read: {first_line(error)}") from error
 
     def _open(self, name: str) -> tuple[pq.ParquetFile, list[int]]:
         """Open a shard; return its file and the first row of each row group."""
@@ -171,7 +183,7 @@ def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
     if problems:
         more = f" (and {len(problems) - 1} more; see: lrtasks data verify)" if problems[1:] else ""
         raise UsageError(f"{path} cannot be used: {problems[0]}{more}")
-    return StoredDataset(store, manifest)
+    return StoredDataset(store.absolute(), manifest)  # the caller may change the working folder
 
 
 def verify(path: str | os.PathLike[str]) -> list[str]:

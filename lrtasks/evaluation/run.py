@@ -148,6 +148,8 @@ def load_model(
 ) -> nn.Module:
     """Load the model of a run, on the CPU, in evaluation mode.
 
+    If the run is of your own model or task, this imports the file that the record names. Load only runs that you trust.
+
     Args:
         folder: the run's folder, with ``record.json`` and ``weights.pt``.
         length: build the model for this sequence length instead of the training length, if the model supports it.

@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from lrtasks.errors import UsageError, printable
 from lrtasks.files import make_folder
 from lrtasks.record import FILE, RunRecord, current_record, score_name
+from lrtasks.registry import registered_only
 from lrtasks.results import style
 from lrtasks.results.formats import TextTable, number
 
@@ -57,13 +58,14 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
         drawn["slices"] = draw_slices(record)
     if numbers := module_numbers(record):
         drawn["diagnostics"] = draw_diagnostics(numbers)
-    task = _task_of(run, record)
-    if task is not None:
-        batch = task.batch(range(SAMPLES), 0, "test")
-        shape = task.image_shape()
-        pictures = None if shape is None else batch.x.reshape(-1, *shape)
-        for name, states in module_states(run, batch).items():
-            drawn[re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")] = draw_module(states, pictures)
+    with registered_only():
+        task = _task_of(run, record)
+        if task is not None:
+            batch = task.batch(range(SAMPLES), 0, "test")
+            shape = task.image_shape()
+            pictures = None if shape is None else batch.x.reshape(-1, *shape)
+            for name, states in module_states(run, batch).items():
+                drawn[re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")] = draw_module(states, pictures)
     # follow=False: a link in the folder is replaced, not followed
     return record, [style.save(figure, out / f"{stem}.png", follow=False) for stem, figure in drawn.items()]
 
@@ -144,7 +146,8 @@ def _task_of(run: Path, record: RunRecord) -> Task | None:
     from lrtasks import generators, models
     from lrtasks.evaluation.loop import WEIGHTS
 
-    if record.model.get("source") is not None or not (run / WEIGHTS).exists():
+    own = any(":" in str(named.get("address")) for named in (record.task, record.model))
+    if own or record.model.get("source") is not None or not (run / WEIGHTS).exists():
         return None
     with suppress(UsageError):  # the packages that define the task and the model may be missing or broken here
         models.registry.get(record.model["name"])

@@ -185,7 +185,7 @@ def _read_written(file: Path) -> pd.DataFrame:
         elif str(field.type) == "double":
             found = [math.nan if value is None else value for value in found]
         columns[field.name] = _column(found)
-    for name in OUTCOME:
+    for name in (*OUTCOME, "metric"):
         if name not in columns:
             raise UsageError(f"{file} is not a frame of runs: it has no column {name!r}")
     later = {name: None for name in COLUMNS if name not in columns}  # an earlier version may have written the file

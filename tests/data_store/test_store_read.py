@@ -7,6 +7,8 @@ import hashlib
 import json
 import math
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -139,6 +141,46 @@ def test_a_changed_shard_is_named_and_refused(tmp_path: Path) -> None:
     assert verify(folder) == [f"{shard.name} is missing"]
     with pytest.raises(lrtasks.UsageError, match=f"{shard.name} is missing"):
         open_dataset(folder)
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda shard: shard.write_bytes(shard.read_bytes()[:900])])
+def test_a_shard_that_changes_after_the_opening_is_named(tmp_path: Path, change: Any) -> None:
+    generate(Shift(16), str(tmp_path), samples=20, shard_size=10, workers=1)
+    dataset = open_dataset(str(tmp_path))
+    (shard,) = tmp_path.glob("train-00001-*")
+    change(shard)
+    with pytest.raises(lrtasks.UsageError, match=f"{shard.name} in .* cannot be read"):
+        dataset.batch([12])
+
+
+def test_a_dataset_stays_open_in_another_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    generate(Shift(16), "data", samples=20, workers=1)
+    dataset = open_dataset("data")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for one in (dataset, pickle.loads(pickle.dumps(dataset))):
+        assert_same(one.batch([3]), Shift(16).batch([3]))
+
+
+def test_threads_share_a_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate(Shift(16), str(tmp_path), samples=20, workers=1)
+    dataset = open_dataset(str(tmp_path))
+    read, busy, together = pq.ParquetFile.read_row_group, set[int](), []
+
+    def slow(file: pq.ParquetFile, *arguments: Any, **options: Any) -> Any:
+        # two threads in one reader of pyarrow crash the process, but rarely
+        together.append(id(file) in busy)
+        busy.add(id(file))
+        time.sleep(0.05)
+        busy.discard(id(file))
+        return read(file, *arguments, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", slow)
+    with ThreadPoolExecutor(4) as threads:
+        for number, batch in enumerate(threads.map(lambda index: dataset.batch([index]), range(4))):
+            assert_same(batch, Shift(16).batch([number]))
+    assert together and not any(together)
 
 
 def test_a_file_that_does_not_belong_is_named(tmp_path: Path) -> None:

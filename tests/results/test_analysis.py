@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +235,23 @@ def test_an_own_model_with_the_name_of_a_registered_one_has_no_portraits(tmp_pat
     checkpoint.save(tmp_path / WEIGHTS, {"model": {}, "step": 1})
     _, written = analysis.analyze(tmp_path, tmp_path / "plots")
     assert [path.name for path in written] == ["curve.png"]
+
+
+@pytest.mark.parametrize("where", ["task.name", "model.name", "task.address", "model.address", "layers"])
+def test_a_record_does_not_choose_code_that_analyze_runs(run: Path, tmp_path: Path, where: str) -> None:
+    theirs, own = tmp_path / "theirs", tmp_path / "own.py"
+    shutil.copytree(run, theirs)
+    own.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    record = read_record(theirs)
+    if where == "layers":
+        record.model |= {"name": "hybrid", "address": "hybrid", "parameters": {"layers": f"{own}:Own:1"}}
+    else:
+        owner, _, name = where.partition(".")
+        getattr(record, owner)[name] = f"{own}:Own"
+    record.write(theirs)
+    with suppress(UsageError):
+        analysis.analyze(theirs, tmp_path / "plots")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_links_are_not_written_through(tmp_path: Path) -> None:

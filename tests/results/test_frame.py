@@ -78,6 +78,10 @@ def test_a_frame_can_be_written_and_read_again(tmp_path: Path, command: Callable
     assert pd.read_csv("runs.csv")["score"].tolist()[0] == 0.6
     said = command("table", tmp_path, "--frame", "runs.txt")
     assert (said.code, said.err) == (2, "lrtasks: a frame is written as .parquet or .csv, found runs.txt\n")
+    for name in ("setup", "metric"):
+        pq.write_table(pq.read_table("runs.parquet").drop_columns(name), "foreign.parquet")
+        said = command("table", "foreign.parquet")
+        assert said.code == 2 and f"foreign.parquet is not a frame of runs: it has no column '{name}'" in said.err
     Path("bad.parquet").write_text("no frame")
     assert command("table", "bad.parquet").err.startswith("lrtasks: cannot read the frame bad.parquet: ")
     for words in (("plot", "heatmap", "runs.parquet"), ("report", "runs.parquet", "-o", "runs.html")):

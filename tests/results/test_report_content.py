@@ -255,6 +255,13 @@ def test_a_task_that_is_not_here_has_no_sample(name: str, parameters: dict[str, 
     assert isinstance(drawn, str) and said in drawn
 
 
+def test_a_record_does_not_choose_code_that_the_report_runs(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    drawn = draw_sample(f"{tmp_path}/own.py:Task", {})
+    assert isinstance(drawn, str) and "own.py:Task' is an address" in drawn
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_task_that_breaks_has_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oh")

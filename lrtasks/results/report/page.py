@@ -25,6 +25,7 @@ from PIL import Image
 from lrtasks import __version__
 from lrtasks.errors import UsageError, printable
 from lrtasks.metrics import TEST_SOLVED
+from lrtasks.registry import registered_only
 from lrtasks.results.analysis import diagnostics_table
 from lrtasks.results.formats import number
 from lrtasks.results.report import content
@@ -106,6 +107,7 @@ class Sample(NamedTuple):
     picture: str | None = None
 
 
+@registered_only()
 def draw_sample(name: str, parameters: dict[str, Any]) -> Sample | str:
     """Return sample 0 of a task with these parameters, or an error message: this machine may lack the task."""
     from lrtasks import generators
