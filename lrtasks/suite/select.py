@@ -115,11 +115,17 @@ def _note(record: RunRecord, run: RunConfig, out: Path, values: dict[str, Any], 
     selection = {"by": BY[0], "values": values, "chosen": chosen}
     if record.selection == selection:  # the folder of a finished selection may be read-only
         return
-    record.selection, folder = selection, run.folder(out.absolute())
-    with suppress(UsageError, FileNotFoundError), held(folder / LOCK, str(folder)):
-        found = read_record(folder)
-        if (found.digest, found.status) == (run.digest, record.status):
-            record.write(folder)
+    record.selection = selection
+    _write_selection(run.folder(out.absolute()), record)
+
+
+def _write_selection(folder: Path, record: RunRecord) -> None:
+    """Write the selection of ``record`` to the file in ``folder``, unless it is another run's or cannot be changed."""
+    with suppress(UsageError, FileNotFoundError, PermissionError), held(folder / LOCK, str(folder)):
+        found = read_record(folder)  # another command may have changed it since
+        if (found.digest, found.status) == (record.digest, record.status):
+            found.selection = record.selection
+            found.write(folder)
 
 
 def _unchoose_others(
@@ -135,5 +141,4 @@ def _unchoose_others(
             earlier = other.selection.get("chosen") and other.digest not in chosen
             if earlier and other.status in FINISHED and cell_of(other) in now:
                 other.selection["chosen"] = False
-                with suppress(UsageError), held(place / LOCK, str(place)):
-                    other.write(place)
+                _write_selection(place, other)

@@ -120,6 +120,40 @@ def test_a_finished_selection_writes_nothing(tmp_path: Path, monkeypatch: pytest
     assert run_selected(suite, ("lr",), stored, tmp_path)[1] == before
 
 
+def test_runs_in_a_read_only_folder_are_selected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite, runner = suite_of(), Runner(tmp_path, {"dlr": 0.1, "attention": 0.01})
+    runner(suite.runs)
+
+    def refused(_: RunRecord, folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    def stored(runs: Sequence[RunConfig]) -> list[RunRecord]:
+        return [read_record(run.folder(tmp_path)) for run in runs]
+
+    monkeypatch.setattr(RunRecord, "write", refused)
+    chosen = run_selected(suite, ("lr",), stored, tmp_path)[1]
+    assert {(record.model["name"], record.budget["lr"]) for record in chosen} == {("dlr", 0.1), ("attention", 0.01)}
+
+
+def test_a_note_keeps_what_another_command_wrote_since(tmp_path: Path) -> None:
+    """A second command trains the same runs again (``--overwrite``), while the first one notes its selection."""
+    suite = suite_of(seeds=1)
+
+    class Raced(Runner):
+        def __call__(self, runs: Sequence[RunConfig]) -> list[RunRecord]:
+            records = super().__call__(runs)
+            for run in runs:
+                newer = read_record(run.folder(tmp_path))
+                newer.scores["test"] = {"r2": 0.75}
+                newer.write(run.folder(tmp_path))
+            return records
+
+    run_selected(suite, ("lr",), Raced(tmp_path, {"dlr": 0.1, "attention": 0.01}), tmp_path)
+    stored = [record for _, record in read_records(tmp_path)[0]]
+    assert {record.scores["test"]["r2"] for record in stored} == {0.75}
+    assert sum(record.selection["chosen"] for record in stored) == 2
+
+
 def test_a_run_that_was_not_chosen_stays_among_plain_runs(tmp_path: Path) -> None:
     runner = Runner(tmp_path, {"dlr": 0.1, "attention": 0.1})
     runner(suite_of(seeds=3, lr=0.001).runs)
