@@ -43,7 +43,7 @@ def test_later_presets_win() -> None:
     assert config.budget.batch_size == 32, "the task's"
     assert config.budget.lr == 8e-4, "the model's for this task"
     assert RunConfig.make("sort", "gru").budget.lr == 3e-3, "the task's, not the 1e-3 of the model"
-    assert config.model.parameters["layers"] == 6, "the model's for this task"
+    assert config.model.parameters["d_state"] == 1024, "the model's for this task"
     assert config.model.parameters["dt_min"] == 0.5
     assert RunConfig.make("shift", "dlr").budget == Budget(**DEFAULTS["small"], lr=1e-3)
 
