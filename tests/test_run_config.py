@@ -42,9 +42,20 @@ def test_later_presets_win() -> None:
     assert config.budget.steps == 7000, "the user's"
     assert config.budget.batch_size == 32, "the task's"
     assert config.budget.lr == 8e-4, "the model's for this task"
-    assert config.model.parameters["layers"] == 6, "the model's for this task"
+    assert RunConfig.make("sort", "gru").budget.lr == 3e-3, "the task's, not the 1e-3 of the model"
+    assert config.model.parameters["d_state"] == 1024, "the model's for this task"
     assert config.model.parameters["dt_min"] == 0.5
     assert RunConfig.make("shift", "dlr").budget == Budget(**DEFAULTS["small"], lr=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({}, 100), ({"steps": 300}, 100), ({"steps": 50}, 50), ({"steps": 50, "warmup_steps": 7}, 7)],
+)
+def test_a_run_that_is_shorter_than_the_warm_up_of_its_preset_is_all_warm_up(
+    settings: dict[str, int], expected: int
+) -> None:
+    assert RunConfig.make("shift", "gru", settings=settings).budget.warmup_steps == expected
 
 
 @pytest.mark.parametrize(("task", "model", "preset"), PRESETS)

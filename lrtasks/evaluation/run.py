@@ -258,8 +258,8 @@ class _Run:
         task, streams = self.config.task, self.streams
         check_batch(streams.train[0], task)
         baselines = fitted_baselines(task, streams.training(BASELINE_BATCHES))
-        found = [scores.get(task.metric) for scores in score_baselines(task, baselines, streams.val).values()]
-        floor = max((score for score in found if score is not None), default=None)
+        found = score_baselines(task, baselines, streams.val).values()
+        floor = max((scores[task.metric] for scores in found), default=None)
         stop_floor = floor if self.config.budget.stop_solved else None
         how: dict[str, Any] = {"digest": self.digest, "floor": stop_floor, "quiet": self.quiet, "report": self._note}
         state = loop.train(self.fabric, self.model, self.config, self.streams, self.folder, **how)

@@ -33,15 +33,17 @@ class Scorer:
         self._groups: dict[str, dict[Any, np.ndarray]] | None = {} if slices else None
 
     def update(self, prediction: np.ndarray, batch: Batch) -> None:
-        """Add one batch; ``prediction`` has the shape of ``batch.y``: real values, or class labels.
+        """Add one batch; ``prediction`` has the shape of ``batch.y``: finite real values, or class labels.
 
         Raises:
-            UsageError: if the shape is another one.
+            UsageError: if the shape is another one, or a value is not finite.
         """
         if np.shape(prediction) != batch.y.shape:
             raise UsageError(
                 f"a prediction must have the shape of batch.y, {batch.y.shape}, found {np.shape(prediction)}"
             )
+        if not np.isfinite(prediction).all():
+            raise UsageError(f"a prediction must be finite, found {prediction[~np.isfinite(prediction)][0]}")
         sums = self._metric.sums(prediction, batch)
         of_samples = sums.reshape(len(sums), -1, sums.shape[-1]).sum(axis=1, dtype=np.float64)
         of_batch = of_samples.sum(axis=0)
@@ -63,7 +65,7 @@ class Scorer:
             UsageError: if there is no score, because no position is labelled or all targets are equal.
         """
         pooled = self._metric.value(self._total)
-        if math.isnan(pooled[self._metric.name]) and math.isfinite(float(np.sum(self._total))):
+        if math.isnan(pooled[self._metric.name]):
             what = "no position is labelled" if self._task.target.kind == "token" else "all targets are equal"
             raise UsageError(f"{self._task.name}: {what} in {int(self._total[0]):,} elements, so there is no score")
         scores = dict(pooled)

@@ -240,8 +240,7 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
     reasons: dict[str, str] = {}
     repeated: list[str] = []
     for label, own in by_column(others).items():
-        matches = own.assign(selected=own["selected"].map(_names))
-        once = own[~matches.duplicated(["setup", "seed", "selected"])]
+        once = own[~own.duplicated(["setup", "seed"])]
         repeated += [label] if len(once) < len(own) else []
         try:
             found.append(compare(runs, once, (names[0], label)))

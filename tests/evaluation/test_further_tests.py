@@ -14,8 +14,10 @@ from toys import Net
 import lrtasks
 from lrtasks.data import generate
 from lrtasks.errors import UsageError
+from lrtasks.evaluation.batches import HELD_OUT_SEED, BatchStream, Replay
 from lrtasks.evaluation.further_tests import FurtherTest, note_summary
 from lrtasks.evaluation.loop import steps_to_solve
+from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord, read_record
 from lrtasks.results.analysis import slice_tables
@@ -34,8 +36,13 @@ def test_a_model_is_scored_at_the_tasks_own_lengths(tmp_path: Path) -> None:
 
 
 def test_lengths_can_be_chosen(tmp_path: Path) -> None:
-    record = run("dlr", tmp_path, TASK, hyper=SMALL, budget={"test_lengths": (8, 20)})
+    record = run("dlr", tmp_path, TASK, hyper=SMALL, seed=1, budget={"test_lengths": (8, 20), "test_batches": 8})
     assert set(record.scores) == {"val", "test", "8", "20"}
+    for length, size in ((8, 8), (20, 3)):  # about as many positions per batch as in training; a quarter of the batches
+        task = TASK.at_length(length)
+        train = Replay(BatchStream(task, 1, "train", size), BASELINE_BATCHES, 0)
+        test = Replay(BatchStream(task, HELD_OUT_SEED, "test", size), 2, 0)
+        assert record.further_baselines[str(length)] == baseline_scores(task, train, test)
     with pytest.raises(UsageError, match="has no tests at other lengths"):
         run("dlr", tmp_path, lrtasks.make("select-fixed", length=16, marks=2), budget={"test_lengths": 32})
     with pytest.raises(UsageError, match="test_lengths must be at least 1"):
@@ -109,7 +116,7 @@ def test_shorter_lengths_alone_give_no_generalisation_length() -> None:
     further = {name: FurtherTest(TASK.at_length(int(name))) for name in ("8", "32")}
     note_summary(TASK, further, record, None)
     assert record.generalisation_length is None
-    record.scores["test"]["r2"] = 0.95
+    record.scores["test"]["r2"] = 0.9
     note_summary(TASK, further, record, None)
     assert record.generalisation_length == 32
 
@@ -136,7 +143,8 @@ def test_further_tests_have_breakdowns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("curve", "expected"), [([0.5, 1.0, 0.5, 1.0, 1.0], 4), ([1.0, 1.0], 1), ([1.0], None), ([0.9, 0.98, 0.98], None)]
+    ("curve", "expected"),
+    [([0.5, 1.0, 0.5, 1.0, 1.0], 4), ([0.99, 0.99], 1), ([1.0], None), ([0.9, 0.98, 0.98], None)],
 )
 def test_solved_is_twice_in_a_row(curve: list[float], expected: int | None) -> None:
     points = [{"step": step, "loss": 0.0, "r2": value} for step, value in enumerate(curve, 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -220,17 +220,25 @@ def test_what_a_model_says_in_training_is_a_note_of_every_seed(tmp_path: Path) -
 
 
 class Random(Net):
-    """Draws from NumPy's and Python's own generators, as modules of users do."""
+    """Draws from torch's, NumPy's and Python's own generators, as modules of users do."""
+
+    drawn: ClassVar[list[tuple[float, ...]]] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        noise = float(np.random.normal()) + random.random() if self.training else 0.0
-        return super().forward(x + 0.1 * noise)
+        if self.training:
+            self.drawn.append((torch.rand(()).item(), float(np.random.normal()), random.random()))
+            x = x + 0.1 * sum(self.drawn[-1])
+        return super().forward(x)
 
 
-def test_numbers_drawn_outside_torch_are_the_runs_own(tmp_path: Path) -> None:
+def test_random_numbers_are_the_runs_own_and_new_at_each_step(tmp_path: Path) -> None:
     before = random.getstate()
     first = run(Random, tmp_path / "a")
     assert random.getstate() == before
     random.seed(99)
     np.random.seed(99)
     assert run(Random, tmp_path / "b").scores == first.scores
+    run(Random, tmp_path / "b", seed=1)
+    own, again, other = (Random.drawn[start : start + 12] for start in (0, 12, 24))
+    assert own == again
+    assert [len(set(numbers)) for numbers in zip(*[*own, *other], strict=True)] == [24] * 3

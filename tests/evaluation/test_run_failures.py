@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from toys import Labels, Net, Unmakeable, plain
 
 import lrtasks
+from lrtasks.data import generate
 from lrtasks.errors import UsageError
 from lrtasks.results import read_record
 from lrtasks.spec import Spec
@@ -297,6 +298,6 @@ def test_inputs_that_stored_splits_share_are_noted(tmp_path: Path) -> None:
     shared, none = lrtasks.make("recall", length=2, vocab=8), lrtasks.make("recall", length=64)
     for task, noted in ((shared, True), (none, False)):
         data = tmp_path / f"data-{noted}"
-        lrtasks.data.generate(task, data, samples=100, split=(0.6, 0.2, 0.2), workers=1)
+        generate(task, data, samples=100, split=(0.6, 0.2, 0.2), workers=1)
         record = run(plain, tmp_path / f"runs-{noted}", task, data=str(data))
         assert any("of the test inputs occur in training" in note for note in record.notes) == noted

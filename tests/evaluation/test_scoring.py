@@ -71,6 +71,8 @@ def test_targets_without_a_score_are_an_error_in_words() -> None:
     target = np.ones((4, 64, 2), np.float32)
     with pytest.raises(UsageError, match=r"shift: all targets are equal in 512 elements"):
         score_real([(target, target)]).scores()
+    rounded = np.array([3, 3, 3 * (1 + 1e-14), 0])  # as sums of equal targets can be
+    assert math.isnan(R2(classes=1).value(rounded)["r2"])
     scorer, batch = Scorer(Labels()), Labels().batch(range(4))
     scorer.update(batch.x, batch._replace(y=np.full_like(batch.y, -100)))
     with pytest.raises(UsageError, match="labels: no position is labelled"):
@@ -89,6 +91,13 @@ def test_slices_of_a_signal_add_up_to_the_whole() -> None:
         assert row["r2"] == pytest.approx(r2(predictions[:, part], targets[:, part]), abs=1e-7)
     for channel, row in enumerate(slices["shift"]):
         assert row["r2"] == pytest.approx(r2(predictions[..., channel], targets[..., channel]), abs=1e-7)
+
+
+def test_a_group_with_equal_targets_has_no_score() -> None:
+    ((prediction, target),) = real_stream(1)
+    target[..., 1] = 30
+    whole, constant = score_real([(prediction, target)]).slices()["shift"]
+    assert (whole["r2"] > 0, constant["r2"], constant["elements"]) == (True, None, target[..., 1].size)
 
 
 def labelled(task: Labels, batches: int) -> list[tuple[np.ndarray, Batch]]:
@@ -124,11 +133,30 @@ def test_a_sequence_without_a_label_counts_neither_as_right_nor_as_wrong() -> No
     task, scorer = Labels(), Scorer(Labels())
     batch = task.batch(range(4))
     batch.y[0] = -100
-    scorer.update((batch.y + 1) % task.classes, batch)
-    assert scorer.scores()["sequence_accuracy"] == 0
+    batch.y[1, np.flatnonzero(batch.y[1] >= 0)[1:]] = -100  # a single label is enough
+    prediction = (batch.y + 1) % task.classes
+    prediction[1] = np.maximum(batch.y[1], 0)
+    scorer.update(prediction, batch)
+    assert scorer.scores()["sequence_accuracy"] == pytest.approx(1 / 3)
     right = Scorer(task)
     right.update(np.maximum(batch.y, 0), batch)
     assert right.scores()["sequence_accuracy"] == 1
+
+
+def test_the_standard_error_is_that_of_a_mean_over_samples() -> None:
+    task, scorer = Labels(), Scorer(Labels())
+    for first in (0, 200):
+        batch = task.batch(range(first, first + 200))
+        wrong = np.arange(200)[:, None] % 4 == 0  # a whole sample is right or wrong, so its positions are no samples
+        scorer.update((batch.x + wrong) % task.classes, batch._replace(y=batch.x))
+    assert scorer.scores()["accuracy"] == 0.75
+    assert scorer.error() == pytest.approx((0.75 * 0.25 / 400) ** 0.5, rel=0.1)
+    assert scorer.error() == scorer.error()
+    two = task.batch([0, 1])
+    two.y[1] = -100
+    scorer = Scorer(task)
+    scorer.update(two.x, two)
+    assert scorer.error() is None  # some resamples have no label
 
 
 DERIVED = {
@@ -281,3 +309,13 @@ def test_a_prediction_of_another_shape_is_refused(part: tuple[object, ...]) -> N
     batch = task.batch(range(4))
     with pytest.raises(UsageError, match=r"must have the shape of batch\.y, \(4, 16, 2\), found"):
         Scorer(task).update(batch.y[part], batch)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_prediction_that_is_not_finite_is_refused(value: float) -> None:
+    task = lrtasks.make("shift", length=16, shifts=2)
+    batch = task.batch(range(4))
+    prediction = batch.y.copy()
+    prediction[2, 3, 1] = value
+    with pytest.raises(UsageError, match=f"a prediction must be finite, found {value}"):
+        Scorer(task).update(prediction, batch)

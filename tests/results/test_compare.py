@@ -52,6 +52,12 @@ def test_the_differences_of_a_task_go_into_a_paired_test() -> None:
     ]
 
 
+def test_the_interval_is_that_of_the_mean_difference() -> None:
+    (entry,) = compared(runs("dlr", [0.5, 0.7] * 6), runs("dss", [0.5] * 12)).differences
+    half = 1.96 * 0.1 / 12**0.5
+    assert (entry["difference_low"], entry["difference_high"]) == pytest.approx((0.1 - half, 0.1 + half), abs=0.01)
+
+
 def test_one_pair_is_too_few_for_a_test() -> None:
     found = compared(runs("dlr", [0.9]), runs("dss", [0.7]))
     assert found.table().lines[0] == ["shift", "r2", "0.900", "0.700", "+0.200", "", "1", "too few pairs", ""]
@@ -101,7 +107,7 @@ def test_selected_runs_are_not_compared_with_others() -> None:
 
 
 def test_equal_differences_have_no_test() -> None:
-    found = compared(runs("dlr", [1.0, 0.9]), runs("dss", [0.9, 0.8]))
+    found = compared(runs("dlr", [1.0, 0.8]), runs("dss", [0.9, 0.7]))  # which are unequal in the last bits
     assert found.table().lines[0][-2:] == ["equal differences", ""]
 
 
@@ -119,6 +125,16 @@ def test_several_tests_are_corrected() -> None:
         pytest.approx(shift["p"]),
         None,
     ]
+
+
+def test_a_verdict_needs_a_p_value_that_is_low_after_the_correction() -> None:
+    a, b = (
+        [run for task in ("shift", "mips") for run in runs(model, scores, task=task)]
+        for model, scores in (("dlr", (0.6, 0.65, 0.7)), ("dss", (0.5, 0.5, 0.5)))
+    )
+    found = compared(a, b)
+    assert all(entry["p"] < 0.05 < entry["p_holm"] for entry in found.differences)
+    assert found.verdicts() == ["no verdict: no p (Holm) is below 0.05"]
 
 
 def over_tasks(differences: dict[str, float], **last: Any) -> Comparison:
@@ -157,6 +173,9 @@ def test_a_task_at_several_lengths_is_one_task() -> None:
     assert [entry["label"] for entry in found.differences] == [f"shift (length={length})" for length in lengths]
     assert found.by_task() == {"shift": pytest.approx(0.1)}
     assert found.overall()["p_sign"] is None
+    scores = zip(lengths, (0.6, 0.7, 0.2), strict=True)  # 0.1 + 0.2 - 0.3 is not 0 in floating point
+    even = compared([made(model="dlr", length=length, score=score) for length, score in scores], b).overall()
+    assert (even["a_better"], even["b_better"]) == (0, 0)
 
 
 def test_differences_of_unlike_scores_are_not_ranked_together() -> None:

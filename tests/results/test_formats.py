@@ -179,6 +179,12 @@ def test_no_score_below_the_floor_is_bold() -> None:
     assert {table.header[column] for _, column in table.best} == {"dlr", "s4d"}
 
 
+def test_scores_that_look_equal_are_bold_together() -> None:
+    scores = {"dlr": 0.9004, "dss": 0.8996, "s4d": 0.8994}
+    table = tabled([made(model=model, score=score) for model, score in scores.items()]).scores()
+    assert {table.header[column] for _, column in table.best} == {"dlr", "dss"}
+
+
 def test_the_sign_of_a_bold_number_is_bold() -> None:
     table = TextTable(["task", "dlr", "dss"], [["shift", "-0.1", "-0.2"]], best=frozenset({(0, 1)}))
     assert r"shift & \textbf{\boldmath$-$0} & \textbf{.1} & $-$0 & .2 \\" in render("latex", [table])

@@ -65,6 +65,8 @@ def test_of_two_seeds_the_lower_length_counts_at_any_tested_lengths() -> None:
 
 def test_a_latch_is_scored_where_reads_are_rare() -> None:
     assert profile(record("flip-flop", 1.0, scaled={"sparse": 0.4})).cells["flip-flop"].scaled == 0.4
+    older = record("flip-flop", 1.0, seed=1)  # without this test
+    assert profile(record("flip-flop", 1.0, scaled={"sparse": 0.4}), older).cells["flip-flop"].scaled == 0.7
 
 
 def test_a_run_that_diverged_counts_as_0_and_one_that_failed_does_not() -> None:
@@ -84,18 +86,24 @@ def test_a_run_on_other_parameters_is_another_instance() -> None:
     other = record("cumsum", 0.9)
     other.task["parameters"]["length"] = 32
     assert not profile(other).cells
+    for name, value in (("version", 99), ("data", "digest of a dataset")):
+        other = record("cumsum", 0.9)
+        other.task[name] = value
+        assert not profile(other).cells
     older = record("flip-flop", 0.9)
     del older.task["parameters"]["clean"]  # as if it had been added later
     older.task["parameters"]["instructions"] = TASKS["flip-flop"].parameters()["instructions"]
     assert bool(profile(older).cells) == (TASKS["flip-flop"].parameters()["clean"] is False)
 
 
-def test_the_nearest_model_is_named_and_what_does_not_compare() -> None:
+def test_the_nearest_model_is_named_and_what_does_not_compare(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("cumsum", "cummax", "shift")
     own = [record(name, 0.9) for name in names]
     same = [record(name, 0.88, "dss") for name in names]
     far = [record(name, 0.1, "s4d") for name in names]
     few = [record("cumsum", 0.9, "attention")]
+    for one in same:
+        one.budget["stop_solved"] = not one.budget["stop_solved"]
     for one in far:
         one.budget["steps"] = 7
     made = profile(*own)
@@ -103,6 +111,10 @@ def test_the_nearest_model_is_named_and_what_does_not_compare() -> None:
     found = nearest(made, others)
     assert found is not None and found.label == "dss"
     assert made.distance(found) == pytest.approx(0.02)
+    monkeypatch.setattr("lrtasks.results.profile.ENOUGH_SHARED", 1)
+    found = nearest(made, others)
+    assert found is not None and found.label == "dss", "attention is nearer, but shares a third of the instances"
+    monkeypatch.undo()
     said = " ".join(notes(made, others))
     assert "nearest published model: dss, distance 0.02 over 3 instances" in said
     assert "another budget" not in said

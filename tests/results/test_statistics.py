@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lrtasks.results.statistics import half_width, holm, paired_t, sign_test, signed_rank
+from lrtasks.results.statistics import bootstrap, half_width, holm, paired_t, sign_test, signed_rank
 
 # Student's sleep data: extra hours of sleep of ten patients after either of two drugs.
 ONE = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
@@ -27,6 +27,12 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
     samples = rng.normal(3.0, 2.0, size=(4000, 3))
     covered = np.mean(abs(samples.mean(axis=1) - 3.0) < half_width(samples.std(axis=1, ddof=1), 3))
     assert covered == pytest.approx(0.95, abs=0.012)  # four standard errors
+
+
+def test_the_error_over_test_samples_shifts_all_seeds_together() -> None:
+    assert bootstrap([0.5] * 4, [0.1] * 4) == pytest.approx((0.5 - 0.196, 0.5 + 0.196), abs=0.01)
+    # a quarter of the resamples has the second seed twice; its 90 % quantile is the 97.5 % quantile of all
+    assert bootstrap([0.0, 1.0], [0.0, 0.1], centre=np.mean) == (0, pytest.approx(1 + 0.1 * 1.2816, abs=0.01))
 
 
 def test_there_is_no_test_where_nothing_varies() -> None:

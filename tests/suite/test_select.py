@@ -89,7 +89,7 @@ def test_a_tie_goes_to_the_run_that_was_solved_earlier(tmp_path: Path) -> None:
         def __call__(self, runs: Sequence[RunConfig]) -> list[RunRecord]:
             records = super().__call__(runs)
             for run, record in zip(runs, records, strict=True):
-                record.scores["val"]["r2"] = 1.0
+                record.scores["val"]["r2"] = 1.0 - 1e-5 * (run.budget.lr == 0.01)  # equal to four decimals
                 record.steps_to_solve = {0.001: 40, 0.01: 20, 0.1: None}[run.budget.lr]
             return records
 
@@ -99,13 +99,14 @@ def test_a_tie_goes_to_the_run_that_was_solved_earlier(tmp_path: Path) -> None:
 
 
 def test_a_second_selection_takes_the_place_of_the_first(tmp_path: Path) -> None:
-    for rates, best in (("0.001,0.01", 0.01), ("0.1,1.0", 1.0)):
-        suite = suite_of(lr=rates)
+    for length, rates, best in ((32, "0.1,1.0", 0.1), (16, "0.001,0.01", 0.01), (16, "0.1,1.0", 1.0)):
+        suite = suite_of(lr=rates, length=length)
         run_selected(suite, ("lr",), Runner(tmp_path, {"dlr": best, "attention": best}), tmp_path)
     stored = [record for _, record in read_records(tmp_path)[0]]
-    assert {record.budget["lr"] for record in stored if record.selection["chosen"]} == {1.0}
+    chosen = [record for record in stored if record.selection["chosen"]]
+    assert {(record.task["parameters"]["length"], record.budget["lr"]) for record in chosen} == {(32, 0.1), (16, 1.0)}
     table = make_table(frame(tmp_path))
-    assert [cell["different_seeds"] for cell in table.cells] == [2, 2]
+    assert [cell["different_seeds"] for cell in table.cells] == [2] * 4
     assert [cell.split(" (")[1] for cell in table.scores().lines[0][3:]] == ["lr 1.0)"] * 2
 
 
@@ -196,7 +197,9 @@ def test_a_run_that_failed_is_given_back(tmp_path: Path) -> None:
             return records
 
     suite = suite_of(seeds=2)
-    chosen, records, failed = run_selected(suite, ("lr",), Failing(tmp_path, {"dlr": 0.1, "attention": 0.1}), tmp_path)
+    chosen, records, failed = run_selected(
+        suite, ("lr",), Failing(tmp_path, {"dlr": 0.01, "attention": 0.01}), tmp_path
+    )
     assert {run.budget.lr for run in chosen} == {0.1} and len(chosen) == 4
     assert [record.status for record in records] == ["done"] * 4
     assert [(record.budget["lr"], record.status) for record in failed.values()] == [(0.001, "failed")] * 2
