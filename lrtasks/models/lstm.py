@@ -39,8 +39,7 @@ def gru(rnn: nn.GRU, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     from lrtasks.models.ops import loops  # imports numba
 
     if x.shape[1] == 1 or not loops.gru_usable(state):
-        h, last = rnn(x, state)
-        return h, last
+        return rnn(x, state)
     input_weight, weight, input_bias, bias = rnn.parameters()
     h = _GRU.apply(nn.functional.linear(x.transpose(0, 1), input_weight, input_bias), weight, bias, state[0])  # type: ignore[no-untyped-call]
     return h.transpose(0, 1), h[-1:]
@@ -110,7 +109,7 @@ class RNNLayer(RecurrentLayer):
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(self.o_proj.weight.dtype)
             if isinstance(self.rnn, nn.LSTM):
-                return self.rnn(x, state)  # type: ignore[no-any-return]
+                return self.rnn(x, state)
             h, last = gru(self.rnn, x, state[0])
             return h, (last,)
 
