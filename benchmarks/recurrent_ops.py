@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.bench.measure import PeakMemory, run_in_process
+from lrtasks.models.lstm import gru
 from lrtasks.models.ops import decay as decays
-from lrtasks.models.ops import delta_rule, gru, scans, xlstm
+from lrtasks.models.ops import delta_rule, scans, xlstm
 
 LENGTHS = (4096, 16384)
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -134,7 +135,7 @@ OPS = {
     # compared with torch's GRU
     "gru": Op(
         lambda b, n: (normal(b, n, 64),),
-        lambda x: gru.gru(RNN, x, x.new_zeros(1, len(x), 64))[0],
+        lambda x: gru(RNN, x, x.new_zeros(1, len(x), 64))[0],
         lambda x: RNN(x)[0],
         None,
     ),

@@ -107,14 +107,11 @@ def run_command(
 class Template:
     """A process that has loaded the modules of a run and from which commands fork; it ends with this process.
 
-    Each command uses ``threads`` as in :func:`run_command`. Templates need Linux. On other systems, and if the
-    template process fails, every command starts a new Python process.
+    Each command uses ``threads`` as in :func:`run_command`. Templates need Linux. If the template process fails, every
+    command starts a new Python process.
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        if sys.platform != "linux":
-            return
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -133,8 +130,6 @@ class Template:
         ``watched`` and ``errors`` are file descriptors of the command's standard input, which the command watches, and
         of its standard error. If ``stop`` is set before the command has started, the template process is killed.
         """
-        if self._process is None:
-            return None
         ours, theirs = multiprocessing.Pipe()
         with suppress(EOFError, OSError):
             with theirs:
@@ -148,9 +143,8 @@ class Template:
 
     def close(self) -> None:
         """End the template process; commands that it has started continue."""
-        if self._process is not None:
-            self._socket.close()
-            self._process.wait()
+        self._socket.close()
+        self._process.wait()
 
 
 class _Forked:

@@ -39,18 +39,15 @@ class Registry(Generic[T]):
     """Named classes of one kind.
 
     Args:
-        kind: the word used in messages, ``"task"`` or ``"model"``.
-        group: entry-point group through which other packages add classes.
+        kind: the word used in messages, ``"task"`` or ``"model"``. Other packages add classes through the entry-point
+            group ``lrtasks.tasks`` or ``lrtasks.models``.
         base: ``"module:Class"``, the base class of every entry; imported together with the first entry.
         package: dotted name of the package whose files register the built-in classes.
         lists: names that stand for several names in :meth:`select`.
     """
 
-    def __init__(
-        self, kind: str, group: str, base: str, package: str, lists: Mapping[str, Sequence[str]] | None = None
-    ) -> None:
-        self.kind, self._group, self._base, self._package = kind, group, base, package
-        self._lists = lists or {}
+    def __init__(self, kind: str, base: str, package: str, lists: Mapping[str, Sequence[str]] | None = None) -> None:
+        self.kind, self._base, self._package, self._lists = kind, base, package, lists or {}
         self._classes: dict[str, type[T]] = {}
 
     @functools.cached_property
@@ -198,7 +195,7 @@ class Registry(Generic[T]):
 
     @functools.cache  # noqa: B019 - a registry lives as long as the process
     def _entry_points(self) -> dict[str, list[metadata.EntryPoint]]:
-        points = metadata.entry_points(group=self._group)
+        points = metadata.entry_points(group=f"lrtasks.{self.kind}s")
         return {name: [point for point in points if point.name == name] for name in points.names}
 
     def _load(self, name: str, point: metadata.EntryPoint) -> None:

@@ -25,7 +25,7 @@ Install = Callable[..., Registry[Task]]
 
 def make_registry(base: str) -> Registry[Task]:
     """Return a registry of the built-in tasks whose entry points are read anew."""
-    return Registry("task", "lrtasks.tasks", base, "lrtasks.generators.tasks")
+    return Registry("task", base, "lrtasks.generators.tasks")
 
 
 @pytest.fixture

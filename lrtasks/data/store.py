@@ -97,8 +97,7 @@ class Store:
     def open(self, name: str) -> BufferedReader:
         """Open a regular file to read bytes, with random access; reject devices and pipes, which may never end."""
         if self.root is None:
-            remote: BufferedReader = self._fs.open(self._remote(name), "rb")
-            return remote
+            return self._fs.open(self._remote(name), "rb")
         path = self.root / name
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} is not a regular file")

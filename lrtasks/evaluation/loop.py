@@ -218,8 +218,7 @@ def forward(model: nn.Module, batch: Loaded, masked: bool, **options: Tensor) ->
     """Call ``model``; pass the padding mask if there is one and ``masked`` is true (:func:`takes_mask`)."""
     if masked and batch.mask is not None:
         options = {"mask": batch.mask, **options}
-    output: Tensor = model(batch.x, **options)
-    return output
+    return model(batch.x, **options)
 
 
 def check_output(output: Any, x: Tensor, task: Task, *, target: Spec | None = None, training: bool) -> None:

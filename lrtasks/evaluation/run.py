@@ -363,8 +363,7 @@ class _Run:
 
 def _finished(fabric: Fabric, folder: Path, digest: str) -> RunRecord | None:
     """Return the record that the first process finds if the run needs no more work, else ``None``."""
-    found: RunRecord | None = fabric.broadcast(finished_record(folder, digest) if fabric.is_global_zero else None)
-    return found
+    return fabric.broadcast(finished_record(folder, digest) if fabric.is_global_zero else None)
 
 
 @contextmanager

@@ -48,7 +48,6 @@ GROUPS = (*FINGERPRINT, "algorithms", "geometry", "other")
 
 registry: Registry[Task] = Registry(
     "task",
-    group="lrtasks.tasks",
     base="lrtasks.generators:Task",
     package="lrtasks.generators.tasks",
     lists={"fingerprint": instances()},

@@ -69,8 +69,7 @@ class TokenTask(Task):
 
     def label(self, x: np.ndarray) -> np.ndarray:
         """Return the labels of the questions in one unchecked input; it may be refused if no labels can be found."""
-        y: np.ndarray = self.label_all(x[None])[0]
-        return y
+        return self.label_all(x[None])[0]
 
     def rule(self, guess: Callable[..., np.ndarray], **options: Any) -> Rule:
         """Return a baseline that predicts ``guess(x, **options)`` among the classes of this task."""

@@ -29,15 +29,11 @@ class MacroF1:
 
     def sums(self, prediction: np.ndarray, batch: Batch) -> np.ndarray:
         """Return the columns: labelled; then for each class: right, predicted, and there (in the target)."""
-        labelled = batch.y >= 0
-        columns = np.empty((*batch.y.shape, 1 + 3 * self._classes), dtype=bool)
-        columns[..., 0] = labelled
+        labelled, columns = batch.y >= 0, []
         for label in range(self._classes):
             predicted, there = (prediction == label) & labelled, batch.y == label
-            columns[..., 3 * label + 1] = predicted & there
-            columns[..., 3 * label + 2] = predicted
-            columns[..., 3 * label + 3] = there
-        return columns
+            columns += [predicted & there, predicted, there]
+        return np.stack([labelled, *columns], axis=-1)
 
     def value(self, sums: np.ndarray) -> dict[str, float]:
         right, predicted, there = sums[1:].reshape(-1, 3).T.astype(np.float64)

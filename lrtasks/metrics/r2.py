@@ -24,12 +24,8 @@ class R2:
 
     def sums(self, prediction: np.ndarray, batch: Batch) -> np.ndarray:
         target = batch.y.astype(np.float64)
-        columns = np.empty((*target.shape, 4))
-        columns[..., 0] = 1
-        columns[..., 1] = target
-        columns[..., 2] = target**2
-        columns[..., 3] = (prediction.astype(np.float64) - target) ** 2
-        return columns
+        error = (prediction.astype(np.float64) - target) ** 2
+        return np.stack([np.ones_like(target), target, target**2, error], axis=-1)
 
     def value(self, sums: np.ndarray) -> dict[str, float]:
         variance, error = _variance_and_error(sums)

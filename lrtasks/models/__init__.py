@@ -23,12 +23,7 @@ __getattr__, __dir__ = lazy_names(
     {name: f"lrtasks.models.base:{name}" for name in ("Backbone", "Block", "ModelConfig")},
 )
 
-registry: Registry[ModelConfig] = Registry(
-    "model",
-    group="lrtasks.models",
-    base="lrtasks.models.base:ModelConfig",
-    package="lrtasks.models",
-)
+registry: Registry[ModelConfig] = Registry("model", base="lrtasks.models.base:ModelConfig", package="lrtasks.models")
 
 
 def names() -> list[str]:

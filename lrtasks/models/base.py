@@ -120,8 +120,7 @@ class NormedBlock(TwoForms, Block):
 
     def normed(self, x: Tensor) -> Tensor:
         """Return the input of the inner part of the block: normalised with ``prenorm``, otherwise ``x``."""
-        y: Tensor = self.norm(x) if self.prenorm else x
-        return y
+        return self.norm(x) if self.prenorm else x
 
     def after(self, y: Tensor) -> Tensor:
         """Return the output of the block from ``y``, the residual sum: normalised unless ``prenorm``."""
@@ -232,8 +231,7 @@ class Backbone(Stack):
     def initial_state(self, batch: int) -> list[Any]:
         """Return one state per block for :meth:`step`; raise :class:`UsageError` if the model has no streaming form."""
         require_causal(self.causal)
-        states: list[Any] = super().initial_state(batch)
-        return states
+        return super().initial_state(batch)
 
     def step(self, x: Tensor, state: list[Any]) -> tuple[Tensor, list[Any]]:
         """Compute one position: map ``(batch, width)`` signals or ``(batch,)`` tokens to ``(batch, target.width)``.
@@ -524,8 +522,7 @@ def _state_at_end(model: Backbone) -> int:
     start, *first = _sizes(model, min(length, 2))
     shared = 2 * start - _bytes(model.initial_state(2))
     if all(found - start == sum(size(steps) for size in declared) for steps, found in enumerate(first, 1)):
-        grown: int = sum(size(length) for size in declared)
-        return start - shared + grown
+        return start - shared + sum(size(length) for size in declared)
     *_, before, last = _sizes(model, min(length, PROBED))
     return last - shared + max(length - PROBED, 0) * (last - before)
 

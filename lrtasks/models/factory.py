@@ -274,8 +274,7 @@ class _OwnMixer(nn.Module):
         self.mixer, self.masked = mixer, takes_mask(mixer)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        y: Tensor = self.mixer(x, mask=mask) if self.masked else self.mixer(hide(x, mask))
-        return y
+        return self.mixer(x, mask=mask) if self.masked else self.mixer(hide(x, mask))
 
     def initial_state(self, batch: int) -> Any:
         return streaming(self.mixer).initial_state(batch)
@@ -371,4 +370,4 @@ def _json_ready(parameters: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError, AttributeError) as error:
         kinds = "numbers, strings, lists or mappings, so that the record can hold them"
         raise UsageError(f"hyper-parameters must be {kinds}: {error}") from None
-    return json.loads(text)  # type: ignore[no-any-return]
+    return json.loads(text)

@@ -84,8 +84,7 @@ class GlobalKernel(Kernel):
         taps = self.taps.unsqueeze(0)
         if self.smoothing is not None:
             taps = F.avg_pool1d(taps, self.smoothing, stride=1, padding=self.smoothing // 2)
-        squashed: Tensor = self.dropout(F.softshrink(taps, self.threshold))
-        return squashed[..., :length]
+        return self.dropout(F.softshrink(taps, self.threshold))[..., :length]
 
 
 SummaryState = tuple[ExponentialState | WindowState, Tensor, int]
@@ -110,8 +109,7 @@ class BinSummary(nn.Module):
             return x.new_zeros(len(x), x.shape[2], 0, self.pooled)
         y = self.conv(hide(x, mask)[:, : bins * self.bin_length]).transpose(1, 2)
         y = y.reshape(*y.shape[:2], bins, self.bin_length)
-        largest: Tensor = F.adaptive_max_pool1d(y.flatten(0, 1), self.pooled)
-        return largest.view(*y.shape[:3], self.pooled)
+        return F.adaptive_max_pool1d(y.flatten(0, 1), self.pooled).view(*y.shape[:3], self.pooled)
 
     def initial_state(self, batch: int) -> SummaryState:
         """Return the state before the first position of the first bin."""

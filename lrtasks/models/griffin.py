@@ -45,8 +45,7 @@ class _BoundedRoot(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        gradient: Tensor = given / (4 * x).clamp_min(STEEPEST**-2).sqrt()
-        return gradient
+        return given / (4 * x).clamp_min(STEEPEST**-2).sqrt()
 
 
 @full_precision

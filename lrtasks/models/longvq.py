@@ -313,8 +313,7 @@ class QuantisedAttention(nn.Module):
         if not self.qk_norm:
             return x
         x = at_least_float32(x)
-        normed: Tensor = x * (torch.rsqrt(x.square().mean(-1, keepdim=True) + NORM_EPSILON) * self.d_k**-0.25)
-        return normed
+        return x * (torch.rsqrt(x.square().mean(-1, keepdim=True) + NORM_EPSILON) * self.d_k**-0.25)
 
 
 class QueriesAndKeys(nn.Module):

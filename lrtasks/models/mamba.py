@@ -372,7 +372,7 @@ class Mamba3Layer(RecurrentLayer):
         else:
             y = torch.unflatten(self.norm(y.flatten(-2), z.flatten(-2)), -1, (self.heads, -1))
         y = y.squeeze(-3) if self.rank == 1 else (y * self.mimo_o.transpose(0, 1)).sum(-3)  # type: ignore[operator]
-        return self.out_proj(y.flatten(-2).to(z.dtype))  # type: ignore[no-any-return]
+        return self.out_proj(y.flatten(-2).to(z.dtype))
 
 
 @registry.register("mamba3")

@@ -56,8 +56,7 @@ class LowRank(nn.Module):
                 self.up.bias.copy_(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.up(self.function(self.down(x)))
-        return y
+        return self.up(self.function(self.down(x)))
 
 
 class RWKV7Layer(RecurrentLayer):

@@ -174,8 +174,7 @@ class SparseModule(nn.Module):
         valid = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device) if mask is None else mask
         if self.router is None:
             self.activity = Activity(valid, valid, valid.to(h.dtype))
-            everywhere: Tensor = self.dropout(self.inner(h, mask))
-            return everywhere
+            return self.dropout(self.inner(h, mask))
         active, confidence = self.router(h)
         active = active & valid
         self.activity = Activity(valid, active, confidence.detach() * active)
@@ -184,8 +183,7 @@ class SparseModule(nn.Module):
         slots = None if self.scope is None or self.scope.causal else selection.valid
         inner = (slots, selection.positions) if self.scope is not None else ()
         y = self.dropout(self.inner(selection.compress(h), *inner))
-        spread: Tensor = selection.extract(y) * confidence.to(y.dtype).unsqueeze(-1)
-        return spread
+        return selection.extract(y) * confidence.to(y.dtype).unsqueeze(-1)
 
     def initial_state(self, batch: int) -> Any:
         return self.inner.initial_state(batch)  # type: ignore[operator]
@@ -246,8 +244,7 @@ class GatedAttentionUnit(nn.Module):
 
     def forward(self, h: Tensor, valid: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         z, g, v = torch.split(F.silu(self.mix(h)), self.widths, -1)
-        y: Tensor = self.out(g * self.attention(z, v, valid, positions))
-        return y
+        return self.out(g * self.attention(z, v, valid, positions))
 
     def initial_state(self, batch: int) -> Memory:
         return self.attention.initial_state(batch)
@@ -255,8 +252,7 @@ class GatedAttentionUnit(nn.Module):
     def step(self, h: Tensor, state: Memory, active: Tensor | None = None) -> tuple[Tensor, Memory]:
         z, g, v = torch.split(F.silu(self.mix(h)), self.widths, -1)
         attended, state = self.attention.step(z, v, state, active)
-        y: Tensor = self.out(g * attended)
-        return y, state
+        return self.out(g * attended), state
 
 
 class SeqBoatLayer(NormedBlock):

@@ -144,8 +144,7 @@ class SLSTMLayer(RecurrentLayer):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         x_if, x_zo, _ = self._slots(hide(x, mask), self.conv1d.initial_state(len(x)))
-        h: Tensor = self.group_norm(slstm(x_if, x_zo, self.bias.transpose(0, 1), self.R, mask))
-        return h
+        return self.group_norm(slstm(x_if, x_zo, self.bias.transpose(0, 1), self.R, mask))
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         memory, before = state

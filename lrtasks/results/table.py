@@ -311,8 +311,7 @@ def make_table(runs: pd.DataFrame, *, unequal_budgets: bool = False, mean: bool 
 def plain_rows(frame: pd.DataFrame) -> list[Row]:
     """Return a frame's rows without the parameters of task and model; missing values are ``None``."""
     plain = frame[[name for name in frame if not name.startswith(("task.", "model."))]].astype(object)
-    found: list[Row] = plain.where(plain.notna(), None).to_dict("records")
-    return found
+    return plain.where(plain.notna(), None).to_dict("records")
 
 
 def run_name(run: Row) -> str:

@@ -16,7 +16,8 @@ from parity import check_streaming, gap
 from torch import Tensor
 from torch.nn import functional as F
 
-from lrtasks.models.ops import decay, gru, loops, scans, xlstm
+from lrtasks.models import lstm
+from lrtasks.models.ops import decay, loops, scans, xlstm
 from lrtasks.models.ops import delta_rule as delta
 from lrtasks.models.ops.layers import ShortConv
 
@@ -358,7 +359,7 @@ def test_gru_equals_torch(
     for largest_state in (loops.LARGEST_STATE, 0):
         monkeypatch.setattr(loops, "LARGEST_STATE", largest_state)
         leaves = x.clone().requires_grad_(), state.clone().requires_grad_()
-        y, last = gru.gru(rnn, *leaves)
+        y, last = lstm.gru(rnn, *leaves)
         gradients = torch.autograd.grad((y * cotangent).sum() + (last * of_last).sum(), (*leaves, *rnn.parameters()))
         results.append([y.detach(), last.detach(), *gradients])
     assert all(value.isfinite().all() for value in results[0])

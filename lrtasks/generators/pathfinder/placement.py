@@ -173,8 +173,7 @@ def _bits(state: np.ndarray) -> int:
     state[0] = b ^ (b >> 9)
     state[1] = (c + (c << 3)) & MASK32
     state[2] = ((((c << 21) | (c >> 11)) & MASK32) + mixed) & MASK32
-    bits: int = mixed >> 1
-    return bits
+    return mixed >> 1
 
 
 @compiled

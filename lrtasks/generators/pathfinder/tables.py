@@ -107,8 +107,7 @@ def _moves(angles: list[float], distance: float) -> np.ndarray:
 def _nearest(moves: np.ndarray) -> np.ndarray:
     """Round to nearest, halves away from zero, so that rounding a mirrored step gives the mirrored rounded step."""
     exact = np.round(np.abs(moves), 9)  # 4.5 may have been computed as 4.499999999999999
-    rounded: np.ndarray = (np.sign(moves) * np.floor(exact + 0.5)).astype(np.int64)
-    return rounded
+    return (np.sign(moves) * np.floor(exact + 0.5)).astype(np.int64)
 
 
 def _ring(settings: Settings, radius: int) -> np.ndarray:
@@ -188,8 +187,7 @@ def _hard(cover: np.ndarray) -> np.ndarray:
     Two dashes collide at a pixel if they take 1.8 or more of the pixel in total.
     """
     level = (np.arange(256) / FULL).astype(np.float32).astype(np.float64)
-    hard: np.ndarray = (level[:, None] + level[None, :] >= 1.8).sum(axis=1).astype(np.uint8)[cover]
-    return hard
+    return (level[:, None] + level[None, :] >= 1.8).sum(axis=1).astype(np.uint8)[cover]
 
 
 def _solid(settings: Settings, cover: np.ndarray, margin: int) -> list[np.ndarray]:

@@ -110,8 +110,7 @@ class KHop(UniformTask):
 
     def _offset(self, x: np.ndarray, offset: int | np.ndarray) -> np.ndarray:
         """Return the letter at each position, shifted by ``offset`` in the alphabet."""
-        moved: np.ndarray = (np.maximum(x - self._first_letter, 0) + offset) % self.letters
-        return moved
+        return (np.maximum(x - self._first_letter, 0) + offset) % self.letters
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """Break scores down by hop count, and by distance back to the letter that is the answer, in octaves."""

@@ -187,5 +187,4 @@ def _one_of(key: np.ndarray, there: np.ndarray, keys: int, u: np.ndarray) -> np.
     present[row, key[row, slot]] = True
     present |= ~present.any(axis=1, keepdims=True)
     rank = np.cumsum(present, axis=1)
-    chosen: np.ndarray = (rank > (u * rank[:, -1:]).astype(np.int64)).argmax(axis=1)
-    return chosen
+    return (rank > (u * rank[:, -1:]).astype(np.int64)).argmax(axis=1)

@@ -178,8 +178,7 @@ def _permutations(name: str) -> np.ndarray:
         return every
     above = np.triu(np.ones((every.shape[1], every.shape[1]), dtype=bool))
     inversions = ((every[:, :, None] > every[:, None, :]) & above).sum(axis=(1, 2))
-    even: np.ndarray = every[inversions % 2 == 0]
-    return even
+    return every[inversions % 2 == 0]
 
 
 @functools.lru_cache(maxsize=64)
@@ -196,8 +195,7 @@ def _table(name: str) -> np.ndarray:
 @functools.lru_cache(maxsize=64)
 def _rows(name: str) -> list[list[int]]:
     """Return :func:`_table` as lists, which a loop in Python reads faster."""
-    rows: list[list[int]] = _table(name).tolist()
-    return rows
+    return _table(name).tolist()
 
 
 def _generators(name: str) -> list[int]:
@@ -206,8 +204,7 @@ def _generators(name: str) -> list[int]:
         return [int(name[1:]) - 1, 0, 1]
     permutations = _permutations(name)
     moved = (permutations != np.arange(permutations.shape[1])).sum(axis=1)
-    generators: list[int] = np.flatnonzero((moved == 0) | (moved == (2 if name[0] == "S" else 3))).tolist()
-    return generators
+    return np.flatnonzero((moved == 0) | (moved == (2 if name[0] == "S" else 3))).tolist()
 
 
 @functools.lru_cache(maxsize=64)

@@ -220,8 +220,7 @@ class MultiHeadAttention(nn.Module):
         return (q * self.scale).to(q.dtype), k, parts[2]
 
     def _merge(self, heads: Tensor) -> Tensor:
-        y: Tensor = self.out(heads.transpose(1, 2).flatten(2))
-        return y
+        return self.out(heads.transpose(1, 2).flatten(2))
 
 
 def check_heads(d_model: int, heads: int, positions: Positions = "rope") -> None:

@@ -139,8 +139,7 @@ def decay_matrix(
     """
     zero = torch.zeros((), dtype=G.dtype, device=G.device)
     row, column = (zero if x is None else x for x in (row, column))
-    D: Tensor = _DecayMatrix.apply(G, row, column, dtype, scores)  # type: ignore[no-untyped-call]
-    return D
+    return _DecayMatrix.apply(G, row, column, dtype, scores)  # type: ignore[no-untyped-call]
 
 
 def to_end(G: Tensor) -> Tensor:

@@ -61,8 +61,7 @@ def fft_conv(u: Tensor, kernel: Tensor, backward: Tensor | None = None, *, lag: 
         if backward is not None:
             ahead = torch.nn.functional.pad(backward, (lag, size - lag - backward.shape[-1]))
             taps = taps + ahead.flip(-1).roll(1, -1)
-        y: Tensor = _CircularConv.apply(u.to(dtype), taps)  # type: ignore[no-untyped-call]
-        return y.to(u.dtype)
+        return _CircularConv.apply(u.to(dtype), taps).to(u.dtype)  # type: ignore[no-untyped-call]
 
 
 class _CircularConv(torch.autograd.Function):

@@ -96,7 +96,6 @@ def _fastest(W: Tensor, rate: Tensor | None, freq: Tensor, length: int) -> Tenso
 
 def _by_products(W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
     """Evaluate by matrix products. Compiled loops make their tables if they suit, and operations of torch if not."""
-    kernel: Tensor
     if freq is not None and W.is_cpu:
         from lrtasks.models.ops import loops  # imports numba
 
@@ -104,10 +103,8 @@ def _by_products(W: Tensor, rate: Tensor | None, freq: Tensor | None, length: in
             more = 0, -W.shape[-1] % loops.LANES
             rate = torch.zeros_like(freq) if rate is None else rate
             inputs = (torch.nn.functional.pad(x, more) for x in (W.to(W.dtype.to_complex()), rate, freq))
-            kernel = _LoopKernel.apply(*inputs, length)  # type: ignore[no-untyped-call]
-            return kernel
-    kernel = _ExpKernel.apply(W, rate, freq, length)  # type: ignore[no-untyped-call]
-    return kernel
+            return _LoopKernel.apply(*inputs, length)  # type: ignore[no-untyped-call]
+    return _ExpKernel.apply(W, rate, freq, length)  # type: ignore[no-untyped-call]
 
 
 def block_size(rows: int, length: int) -> int:

@@ -155,8 +155,7 @@ def circular_filter(x: Tensor, theta: Tensor, *, conjugate: bool = True) -> Tens
         omega = torch.arange(length // 2 + 1, device=x.device, dtype=theta.dtype) * (2 * torch.pi / length)
         response = frequency_response(theta, omega).sum(-2)
         spectrum = torch.fft.rfft(signal) * (response.conj() if conjugate else response)
-        y: Tensor = torch.fft.irfft(spectrum, n=length)
-        return y.to(x.dtype)
+        return torch.fft.irfft(spectrum, n=length).to(x.dtype)
 
 
 def _convolve(x: Tensor, taps: Tensor) -> Tensor:

@@ -136,8 +136,7 @@ class _RMSNormalised(torch.autograd.Function):
 
 def rms_normalised(x: Tensor, eps: float) -> Tensor:
     """Return ``x / sqrt(mean(x²) + eps)`` over the last axis, with a shorter gradient than that of its operations."""
-    y: Tensor = _RMSNormalised.apply(x, eps)  # type: ignore[no-untyped-call]
-    return y
+    return _RMSNormalised.apply(x, eps)  # type: ignore[no-untyped-call]
 
 
 class ScalarNorm(nn.Module):

@@ -1,4 +1,4 @@
-"""Compiled loops for :mod:`lrtasks.models.ops.gru`, the scalar memory of xLSTM, the selective scan of Mamba,
+"""Compiled loops for the GRU of :mod:`lrtasks.models.lstm`, the scalar memory of xLSTM, the selective scan of Mamba,
 :mod:`lrtasks.models.ops.state_loop` and :mod:`lrtasks.models.ops.exponentials`, on a CPU.
 
 One position of a GRU or of xLSTM is little work, and starting an operation of torch costs more. The selective scan, the

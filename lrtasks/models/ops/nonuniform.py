@@ -25,6 +25,7 @@ Errors are a few 1e-7 of the largest value, as in the matrix products: phases an
 from __future__ import annotations
 
 import cmath
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -95,8 +96,7 @@ def nonuniform_kernel(weight: Tensor, decay: Tensor, freq: Tensor, length: int) 
     Returns:
         The kernel, ``(G, R, L)`` float32. Differentiable (once) in all three tensors.
     """
-    kernel: Tensor = _Nonuniform.apply(weight, decay, freq, length)  # type: ignore[no-untyped-call]
-    return kernel
+    return _Nonuniform.apply(weight, decay, freq, length)  # type: ignore[no-untyped-call]
 
 
 class _Work(NamedTuple):
@@ -170,9 +170,8 @@ def _spread(w: _Work, grid: np.ndarray) -> None:
                         grid[g - w.first_group, r, b, starts[p] + j] += real * taps[p, j] + imaginary * turned[p, j]
 
 
-def _gather_plain(
-    w: _Work, grid: np.ndarray, moments: np.ndarray, grad_weight: np.ndarray, grad_pole: np.ndarray
-) -> None:
+@functools.partial(compiled, regroup=True)
+def _gather(w: _Work, grid: np.ndarray, moments: np.ndarray, grad_weight: np.ndarray, grad_pole: np.ndarray) -> None:
     """Compute the gradients of every exponential from its grid points; the adjoint of :func:`_spread`.
 
     Shapes as there. ``grid`` has the transform of the incoming gradient G, and ``moments`` that of x G[l]. The results
@@ -206,9 +205,6 @@ def _gather_plain(
                 else:
                     grad_weight[g, w.first_row + r, n] = total.conjugate()
                     grad_pole[g, n] += factor * moment
-
-
-_gather = compiled(_gather_plain, regroup=True)
 
 
 class _Class(NamedTuple):

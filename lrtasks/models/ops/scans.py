@@ -64,7 +64,7 @@ def diagonal_scan(a: Tensor, b: Tensor, initial: Tensor | None = None, form: For
         return over_positions(_diagonal_step, (a.expand_as(b), b), start)[0]
     a = a.to(dtype).expand_as(b)
     _, h = _DiagonalScan.apply(a.movedim(1, 0), b.movedim(1, 0), start, form)  # type: ignore[no-untyped-call]
-    return h.movedim(0, 1)  # type: ignore[no-any-return]
+    return h.movedim(0, 1)
 
 
 def carry(decay: Tensor, update: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,8 +198,7 @@ def selective_scan(
         return over_positions(lambda u, dt, B, C, h: _selective_step(u, dt, B, C, A, h, negative), (u, dt, B, C), start)
     if u.device.type != "cpu" or u.dtype != torch.float32:
         return _selective_blocks(dt * u, dt, A, B, C, start, negative)
-    y, end = _CompiledScan.apply(dt * u, dt, A, B, C, start, negative)  # type: ignore[no-untyped-call]
-    return y, end
+    return _CompiledScan.apply(dt * u, dt, A, B, C, start, negative)  # type: ignore[no-untyped-call]
 
 
 class _CompiledScan(torch.autograd.Function):

@@ -86,10 +86,9 @@ class _StateLoop(torch.autograd.Function):
 
 def _tiles(S: Tensor, lanes: int) -> Tensor:
     """Copy ``(B, H, K, V)`` to ``(B, H, V / lanes, K lanes)``."""
-    columns: Tensor = torch.unflatten(S, -1, (-1, lanes))
+    columns = torch.unflatten(S, -1, (-1, lanes))
     return columns.transpose(2, 3).clone(memory_format=torch.contiguous_format).flatten(3)
 
 
 def _from_tiles(S: Tensor, lanes: int) -> Tensor:
-    columns: Tensor = torch.unflatten(S, -1, (-1, lanes))
-    return columns.transpose(2, 3).flatten(3)
+    return torch.unflatten(S, -1, (-1, lanes)).transpose(2, 3).flatten(3)

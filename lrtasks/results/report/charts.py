@@ -14,11 +14,10 @@ from typing import Any
 from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED
 from lrtasks.record import RunRecord
+from lrtasks.results.plots import LOWEST
 from lrtasks.results.report.content import COSTS, Report, Result
 from lrtasks.results.table import Row, length_of_test
 
-LOWEST = -0.25
-"""Charts draw lower scores at this value, on their lower edge."""
 DIGITS = 5
 """Values in the page are rounded to this number of digits."""
 

@@ -77,8 +77,7 @@ def backend_class(name: str) -> type[Backend]:
     if name not in BACKENDS:
         raise unknown("backend", name, BACKENDS)
     module, _, attribute = BACKENDS[name].partition(":")
-    found: type[Backend] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
-    return found
+    return getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
 
 
 def make_backend(name: str, options: Mapping[str, Any]) -> Backend:

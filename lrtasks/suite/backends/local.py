@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
@@ -29,7 +30,8 @@ class Local(Backend):
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
         threads, stop = max(1, cores() // self.jobs), threading.Event()
         left, running = iter(range(len(jobs))), dict[Future[Failure | None], int]()
-        with closing(Template(threads)) as template, ThreadPoolExecutor(self.jobs) as pool:
+        forks = closing(Template(threads)) if sys.platform == "linux" else nullcontext()
+        with forks as template, ThreadPoolExecutor(self.jobs) as pool:
             try:
                 while True:
                     for number in islice(left, self.jobs - len(running)):
