@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,6 +38,7 @@ from lrtasks.registry import split_preset
 from lrtasks.run_config import RunConfig
 
 PACKAGE = Path(lrtasks.__file__).parent
+_ALONE = threading.RLock()
 
 
 def evaluate(
@@ -59,6 +61,8 @@ def evaluate(
     **settings: Any,
 ) -> RunRecord:
     """Train ``model`` on ``task`` and score it. If the run was interrupted, the same call continues it.
+
+    Calls in several threads of a process run one after another.
 
     Args:
         model: a registered name; ``"FILE.py:NAME"`` or ``"package.module:NAME"``; a class or function that takes
@@ -386,14 +390,18 @@ def _locked(fabric: Fabric, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _private_random_numbers(device: torch.device) -> Iterator[None]:
-    """Restore the caller's random states after the block, so that the block does not change the caller's numbers."""
-    state, numpy_state = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-    finally:
-        random.setstate(state)
-        np.random.set_state(numpy_state)
+    """Restore the caller's random states after the block, so that the block does not change the caller's numbers.
+
+    One thread at a time is in such a block: all threads of a process draw from the same random generators.
+    """
+    with _ALONE:
+        state, numpy_state = random.getstate(), np.random.get_state()
+        try:
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                yield
+        finally:
+            random.setstate(state)
+            np.random.set_state(numpy_state)
 
 
 @contextmanager

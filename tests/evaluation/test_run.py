@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,6 +52,23 @@ def test_a_run_leaves_a_record_and_the_weights(tmp_path: Path) -> None:
     assert record.environment["torch"] == torch.__version__
     saved = torch.load(folder / "weights.pt", weights_only=True)
     assert saved["step"] == 12 and "decoder.weight" in saved["model"]
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Let Python change between threads often."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
+def test_runs_in_threads_are_the_runs_one_by_one(tmp_path: Path) -> None:
+    expected = [outcome(run(droppy, tmp_path / "one", seed=seed)) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        records = [*pool.map(lambda seed: run(droppy, tmp_path / "threads", seed=seed), range(4))]
+    assert [outcome(record) for record in records] == expected
 
 
 def test_the_progress_ends_with_the_last_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

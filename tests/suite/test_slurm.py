@@ -154,6 +154,49 @@ def test_array_jobs_are_written_and_submitted(tmp_path: Path, monkeypatch: pytes
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["slurm"]
 
 
+ANSWERS = """#!{python}
+import itertools
+from pathlib import Path
+
+number = next(number for number in itertools.count() if not Path(f"asked-{{number}}").exists())
+Path(f"asked-{{number}}").touch()
+answers = {answers}
+print(answers[min(number, len(answers) - 1)])
+"""
+TABLE = "JobID|State|NodeList\n7_0|{}|node\n7_1|{}|node"
+
+
+@pytest.mark.usefixtures("commands")
+@pytest.mark.parametrize(
+    ("answers", "endings"),
+    [
+        ([TABLE.format("SUSPENDED", "RUNNING")], ["fine", "fine"]),
+        ([TABLE.format("SUSPENDED", "FAILED"), TABLE.format("NODE_FAIL", "FAILED")], ["NODE_FAIL", "FAILED"]),
+        (["not a\ntable"], ["fine", "fine"]),
+        (["not a\ntable", TABLE.format("FAILED", "CANCELLED by 7")], ["FAILED", "CANCELLED by 7"]),
+    ],
+)
+def test_the_states_that_slurm_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[str], endings: list[str]
+) -> None:
+    """A suspended job is no ended job, and an answer that is no table ends nothing."""
+    submitit = pytest.importorskip("submitit")
+    submitit.SlurmJob.watcher.clear()
+    monkeypatch.setattr(submitit.SlurmJob.watcher, "_registered", set())
+    monkeypatch.setattr(submitit.SlurmJob, "_results_timeout_s", 0)
+    monkeypatch.setattr(slurm, "SECONDS_BETWEEN_QUESTIONS", 0)
+    runs = endings == ["fine", "fine"]
+    begin = "while ! ls asked-0; do sleep 0.1; done\n" if runs else "exit\n"
+    sbatch = SBATCH.replace('["bash", sys.argv[1]]', '["bash", "-c", {begin!r} + script]')
+    (tmp_path / "bin" / "sbatch").write_text(sbatch.format(python=sys.executable, begin=begin))
+    (tmp_path / "bin" / "sacct").write_text(ANSWERS.format(python=sys.executable, answers=answers))
+    diary = Diary()
+    diary.carry_out(Slurm(), [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(2)])
+    for number, ending in enumerate(endings):
+        wanted = ending if runs else f"the Slurm job 7_{number} ended without a result, in the state {ending}; "
+        assert diary.lines[number].startswith(wanted)
+
+
 @pytest.mark.usefixtures("commands")
 @pytest.mark.parametrize(
     ("parameters", "time_limit", "message"),

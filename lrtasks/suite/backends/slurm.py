@@ -18,6 +18,10 @@ LARGEST_ARRAY = 1000
 EXTRA_MINUTES = 10
 """Minutes that a job gets beyond the time limit of its run: to start, and to wait for the run's folder."""
 SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_QUESTIONS = 30.0
+"""Shortest time between two questions to Slurm for the state of a job that is paused."""
+PAUSED = ("SUSPENDED", "RESIZING")
+"""States of a job that goes on later; submitit counts a job in such a state as ended."""
 GENERIC = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
 """Parameters for which submitit has its own names; all others are options of ``sbatch``."""
 
@@ -107,6 +111,7 @@ class _Elements(Remote):
     def __init__(self, executor: Any, jobs: Sequence[Job], cpus: int) -> None:
         super().__init__(jobs)
         self._executor, self._cpus = executor, cpus
+        self._asked = time.monotonic()
 
     def begin(self) -> None:
         for first in range(0, len(self.jobs), LARGEST_ARRAY):
@@ -121,17 +126,43 @@ class _Elements(Remote):
             self.running.update(zip(submitted, numbers, strict=True))
 
     def look(self) -> Iterator[tuple[int, int | Report]]:
+        readable = True
         for submitted, number in list(self.running.items()):
-            ended = submitted.done()
+            ended = submitted.paths.result_pickle.exists()
+            if readable and not ended:
+                try:
+                    ended = submitted.done() and not self._is_paused(submitted)
+                except Exception:  # submitit cannot read what sacct printed; ask again at the next look
+                    readable = False
             # the log appears as soon as the element runs, long before Slurm's accounting reports it
             if ended or submitted.paths.stdout.exists():
                 yield number, 1
             if ended:
                 del self.running[submitted]
-                lost = f"the Slurm job {submitted.job_id} ended without a result, in the state {submitted.state}"
-                failure = Failure(f"{lost}; its log is {submitted.paths.stderr}")
-                yield number, Report("", failure) if submitted.exception() else submitted.result()
+                yield number, _report(submitted)
         time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def _is_paused(self, submitted: Any) -> bool:
+        """Return whether a job without a result is only paused; from time to time, let submitit ask Slurm again."""
+        paused = not submitted.paths.result_pickle.exists() and _state(submitted) in PAUSED
+        if paused and time.monotonic() - self._asked > SECONDS_BETWEEN_QUESTIONS:
+            self._asked = time.monotonic()
+            submitted.watcher.clear()
+        return paused
 
     def cancel(self, running: Any) -> None:
         running.cancel(check=False)
+
+
+def _report(submitted: Any) -> Report:
+    """Return the report of a job that has ended; whatever makes it unreadable is this job's failure alone."""
+    try:
+        return submitted.result()
+    except Exception:
+        lost = f"the Slurm job {submitted.job_id} ended without a result, in the state {_state(submitted)}"
+        return Report("", Failure(f"{lost}; its log is {submitted.paths.stderr}"))
+
+
+def _state(submitted: Any) -> str:
+    """Return the state of a job in Slurm's last answer."""
+    return submitted.get_info(mode="cache").get("State") or "UNKNOWN"
