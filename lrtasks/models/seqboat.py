@@ -229,7 +229,7 @@ class SparseModule(nn.Module):
 class GatedAttentionUnit(nn.Module):
     """``(g ⊙ O) W_h + b_h`` with ``z, g, v = SiLU(h W + b)`` in this order and ``O`` the attended values.
 
-    Source: "Transformer Quality in Linear Time", section 3.
+    Source: Hua et al., "Transformer Quality in Linear Time" (arXiv:2202.10447), in the form of SeqBoat's code.
 
     ``valid``, ``positions`` and ``active`` are as in :class:`SharedAttention`, the attention on z and v.
     """
