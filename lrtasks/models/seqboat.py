@@ -335,7 +335,7 @@ class SeqBoat(mega.GatedConfig):
         | {**PIXELS, **mega.SPEECH},
         "enwik8": {"d_model": 616, "layers": 14, "d_z": 128, "norm": "layer", "prenorm": True, "window": 1024}
         | {"bias": "rotary", "dropout": 0.15, "kernel_length": 2048}
-        | {**without(mega.ENWIK8, "budget.betas"), "budget.clip": 0.25},
+        | {**mega.ENWIK8, "budget.clip": 0.25},
     }
 
     truncated = True
