@@ -94,7 +94,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "small": {"eval_every": 100, "val_batches": 5, "test_batches": 20, "stop_solved": True},
     "paper": {"steps": 43_200, "lr": 1e-4, "eval_every": 3_600, "val_batches": 40, "test_batches": 400},
 }
-"""Budget of each preset; models and tasks can override values (``paper``: DLR paper, arXiv:2212.00768, section 3.2)."""
+"""Budget of each preset; models and tasks can override values.
+
+``paper`` is the budget of the DLR paper's atomic tasks (arXiv:2212.00768, section 3.3 and appendix A.6).
+"""
 
 MOST_SEEDS = 100_000
 """Largest number of seeds of one command."""

@@ -1,7 +1,7 @@
 """Attention models: the attention baselines of the DLR paper, and the Transformer.
 
 ``attention`` and ``local-attention`` (Simplifying and Understanding State Space Models with Diagonal Linear RNNs,
-section 4.1 and appendix A.5) are the DLR layer with multi-head attention in place of the long convolution. A query sees
+section 3.3 and appendix A.5) are the DLR layer with multi-head attention in place of the long convolution. A query sees
 all keys, or the keys in its own and the neighbouring chunks. ``u`` is the input of the layer and ``y`` its output; the
 heads have rotary positions and share one learned scale.
 
@@ -65,7 +65,7 @@ class AttentionLayer(TwoForms):
 class Attention(ModelConfig):
     """Multi-head attention with rotary positions and one learned scale, in the layer of the DLR paper.
 
-    Source: the DLR paper (arXiv:2212.00768), section 4.1 and appendix A.5.
+    Source: the DLR paper (arXiv:2212.00768), section 3.3 and appendix A.5.
     """
 
     presets: ClassVar[Presets] = {

@@ -138,11 +138,11 @@ class DeltaNet(KernelConfig):
     @property
     def d_key(self) -> int:
         """Width of a query and key."""
-        return self.head_dim or self.divided(self.d_model, self.heads, "heads")
+        return self.head_dim or self.divided(self.d_model, self.heads, "heads", "d_model")
 
     def check(self) -> None:
         if self.head_dim is None:
-            self.divided(self.d_model, self.heads, "heads")
+            self.divided(self.d_model, self.heads, "heads", "d_model")
 
     def layer(self, index: int) -> DeltaLayer:
         return DeltaLayer(self)
@@ -174,7 +174,7 @@ class GatedDeltaNet(DeltaNet):
     def check(self) -> None:
         super().check()
         if self.value_heads is not None:
-            self.divided(self.value_heads, self.heads, "heads")
+            self.divided(self.value_heads, self.heads, "heads", "value_heads")
 
 
 @registry.register("gated-deltaproduct")

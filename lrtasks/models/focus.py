@@ -1,6 +1,6 @@
 """Focus: filters set by a hypernetwork for each time bin, then attention inside chunks, then a gated residual.
 
-Source: the Focus paper (adaptive IIR filters before chunked attention), equations 1 to 11, made causal; its authors
+Source: the Focus paper (adaptive IIR filters before chunked attention), equations 1 to 14, made causal; its authors
 have published no code. docs/models/focus.md lists our interpretations of the paper.
 
     S      input of the layer, (batch, length, d)        X    Norm(S) if pre-norm, else S
@@ -364,7 +364,7 @@ def small_and_paper(width: int) -> Presets:
 class Focus(FocusLike):
     """Filters set by a hypernetwork for each time bin, then chunked attention and a gated residual.
 
-    Source: Lutati, Zimerman and Wolf (arXiv:2305.14952), equations 1 to 11, made causal.
+    Source: Lutati, Zimerman and Wolf (arXiv:2305.14952), equations 1 to 14, made causal.
     """
 
     presets: ClassVar[Presets] = small_and_paper(48)

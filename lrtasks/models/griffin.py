@@ -156,7 +156,7 @@ class Griffin(RecurrentConfig):
     width: int | None = parameter(None, "channels of the recurrence; none for d_model", at_least=1, at_most=65536)
 
     def check(self) -> None:
-        self.divided(self.width or self.d_model, self.heads, "heads")
+        self.divided(self.width or self.d_model, self.heads, "heads", "the width")
 
     def layer(self, index: int) -> GriffinLayer:
         return GriffinLayer(self)

@@ -133,7 +133,7 @@ class LinearAttention(RecurrentConfig):
     canon: str = parameter("", "sites of canon layers, some of the letters ABCD")
 
     def check(self) -> None:
-        self.divided(self.d_model, self.heads, "heads")
+        self.divided(self.d_model, self.heads, "heads", "d_model")
 
     def layer(self, index: int) -> LinearAttentionLayer:
         return LinearAttentionLayer(self)
@@ -213,9 +213,12 @@ class GLA(KernelConfig):
     def check(self) -> None:
         if self.conv and "B" in self.canon:
             raise UsageError(f"{self.name}: conv and canon site B both convolve queries, keys and values; take one")
-        d_key, _ = self.widths()
+        d_key, d_value = self.widths()
+        if not (d_key and d_value):
+            found = f"found keys {d_key} and values {d_value} wide"
+            raise UsageError(f"{self.name}: expand_k and expand_v must make a head at least 1 wide, {found}")
         if self.decay == "fixed":
-            self.divided(d_key, 2, "the pairs of rotary positions, 2 wide,")
+            self.divided(d_key, 2, "the pairs of rotary positions, 2 wide,", "the keys of a head")
 
     def layer(self, index: int) -> GLALayer:
         return GLALayer(self)
@@ -223,7 +226,8 @@ class GLA(KernelConfig):
     def widths(self) -> tuple[int, int]:
         """Return the widths K and V of a head."""
         keys, values = (round(self.d_model * factor) for factor in (self.expand_k, self.expand_v))
-        return self.divided(keys, self.heads, "heads"), self.divided(values, self.heads, "heads")
+        d_key = self.divided(keys, self.heads, "heads", "the width of all keys")
+        return d_key, self.divided(values, self.heads, "heads", "the width of all values")
 
 
 @registry.register("retnet")

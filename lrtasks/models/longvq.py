@@ -1,6 +1,6 @@
 """LongVQ: a moving average, and gated attention on it with quantised keys, in time linear in the sequence length.
 
-Source: "LongVQ", section 3. The paper leaves many details open; docs/models/longvq.md lists each choice made here.
+Source: "LongVQ", section 4. The paper leaves many details open; docs/models/longvq.md lists each choice made here.
 
     X    input of the layer, (batch, length, d)       X'   Norm(X) if pre-norm, else X
     Z    dropout(SiLU(SSM(X')))
@@ -10,7 +10,7 @@ Source: "LongVQ", section 3. The paper leaves many details open; docs/models/lon
     G_o  sigmoid(X' W_u + b_u), gate of the output
     Y    G_o ⊙ O_a + (1 - G_o) ⊙ X, normalised if post-norm
 
-A feed-forward sub-layer follows each layer. Running averages move the codebook with the keys (section 3, and
+A feed-forward sub-layer follows each layer. Running averages move the codebook with the keys (section 4.3, and
 Transformer-VQ, section 3.4; both from van den Oord et al., "Neural Discrete Representation Learning", appendix A.1):
 
     z_j    code of key j, arg-min_s ‖k_j - c_s‖²
@@ -374,7 +374,7 @@ class LongVQ(mega.GatedConfig):
 
     The paper's ablations are settings of ``codebook``, ``attention``, ``local_bias`` and ``quantise``.
 
-    Sources: Liu et al. (arXiv:2404.11163), section 3; the linear-time form is Transformer-VQ's (arXiv:2309.16354).
+    Sources: Liu et al. (arXiv:2404.11163), section 4; the linear-time form is Transformer-VQ's (arXiv:2309.16354).
     """
 
     # Version 2: the first training batch is quantised with the initial normal draws, not with keys of that batch.

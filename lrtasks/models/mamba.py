@@ -137,10 +137,10 @@ class HeadedMamba(RecurrentConfig):
     @property
     def heads(self) -> int:
         """Number of heads H."""
-        return self.divided(self.expand * self.d_model, self.head_dim, "head_dim")
+        return self.divided(self.expand * self.d_model, self.head_dim, "head_dim", "expand · d_model")
 
     def check(self) -> None:
-        self.divided(self.heads, self.groups, "groups")
+        self.divided(self.heads, self.groups, "groups", "the number of heads")
 
 
 class Mamba2Layer(RecurrentLayer):

@@ -42,7 +42,7 @@ class EMAKernel(Kernel):
         K[c, t] = sum_n gamma[c, n]/sqrt(N) p[c, n] beta[c, n] (1 - p[c, n] a[c, n])^t
 
     with p = sigmoid(delta), the papers' α, and a = sigmoid(alpha), the papers' δ: the public code exchanges the names.
-    The factor 1/sqrt(N) is in the code only. Sources: "Mega: Moving Average Equipped Gated Attention", section 3.2, and
+    The factor 1/sqrt(N) is in the code only. Sources: "Mega: Moving Average Equipped Gated Attention", section 3, and
     its public code, which SeqBoat and LongVQ reuse.
 
     Initially, delta and alpha are normal with standard deviation 0.2, gamma is normal with standard deviation 1, and

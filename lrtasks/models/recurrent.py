@@ -130,10 +130,15 @@ class RecurrentConfig(GatedStack):
             blocks += self.layer_blocks(self.layer(index), feedforward, self.canon)
         return blocks
 
-    def divided(self, total: int, parts: int, what: str) -> int:
-        """Return ``total / parts``; raise :class:`UsageError` if it is not a whole number."""
+    def divided(self, total: int, parts: int, what: str, of: str) -> int:
+        """Return ``total / parts``; raise :class:`UsageError` if it is not a whole number.
+
+        Args:
+            what: name of ``parts`` in the message.
+            of: name of ``total`` in the message.
+        """
         if total % parts:
-            raise UsageError(f"{self.name}: {what} must divide {total} without a remainder, found {parts}")
+            raise UsageError(f"{self.name}: {what} must divide {of} ({total}) without a remainder, found {parts}")
         return total // parts
 
 

@@ -225,7 +225,7 @@ class RWKV7(KernelConfig):
     channel_mixing: bool = parameter(False, "use the feed-forward map of RWKV instead of the gated one")
 
     def check(self) -> None:
-        if self.divided(self.d_model, self.heads, "heads") < 2:
+        if self.divided(self.d_model, self.heads, "heads", "d_model") < 2:
             raise UsageError(f"rwkv7: heads must be at most d_model / 2 ({self.d_model // 2}), found {self.heads}")
 
     def layer(self, index: int, first: bool | None = None) -> RWKV7Layer:

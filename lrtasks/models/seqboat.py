@@ -229,7 +229,7 @@ class SparseModule(nn.Module):
 class GatedAttentionUnit(nn.Module):
     """``(g ⊙ O) W_h + b_h`` with ``z, g, v = SiLU(h W + b)`` in this order and ``O`` the attended values.
 
-    Source: "Transformer Quality in Linear Time", section 3.
+    Source: Hua et al., "Transformer Quality in Linear Time" (arXiv:2202.10447), in the form of SeqBoat's code.
 
     ``valid``, ``positions`` and ``active`` are as in :class:`SharedAttention`, the attention on z and v.
     """
@@ -335,7 +335,7 @@ class SeqBoat(mega.GatedConfig):
         | {**PIXELS, **mega.SPEECH},
         "enwik8": {"d_model": 616, "layers": 14, "d_z": 128, "norm": "layer", "prenorm": True, "window": 1024}
         | {"bias": "rotary", "dropout": 0.15, "kernel_length": 2048}
-        | {**without(mega.ENWIK8, "budget.betas"), "budget.clip": 0.25},
+        | {**mega.ENWIK8, "budget.clip": 0.25},
     }
 
     truncated = True

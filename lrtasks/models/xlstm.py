@@ -193,8 +193,8 @@ class MLSTM(RecurrentConfig):
     round_up: int = parameter(8, "round the inner width up to a multiple of this", at_least=4, at_most=4096)
 
     def check(self) -> None:
-        self.divided(self.inner, self.heads, "heads")
-        self.divided(self.inner, BLOCK, "the blocks of q, k and v, 4 wide,")
+        self.divided(self.inner, self.heads, "heads", "the inner width")
+        self.divided(self.inner, BLOCK, "the blocks of q, k and v, 4 wide,", "the inner width")
 
     def layer(self, index: int) -> MLSTMLayer:
         return MLSTMLayer(self)
@@ -225,7 +225,7 @@ class SLSTM(RecurrentConfig):
     conv: bool = parameter(True, "use a short convolution before the input and forget gates")
 
     def check(self) -> None:
-        self.divided(self.d_model, self.heads, "heads")
+        self.divided(self.d_model, self.heads, "heads", "d_model")
 
     def layer(self, index: int) -> SLSTMLayer:
         return SLSTMLayer(self, index)

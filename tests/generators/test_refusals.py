@@ -38,6 +38,7 @@ PARAMETERS: list[tuple[str, dict[str, Any], str]] = [
     ("depo", {"words": (6, 1, 1)}, r"words \[6, 1, 1\] give 6 names, too few for 75 nodes"),
     ("depo", {"words": (6, 3, 2)}, "words must have a minimum and a maximum of tokens"),
     ("variable-tracking", {"order": "shuffled", "chains": 17}, r"chains must be at most constants \(16\), found 17"),
+    ("memorization", {"facts": 2}, "such as 4 or 9, found 2"),
     ("memorization", {"facts": 4097}, "facts must be a square number with law 'pair', such as 4096 or 4225"),
     ("in-context-language", {"edges": 4}, r"at most symbols \(3\), found 4"),
     ("in-context-language", {"states": (5, 4)}, "states must be a minimum and a maximum in this order"),

@@ -63,9 +63,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("transformer", {"canon": "A", "causal": False}, "causal model"),
     ("transformer", {"conv": True, "causal": False}, "causal model"),
     ("gla", {"d_model": 24, "heads": 4, "decay": "fixed"}, "2 wide"),
+    *((name, {"expand_k": 1e-6}, "at least 1 wide, found keys 0") for name in ("gla", "retnet")),
+    ("gla", {"expand_v": 1e-6}, "at least 1 wide, found .* values 0"),
     ("rwkv7", {"d_model": 4, "heads": 4}, "heads must be at most d_model / 2"),
     *(
-        (name, {"d_model": 64, "heads": 5}, "heads must divide")
+        (name, {"d_model": 64, "heads": 5}, r"heads must divide .* \(\d+\) without a remainder, found 5")
         for name in RECURRENT
         if "heads" in registry.get(name).parameter_names()
     ),

@@ -63,7 +63,7 @@ def check(s: Settings) -> None:
     if window < needed:
         raise UsageError(
             f"pathfinder: {cause}={getattr(s, cause)} is too large for res={s.res}: paths start in the"
-            f" central {window} pixels (on each side 2 × seed_distance or padding is left out), and a dash with"
+            f" central {max(window, 0)} pixels (on each side 2 × seed_distance or padding is left out), and a dash with"
             f" its margins needs {needed}"
         )
     largest = math.pi / 2 * (s.dash_length + min(s.gap_margins))

@@ -21,7 +21,7 @@ class Adding(Task):
     of the two marked numbers.
 
     ``law="halves"``: one mark is uniform over the first ⌊L/2⌋ positions, the other mark over the remaining positions.
-    Source: Arjovsky et al., "Unitary Evolution Recurrent Neural Networks" (arXiv:1511.06464), section 5, after
+    Source: Arjovsky et al., "Unitary Evolution Recurrent Neural Networks" (arXiv:1511.06464), after
     Hochreiter and Schmidhuber; code of Gu et al., "Efficiently Modeling Long Sequences with Structured State Spaces"
     (S4, arXiv:2111.00396).
     ``law="anywhere"``: the marks are at two distinct positions, drawn uniformly. Source: Bai et al., "An Empirical

@@ -22,7 +22,7 @@ class InductionHeads(TokenTask):
     Let V = ``vocab``. ``length`` tokens are drawn independently and uniformly from 0..V-3. The token at position p,
     uniform over 0..length-3, is replaced by the mark V-1. The mark follows once more at the end. The label, at the last
     position, is x[p+1]. Token V-2 is not used, as in the published code. Source: Gu and Dao, "Mamba: Linear-Time
-    Sequence Modeling with Selective State Spaces" (arXiv:2312.00752), section 4.1.2; Dao et al., "Hungry Hungry Hippos"
+    Sequence Modeling with Selective State Spaces" (arXiv:2312.00752), section 4.1.2; Fu et al., "Hungry Hungry Hippos"
     (arXiv:2212.14052), section 3.1.
 
     >>> InductionHeads(length=5).answer([4, 9, 15, 3, 8, 15]).tolist()

@@ -53,7 +53,8 @@ class Memorization(UniformTask):
 
     def check(self) -> None:
         if self.law == "pair" and self._side**2 != self.facts:
-            near = f"{self._side**2} or {(self._side + 1) ** 2}"
+            side = max(self._side, 2)  # 1 is not allowed
+            near = f"{side**2} or {(side + 1) ** 2}"
             self.refuse(f"facts must be a square number with law 'pair', such as {near}, found {self.facts}")
 
     @property

@@ -180,9 +180,9 @@ class Pathfinder(PathfinderTask):
 class PathfinderClassification(PathfinderTask):
     """Label the whole image: 1 if both marks of the two long paths are on the same path, else 0.
 
-    This is the question of Pathfinder and Path-X in the Long Range Arena (Tay et al., arXiv:2011.04006, section 2.2.5),
-    on the images and settings of ``pathfinder``. Distractors carry marks too; only the two marks at the ends of long
-    paths count.
+    This is the question of Pathfinder and Path-X in the Long Range Arena (Tay et al., arXiv:2011.04006, sections 2.2.5
+    and 2.2.6), on the images and settings of ``pathfinder``. Distractors carry marks too; only the two marks at the
+    ends of long paths count.
 
     >>> task = PathfinderClassification(res=64)
     >>> task.target

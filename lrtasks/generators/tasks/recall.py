@@ -23,8 +23,8 @@ class Recall(TokenTask):
     has its own value for every key, drawn with replacement. The keys of its pairs are also drawn with replacement; the
     queried key is drawn among the keys that occurred. Input: ``length`` tokens of pairs, the mark, the queried key.
     Target: the value, at the last position; in training, by default, the next token at every position. Source: Poli et
-    al., "Hyena Hierarchy: Towards Larger Convolutional Language Models" (arXiv:2302.10866), section 4.1; Focus,
-    Table 1.
+    al., "Hyena Hierarchy: Towards Larger Convolutional Language Models" (arXiv:2302.10866), section 4.1; the
+    Focus paper, Table 1.
 
     The task is local. Keys recur so often that, whatever the length, the queried key last occurred at most 64 tokens
     before the query in 90 % of the samples and at most 128 tokens before it in 99 %. The score at a great ``length``

@@ -24,7 +24,7 @@ class SelectiveCopying(TokenTask):
     first ``noise`` + M positions, drawn without repetition. The other positions hold the noise, token 0. Then M marks,
     token A-1, follow; the data tokens are asked at the marks, in order. With ``spread=False`` the data tokens stand at
     the first M positions (copy memory). Source: Gu and Dao, "Mamba" (arXiv:2312.00752), section 4.1.1; Arjovsky et al.,
-    "Unitary Evolution Recurrent Neural Networks" (arXiv:1511.06464), section 4.1, for copy memory.
+    "Unitary Evolution Recurrent Neural Networks" (arXiv:1511.06464), for copy memory.
 
     ``law="mad"`` is the law of Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures"
     (arXiv:2403.17844). ``noise`` - 1 noise tokens are distributed over the gaps before the data tokens, each

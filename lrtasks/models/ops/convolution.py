@@ -2,7 +2,7 @@
 
     s = K * u (per channel),   z = GELU(s + D u),   y = M z + b   (optionally to 2 d_model, then GLU)
 
-is :class:`LongConvLayer`, the layer of DLR, DSS, S4D and SGConv (DLR paper, section 2.2, and its public code).
+is :class:`LongConvLayer`, the layer of DLR, DSS, S4D and SGConv (DLR paper, section 2.3, and its public code).
 :class:`SSM` is the simpler layer of MEGA, SeqBoat and LongVQ. A kernel module only provides K.
 """
 

@@ -2,7 +2,7 @@
 
 :class:`BinFilter` applies them to a sequence that is divided into bins.
 
-Source: the Focus paper (adaptive IIR filters before chunked attention), equations 4 to 7. The causal forms are our own.
+Source: the Focus paper (adaptive IIR filters before chunked attention), equations 4 to 8. The causal forms are our own.
 
     R          positions per bin
     θ0, θ1     coefficients of a filter: y[t] = x[t] - θ0 y[t-1] - θ1 y[t-2]

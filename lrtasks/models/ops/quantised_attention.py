@@ -1,6 +1,6 @@
 """Attention over quantised keys in time linear in the length, with exactly the result of the quadratic form.
 
-Sources: "LongVQ", section 3; "Transformer-VQ: Linear-Time Transformers via Vector Quantization", sections 3.2 and 3.3.
+Sources: "LongVQ", section 4.2; "Transformer-VQ: Linear-Time Transformers via Vector Quantization", sections 3.2, 3.3.
 
     q_i, k̂_j, v_j   query (already scaled), quantised key c_(z_j), value
     ω               reach of the local bias, and number of positions in a block

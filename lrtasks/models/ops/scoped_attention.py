@@ -40,7 +40,7 @@ def relu2(scores: Tensor) -> Tensor:
 
 
 def laplace(scores: Tensor) -> Tensor:
-    """Compute ``½ (1 + erf((s - μ) / (σ √2)))``, a smooth step with value 0.006 at 0 (MEGA, section 3.3)."""
+    """Compute ``½ (1 + erf((s - μ) / (σ √2)))``, a smooth step with value 0.006 at 0 (MEGA, section 3)."""
     return 0.5 * (1 + torch.erf((scores - LAPLACE_MEAN) / (LAPLACE_STD * math.sqrt(2))))
 
 
@@ -370,7 +370,7 @@ class ScopedAttention(nn.Module):
 
 
 class SharedAttention(ScopedAttention):
-    """Attention on a shared representation z: queries z ⊙ γ_0 + β_0, keys z ⊙ γ_1 + β_1 (MEGA, sections 3.2 to 3.4).
+    """Attention on a shared representation z: queries z ⊙ γ_0 + β_0, keys z ⊙ γ_1 + β_1 (MEGA, section 3).
 
     Args, in addition to those of :class:`ScopedAttention`:
         widths: width of z, and width of the values.
@@ -430,7 +430,7 @@ class SharedAttention(ScopedAttention):
 def attention_span(positions: Tensor, counts: Tensor, scope: Scope) -> Tensor:
     """Compute the mean distance, in original positions, from each query to the other keys that it sees.
 
-    Source: "Sparse Modular Activation for Efficient Sequence Modeling", section 5.2, and its public code.
+    Source: "Sparse Modular Activation for Efficient Sequence Modeling", section 5 (Figure 6), and its public code.
     Running sums make the computation linear in n.
 
     Args:
