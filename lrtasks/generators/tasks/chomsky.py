@@ -57,8 +57,8 @@ class Chomsky(TokenTask):
         "small": SMALL,
         **{name: {"language": name, **SMALL} for name in LANGUAGES},
         # Delétang et al.: batches of 128. They score 512 sequences of every length; here every further test has as many
-        # tokens as 512 training inputs: 488 to 500 sequences at length 41, 40 at 500. The number of steps and the
-        # learning rate are quoted from memory of the paper; the published example has 10,000 steps at 1e-3.
+        # tokens as 512 training inputs: 488 to 500 sequences at length 41, 40 at 500. We have not
+        # verified the paper's number of steps and learning rate; the published example has 10,000 steps at 1e-3.
         "paper": {"lengths": (1, 40), "tested": "every"}
         | budget(steps=1_000_000, batch_size=128, lr=3e-4, eval_every=10_000, test_batches=16),
         # Grazzi et al. (arXiv:2411.12537) on the xLSTM authors' tasks; parity-check has 20,000 steps there.
