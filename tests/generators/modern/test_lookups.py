@@ -190,6 +190,8 @@ def test_tasks_have_the_further_tests_of_their_axes() -> None:
     assert set(make("variable-tracking", preset="shuffled").tests()) == {"hops-2"}
     assert set(make("variable-tracking", preset="shuffled-hard").tests()) == {"hops-2", "hops-8"}
     assert make("joint-recall", preset="small-hard").tests()["8x8"].input.length == 274
+    language = make("in-context-language", length=64, strings=(3, 6)).tests()["4x"].parameters()
+    assert (language["length"], language["strings"]) == (256, [12, 24])
     assert make("noisy-recall", length=2**24).tests().keys() == {"noise-0", "noise-0.4", "noise-0.6", "noise-0.8"}
 
 
