@@ -64,7 +64,10 @@ def test_slices_and_floor() -> None:
     batch = task.batch(range(6))
     slices = task.slices(batch)
     assert set(slices) == {"label", "margin", "distractors"}
-    assert {value.shape for value in slices.values()} == {(6, 1)}
+    assert {name: values.tolist() for name, values in slices.items()} == {
+        name: batch.meta[name][:, None].tolist() for name in slices
+    }
+    assert len({tuple(values[:, 0].tolist()) for values in slices.values()}) == 3
     floor = task.baselines()["all-background"]
     floor.fit([batch])
     assert not floor.predict(batch).any()

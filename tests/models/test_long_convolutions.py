@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from parity import check_streaming_of
 
-from lrtasks.models import build
+from lrtasks.models import build, registry
 from lrtasks.models.base import offered, state_bytes
 from lrtasks.spec import Spec
 
@@ -58,6 +58,8 @@ def test_state_holds_its_size_in_bytes(name: str, hyper: dict[str, Any], size: i
 
 
 HELD, SLOW = {"weight_decay": 0.0}, {"weight_decay": 0.0, "lr": 1e-3}
+HIDDEN = tuple(f"hidden.{number}.{part}" for number in range(3) for part in ("weight", "bias"))
+PLACES = {"hyena": "mixer.filter", "focus": "summary.conv.kernel", "focus-h": "layers.0.coefficients"}
 
 
 @pytest.mark.parametrize(
@@ -68,15 +70,19 @@ HELD, SLOW = {"weight_decay": 0.0}, {"weight_decay": 0.0, "lr": 1e-3}
         ("dss", {"kernel_lr": 1e-3}, dict.fromkeys(("log_dt", "a", "b.offset"), SLOW) | {"W": HELD}),
         ("s4d", {}, dict.fromkeys(("log_dt", "r", "omega.offset"), SLOW)),
         ("sgconv", {}, dict.fromkeys(("w", "alpha"), HELD)),
+        ("hyena", {"layers": 1}, dict.fromkeys(("frequency", "out.weight", *HIDDEN), HELD)),
+        ("focus", {"layers": 1, "chunk": 4}, {"taps": SLOW}),
+        ("focus-h", {"layers": 1, "chunk": 4}, {"raw": HELD}),
     ],
     ids=str,
 )
 def test_parameters_of_the_kernel_have_their_own_options(name: str, hyper: dict[str, Any], wanted: Any) -> None:
-    model = build(name, SPEC, SPEC, d_model=4, d_state=8, **hyper)
+    sizes = {"d_state": 8} if "d_state" in registry.get(name).parameter_names() else {}
+    model = build(name, SPEC, SPEC, d_model=4, **sizes, **hyper)
     options = {
         f"{module}.{key}": option
         for module, method in offered(model, "parameter_options")
         for key, option in method().items()
     }
-    assert options == {f"blocks.0.mixer.kernel.{key}": option for key, option in wanted.items()}
+    assert options == {f"blocks.0.{PLACES.get(name, 'mixer.kernel')}.{key}": option for key, option in wanted.items()}
     assert set(options) <= {key for key, _ in model.named_parameters()}

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import torch
 from parity import gap
+from torch import nn
 
 from lrtasks import generators
 from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
 from lrtasks.models import names, registry
+from lrtasks.models.base import ResidualBlock
+from lrtasks.models.ops.layers import NoConv
 from lrtasks.run_config import RunConfig
 from lrtasks.spec import Spec
 
@@ -42,6 +45,34 @@ def small(name: str) -> dict[str, Any]:
     """Hyper-parameters of a small model."""
     known = {key: value for key, value in SMALL.items() if key in registry.get(name).parameter_names()}
     return known | {"layers": "gated-deltanet:1,attention:1"} if name == "hybrid" else known
+
+
+DROPPED = {"focus": 4, "focus-h": 3} | dict.fromkeys(("longvq", "mega", "mega-chunk"), 4)
+"""Places with dropout in one layer of the models whose files name them in formulas; others: each mixer's output."""
+
+
+@pytest.mark.parametrize("name", names())
+def test_dropout_acts_in_training_wherever_it_should(name: str) -> None:
+    hyper = small(name) if name == "hybrid" else {**small(name), "layers": 1}
+    torch.manual_seed(0)
+    model = registry.get(name).make(**hyper, dropout=0.25).build(*SPECS["symbols"], causal=True)
+    rates: list[float] = []
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.register_forward_hook(lambda module, _, __: rates.append(module.p))
+    x = torch.arange(2 * LENGTH).view(2, LENGTH) % 7
+    assert not torch.equal(model.train()(x), model(x))
+    places = len([block for block in model.modules() if isinstance(block, ResidualBlock)])
+    assert sum(rate > 0 for rate in rates) == 2 * DROPPED.get(name, 2 if "seqboat" in name else places)
+    assert torch.equal(model.eval()(x), model(x))
+
+
+@pytest.mark.parametrize("prenorm", [True, False])
+def test_a_block_drops_the_output_of_its_mixer(prenorm: bool) -> None:
+    block = ResidualBlock(NoConv(), 4, "layer", prenorm, 0.5).train()
+    block.dropout.p = 1.0
+    x = torch.randn(2, 3, 4)
+    assert torch.equal(block(x), x if prenorm else block.norm(x))
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,8 @@ class InductionHeads(TokenTask):
     def _window(self, x: np.ndarray) -> np.ndarray:
         text = x[:, -1 - WINDOW : -1]
         marks = text == self.vocab - 1
-        place = np.minimum(marks.argmax(axis=1), text.shape[1] - 2)
-        following = np.take_along_axis(text, place[:, None] + 1, axis=1)
+        # a token stands after the mark
+        following = np.take_along_axis(text, marks.argmax(axis=1)[:, None] + 1, axis=1)
         return np.where(marks.any(axis=1)[:, None], following, 0)
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:

@@ -157,4 +157,10 @@ def test_floors_and_slices() -> None:
     expected = {"majority": 0.33, "bigram": 0.51, "trigram": 0.74, "4-gram": 0.86, "same-beginning": 0.86}
     assert measured == pytest.approx(expected, abs=0.02)
     assert (slices["seen"][asked] == 0).mean() == pytest.approx(0.21, abs=0.02)
-    assert slices["strings"][asked].max() >= 8
+    for row in range(8):
+        continued, string, ended = set(), (), 0
+        for at, token in enumerate(batch.x[row, : int(batch.mask[row].sum())].tolist()):
+            continued.add(string)
+            string, ended = ((), ended + 1) if token == 3 else ((*string, token), ended)
+            assert slices["strings"][row, at] == (2 ** (ended.bit_length() - 1) if ended else 0)
+            assert slices["seen"][row, at] == (string in continued)

@@ -190,6 +190,8 @@ def test_tasks_have_the_further_tests_of_their_axes() -> None:
     assert set(make("variable-tracking", preset="shuffled").tests()) == {"hops-2"}
     assert set(make("variable-tracking", preset="shuffled-hard").tests()) == {"hops-2", "hops-8"}
     assert make("joint-recall", preset="small-hard").tests()["8x8"].input.length == 274
+    language = make("in-context-language", length=64, strings=(3, 6)).tests()["4x"].parameters()
+    assert (language["length"], language["strings"]) == (256, [12, 24])
     assert make("noisy-recall", length=2**24).tests().keys() == {"noise-0", "noise-0.4", "noise-0.6", "noise-0.8"}
 
 
@@ -272,14 +274,47 @@ def test_what_comes_later_changes_no_target(name: str, parameters: dict[str, Any
             assert np.array_equal(task.label_all(mixed)[:, :cut], known[:, :cut])
 
 
-def test_slices_say_what_they_say() -> None:
-    task: Any = make("overwrite", keys=3, updates=3, vocab=16)
-    x = np.array([1, 8, 2, 9, 3, 10, 1, 11, 1, 12, 2, 13, 3, 0, 2, 0, 1, 0])
-    batch = Batch(x[None], task.answer(x)[None])
-    slices = task.slices(batch)
-    asked = batch.y[0] >= 0
-    assert slices["writes"][0][asked].tolist() == [1, 2, 3]
-    assert slices["since"][0][asked].tolist() == [2, 0, 1]  # 3, 0 and 1 writes, in octaves
+# by hand: an input, and each breakdown at its questions; distances and numbers since are in octaves
+BREAKDOWNS: list[tuple[str, dict[str, Any], str, dict[str, list[int]]]] = [
+    (
+        *("overwrite", {"keys": 3, "updates": 3, "vocab": 16}, "1 8 2 9 3 10 1 11 1 12 2 13 3 0 2 0 1 0"),
+        {"writes": [1, 2, 3], "since": [2, 0, 1]},  # 3, 0 and 1 writes
+    ),
+    ("noisy-recall", {}, "1 9 2 10 20 20 1 9 1 9 1", {"distance": [4, 2, 2], "occurrences": [1, 2, 2]}),
+    (
+        *("fuzzy-recall", {"law": "grid", "key_tokens": 2, "value_tokens": 2}, "0 1 8 9 2 3 8 8 0 1 8 9 0 1 8 9"),
+        {"occurrences": [1, 1, 2, 2], "place": [0, 1, 0, 1]},
+    ),
+    (
+        *("joint-recall", {"contexts": 2, "keys": 2, "room": (4, 4)}, "0 23 19 5 24 19 6 1 24 19 6 23 19 5"),
+        {"distance": [4, 8], "cells": [2, 2]},
+    ),
+    ("k-hop", {"law": "clean", "hops": (1, 4)}, "0 4 5 4 6 5", {"hops": [1, 1], "distance": [1, 2]}),
+    (
+        *("depo", {"nodes": 3, "hops": 4, "words": (12, 1, 1)}, "30 13 14 14 15 15 13 25 13 29 14 27 13 29 13"),
+        {"steps": [1, 3]},
+    ),
+    ("variable-tracking", {"variables": 4}, "0 9 1 0 2 9 3 1 2 1", {"hops": [1, 2, 2], "distance": [2, 4, 4]}),
+    (
+        *("variable-tracking", {"order": "shuffled", "chains": 2, "hops": 1, "variables": 4}),
+        *("1 0 0 9 3 2 2 10 0 1 2 3", {"hops": [0, 1, 0, 1]}),
+    ),
+    ("compression", {"length": 11}, "0 1 2 3 4 5 6 7 8 9 15", {"position": [0, 0, 2, 3, 4, 5, 5, 7, 8, 9]}),
+    ("adding", {"length": 5}, "0 .1 .2 .3 .9", {"distance": [4]}),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters", "text", "expected"), BREAKDOWNS)
+def test_breakdowns_say_what_they_say(
+    name: str, parameters: dict[str, Any], text: str, expected: dict[str, list[int]]
+) -> None:
+    task: Any = make(name, **parameters)
+    x = np.array([float(word) if "." in text else int(word) for word in text.split()])
+    if name == "adding":
+        x = np.stack([x, [0, 1, 0, 1, 0]], axis=1)
+    y = task.answer(x)[None]
+    found = {label: np.broadcast_to(values, y.shape) for label, values in task.slices(Batch(x[None], y)).items()}
+    assert {label: values[y >= 0].tolist() for label, values in found.items()} == expected
 
 
 def test_unanswerable_questions_have_no_label() -> None:

@@ -12,6 +12,7 @@ import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.generators import make, registry
 from lrtasks.generators.tasks.chomsky import TEST_LENGTHS, chomsky_score
+from lrtasks.spec import Batch
 
 TASKS = (
     *("word-problem", "flip-flop", "chomsky", "dyck"),
@@ -68,6 +69,7 @@ FLOORS: list[tuple[str, dict[str, Any], str, float]] = [
     ("selective-copying", {"noise": 56, "memorise": 4, "alphabet": 8}, "majority", 1 / 6),
     ("selective-copying", {"noise": 56, "memorise": 4, "alphabet": 8}, "window-16", 0.39),
     ("selective-copying", {"noise": 112, "memorise": 8, "alphabet": 16}, "window-16", 0.19),
+    ("selective-copying", {"noise": 48, "law": "mad"}, "window-16", 0.334),
     ("selective-copying", {}, "majority", 0.071),
     ("selective-copying", {}, "window-16", 0.075),
     ("induction-heads", {"length": 64}, "majority", 1 / 14),
@@ -96,6 +98,7 @@ FLOORS: list[tuple[str, dict[str, Any], str, float]] = [
     ("overwrite", {}, "last-written", 0.09),
     ("overwrite", {"keys": 16, "updates": 8, "vocab": 512, "law": "zoology"}, "first-value", 0.50),
     ("noisy-recall", {"noise": 0.4}, "majority", 1 / 8),
+    ("noisy-recall", {"noise": 0.8, "supervise": "all"}, "majority", 1 / 8),
     ("noisy-recall", {"noise": 0.4}, "window-16", 0.55),
     ("noisy-recall", {"noise": 0.4}, "window-32", 0.80),
     ("noisy-recall", {"noise": 0.0}, "window-16", 0.71),
@@ -108,12 +111,14 @@ FLOORS: list[tuple[str, dict[str, Any], str, float]] = [
     ("joint-recall", {"contexts": 4, "keys": 4}, "same-context", 0.30),
     ("joint-recall", {"contexts": (5, 8), "keys": (5, 8)}, "same-key", 0.21),
     ("k-hop", {"law": "clean", "length": 128, "letters": 8, "hops": (1, 4)}, "by-hops", 0.17),
+    ("k-hop", {"length": 12}, "by-hops", 0.93),
     ("depo", {"law": "clean", "nodes": 12, "hops": 2, "queries": 8, "words": (32, 1, 1)}, "one-step", 0.5),
     ("depo", {"law": "clean", "nodes": 24, "hops": 4, "queries": 10, "words": (64, 1, 1)}, "one-step", 0.25),
     ("depo", {"law": "clean", "nodes": 24, "hops": 4, "queries": 10, "words": (64, 1, 1)}, "one-node", 0.042),
     ("variable-tracking", {}, "majority", 1 / 16),
     ("variable-tracking", {}, "last-constant", 0.17),
     ("variable-tracking", {"order": "shuffled"}, "first-constant", 0.25),
+    ("variable-tracking", {"order": "shuffled", "noise": 1.0}, "first-constant", 0.25),
     ("memorization", {}, "majority", 1 / 64),
     ("compression", {}, "majority", 1 / 15),
     ("compression", {}, "recent-8", 0.31),
@@ -123,6 +128,40 @@ FLOORS: list[tuple[str, dict[str, Any], str, float]] = [
 @pytest.mark.parametrize(("name", "parameters", "baseline", "floor"), FLOORS)
 def test_floors_are_those_of_the_law(name: str, parameters: dict[str, Any], baseline: str, floor: float) -> None:
     assert accuracy(make(name, **parameters), baseline) == pytest.approx(floor, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "baselines"),
+    [
+        ("fuzzy-recall", {}, {"majority"}),
+        ("fuzzy-recall", {"law": "grid", "key_tokens": 2, "length": 40}, {"majority", "last-letter"}),
+        ("compression", {"length": 16}, {"majority"}),
+        ("copying", {"feed": "blank"}, {"majority"}),
+        ("copying", {"mode": "reverse"}, {"majority"}),
+    ],
+)
+def test_rules_that_would_answer_are_no_floors(name: str, parameters: dict[str, Any], baselines: set[str]) -> None:
+    """A rule that reads all of a short input, or copies what is not fed, is left out."""
+    assert set(make(name, **parameters).baselines()) == baselines
+
+
+def test_a_length_that_training_never_showed_has_the_floor_of_all_lengths() -> None:
+    """With few samples, the shares of each output over all lengths count as four more samples."""
+    task = make("chomsky", language="parity-check", lengths=(3, 5))
+    floor = task.baselines()["majority"]
+    x = np.full((9, task.input.length), task.empty)
+    sizes = [3, 3, 3, 3, 3, 3, 3, 4, 5]
+    for row, size in zip(x, sizes, strict=True):
+        row[:size] = 0
+    labels = [1, 1, 1, 1, 1, 1, 1, 0, 1]
+    y = np.full(x.shape, -100)
+    y[np.arange(9), sizes] = labels
+    floor.fit([Batch(x[:8], y[:8])])
+    found = floor.predict(Batch(x, y))[np.arange(9), sizes]
+    assert found.tolist() == [1, 1, 1, 1, 1, 1, 1, 1, 1]  # 1 of 4 symbols: one sample of class 0 against 7/8 of 4
+    floor = task.baselines()["majority"]
+    floor.fit([Batch(np.repeat(x[:8], 5, axis=0), np.repeat(y[:8], 5, axis=0))])
+    assert floor.predict(Batch(x, y))[7, 4] == 0  # five samples of it count more
 
 
 def test_the_score_of_bucket_sort_that_counting_nothing_gives() -> None:
