@@ -81,5 +81,5 @@ def ends(variant: str) -> np.ndarray:
 
 if __name__ == "__main__":
     for res in RESOLUTIONS:
-        resolution(res).quantize(128, dither=Image.Dither.NONE).save(FOLDER / f"pathfinder_{res}.png", optimize=True)
+        resolution(res).quantize(16, dither=Image.Dither.NONE).save(FOLDER / f"pathfinder_{res}.png", optimize=True)
     flaws().quantize(128, dither=Image.Dither.NONE).save(FOLDER / "pathfinder_flaws.png", optimize=True)
