@@ -64,7 +64,7 @@ class Count(TorchDispatchMode):
 
     def __enter__(self) -> Count:
         loops.on_tensors = self._counted_loop
-        return super().__enter__()  # type: ignore[no-any-return]
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         loops.on_tensors = self.on_tensors

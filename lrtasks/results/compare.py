@@ -37,9 +37,6 @@ AHEAD = 0.05
 NO_TASK = "they share no task"
 """End of the message for two models without a common task."""
 
-SELECTED = "settings selected on validation"
-"""What a message calls the names of the settings that validation chose."""
-
 Pair = tuple[Row, Row]
 Matches = dict[tuple[str, str, int, str], Row]
 
@@ -317,8 +314,9 @@ def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
     settings = [
         {**json.loads(run["setup"]), "seed": run["seed"], "selected": selected or "none"} for run, selected in pair
     ]
+    words = {"selected": "settings selected on validation"}
     values = [
-        f"{SELECTED if name == 'selected' else bare(name)} ({settings[0].get(name)} and {settings[1].get(name)})"
+        f"{words.get(name) or bare(name)} ({settings[0].get(name)} and {settings[1].get(name)})"
         for name in distinguishing(settings)
     ]
     if not values:
