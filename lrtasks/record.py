@@ -314,7 +314,7 @@ _FORMS: dict[str, Any] = {
 
 
 def _load(file: Path) -> Any:
-    """Return the JSON in ``file``, with ``None`` for numbers that are not finite (:func:`_finite`)."""
+    """Return the JSON in ``file``, with ``None`` for numbers that are not finite or larger than :data:`MAX_NUMBER`."""
     try:
         found = file.stat()
         if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may block or never end
@@ -322,7 +322,7 @@ def _load(file: Path) -> Any:
         if found.st_size > MAX_BYTES:
             raise UsageError(f"{file} is too large for a run record: {found.st_size:,} bytes, at most {MAX_BYTES:,}")
         text = file.read_text(encoding="utf-8")
-        content = _finite(json.loads(text))
+        content = json.loads(text, parse_float=_real, parse_int=_whole, parse_constant=lambda _: None)
         if _SURROGATE.search(text):
             json.dumps(content, ensure_ascii=False).encode()  # fails for a lone surrogate, which is not valid text
         return content
@@ -332,6 +332,16 @@ def _load(file: Path) -> Any:
         raise
     except (ValueError, RecursionError) as error:  # numbers with thousands of digits and deep nesting, too
         raise UsageError(f"{file} is damaged and cannot be read as JSON: {error}") from None
+
+
+def _real(text: str) -> float | None:
+    value = float(text)
+    return value if -MAX_NUMBER < value < MAX_NUMBER else None
+
+
+def _whole(text: str) -> int | None:
+    value = int(text)
+    return value if -MAX_NUMBER < value < MAX_NUMBER else None
 
 
 def _files(folder: Path, problems: list[str]) -> Iterator[Path]:
@@ -386,8 +396,10 @@ def _misfit(value: Any, form: Any) -> str | None:
         if name not in value and name is not None:
             return f" lacks {name!r}"
     for name, entry in value.items() if isinstance(value, dict) else enumerate(value):
-        problem = _misfit(entry, form[0] if isinstance(form, list) else form.get(name, form.get(None, object)))
-        if problem:
+        wanted = form[0] if isinstance(form, list) else form.get(name, form.get(None, object))
+        if wanted is _NUMBER and type(entry) is float:  # a short cut for most values of a record
+            continue
+        if problem := _misfit(entry, wanted):
             return f".{name}{problem}"
     return None
 

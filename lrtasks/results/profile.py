@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import printable
@@ -27,6 +26,9 @@ from lrtasks.results.compare import by_column
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.settings import Settings, key, owned, without_none
 from lrtasks.results.style import COLOURS, panels, styled, title
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BAR = 20
 """Number of characters of a full bar."""
