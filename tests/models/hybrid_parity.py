@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from parity import read_arrays
 from torch import Tensor, nn
 
 from lrtasks.models.mega import EMAKernel
@@ -28,8 +29,8 @@ class Part(NamedTuple):
 
 
 def load(data: Path, name: str) -> Arrays:
-    """The file called ``name``; outputs and gradients of most are rounded to 1.5e-11 of the largest value."""
-    return dict(np.load(data / "hybrids" / f"{name}.npz"))
+    """The file called ``name`` of SeqBoat, MEGA, Focus and LongVQ."""
+    return read_arrays(data / "hybrids", name)
 
 
 def check_close(found: Tensor, wanted: np.ndarray, at_most: float, what: str = "output") -> None:

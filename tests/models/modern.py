@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity import gap
+from parity import gap, read_arrays
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,14 +16,8 @@ ARRAYS = Path(__file__).parent / "parity_modern"
 
 
 def arrays(name: str) -> dict[str, np.ndarray]:
-    """The file called ``name``: ``in_*``, ``param_*``, ``cfg_*``, ``out_*`` and ``grad_*``.
-
-    Arrays that several files have in common are in the file "shared"; the entry ``shared`` lists their names in both.
-    Outputs and gradients are rounded to 2^-36 (1.5e-11) of the largest value, which makes the files smaller.
-    """
-    with np.load(ARRAYS / f"{name}.npz") as stored, np.load(ARRAYS / "shared.npz") as shared:
-        found = dict(stored)
-        return found | {here: shared[there] for here, there in found.pop("shared", ())}
+    """The file called ``name``: ``in_*``, ``param_*``, ``cfg_*``, ``out_*`` and ``grad_*``."""
+    return read_arrays(ARRAYS, name)
 
 
 def leaves(found: Mapping[str, np.ndarray], dtype: torch.dtype) -> dict[str, Tensor]:

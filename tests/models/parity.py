@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,16 @@ from lrtasks.models import build
 from lrtasks.spec import Spec
 
 Named = Mapping[str, Tensor]
+
+
+def read_arrays(folder: Path, name: str) -> dict[str, np.ndarray]:
+    """The file called ``name`` in ``folder``; outputs and gradients of most are rounded to 2^-36 of the largest value.
+
+    Arrays that several files have in common are in the file "shared"; the entry ``shared`` lists their names in both.
+    """
+    with np.load(folder / f"{name}.npz") as stored, np.load(folder / "shared.npz") as shared:
+        found = dict(stored)
+        return found | {here: shared[there] for here, there in found.pop("shared", ())}
 
 
 def gap(found: Any, wanted: Any) -> float:
