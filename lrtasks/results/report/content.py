@@ -185,17 +185,18 @@ def make_report(
     orders = {axis: _best_first(cells, axis) for axis in CELL}
     for axis, order in orders.items():
         cells[axis] = cells[axis].cat.reorder_categories(pd.Index(order, dtype=object))
-    runs_of = dict(iter(arranged.groupby(CELL, observed=True)))
+    runs_of = {place: own.index for place, own in arranged.groupby(CELL, observed=True)}
+    plain = dict(zip(arranged.index, plain_rows(arranged), strict=True))
     name, results = _namer(), {}
     for cell in plain_rows(cells.sort_values(CELL)):
         place = orders["row"].get_loc(cell["row"]), orders["column"].get_loc(cell["column"])
         own = runs_of[cell["row"], cell["column"]]
-        folders, records = zip(*(runs[number] for number in own.index), strict=True)
+        folders, records = zip(*(runs[number] for number in own), strict=True)
         results[place] = Result(
             name(cell["row"], cell["column"]),
             *place,
             cell,
-            plain_rows(own),
+            [plain[number] for number in own],
             records,
             folders,
             cell["scaled_median"],
