@@ -119,7 +119,6 @@ def generate(
         _check_folder(store, plan)
         with store.locked():
             _check_folder(store, plan)
-            store.remove_partials()
             if manifest := _finished(store, quiet=not progress):
                 return manifest
             shards = [shard for split in plan.counts for shard in plan.planned(split)]
@@ -452,7 +451,7 @@ def _conclude(store: Store, task: Task, plan: Manifest, shards: list[Shard], rec
     replaced = [
         {"split": shard.split, "index": index, "attempt": attempt}
         for shard in shards
-        for index, attempt in sorted(records[shard].attempts.items())
+        for index, attempt in records[shard].attempts.items()
     ]
     manifest = dataclasses.replace(plan, shards=tuple(final), replaced=tuple(replaced))
     store.write(MANIFEST, [manifest.to_json()])

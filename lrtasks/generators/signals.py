@@ -88,9 +88,7 @@ def unit_vectors(rng: np.random.Generator, *shape: int) -> np.ndarray:
 @functools.lru_cache(maxsize=8)
 def _positions(length: int) -> np.ndarray:
     angle = 2 * np.pi * np.arange(length) / length
-    table = np.stack([np.cos(angle), np.sin(angle)]).astype(np.float32)
-    table.setflags(write=False)
-    return table
+    return np.stack([np.cos(angle), np.sin(angle)]).astype(np.float32)
 
 
 class Lagged(SignalTask):

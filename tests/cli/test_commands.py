@@ -88,6 +88,9 @@ def test_preview(command: Command, tmp_path: Path) -> None:
     found = json.loads(command("preview", "shift", "--set", "length=32", "--json").out)
     assert found["task"]["parameters"] == {"length": 32, "shifts": 8}
     assert (tmp_path / found["picture"]).exists()
+    task = generators.make("recall", preset="small", length=8)
+    found = json.loads(command("preview", "recall", "--length", 8, "--seed", 3, "--json").out)
+    assert found["text"] == task.text(task.batch([0], 3), 0)
 
 
 def test_eval_prints_one_json_document_and_nothing_else(command: Command) -> None:

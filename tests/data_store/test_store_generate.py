@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -72,8 +73,12 @@ def test_any_number_of_workers_gives_the_same_bytes(
 ) -> None:
     for workers in (1, 3):
         generate(task, str(tmp_path / str(workers)), workers=workers, format=file_format, **FEW)
-    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+    whole = contents(tmp_path / "1")
+    assert whole == contents(tmp_path / "3") and not any("parts" in name for name in whole)
     assert verify(str(tmp_path / "3")) == []
+    (tmp_path / "1" / "manifest.json").unlink()  # as if the run was killed before it wrote this last file
+    generate(task, str(tmp_path / "1"), workers=1, format=file_format, **FEW)
+    assert contents(tmp_path / "1") == whole
 
 
 @pytest.mark.e2e
@@ -131,10 +136,23 @@ def test_finished_shards_that_were_changed_are_made_again(tmp_path: Path) -> Non
     shards = sorted(folder.glob("*.parquet"))
     shards[1].write_bytes(b"nonsense")
     shards[2].unlink()
-    untouched = shards[3].stat().st_mtime_ns
+    untouched = [file.stat().st_mtime_ns for file in shards[3:]]
     generate(Few(), str(folder), workers=1, **FEW)
     assert contents(folder) == before
-    assert shards[3].stat().st_mtime_ns == untouched
+    assert [file.stat().st_mtime_ns for file in shards[3:]] == untouched
+
+
+def test_a_shard_whose_record_does_not_fit_is_made_again(tmp_path: Path) -> None:
+    generate(Few(), str(tmp_path), workers=1, **FEW)
+    before, record = contents(tmp_path), tmp_path / ".lrtasks" / "shards" / "val-00001.json"
+    known, file = json.loads(record.read_text()), shard(record)
+    fewer, older = {"digests": known["digests"][1:]}, {"versions": {**known["versions"], "numpy": "1.0"}}
+    for damaged in (*({**known, **change} for change in (fewer, older, {"files": {}}, {"attempts": 1})), {}, None):
+        record.write_text(json.dumps(damaged))
+        (tmp_path / "manifest.json").unlink()
+        written = file.stat().st_mtime_ns
+        generate(Few(), str(tmp_path), workers=1, **FEW)
+        assert contents(tmp_path) == before and file.stat().st_mtime_ns != written
 
 
 @pytest.mark.e2e
@@ -195,7 +213,7 @@ def _runs(process: int) -> bool:
 
 def test_no_duplicates_over_all_splits(tmp_path: Path) -> None:
     task = Few()
-    manifest = generate(task, str(tmp_path / "set"), workers=2, **FEW)
+    manifest = generate(task, str(tmp_path / "set"), workers=2, seed=3, **FEW)
     dataset = open_dataset(str(tmp_path / "set"))
     attempts = {(entry["split"], entry["index"]): entry["attempt"] for entry in manifest.replaced}
     # 60 of 64 kinds: most late samples are replacements, some of them several times
@@ -206,8 +224,8 @@ def test_no_duplicates_over_all_splits(tmp_path: Path) -> None:
         for index in range(count):
             attempt = attempts.get((split, index), 0)
             for earlier in range(attempt):
-                assert task.batch([index], 0, split, attempt=earlier).x.tobytes() in seen
-            drawn = task.batch([index], 0, split, attempt=attempt)
+                assert task.batch([index], 3, split, attempt=earlier).x.tobytes() in seen
+            drawn = task.batch([index], 3, split, attempt=attempt)
             assert np.array_equal(batch.x[index], drawn.x[0]) and np.array_equal(batch.mask[index], drawn.mask[0])
             assert batch.x[index].tobytes() not in seen
             seen.add(batch.x[index].tobytes())
@@ -227,6 +245,22 @@ def test_another_dataset_in_the_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(lrtasks.UsageError, match=r"holds .diary\.txt., which is not part of this dataset"):
         generate(Shift(16), str(tmp_path / "other"), workers=1, samples=10)
     assert contents(tmp_path / "other") == {"diary.txt": b"mine"}
+
+
+def test_a_dataset_that_another_process_has_made_meanwhile_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = Store.locked
+
+    def late(store: Store) -> AbstractContextManager[None]:
+        monkeypatch.setattr(Store, "locked", locked)
+        generate(Shift(16), str(tmp_path), workers=1, samples=10)
+        return locked(store)
+
+    monkeypatch.setattr(Store, "locked", late)
+    with pytest.raises(lrtasks.UsageError, match="holds another dataset: seed is 0 there, 3 here"):
+        generate(Shift(16), str(tmp_path), workers=1, samples=10, seed=3)
+    assert open_dataset(str(tmp_path)).manifest.seed == 0
 
 
 def test_a_whole_dataset_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,10 +300,16 @@ def test_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.Monke
     records = [json.loads(content) for name, content in left.items() if "/shards/" in name]
     files = {name: digest for record in records for name, digest in record["files"].items()}
     assert files and all(hashlib.sha256(left[name]).hexdigest() == digest for name, digest in files.items())
-    monkeypatch.undo()
-    generate(Few(), str(tmp_path / "set"), workers=1, **FEW)
-    generate(Few(), str(tmp_path / "whole"), workers=1, **FEW)
+    with monkeypatch.context() as room:
+        room.setattr(os, "fsync", synced)
+        generate(Few(), str(tmp_path / "set"), workers=1, **FEW)
+        generate(Few(), str(tmp_path / "whole"), workers=1, **FEW)
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+    next((tmp_path / "set").glob("*.parquet")).unlink()
+    calls = itertools.count(8)  # there is room for the plan alone
+    with pytest.raises(GenerationError, match="no space left"):
+        generate(Few(), str(tmp_path / "set"), workers=1, **FEW)
+    assert "unfinished" in verify(str(tmp_path / "set"))[0]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from lrtasks.data.manifest import Shard, read_manifest
 from lrtasks.data.store import GenerationError, Store
 from lrtasks.data.write import MAX_SAMPLES
 from lrtasks.generators.tasks.shift import Shift
-from lrtasks.spec import Sample
+from lrtasks.spec import Batch, Sample
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,18 @@ def test_symbolic_links_are_refused(tmp_path: Path, name: str) -> None:
 def test_a_folder_may_itself_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "set").symlink_to(tmp_path / "disk")
-    generate(Shift(16), tmp_path / "set", samples=20, workers=1)
+    generate(Shift(16), f"file://{tmp_path}/set", samples=20, workers=1)
     assert len(open_dataset(tmp_path / "set")) == 20
+
+
+def test_masks_that_begin_later_are_refused(tmp_path: Path) -> None:
+    class Late(Few):
+        def batch(self, indices: Any, *arguments: Any, **options: Any) -> Batch:
+            batch = super().batch(indices, *arguments, **options)
+            return batch if max(indices) > 9 else batch._replace(mask=None)
+
+    with pytest.raises(UsageError, match="samples 7 to 13 have a mask, but the first do not"):
+        generate(Late(), tmp_path, workers=1, **FEW)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +211,11 @@ def test_manifests_that_cannot_be_read(tmp_path: Path) -> None:
     manifest.symlink_to("/dev/zero")
     with pytest.raises(UsageError, match=r"manifest.json is not a regular file"):
         open_dataset(tmp_path)
+    manifest.unlink()
+    for content in (b"[" * 200_000, b"\xff", b"null"):
+        (tmp_path / ".lrtasks" / "plan.json").write_bytes(content)
+        with pytest.raises(UsageError, match=r"holds a damaged \.lrtasks/plan\.json; choose another folder"):
+            generate(Shift(16), tmp_path, samples=20, workers=1)
 
 
 def test_a_folder_that_vanishes_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,8 +79,16 @@ def changed(x: np.ndarray, position: Any, value: Any) -> np.ndarray:
         ("cumsum", {"length": 8}, lambda x: x.astype(str), "has numbers of shape"),
         ("cumsum", {"length": 8}, lambda x: changed(x, (2, 0), np.nan), "numbers must be finite, found nan"),
         ("context-shift", {"length": 8}, lambda x: changed(x, (0, 0), 5), "a whole number s in 0..5"),
+        # the codes of one shift and a half, and of the least shift that is too long
+        ("context-shift", {"length": 8}, lambda x: changed(x, (slice(2), 0), (0.3827, 0.9239)), "found 0.3827 and 0.9"),
+        ("context-shift", {"length": 8}, lambda x: changed(x, (slice(2), 0), (0, -1)), "0..5, found 0 and -1"),
         ("select", {"length": 8, "marks": 3}, lambda x: changed(x, (slice(None), 1), 0), "found it at 0 positions"),
         ("select", {"length": 8, "marks": 3}, lambda x: changed(x, (-1, 1), 1), "found it at 4 positions"),
+        # a mark at the first position of the answer in place of an allowed one
+        (
+            *("select", {"length": 8, "marks": 3}),
+            *(lambda x: changed(changed(x, (x[:, 1].argmax(), 1), 0), (11, 1), 1), "1 at 3 of the first 11 positions"),
+        ),
         ("recall", {"length": 8}, lambda x: x[None], r"numbers of shape \(10,\)"),
         ("recall", {"length": 8}, lambda x: changed(x, 0, 30), r"tokens must be in 0\.\.29, found 30"),
         ("recall", {"length": 8}, lambda x: changed(x.astype(float), 0, 0.5), "whole numbers.*float64"),
@@ -88,6 +96,7 @@ def changed(x: np.ndarray, position: Any, value: Any) -> np.ndarray:
         ("recall", {"length": 8}, lambda x: changed(x, -1, 0), "one of the sample's keys"),
         ("recall", {"length": 8}, lambda x: changed(changed(x, 0, x[2]), 1, 31 - x[3]), "two values"),
         ("mqar", {"length": 8, "pairs": 2}, lambda x: changed(x, slice(4, None), 0), "must come once more"),
+        ("noisy-recall", {}, lambda x: x[:0], r"whole numbers of shape \(length,\), found shape \(0,\)"),
         ("listops", {"setting": "small"}, lambda x: changed(x, 0, 3), "brackets"),
         ("listops", {"setting": "small"}, lambda x: changed(x, 5, listops.PAD), "padding on the right"),
         ("listops", {"setting": "small"}, lambda x: changed(changed(x, slice(None), listops.PAD), 0, 3), "an operator"),
@@ -203,6 +212,7 @@ def test_a_task_whose_width_depends_on_its_length_has_no_other_lengths() -> None
 
     with pytest.raises(UsageError, match="positions at length 16 needs another model"):
         Positions().at_length(16)
+    assert list(Positions(2**22).further({"2x": {"length": 2**23}, "8x": {"length": 2**25}, "1x": {}})) == ["2x"]
 
 
 def test_shift_keeps_its_lags_at_other_lengths() -> None:

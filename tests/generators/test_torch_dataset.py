@@ -29,8 +29,9 @@ def test_samples_are_those_of_the_generator() -> None:
     assert x.dtype == torch.float32
     assert np.array_equal(x.numpy(), expected.x) and np.array_equal(y.numpy(), expected.y)
     assert torch.equal(dataset[5][0], x[5])  # type: ignore[index]
-    with pytest.raises(IndexError):
-        dataset[6]  # type: ignore[index]
+    for index in (-1, 6):
+        with pytest.raises(IndexError):
+            dataset[index]  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,9 @@ def test_an_endless_dataset_of_samples_repeats_none_over_workers() -> None:
     alone, shared = (loaded(TASK.torch_dataset(), 4, workers, batch_size=2) for workers in (0, 2))
     drawn = [{tuple(x.flatten().tolist()) for batch, _ in batches for x in batch} for batches in (alone, shared)]
     assert len(drawn[0]) == 8 and drawn[0] == drawn[1]
+    x, y = next(islice(TASK.torch_dataset("test", seed=3, batch_size=1), 1, None))
+    expected = TASK.batch([1], 3, "test")
+    assert np.array_equal(x.numpy(), expected.x) and np.array_equal(y.numpy(), expected.y)
 
 
 def _of_rank(rank: int, folder: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,58 @@ def test_one_row_per_run_with_parameters_scores_and_costs(tmp_path: Path) -> Non
     ]
     assert runs.loc["dlr", "scaled_score"] == pytest.approx(0.5)
     assert runs["task.length"].to_list() == [256, 512] and runs["task.length"].dtype.kind == "i"
-    assert runs.loc["dlr", "budget.betas"] == (0.9, 0.999)
+    assert runs["model.glu"].dtype == bool and runs.loc["dlr", "budget.betas"] == (0.9, 0.999)
     assert runs.loc["dlr", ["model.kernel", "seconds_per_step", "parameter_count"]].to_list() == ["real", 0.01, 100]
     assert math.isnan(runs.loc["dss", "score"]) and math.isnan(runs.loc["dss", "seconds_per_step"])
     assert runs.loc["dss", "folder"] == str(tmp_path / "dss")
     assert runs.groupby("task.length")["score"].mean().loc[256] == 0.6
+
+
+def test_columns_hold_what_their_descriptions_say() -> None:
+    record = made(
+        budget={"lr": 0.01},
+        scores={
+            "val": {"r2": 0.7},
+            "test": {"r2": 0.95, "r2_batch_mean": 0.75, "r2_batch_std": 0.125},
+            "2x": {"r2": 0.4},
+            "4x": {},
+        },
+        errors={"val": 0.5, "test": 0.25},
+        baselines={"constant": {"r2": -1.0}, "copy": {"r2": 0.0}},
+        scaled={"2x": 0.375},
+        generalisation_length=512,
+        steps_to_solve=30,
+        curve=[{"step": 20}, {"step": 40}],
+        selection={"by": "val", "values": {"lr": [0.01, 0.001], "layers": [1], "kernel": ["real", "complex"]}},
+        environment={"lrtasks": "0.1"},
+    )
+    expected = {
+        "outcome": "done",
+        "score": 0.95,
+        "score_error": 0.25,
+        "selected": '{"kernel": "real", "layers": 1, "lr": 0.01}',
+        "selected_at_end": "lr",
+        "generalisation_length": 512,
+        "steps_to_solve": 30,
+        "val_score": 0.7,
+        "batch_mean": 0.75,
+        "batch_std": 0.125,
+        "baseline": "copy",
+        "floor": 0.0,
+        "scaled_score": 0.95,
+        "solved": 1,
+        "not_possible": "4x",
+        "steps": 40,
+        "peak_memory_bytes": 1,
+        "version": "0.1",
+        "test.2x": 0.4,
+        "scaled.2x": 0.375,
+    }
+    row, plain = framed([record, made()]).to_dict("records")
+    assert {name: row[name] for name in expected} == expected
+    assert (plain["selected"], plain["selected_at_end"], plain["not_possible"]) == ("", "", "")
+    (failed,) = framed([replace(record, status="failed")]).to_dict("records")
+    assert math.isnan(failed["score"]) and failed["val_score"] == 0.7 and "test.2x" not in failed
 
 
 def test_what_cannot_be_read_is_left_out_with_a_warning(tmp_path: Path) -> None:
@@ -71,6 +119,10 @@ def test_a_frame_can_be_written_and_read_again(tmp_path: Path, command: Callable
     assert list(after.columns) == list(before.columns)
     pd.testing.assert_frame_equal(after, before, check_dtype=False)
     pq.write_table(pq.read_table("runs.parquet").drop_columns("selected_at_end"), "earlier.parquet")
+    assert pq.read_table("runs.parquet")["baseline"].to_pylist() == ["copy", None]
+    pq.write_table(pq.read_table("runs.parquet").slice(1), "second.parquet")
+    both = frame("second.parquet", tmp_path)
+    assert both["model"].to_list() == ["net", "dlr"] and both.index.is_unique
     shown = [command("table", folder, "--unequal-budgets") for folder in (tmp_path, "runs.parquet", "earlier.parquet")]
     assert [said.code for said in shown] == [0, 0, 0] and len({said.out for said in shown}) == 1
     assert pq.read_schema("runs.parquet").field("floor").metadata[b"description"].decode() == COLUMNS["floor"]
