@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from lrtasks.errors import UsageError, with_line
+from lrtasks.evaluation.fabric import Fabric
 from lrtasks.generators.base import SPLITS, Split, Task, mislabelled
 from lrtasks.generators.randomness import epoch_order
 from lrtasks.machine import MAX_WORKERS, cores

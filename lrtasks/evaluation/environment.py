@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.fabric import Fabric
 
 from lrtasks import __version__
 from lrtasks.errors import UsageError, unknown
+from lrtasks.evaluation.fabric import Fabric
 from lrtasks.machine import cores, threads_for
 from lrtasks.run_config import RunConfig
 
@@ -83,11 +83,12 @@ def _leave() -> None:
 
 def describe_environment() -> dict[str, Any]:
     """Return versions, commit of the source tree (``None`` outside a checkout), platform and number of threads."""
-    packages = ("torch", "numpy", "scipy", "lightning")
+    packages = ("torch", "numpy", "scipy")
     return {
         "lrtasks": __version__,
         "python": platform.python_version(),
         **{package: metadata.version(package) for package in packages},
+        "lightning": metadata.version("pytorch-lightning"),
         "commit": _commit(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),

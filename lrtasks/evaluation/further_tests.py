@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning.fabric import Fabric
 from torch import nn
 
 from lrtasks.errors import UsageError, with_line
 from lrtasks.evaluation import loop
 from lrtasks.evaluation.batches import BatchStream, Replay, held_out
+from lrtasks.evaluation.fabric import Fabric
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.generators.base import SPLITS, Task
 from lrtasks.metrics import scaled_score

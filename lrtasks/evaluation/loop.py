@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.batches import Loaded, Replay, Streams, load
+from lrtasks.evaluation.fabric import Fabric
 from lrtasks.evaluation.optimiser import LOSSES, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
@@ -276,7 +276,7 @@ def _hidden_state(model: nn.Module) -> dict[str, Tensor]:
     kept = set(model.state_dict())
     found = {}
     for prefix, module in model.named_modules():
-        if type(module).__module__.split(".")[0] in ("torch", "lrtasks", "lightning"):
+        if type(module).__module__.split(".")[0] in ("torch", "lrtasks", "lightning_fabric"):
             continue
         for name, value in {**vars(module), **module._buffers}.items():
             path = f"{prefix}.{name}".lstrip(".")

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
 from torch import nn
 
 import lrtasks
@@ -24,6 +23,7 @@ from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line, is_shortage, with_line
 from lrtasks.evaluation import checkpoint, environment, loop
 from lrtasks.evaluation.batches import Replay, Streams, check_batch, make_streams
+from lrtasks.evaluation.fabric import Fabric
 from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, fitted_baselines, score_baselines
 from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
