@@ -22,13 +22,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from lrtasks.errors import UsageError, with_line
-from lrtasks.evaluation.fabric import Fabric
 from lrtasks.generators.base import SPLITS, Split, Task, mislabelled
 from lrtasks.generators.randomness import epoch_order
 from lrtasks.machine import MAX_WORKERS, cores
 from lrtasks.registry import is_own
 from lrtasks.run_config import RunConfig
 from lrtasks.spec import Batch, misfit
+
+if TYPE_CHECKING:
+    from lrtasks.evaluation.fabric import Fabric
 
 if TYPE_CHECKING:
     from lrtasks.data import StoredDataset

@@ -12,13 +12,15 @@ from torch import nn
 from lrtasks.errors import UsageError, with_line
 from lrtasks.evaluation import loop
 from lrtasks.evaluation.batches import BatchStream, Replay, held_out
-from lrtasks.evaluation.fabric import Fabric
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.generators.base import SPLITS, Task
 from lrtasks.metrics import scaled_score
 from lrtasks.models.base import Backbone
 from lrtasks.record import RunRecord
 from lrtasks.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from lrtasks.evaluation.fabric import Fabric
 
 if TYPE_CHECKING:
     from lrtasks.data import StoredDataset

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.batches import Loaded, Replay, Streams, load
-from lrtasks.evaluation.fabric import Fabric
 from lrtasks.evaluation.optimiser import LOSSES, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
@@ -31,6 +30,9 @@ from lrtasks.models.base import Backbone, extra_losses, output_misfit, recompute
 from lrtasks.progress import Progress
 from lrtasks.run_config import RunConfig
 from lrtasks.spec import IGNORED, Spec
+
+if TYPE_CHECKING:
+    from lrtasks.evaluation.fabric import Fabric
 
 CHECKPOINT = "checkpoint.pt"
 WEIGHTS = "weights.pt"

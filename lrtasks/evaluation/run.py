@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line, is_shortage, with_line
 from lrtasks.evaluation import checkpoint, environment, loop
 from lrtasks.evaluation.batches import Replay, Streams, check_batch, make_streams
-from lrtasks.evaluation.fabric import Fabric
 from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, fitted_baselines, score_baselines
 from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
@@ -36,6 +35,9 @@ from lrtasks.models.factory import model_factory
 from lrtasks.record import ANALYSIS, FILE, LOCK, PANEL, RunRecord, finished_record, read_record
 from lrtasks.registry import split_preset
 from lrtasks.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from lrtasks.evaluation.fabric import Fabric
 
 PACKAGE = Path(lrtasks.__file__).parent
 _ALONE = threading.RLock()
