@@ -34,7 +34,13 @@ CHILD = "LRTASKS_CHILD"
 LAST_BYTES = 100_000
 """Number of bytes kept from the end of a child's standard error."""
 SECONDS_BETWEEN_LOOKS = 0.1
-PRELOADED = ("lrtasks.cli.runs", "lrtasks.evaluation.run", "lrtasks.results.statistics", "lrtasks.results.table")
+PRELOADED = (
+    "lrtasks.cli.runs",
+    "lrtasks.evaluation.fabric",
+    "lrtasks.evaluation.run",
+    "lrtasks.results.statistics",
+    "lrtasks.results.table",
+)
 """Modules that the template process loads before commands fork from it."""
 LARGEST_REQUEST = 1 << 16
 """Largest request to the template process, in bytes; the words of a command are short."""

@@ -30,8 +30,8 @@ FOLDERS = ("benchmarks", "examples", "results")
 """Folders of the repository that pages use; a page that names a folder gets a copy of it."""
 THREADS = ("jax",)
 """Packages after whose import a process should not fork; the data loaders of later pages fork."""
-_PLAIN = re.compile(r"(lrtasks [^|&;<>$`*?~#()]*?)(?: > ([\w./-]+))?")
-"""An lrtasks command that needs no shell, except to redirect its output to a file."""
+_PLAIN = re.compile(r"(lrtasks [^|&;<>$`*?~#()]*?)(?: > ([\w./-]+))?(?: +#.*)?")
+"""An lrtasks command that needs no shell, except to redirect its output to a file; a comment may follow."""
 _PART = re.compile(r"cat > [^\n]*<<'(\w+)'\n.*?^\1$|[^\n]+", re.MULTILINE | re.DOTALL)
 """A line of a script, or a whole here-document that writes a file."""
 _FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*([\w+-]*)")

@@ -19,23 +19,20 @@ from pathlib import Path
 import published
 import scores
 from latex2mathml.converter import convert
+from matplotlib.figure import Figure
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from lrtasks.results import style
+from lrtasks.results import plots, style
+from lrtasks.results.table import arrange
 
 TOUR = "tour.md"
 DOCS = Path(__file__).resolve().parents[1]
 NOTEBOOK = DOCS.parent / "examples" / "tour.ipynb"
-MADE = {
-    "results/report.html": ["report", *map(str, scores.PUBLISHED)],
-    "results/curves.svg": ["plot", "curves", str(scores.FAIR), "--tasks", "mqar,recall,reverse,induction-heads"],
-    "results/profile.svg": ["plot", "profile", str(scores.FAIR)],
-    "results/scatter.svg": ["plot", "scatter", str(scores.FAIR), "--cost", "state-bytes"],
-}
-"""Files of the site other than pages, with the arguments of the command ``lrtasks`` that makes each file."""
+CURVES = ("mqar", "recall", "reverse", "induction-heads")
+"""Tasks whose learning curves the site shows."""
 _CHART = re.compile(r"^<!-- chart: (\w+) (.+?) -->$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\[\]]+)\]\((\.\./[^)#\s]+)(?:#[^)]*)?\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
@@ -47,17 +44,25 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for name, content in _tour():
         files.append(File.generated(config, name, content=content))
     with tempfile.TemporaryDirectory() as folder:
-        for name, command in MADE.items():
-            path = Path(folder) / Path(name).name
-            words = [*command, "--unequal-budgets", "--out", str(path)]
-            ended = subprocess.run(
-                [sys.executable, "-m", "lrtasks", *words], capture_output=True, text=True, check=False
-            )
-            if ended.returncode != 0:
-                raise PluginError(f"lrtasks {command[0]} failed: {ended.stderr.strip()}")
-            files.append(File.generated(config, name, content=path.read_text()))
-    files.append(File.generated(config, "results/cost.svg", content=style.encode(published.cost_chart(), ".svg")))
+        path = Path(folder) / "report.html"
+        words = ["report", *map(str, scores.PUBLISHED), "--unequal-budgets", "--out", str(path)]
+        ended = subprocess.run([sys.executable, "-m", "lrtasks", *words], capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            raise PluginError(f"lrtasks report failed: {ended.stderr.strip()}")
+        files.append(File.generated(config, "results/report.html", content=path.read_text()))
+    for name, figure in _charts():
+        files.append(File.generated(config, f"results/{name}.svg", content=style.encode(figure, ".svg")))
     return files
+
+
+def _charts() -> Iterator[tuple[str, Figure]]:
+    """Yield the charts of the published runs, each with its name."""
+    runs, records = scores.runs_of(scores.FAIR), scores.records(scores.FAIR)
+    made = arrange(runs, unequal_budgets=True)
+    yield "curves", plots.KINDS["curves"](arrange(runs[runs["task"].isin(CURVES)], unequal_budgets=True), records)
+    yield "profile", plots.KINDS["profile"](made, records)
+    yield "scatter", plots.KINDS["scatter"](made, records, cost="state_bytes")
+    yield "cost", published.cost_chart()
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:

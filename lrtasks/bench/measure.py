@@ -30,9 +30,9 @@ from lrtasks.spec import Spec
 WARM_UP = 32
 """Length of the sequence that makes torch load its libraries before memory is counted."""
 
-# processes are forked from one that has imported torch and done nothing else
+# processes are forked from one that has imported torch and done nothing else; an optimiser would import torch._dynamo
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["lrtasks.bench.measure"])
+_processes.set_forkserver_preload(["lrtasks.bench.measure", "torch._dynamo"])
 
 
 @dataclass(frozen=True)

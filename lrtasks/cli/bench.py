@@ -62,12 +62,12 @@ def bench(
         from lrtasks.bench.measure import Settings
         from lrtasks.bench.report import Report
         from lrtasks.bench.run import all_models, make_cases, run_bench
-        from lrtasks.evaluation.environment import make_fabric
+        from lrtasks.evaluation.environment import chosen_device
 
         shared: dict[str, Any] = {"d_model": d_model, "layers": layers, "batch": batch, "bidirectional": bidirectional}
         made = Settings.make(**shared, repeats=repeats, patience=patience, threads=threads)
         wanted = all_models() if models == "all" else models.split(",")
-        cases = make_cases(wanted, lengths, made, make_fabric(device, "32").device.type, hyper)
+        cases = make_cases(wanted, lengths, made, chosen_device(device).type, hyper)
         found = []
         with Progress("bench", "measurements", len(cases)) as progress:
             for measurement in run_bench(cases, out, time_limit=time_limit):

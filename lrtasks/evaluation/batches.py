@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
@@ -29,6 +28,9 @@ from lrtasks.machine import MAX_WORKERS, cores
 from lrtasks.registry import is_own
 from lrtasks.run_config import RunConfig
 from lrtasks.spec import Batch, misfit
+
+if TYPE_CHECKING:
+    from lrtasks.evaluation.fabric import Fabric
 
 if TYPE_CHECKING:
     from lrtasks.data import StoredDataset

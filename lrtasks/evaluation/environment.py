@@ -13,24 +13,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from lightning.fabric import Fabric
 
 from lrtasks import __version__
 from lrtasks.errors import UsageError, unknown
 from lrtasks.machine import cores, threads_for
 from lrtasks.run_config import RunConfig
 
+if TYPE_CHECKING:
+    from lrtasks.evaluation.fabric import Fabric
+
 DEVICES = ("auto", "cpu", "cuda")
 DEFAULT_WIDTH = 64
 """Width of a user's own model that has no parameter ``d_model``."""
 
 
-def make_fabric(device: str, precision: str) -> Fabric:
-    """Return Lightning Fabric for one device, or for the processes that ``torchrun`` started.
+def chosen_device(device: str) -> torch.device:
+    """Return the device for a value of ``--device``.
 
     Raises:
         UsageError: for an unknown device, or for ``cuda`` if there is no GPU.
@@ -41,10 +43,21 @@ def make_fabric(device: str, precision: str) -> Fabric:
         raise UsageError("device 'cuda' was asked for, but torch finds no GPU here; use --device cpu or auto")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device)
+
+
+def make_fabric(device: str, precision: str) -> Fabric:
+    """Return Lightning Fabric for one device, or for the processes that ``torchrun`` started.
+
+    Raises:
+        UsageError: as :func:`chosen_device` does.
+    """
+    from lrtasks.evaluation.fabric import Fabric  # imports torch._dynamo, which takes longer than torch
+
     world = int(os.environ.get("WORLD_SIZE", "1"))
     joins = world > 1 and not dist.is_initialized()
     fabric = Fabric(
-        accelerator=device,
+        accelerator=chosen_device(device).type,
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         num_nodes=world // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         strategy="ddp" if world > 1 else "auto",
@@ -83,11 +96,12 @@ def _leave() -> None:
 
 def describe_environment() -> dict[str, Any]:
     """Return versions, commit of the source tree (``None`` outside a checkout), platform and number of threads."""
-    packages = ("torch", "numpy", "scipy", "lightning")
+    packages = ("torch", "numpy", "scipy")
     return {
         "lrtasks": __version__,
         "python": platform.python_version(),
         **{package: metadata.version(package) for package in packages},
+        "lightning": metadata.version("pytorch-lightning"),
         "commit": _commit(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning.fabric import Fabric
 from torch import nn
 
 from lrtasks.errors import UsageError, with_line
@@ -19,6 +18,9 @@ from lrtasks.metrics import scaled_score
 from lrtasks.models.base import Backbone
 from lrtasks.record import RunRecord
 from lrtasks.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from lrtasks.evaluation.fabric import Fabric
 
 if TYPE_CHECKING:
     from lrtasks.data import StoredDataset

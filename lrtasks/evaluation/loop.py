@@ -12,11 +12,10 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from lrtasks.budget import Budget
@@ -31,6 +30,9 @@ from lrtasks.models.base import Backbone, extra_losses, output_misfit, recompute
 from lrtasks.progress import Progress
 from lrtasks.run_config import RunConfig
 from lrtasks.spec import IGNORED, Spec
+
+if TYPE_CHECKING:
+    from lrtasks.evaluation.fabric import Fabric
 
 CHECKPOINT = "checkpoint.pt"
 WEIGHTS = "weights.pt"
@@ -276,7 +278,7 @@ def _hidden_state(model: nn.Module) -> dict[str, Tensor]:
     kept = set(model.state_dict())
     found = {}
     for prefix, module in model.named_modules():
-        if type(module).__module__.split(".")[0] in ("torch", "lrtasks", "lightning"):
+        if type(module).__module__.split(".")[0] in ("torch", "lrtasks", "lightning_fabric"):
             continue
         for name, value in {**vars(module), **module._buffers}.items():
             path = f"{prefix}.{name}".lstrip(".")

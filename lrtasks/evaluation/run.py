@@ -12,11 +12,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
 from torch import nn
 
 import lrtasks
@@ -36,6 +35,9 @@ from lrtasks.models.factory import model_factory
 from lrtasks.record import ANALYSIS, FILE, LOCK, PANEL, RunRecord, finished_record, read_record
 from lrtasks.registry import split_preset
 from lrtasks.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from lrtasks.evaluation.fabric import Fabric
 
 PACKAGE = Path(lrtasks.__file__).parent
 _ALONE = threading.RLock()

@@ -97,7 +97,7 @@ def track_finished(names: Iterable[str], folder: Path, record: RunRecord) -> Non
 
 
 def _logger(place: Path, record: RunRecord) -> Any:
-    from lightning.pytorch import loggers
+    from pytorch_lightning import loggers
 
     if place.name == "csv":
         return loggers.CSVLogger(place.parent, name="", version="csv", flush_logs_every_n_steps=1)

@@ -76,8 +76,8 @@ def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", pat
     The time of a step comes from earlier runs below ``out`` with the same task, model, batch size, precision and
     device. If there are none, a few steps are timed here. After ``patience`` seconds, no further model is timed.
     """
-    start, began = time.process_time(), time.monotonic()
     name = device_name(make_fabric(device, "32").device)
+    start, began = time.process_time(), time.monotonic()
     left = [run for run in runs if look(run, run.folder(out))[1] is None]
     keys = [_key(run.record()) for run in left]
     earlier: dict[str, list[float]] = {}

@@ -81,17 +81,17 @@ def test_a_model_that_cannot_be_is_recorded_and_not_tried_again(command: Command
 
 @pytest.mark.e2e
 def test_a_killed_bench_goes_on(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "lrtasks", *SMALL, "--length", "16,32,64", "--json"]
+    words = [sys.executable, "-m", "lrtasks", *SMALL, "--length", "16,32", "--json"]
     out = tmp_path / "out"
     first = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(list(out.glob("*.json"))) < 3:
+    while len(list(out.glob("*.json"))) < 1:
         assert first.poll() is None
         time.sleep(0.02)
     first.send_signal(signal.SIGKILL)
     first.wait()
     finished = {file: file.stat().st_mtime_ns for file in out.glob("*.json")}
-    assert 3 <= len(finished) < 6
+    assert 1 <= len(finished) < 4
     second = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True, env=dict(os.environ))
-    assert len(json.loads(second.stdout)["rows"]) == len(list(out.glob("*.json"))) == 6
+    assert len(json.loads(second.stdout)["rows"]) == len(list(out.glob("*.json"))) == 4
     assert {file: file.stat().st_mtime_ns for file in finished} == finished
     assert not list(out.glob(".*.json*"))

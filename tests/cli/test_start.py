@@ -7,7 +7,18 @@ import sys
 
 import pytest
 
-HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "lightning", "torchmetrics", "pyarrow", "numba", "PIL"}
+HEAVY = {
+    "torch",
+    "numpy",
+    "scipy",
+    "pandas",
+    "matplotlib",
+    "lightning_fabric",
+    "torchmetrics",
+    "pyarrow",
+    "numba",
+    "PIL",
+}
 
 
 def imported(code: str) -> set[str]:

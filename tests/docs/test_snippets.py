@@ -13,7 +13,9 @@ import snippets
 from snippets import ROOT, Block, blocks, follow, run_python, run_session, run_shell, script, wants_own_process
 
 from lrtasks import generators, models
+from lrtasks.processes import Template
 from lrtasks.registry import Registry
+from lrtasks.suite.backends import local
 
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if blocks(page)]
 
@@ -31,9 +33,22 @@ def read(page: Path, folder: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+class Kept(Template):
+    """A template process that stays for the next suite."""
+
+    def close(self) -> None:
+        """Do nothing; see :meth:`end`."""
+
+    def end(self) -> None:
+        super().close()
+
+
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of the reader's own; what a page registers is forgotten afterwards."""
+    """A folder of the reader's own; what a page registers is forgotten afterwards.
+
+    All suites fork from one template process, which loads torch once.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -41,7 +56,16 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setenv(variable, str(tmp_path / "cache"))
     registries: list[Registry[Any]] = [generators.registry, models.registry]
     before = [registry.names() for registry in registries]
+    made: list[Kept] = []
+
+    def template(_: int) -> Kept:
+        made.extend([] if made else [Kept(1)])
+        return made[0]
+
+    monkeypatch.setattr(local, "Template", template)
     yield tmp_path
+    for kept in made:
+        kept.end()
     for registry, names in zip(registries, before, strict=True):
         for added in set(registry.names()) - set(names):
             del registry._classes[added]
@@ -128,7 +152,14 @@ def test_a_command_that_fails_is_noticed(page: Path, tmp_path: Path, line: str) 
         run_shell(Block("shell", f"{line}\nlrtasks list\n", 7), page, tmp_path)
 
 
-@pytest.mark.parametrize("code", ["lrtasks list tasks > names.txt", "lrtasks list tasks | cat > names.txt"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "lrtasks list tasks > names.txt",
+        "lrtasks list tasks > names.txt   # 'all' names",
+        "lrtasks list tasks | cat > names.txt",
+    ],
+)
 def test_what_is_printed_goes_where_it_is_sent(page: Path, reader: Path, code: str) -> None:
     run_shell(Block("shell", f"{code}\n", 7), page, reader)
     assert (reader / "names.txt").read_text().startswith("tasks: state\n  chomsky ")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-LRTASKS = [sys.executable, "-m", "lrtasks"]
+Command = Callable[..., Any]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "lrtasks"]
 EVAL = [
     "eval",
@@ -34,25 +36,33 @@ QUICK = [word for name, value in BUDGET.items() for word in ("--set", f"{name}={
 
 
 def call(launcher: list[str], out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     words = [*launcher, *EVAL, *QUICK, "--out", str(out), *more]
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
-def records(launcher: list[str], out: Path, *more: str) -> list[dict[str, Any]]:
-    ended = call(launcher, out, *more)
+def together(out: Path, *more: str) -> list[dict[str, Any]]:
+    """The records of two processes."""
+    ended = call(TORCHRUN, out, *more)
     assert ended.returncode == 0, ended.stderr
     found: list[dict[str, Any]] = json.loads(ended.stdout)
     return found
 
 
+def alone(command: Command, out: Path, *more: str) -> list[dict[str, Any]]:
+    """The records of this process."""
+    said = command(*EVAL, *QUICK, "--out", out, *more)
+    assert said.code == 0, said.err
+    found: list[dict[str, Any]] = json.loads(said.out)
+    return found
+
+
 @pytest.mark.parametrize("settings", [("--seeds", "2"), ("--train-samples", "24", "--schedule", "cosine")])
-def test_two_processes_end_with_the_figures_of_one(tmp_path: Path, settings: tuple[str, ...]) -> None:
-    alone, together = (
-        records(launcher, tmp_path / str(number), *settings) for number, launcher in enumerate((LRTASKS, TORCHRUN))
-    )
-    assert len(alone) == len(together)
-    for one, two in zip(alone, together, strict=True):
+def test_two_processes_end_with_the_figures_of_one(tmp_path: Path, command: Command, settings: tuple[str, ...]) -> None:
+    one_process, two_processes = alone(command, tmp_path / "1", *settings), together(tmp_path / "2", *settings)
+    assert len(one_process) == len(two_processes)
+    for one, two in zip(one_process, two_processes, strict=True):
         assert one["status"] == two["status"] == "done"
         assert one["baselines"] == two["baselines"]
         for split, scores in one["scores"].items():
@@ -61,25 +71,21 @@ def test_two_processes_end_with_the_figures_of_one(tmp_path: Path, settings: tup
             assert other == pytest.approx(point, abs=1e-4)
 
 
-def test_a_run_of_two_processes_goes_on_as_one(tmp_path: Path) -> None:
-    """A checkpoint does not know how many processes wrote it."""
-    whole = records(LRTASKS, tmp_path / "alone")
-    interrupt(tmp_path)
-    (resumed,) = records(LRTASKS, tmp_path / "both")
-    assert resumed["scores"]["test"] == pytest.approx(whole[0]["scores"]["test"], abs=1e-4)
+def test_a_run_of_two_processes_goes_on_with_one_or_two(tmp_path: Path, command: Command) -> None:
+    """A checkpoint does not know how many processes wrote it.
 
-
-def test_processes_go_on_from_one_folder_though_their_models_differ(tmp_path: Path) -> None:
-    """What a model keeps beside its weights is part of the folder's name, and may hold the number of the process."""
+    What a model keeps beside its weights is part of the folder's name, and may hold the number of the process.
+    """
     model = ("--model", "toys:Ranked")
-    whole = records(LRTASKS, tmp_path / "alone", *model)
-    interrupt(tmp_path, *model)
-    (resumed,) = records(TORCHRUN, tmp_path / "both", *model)
-    assert resumed["scores"]["test"] == pytest.approx(whole[0]["scores"]["test"], abs=1e-4)
+    (whole,) = alone(command, tmp_path / "alone", *model)
+    interrupt(tmp_path / "both", *model)
+    shutil.copytree(tmp_path / "both", tmp_path / "one")
+    for resumed in (*alone(command, tmp_path / "one", *model), *together(tmp_path / "both", *model)):
+        assert resumed["scores"]["test"] == pytest.approx(whole["scores"]["test"], abs=1e-4)
 
 
-def interrupt(tmp_path: Path, *more: str) -> None:
-    """Leave what a kill half-way leaves in the folder ``both``: a checkpoint after 20 steps of two processes."""
+def interrupt(out: Path, *more: str) -> None:
+    """Leave what a kill half-way leaves below ``out``: a checkpoint after 20 steps of two processes."""
     script = (
         "import sys\nfrom lrtasks.evaluation import loop\n"
         "real = loop._save\n"
@@ -90,16 +96,18 @@ def interrupt(tmp_path: Path, *more: str) -> None:
         "loop._save = save\n"
         "from lrtasks.cli import main\nmain()\n"
     )
-    (tmp_path / "interrupted.py").write_text(script)
-    launcher = [*TORCHRUN[:-2], str(tmp_path / "interrupted.py")]
-    assert call(launcher, tmp_path / "both", *more).returncode == 1
-    (checkpoint,) = (tmp_path / "both").rglob("checkpoint.pt")
+    path = out.with_name("interrupted.py")
+    path.write_text(script)
+    assert call([*TORCHRUN[:-2], str(path)], out, *more).returncode == 1
+    (checkpoint,) = out.rglob("checkpoint.pt")
     assert checkpoint.exists()
 
 
-@pytest.mark.parametrize("kept", ["", "cycle = [dist.group.WORLD]\ncycle.append(cycle)\ndel cycle\n"])
-def test_a_process_whose_group_is_still_at_work_ends_well(tmp_path: Path, kept: str) -> None:
-    """A thread of the group that waits to free a tensor when Python is taken apart aborts the process."""
+def test_a_process_whose_group_is_still_at_work_ends_well(tmp_path: Path) -> None:
+    """A thread of the group that waits to free a tensor when Python is taken apart aborts the process.
+
+    The threads end when the last reference to the group is freed, here one in a cycle.
+    """
     script = tmp_path / "leaving.py"
     script.write_text(
         "import atexit\nimport sys\nimport time\n"
@@ -112,7 +120,7 @@ def test_a_process_whose_group_is_still_at_work_ends_well(tmp_path: Path, kept: 
         "from lrtasks.evaluation.environment import make_fabric\n"
         "rank = make_fabric('cpu', '32').global_rank\n"
         "dist.barrier()\n"
-        f"{kept}"
+        "cycle = [dist.group.WORLD]\ncycle.append(cycle)\ndel cycle\n"
         "time.sleep(1 - rank)\n"
         "dist.all_reduce(torch.ones(4), async_op=True)\n"
     )
