@@ -30,10 +30,8 @@ from lrtasks.run_config import RunConfig
 from lrtasks.spec import Batch, misfit
 
 if TYPE_CHECKING:
-    from lrtasks.evaluation.fabric import Fabric
-
-if TYPE_CHECKING:
     from lrtasks.data import StoredDataset
+    from lrtasks.evaluation.fabric import Fabric
 
 HELD_OUT_SEED = 0
 """Seed of the validation and test streams; these streams are the same for every run, whatever the run's seed."""

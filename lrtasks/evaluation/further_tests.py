@@ -20,10 +20,8 @@ from lrtasks.record import RunRecord
 from lrtasks.run_config import RunConfig
 
 if TYPE_CHECKING:
-    from lrtasks.evaluation.fabric import Fabric
-
-if TYPE_CHECKING:
     from lrtasks.data import StoredDataset
+    from lrtasks.evaluation.fabric import Fabric
 
 SHARE = 4
 """A further test has ``1 / SHARE`` of the test's batches."""
