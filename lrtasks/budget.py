@@ -75,7 +75,7 @@ class Budget(Config):
             raise UsageError(f"budget: warmup_steps must be at most steps ({self.steps}), found {self.warmup_steps}")
 
     def rate(self, step: int) -> float:
-        """Return the factor on every learning rate at ``step`` = 0, 1, ...: linear warm-up, then ``schedule``.
+        """Return the factor on every learning rate at ``step`` in 0..steps-1: linear warm-up, then ``schedule``.
 
         >>> [Budget(steps=100, warmup_steps=20, schedule=name).rate(40) for name in ("constant", "linear")]
         [1.0, 0.75]
@@ -84,7 +84,7 @@ class Budget(Config):
             return (step + 1) / self.warmup_steps
         if self.schedule == "constant":
             return 1.0
-        done = (step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1)
+        done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
         if self.schedule == "linear":
             return 1.0 - done
         return 0.5 * (1 + math.cos(math.pi * done))

@@ -196,8 +196,8 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 def override(settings: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
     """Replace settings by the settings in ``by``. A bare name and a name with its owner mean the same parameter.
 
-    >>> override({"budget.steps": 500, "length": 64}, {"steps": 20})
-    {'length': 64, 'steps': 20}
+    >>> override({"budget.steps": 500, "length": 64, "lr": 0.1}, {"steps": 20, "task.length": 32})
+    {'lr': 0.1, 'steps': 20, 'task.length': 32}
     """
     winning = [split_setting(name) for name in by]
 
@@ -292,7 +292,7 @@ def _converted(hint: Any, value: Any) -> Any:
 def _converted_tuple(items: tuple[Any, ...], value: Any) -> Any:
     if isinstance(value, str) and items[0] is not str:  # 128,256 on the command line
         value = [parse_assignment(f"item={part}")[1] for part in value.split(",")]
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and items[-1] is Ellipsis:
+    elif isinstance(value, (int, float)) and items[-1] is Ellipsis:
         value = [value]
     if not isinstance(value, (list, tuple)):
         raise ValueError
@@ -334,7 +334,7 @@ def _check_bounds(title: str, field: dataclasses.Field[Any], value: Any) -> None
             names = [str(choice) for choice in choices]
             close = suggestion(str(number), names)
             raise UsageError(f"{title}: {field.name} must be one of {', '.join(names)}, found {number!r}{close}")
-        is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+        is_number = isinstance(number, (int, float))
         if is_number and not all(_LIMITS[rule](number, limit) for rule, limit in limits.items()):
             allowed = " and ".join(f"{rule.replace('_', ' ')} {limit:,}" for rule, limit in limits.items())
             raise UsageError(f"{title}: {field.name} must be {allowed}, found {number!r}")

@@ -174,7 +174,7 @@ def test_types_that_cannot_be_converted_are_a_programmers_mistake() -> None:
         ("shifts=4", ("shifts", 4)),
         ("learning-rate=1e-3", ("learning_rate", 1e-3)),
         (" x =[1, 2]", ("x", [1, 2])),
-        ("flag=True", ("flag", True)),
+        ("flag= True", ("flag", True)),
         ("flag=false", ("flag", False)),
         ("limit=null", ("limit", None)),
         ("norm=none", ("norm", "none")),

@@ -45,6 +45,8 @@ def test_a_model_is_built_for_a_task() -> None:
     assert lrtasks.build_model("dlr", "shift", preset="small", d_model=8).input.length == 256  # type: ignore[union-attr]
     with pytest.raises(lrtasks.UsageError, match="did you mean 'd_state'"):
         lrtasks.build_model("dlr", TASK, d_stat=4)
+    with pytest.raises(lrtasks.UsageError, match="hyena is a causal model"):
+        lrtasks.build_model("hyena", "pathfinder")
 
 
 def test_bare_settings_are_keywords(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 import lrtasks
 from lrtasks import generators, models
 from lrtasks.budget import DEFAULTS, Budget
+from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
 from lrtasks.generators.tasks.recall import Recall
 from lrtasks.registry import file_digest
@@ -33,6 +35,11 @@ class Mixer(nn.Module):
     def __init__(self, d_model: int, window: int = 2) -> None:
         super().__init__()
         self.out = nn.Linear(d_model, d_model)
+
+
+class Lengthy(Mixer):
+    def __init__(self, d_model: int, length: int = 2) -> None:
+        super().__init__(d_model)
 
 
 def test_later_presets_win() -> None:
@@ -77,6 +84,9 @@ def test_everything_of_ours_has_both_presets(preset: str) -> None:
         ("shft", "dlr", {}, "unknown task 'shft'; did you mean 'shift'"),
         ("shift", "dlrr", {}, "unknown model 'dlrr'; did you mean 'dlr'"),
         ("shift", "dlr", {"preset": "smal"}, "unknown preset 'smal'; did you mean 'small'"),
+        ("listops", "dlr", {"preset": "paper/listops"}, "unknown preset 'paper/listops'"),
+        ("shift", Lengthy, {"settings": {"length": 8}}, r"task and model: write task\.length or model\.length"),
+        ("shift", "dlr", {"settings": {"model": 8}}, "no task or model or budget parameter is called 'model'"),
         ("shift", "dlr", {"settings": {"lenght": 8}}, "called 'lenght'; did you mean 'length'"),
         ("shift", "dlr", {"settings": {"length": 0}}, "shift: length must be at least 2"),
         ("shift", "dlr", {"settings": {"steps": 8, "budget.steps": 9}}, "steps is given twice: 8 and 9"),
@@ -104,7 +114,9 @@ def test_what_a_user_can_mistake_is_told(task: Any, model: Any, arguments: dict[
 def test_the_digest_tells_runs_apart() -> None:
     base = RunConfig.make("shift", "dlr")
     assert base.digest == RunConfig.make("shift", "dlr", settings={"length": np.int64(256)}).digest
+    changes = {"accumulate": 2, "checkpoint_blocks": True, "test_data": ["a"], "stop_at": 0.5, "clip": 0.5}
     others = [
+        *(RunConfig.make("shift", "dlr", settings={name: value}) for name, value in changes.items()),
         RunConfig.make("shift", "dlr", seed=1),
         RunConfig.make("shift", "dlr", settings={"length": 128}),
         RunConfig.make("shift", "dlr", settings={"d_state": 4}),
@@ -114,6 +126,11 @@ def test_the_digest_tells_runs_apart() -> None:
         replace(base, data_digest="digest of a dataset"),
     ]
     assert len({config.digest for config in (base, *others)}) == 1 + len(others)
+    settings = {"window": 3, "layers": 1}
+    ways = [
+        RunConfig.make("shift", Mixer, settings=dict(sorted(settings.items(), reverse=back))) for back in (False, True)
+    ]
+    assert ways[0].digest == ways[1].digest, "the order of settings has no meaning"
 
 
 def test_a_task_that_was_made_before_an_edit_is_the_earlier_task(tmp_path: Path) -> None:
@@ -132,13 +149,19 @@ def test_another_version_of_a_model_is_another_run(monkeypatch: pytest.MonkeyPat
     assert RunConfig.make("shift", "dlr").digest != before
 
 
-def test_the_command_makes_the_same_run(tmp_path: Path) -> None:
-    config = RunConfig.make("shift", "dlr", seed=np.int64(3), settings={"length": np.int64(64), "kernel": "prod"})
+@pytest.mark.parametrize("task", ["word-problem@a5", lrtasks.make("word-problem", length=12)])
+def test_the_command_makes_the_same_run(tmp_path: Path, task: Any) -> None:
+    """The names of a model's settings may have the model's name in front, with dashes or underscores."""
+    settings = {"gated-deltanet.heads": np.int64(4), "gated_deltanet.gate": False, "lr": 0.5, "schedule": "cosine"}
+    seed: Any = np.int64(3)
+    config = RunConfig.make(task, "gated-deltanet", seed=seed, preset="paper", settings=settings)
     words = shlex.split(config.command_text())
-    given = dict(word.split("=", 1) for word in words[words.index("--set") :] if "=" in word)
-    assert given == {"task.length": "64", "model.kernel": '"prod"'}
-    assert words[words.index("--seed") + 1] == "3"
-    assert config.folder(tmp_path).parent == tmp_path / "shift"
+    named = {word[2:]: value for word, value in pairwise(words) if word.startswith("--")}
+    given = dict(parse_assignment(value) for word, value in pairwise(words) if word == "--set")
+    arguments: dict[str, Any] = {"preset": named["preset"], "seed": int(named["seed"]), "settings": given}
+    again = RunConfig.make(named["task"], named["model"], **arguments)
+    assert again.digest == config.digest
+    assert config.folder(tmp_path).parent == tmp_path / "word-problem"
 
 
 def test_a_task_that_is_made_takes_no_parameters() -> None:
@@ -157,8 +180,11 @@ def test_a_loss_or_metric_that_the_target_cannot_have_is_refused_before_training
 
 
 def test_a_title_names_the_instance() -> None:
-    titles = {RunConfig.make(task, "dlr").title() for task in ("word-problem@s3", "word-problem@a5")}
-    assert titles == {"dlr on word-problem@s3 seed 0", "dlr on word-problem@a5 seed 0"}
+    tasks, settings = ("word-problem@s3", "word-problem@a5"), {"task.length": 9}
+    configs = [RunConfig.make(task, "dlr", settings=settings) for task in tasks]
+    titles = {config.title() for config in configs}
+    assert titles == {"dlr on word-problem@s3 length=9 seed 0", "dlr on word-problem@a5 length=9 seed 0"}
+    assert [config.task.parameters()["group"] for config in configs] == ["S3", "A5"]
 
 
 @pytest.mark.parametrize("preset", [7, ["small"], None])

@@ -10,7 +10,7 @@ import pytest
 
 from lrtasks.bench import UNFUSED, run
 from lrtasks.bench.measure import Case, Settings
-from lrtasks.bench.run import all_models, file_of, identity, make_cases, source_digest
+from lrtasks.bench.run import all_models, file_of, make_cases, source_digest
 from lrtasks.errors import UsageError
 from lrtasks.models import names
 
@@ -49,33 +49,49 @@ OTHERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", OTHERS, ids=str)
 def test_whatever_decides_a_cost_decides_the_file(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "device_name", str)
+    monkeypatch.setattr(run, "device_name", lambda _: "any")
     this = Case("seqboat", 32, SETTINGS)
     assert file_of(this, Path()) != file_of(dataclasses.replace(this, **changes), Path())
     assert file_of(this, Path()) == file_of(Case("seqboat", 32, Settings(d_model=8, layers=1)), Path())
 
 
-def test_so_do_model_length_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_do_model_length_code_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         file_of(Case(model, length, SETTINGS), Path()) for model in ("transformer", UNFUSED) for length in (32, 64)
     }
-    monkeypatch.setattr(run, "source_digest", lambda: "other")
-    files.add(file_of(Case("transformer", 32, SETTINGS), Path()))
-    assert len(files) == 5
+    for owner, name in ((run, "source_digest"), (run, "device_name"), (run.torch, "__version__")):
+        monkeypatch.setattr(owner, name, "other" if name == "__version__" else lambda *_: "other")
+        files.add(file_of(Case("transformer", 32, SETTINGS), Path()))
+    assert len(files) == 7
 
 
-def test_the_identity_tells_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = tmp_path / "mine.py"
-    (tmp_path / "other.py").write_text("b = 1")
-    seqboat = Case("seqboat", 32, SETTINGS)
-    monkeypatch.setattr(run.inspect, "getfile", lambda _: str(module))
+def test_the_digest_of_the_code_covers_what_costs_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"models": "models/__init__.py", "optimiser": "optimiser.py", "measure": "measure.py"}
+    (tmp_path / "models" / "ops").mkdir(parents=True)
     found = set()
-    for text in ("a = 1", "a = 2"):
-        module.write_text(text)
-        source_digest.cache_clear()
-        found.add(identity(seqboat)["source"])
+    with monkeypatch.context() as patch:  # pytest itself needs getfile to report a failure
+        patch.setattr(run.inspect, "getfile", lambda module: tmp_path / files[module.__name__.rpartition(".")[2]])
+        for place in (*files.values(), "models/ops/scans.py"):
+            for text in ("a = 1", "a = 2"):
+                for file in files.values():
+                    (tmp_path / file).touch()
+                (tmp_path / place).write_text(text)
+                source_digest.cache_clear()
+                found.add(source_digest())
     source_digest.cache_clear()
-    assert len(found) == 2
+    assert len(found) == 8
+
+
+def test_an_edit_of_the_users_model_makes_another_case(tmp_path: Path) -> None:
+    module = tmp_path / "mine.py"
+    files = set()
+    for end in ("", "# edited"):
+        module.write_text(
+            f"from torch import nn\nclass Mine(nn.Linear):\n"
+            f"    def __init__(self, d_model): super().__init__(d_model, d_model)\n{end}"
+        )
+        files.add(file_of(Case(f"{module}:Mine", 32, SETTINGS), Path()))
+    assert len(files) == 2
 
 
 def test_a_hybrid_has_layers_of_its_own() -> None:

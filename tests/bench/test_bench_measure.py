@@ -80,6 +80,8 @@ def test_training_changes_the_model_and_leaves_no_gradients() -> None:
     assert all(value.grad is None for value in model.parameters())
     changed = [name for name, value in model.named_parameters() if not torch.equal(value, before[name])]
     assert changed == list(before)
+    again = measure._prepare(case("longvq", 32), "training")[0]
+    assert all(torch.equal(value, before[name]) for name, value in again.named_parameters()), "the same start each time"
 
 
 def test_extra_losses_are_part_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:

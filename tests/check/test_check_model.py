@@ -146,6 +146,25 @@ def test_takes_names_and_factories() -> None:
     assert given == {"input": SIGNAL, "target": TARGET, "causal": False}
 
 
+class Peeking(nn.Module):
+    """Adds a little of the next input at one position."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.place, self.weight = place, nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = torch.arange(x.shape[1])[:, None] == self.place
+        return self.weight * (x + 1e-4 * torch.where(at, x.roll(-1, 1), 0))
+
+
+@pytest.mark.parametrize("place", [3, 7, 31, 17, 41, 62])
+def test_a_small_leak_at_the_end_of_a_chunk_or_at_an_evenly_spaced_position_is_found(place: int) -> None:
+    spec = Spec("real", 64, 3)
+    with pytest.raises(UsageError, match=f"not causal: outputs up to input position {place} change"):
+        check_model(Peeking(place), input=spec, target=spec)
+
+
 def test_symbols_leak_too() -> None:
     def factory(input: Spec, target: Spec) -> nn.Module:
         return build("attention", input, target, causal=False, d_model=8, heads=2)

@@ -66,6 +66,10 @@ def test_dropout_of_taps_in_training_only() -> None:
     assert torch.equal(conv(x), conv(x))
 
 
+def test_taps_start_small() -> None:
+    assert convolution(100, 100).kernel.taps.std().item() == pytest.approx(0.002, rel=0.03)
+
+
 @pytest.mark.parametrize("signed", [False, True])
 def test_filters_start_mild(signed: bool) -> None:
     """θ1 near 0.1 and θ0 near 0.1, or 0 if signed; the same spread in both models."""

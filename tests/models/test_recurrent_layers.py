@@ -221,6 +221,12 @@ def test_torch_layers(kind: Any, dtype: torch.dtype) -> None:
     check_outputs(found, forward, dtype)
 
 
+@pytest.mark.parametrize("cls", [LSTM, GRU])
+def test_the_recurrent_map_of_each_gate_starts_orthogonal_if_asked_to(cls: type[GRU]) -> None:
+    for gate in cls(d_model=4, hidden=6, orthogonal=True).layer(0).rnn.weight_hh_l0.detach().split(6):
+        assert gap(gate @ gate.T, torch.eye(6)) < 1e-5
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("kind", ["op", "layer"])
 def test_lru(kind: str, dtype: torch.dtype) -> None:
@@ -282,6 +288,23 @@ def test_s5_starts_from_hippo(states: int) -> None:
     above = np.triu(np.outer(half_steps, half_steps), 1)
     normal = above - above.T - np.eye(states) / 2
     assert np.abs(normal @ vectors - vectors * found).max() < 1e-9 * np.abs(wanted).max()
+
+
+def test_s5_starts_from_blocks_of_hippo() -> None:
+    """Each block has the eigenvalues of a smaller matrix; B and C, drawn in real coordinates, are turned by block."""
+    torch.manual_seed(0)
+    core = S5Core(S5(d_model=3, d_state=16, blocks_of_start=2))
+    values, vectors = map(torch.from_numpy, legs_eigenvalues(8))
+    assert gap(torch.stack((core.Lambda_re, core.Lambda_im), -1), torch.view_as_real(values.repeat(2))) < 1e-6
+    torch.manual_seed(0)
+    B = torch.randn(2, 8, 3, dtype=torch.float64).to(vectors.dtype) / 4
+    C = torch.randn(3, 2, 8, dtype=torch.complex128) / 8**0.5
+    assert gap(core.B, torch.view_as_real((vectors.mH @ B).flatten(0, 1))) < 1e-6
+    assert gap(core.C, torch.view_as_real((C @ vectors).flatten(1))) < 1e-6
+
+
+def test_kda_with_a_bounded_decay_starts_at_rate_1() -> None:
+    assert not KDA(lower_bound=-5.0).layer(0).A_log.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -349,6 +372,7 @@ def test_rwkv7_channel_mixing() -> None:
     torch.manual_seed(0)
     mixing = ChannelMixing(6, 24, index=1, layers=4).double()
     assert not mixing.value.weight.any()
+    assert 0.48 < mixing.key.weight.abs().max().item() * 6**0.5 <= 0.5
     wanted = 1 - (torch.arange(6) / 6) ** (0.75**4)
     assert gap(mixing.x_k.detach(), wanted) < 1e-6
     with torch.no_grad():

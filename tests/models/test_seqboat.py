@@ -191,6 +191,7 @@ def test_gumbel_router() -> None:
 def test_moe_router_compares_directions_only() -> None:
     router = small_layer(False, router="moe").sparse[0].router
     h = torch.randn(5, 8, dtype=torch.float64)
+    assert torch.allclose(router.experts.norm(dim=1), torch.tensor(0.32).double())
     embeddings = router.experts / router.experts.norm(dim=1, keepdim=True)
     wanted = torch.softmax(h @ router.reduce.weight.T @ embeddings.T, 1)[:, 1]
     assert torch.allclose(router(h)[1], wanted, rtol=0, atol=1e-12)
