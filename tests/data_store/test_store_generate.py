@@ -70,10 +70,10 @@ def start_writing(folder: Path, workers: int) -> subprocess.Popen[str]:
 def test_any_number_of_workers_gives_the_same_bytes(
     tmp_path: Path, task: lrtasks.generators.Task, file_format: str
 ) -> None:
-    for workers in (1, 3):
+    for workers in (1, 2):
         generate(task, str(tmp_path / str(workers)), workers=workers, format=file_format, **FEW)
-    assert contents(tmp_path / "1") == contents(tmp_path / "3")
-    assert verify(str(tmp_path / "3")) == []
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+    assert verify(str(tmp_path / "2")) == []
 
 
 @pytest.mark.e2e
