@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import numbers
@@ -242,6 +243,7 @@ def assign(
     return owned
 
 
+@functools.cache  # reading the annotations takes most of the time of making a config
 def _fields(cls: type[Config]) -> list[tuple[dataclasses.Field[Any], Any]]:
     hints = typing.get_type_hints(cls)
     return [(field, hints[field.name]) for field in dataclasses.fields(cls)]
