@@ -17,6 +17,7 @@ import numbers
 import operator
 import types
 import typing
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
@@ -242,9 +243,15 @@ def assign(
     return owned
 
 
+_FIELDS = weakref.WeakKeyDictionary[type[Config], list[tuple[dataclasses.Field[Any], Any]]]()
+"""Parameters of each class that was used, with their types: reading types takes most of the time of making a config."""
+
+
 def _fields(cls: type[Config]) -> list[tuple[dataclasses.Field[Any], Any]]:
-    hints = typing.get_type_hints(cls)
-    return [(field, hints[field.name]) for field in dataclasses.fields(cls)]
+    if cls not in _FIELDS:
+        hints = typing.get_type_hints(cls)
+        _FIELDS[cls] = [(field, hints[field.name]) for field in dataclasses.fields(cls)]
+    return _FIELDS[cls]
 
 
 def _plain(value: Any) -> Any:

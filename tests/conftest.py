@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -23,12 +24,20 @@ from lrtasks.suite import backends
 DATA = Path(__file__).parent / "data"
 
 # the same examples in each run, without a time limit; --hypothesis-profile=search draws other and more examples
-hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("same")
 
+gc.disable()  # collection makes a million objects that stay; see pytest_collection_finish
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: more threads would wait for each other
     torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Leave all modules and tests out of garbage collection, which would visit them again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

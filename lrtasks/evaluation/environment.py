@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import os
 import platform
@@ -125,6 +126,7 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+@functools.cache  # starts two processes, which takes longer than a short run
 def _commit() -> str | None:
     source = Path(__file__).parent
     try:

@@ -49,25 +49,25 @@ def test_an_output_that_is_not_utf_8_gets_question_marks() -> None:
     assert (code, said) == (0, "")
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOENT, errno.EACCES])
 def test_a_disk_that_fails_in_a_run_is_one_line_and_earlier_results_stay(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert command(*EVAL).code == 0
     write = RunRecord.write
+    for number in (errno.ENOSPC, errno.ENOENT, errno.EACCES):
 
-    def fail(record: RunRecord, folder: Path) -> None:
-        if len(record.curve) == 2:
-            raise OSError(number, os.strerror(number), str(folder / "record.json"))
-        write(record, folder)
+        def fail(record: RunRecord, folder: Path, number: int = number) -> None:
+            if len(record.curve) == 2:
+                raise OSError(number, os.strerror(number), str(folder / "record.json"))
+            write(record, folder)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(RunRecord, "write", fail)
-        said = command(*EVAL, "--seed", 1)
-    assert (said.code, said.out) == (1, "")
-    assert os.strerror(number) in said.err.splitlines()[-1]
-    assert "Traceback" not in said.err
-    records, problems = read_records(tmp_path / "runs")
-    assert problems == []
-    assert [record.status for _, record in records if record.seed == 0] == ["done"]
-    assert command(*EVAL, "--seed", 1).code == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(RunRecord, "write", fail)
+            said = command(*EVAL, "--seed", number)
+        assert (said.code, said.out) == (1, "")
+        assert os.strerror(number) in said.err.splitlines()[-1]
+        assert "Traceback" not in said.err
+        records, problems = read_records(tmp_path / "runs")
+        assert problems == []
+        assert [record.status for _, record in records if record.seed == 0] == ["done"]
+    assert command(*EVAL, "--seed", number).code == 0

@@ -71,11 +71,11 @@ def start_writing(folder: Path, workers: int) -> subprocess.Popen[str]:
 def test_any_number_of_workers_gives_the_same_bytes(
     tmp_path: Path, task: lrtasks.generators.Task, file_format: str
 ) -> None:
-    for workers in (1, 3):
+    for workers in (1, 2):
         generate(task, str(tmp_path / str(workers)), workers=workers, format=file_format, **FEW)
     whole = contents(tmp_path / "1")
-    assert whole == contents(tmp_path / "3") and not any("parts" in name for name in whole)
-    assert verify(str(tmp_path / "3")) == []
+    assert whole == contents(tmp_path / "2") and not any("parts" in name for name in whole)
+    assert verify(str(tmp_path / "2")) == []
     (tmp_path / "1" / "manifest.json").unlink()  # as if the run was killed before it wrote this last file
     generate(task, str(tmp_path / "1"), workers=1, format=file_format, **FEW)
     assert contents(tmp_path / "1") == whole

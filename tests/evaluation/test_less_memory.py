@@ -23,7 +23,8 @@ from lrtasks.models.factory import model_factory
 from lrtasks.run_config import RunConfig
 from lrtasks.spec import IGNORED, Spec
 
-SHORT: dict[str, Any] = {"steps": 3, "eval_every": 3, "batch_size": 6, "val_batches": 1, "test_batches": 1}
+SHORT: dict[str, Any] = {"steps": 2, "eval_every": 2, "batch_size": 6, "val_batches": 1, "test_batches": 1}
+SHORT |= {"test_lengths": ()}
 
 
 def weights(model: str, out: Path, task: Any, hyper: dict[str, Any], **budget: Any) -> dict[str, torch.Tensor]:
@@ -112,17 +113,22 @@ class Living(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sizes: dict[int, int] = {}
-        self.peak = 0
+        self.storages: set[int] = set()
+        self.living = self.peak = 0
+
+    def free(self, storage: int, size: int) -> None:
+        self.storages.remove(storage)
+        self.living -= size
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = function(*args, **(kwargs or {}))
         for value in tree_leaves(found):
             storage = value.untyped_storage() if isinstance(value, torch.Tensor) else None
-            if storage is not None and storage._cdata not in self.sizes:
-                self.sizes[storage._cdata] = storage.nbytes()
-                weakref.finalize(storage, self.sizes.pop, storage._cdata)
-        self.peak = max(self.peak, sum(self.sizes.values()))
+            if storage is not None and storage._cdata not in self.storages:
+                self.storages.add(storage._cdata)
+                self.living += storage.nbytes()
+                weakref.finalize(storage, self.free, storage._cdata, storage.nbytes())
+        self.peak = max(self.peak, self.living)
         return found
 
 

@@ -100,22 +100,19 @@ def test_a_finished_run_is_not_carried_out_again(tmp_path: Path, monkeypatch: py
     assert len(folders(tmp_path)) == 1
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_another_run_has_another_folder(tmp_path: Path) -> None:
+    others: list[dict[str, Any]] = [
+        {},
         {"seed": 1},
         {"hyper": {"width": 9}},
         {"budget": {"lr": 0.03}},
         {"budget": {"test_batches": 4}},
         {"task": lrtasks.make("shift", length=16, shifts=3)},
         {"model": droppy},
-    ],
-)
-def test_another_run_has_another_folder(tmp_path: Path, other: dict[str, Any]) -> None:
-    arguments: dict[str, Any] = {"model": plain, "task": TASK, **other}
-    run(plain, tmp_path)
-    run(arguments.pop("model"), tmp_path, **arguments)
-    assert len(folders(tmp_path)) == 2
+    ]
+    for count, other in enumerate(others, 1):
+        run(**{"model": plain, "out": tmp_path, "task": TASK, **other})
+        assert len(folders(tmp_path)) == count, other
 
 
 def test_two_modules_of_one_class_have_two_folders(tmp_path: Path) -> None:

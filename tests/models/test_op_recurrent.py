@@ -172,18 +172,17 @@ def gradient_gap(found: list[Tensor], wanted: list[Tensor], kind: str) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("op", OPS)
 def test_chunked_equals_the_loop(op: str, kind: str) -> None:
-    """Values, states and gradients, at lengths around multiples of the chunk, for hard decays and keys too."""
+    """Values, states and gradients, around multiples of the chunk; for hard decays and keys, past two chunks."""
     chunk = OPS[op].chunk
-    for length in (1, 2, chunk - 1, chunk, chunk + 1, 2 * chunk + 1):
+    for length in (1, 2, chunk - 1, chunk, chunk + 1, 2 * chunk + 1)[0 if kind == "random" else -1 :]:
         inputs = draw(op, kind, length, torch.float64)
-        cotangent = torch.randn_like(OPS[op].loop(**inputs)[0])
+        cotangent = torch.randn_like(OPS[op].fast(**inputs)[0])
         wanted = with_gradients(OPS[op].loop, inputs, cotangent)
         y, state, *gradients = with_gradients(OPS[op].fast, inputs, cotangent)
         assert largest_gap([y, state], wanted[:2]) < 1e-9, length
         assert gradient_gap(gradients, wanted[2:], kind) < 1e-9, length
-    # the same numbers in both precisions
     single = {name: value.float() for name, value in inputs.items()}
-    wanted = with_gradients(OPS[op].loop, {name: value.double() for name, value in single.items()}, cotangent)
+    assert all(torch.equal(value.double(), inputs[name]) for name, value in single.items())  # drawn in float32
     y, state, *gradients = with_gradients(OPS[op].fast, single, cotangent)
     assert largest_gap([y, state], wanted[:2]) < 2e-5
     assert gradient_gap(gradients, wanted[2:], kind) < 2e-4

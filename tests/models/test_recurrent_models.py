@@ -207,7 +207,8 @@ def test_variants_conform(name: str, hyper: dict[str, Any]) -> None:
     """Causality, padding, streaming and gradients of the options that the defaults leave out."""
     if "heads" in registry.get(name).parameter_names():
         hyper = {"heads": 2, **hyper}
-    check_model(name, input=SIGNAL, target=SIGNAL, dtype=torch.float64, d_model=8, layers=2, **hyper)
+    layers = 2 if name == "rwkv7" else 1  # its later layers read the values of the first
+    check_model(name, input=SIGNAL, target=SIGNAL, dtype=torch.float64, d_model=8, layers=layers, **hyper)
 
 
 @pytest.mark.parametrize("name", ["gla", "retnet", "linear-attention"])

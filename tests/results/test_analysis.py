@@ -25,7 +25,7 @@ from lrtasks.models.ops.layers import Portrait
 from lrtasks.record import LOCK, read_record
 from lrtasks.results import analysis, style
 
-BUDGET = {"steps": 30, "eval_every": 10, "val_batches": 1, "test_batches": 2, "batch_size": 4}
+BUDGET = {"steps": 6, "eval_every": 2, "val_batches": 1, "test_batches": 2, "batch_size": 4, "test_lengths": ()}
 
 
 def trained(out: Path, model: str, task: str, parameters: dict[str, Any], **hyper: Any) -> Path:
