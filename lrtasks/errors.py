@@ -70,7 +70,7 @@ def in_one_line(error: BaseException) -> str:
     return message if isinstance(error, UsageError) else f"{type(error).__name__}: {message}".removesuffix(": ")
 
 
-_OTHERS = {"lrtasks", "typer", "click", "torch", "lightning_fabric", "ray"}
+_OTHERS = {"lrtasks", "typer", "click", "torch", "lightning_fabric", "pytorch_lightning", "ray"}
 _OTHERS |= {"numpy", "scipy", "pandas", "pyarrow", "PIL"}
 _OTHERS |= sys.stdlib_module_names
 """Top-level modules of this package, its dependencies and Python: not the user's code."""
