@@ -322,7 +322,12 @@ def _load(file: Path) -> Any:
         if found.st_size > MAX_BYTES:
             raise UsageError(f"{file} is too large for a run record: {found.st_size:,} bytes, at most {MAX_BYTES:,}")
         text = file.read_text(encoding="utf-8")
-        content = json.loads(text, parse_float=_real, parse_int=_whole, parse_constant=lambda _: None)
+        content = json.loads(
+            text,
+            parse_float=lambda number: _bounded(float(number)),
+            parse_int=lambda number: _bounded(int(number)),
+            parse_constant=lambda _: None,
+        )
         if _SURROGATE.search(text):
             json.dumps(content, ensure_ascii=False).encode()  # fails for a lone surrogate, which is not valid text
         return content
@@ -332,16 +337,6 @@ def _load(file: Path) -> Any:
         raise
     except (ValueError, RecursionError) as error:  # numbers with thousands of digits and deep nesting, too
         raise UsageError(f"{file} is damaged and cannot be read as JSON: {error}") from None
-
-
-def _real(text: str) -> float | None:
-    value = float(text)
-    return value if -MAX_NUMBER < value < MAX_NUMBER else None
-
-
-def _whole(text: str) -> int | None:
-    value = int(text)
-    return value if -MAX_NUMBER < value < MAX_NUMBER else None
 
 
 def _files(folder: Path, problems: list[str]) -> Iterator[Path]:
@@ -410,4 +405,8 @@ def _finite(value: Any) -> Any:
         return {key: item if type(item) is str else _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    return value if not isinstance(value, float | int) or -MAX_NUMBER < value < MAX_NUMBER else None
+    return _bounded(value) if isinstance(value, float | int) else value
+
+
+def _bounded(number: float) -> float | None:
+    return number if -MAX_NUMBER < number < MAX_NUMBER else None

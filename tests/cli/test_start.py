@@ -58,3 +58,14 @@ def test_a_command_imports_no_other_command() -> None:
     found = imported("sys.argv[1:] = ['eval', '--help']; from lrtasks.cli import main; main()")
     assert "lrtasks.cli.runs" in found
     assert not {"lrtasks.cli.suites", "lrtasks.cli.bench", "lrtasks.cli.data", "lrtasks.suite.backends"} & found
+
+
+@pytest.mark.e2e
+def test_a_run_imports_fabric_without_torchmetrics() -> None:
+    found = imported("from lrtasks.evaluation.environment import make_fabric; make_fabric('cpu', '32')")
+    assert "lightning_fabric" in found
+    assert not found & {"torchmetrics", "matplotlib", "pytorch_lightning"}
+
+
+def test_tables_import_no_matplotlib() -> None:
+    assert "matplotlib" not in imported("import lrtasks.results.profile, lrtasks.results.table")
