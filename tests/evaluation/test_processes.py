@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from lrtasks.evaluation import checkpoint
+
 pytestmark = pytest.mark.e2e
 
 Command = Callable[..., Any]
@@ -31,6 +33,8 @@ EVAL = [
     "1",
     "--json",
 ]
+MARK = 123.0
+"""A loss that no run has."""
 BUDGET = {"steps": 30, "batch_size": 8, "eval_every": 10, "lr": 0.01, "val_batches": 2, "test_batches": 3}
 QUICK = [word for name, value in BUDGET.items() for word in ("--set", f"{name}={value}")]
 
@@ -82,10 +86,15 @@ def test_a_run_of_two_processes_goes_on_with_one_or_two(tmp_path: Path, command:
     shutil.copytree(tmp_path / "both", tmp_path / "one")
     for resumed in (*alone(command, tmp_path / "one", *model), *together(tmp_path / "both", *model)):
         assert resumed["scores"]["test"] == pytest.approx(whole["scores"]["test"], abs=1e-4)
+        assert resumed["curve"][0]["loss"] == MARK  # so it went on from the checkpoint
+        assert resumed["curve"][2] == pytest.approx(whole["curve"][2], abs=1e-4)
 
 
 def interrupt(out: Path, *more: str) -> None:
-    """Leave what a kill half-way leaves below ``out``: a checkpoint after 20 steps of two processes."""
+    """Leave what a kill half-way leaves below ``out``: a checkpoint after 20 steps of two processes.
+
+    The first loss in the checkpoint is changed to ``MARK``.
+    """
     script = (
         "import sys\nfrom lrtasks.evaluation import loop\n"
         "real = loop._save\n"
@@ -99,8 +108,10 @@ def interrupt(out: Path, *more: str) -> None:
     path = out.with_name("interrupted.py")
     path.write_text(script)
     assert call([*TORCHRUN[:-2], str(path)], out, *more).returncode == 1
-    (checkpoint,) = out.rglob("checkpoint.pt")
-    assert checkpoint.exists()
+    (path,) = out.rglob("checkpoint.pt")
+    saved = checkpoint.load(path)
+    saved["state"]["curve"][0]["loss"] = MARK
+    checkpoint.save(path, saved)
 
 
 def test_a_process_whose_group_is_still_at_work_ends_well(tmp_path: Path) -> None:
