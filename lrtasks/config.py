@@ -71,10 +71,10 @@ class Config:
         for field, hint in _fields(type(self)):
             given = getattr(self, field.name)
             try:
-                value = _converted(hint, given)
+                value = converted(hint, given)
             except ValueError:
                 close = suggestion(given, _literals(hint)) if isinstance(given, str) else ""
-                must = f"{self._title()}: {field.name} must be {_type_phrase(hint)}"
+                must = f"{self._title()}: {field.name} must be {type_phrase(hint)}"
                 raise UsageError(f"{must}, found {given!r}{close}") from None
             _check_bounds(self._title(), field, value)
             object.__setattr__(self, field.name, value)
@@ -263,13 +263,18 @@ def type_name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
-def _converted(hint: Any, value: Any) -> Any:
-    """Return ``value`` as int, float, bool, str, a choice, a tuple of those, or an optional of those."""
+def converted(hint: Any, value: Any) -> Any:
+    """Return ``value`` as int, float, bool, str, a choice, a tuple of those, or an optional of those.
+
+    Raises:
+        ValueError: if ``value`` does not fit ``hint``.
+        TypeError: if ``hint`` is none of these types.
+    """
     origin, options = get_origin(hint), get_args(hint)
     if origin in (typing.Union, types.UnionType):
         for option in options:
             with contextlib.suppress(ValueError):
-                return _converted(option, value)
+                return converted(option, value)
     elif origin is typing.Literal:
         # a choice like "32" arrives from the command line as a number
         texts = (value, str(value)) if isinstance(value, numbers.Real) else (value,)
@@ -305,7 +310,7 @@ def _converted_tuple(items: tuple[Any, ...], value: Any) -> Any:
         raise ValueError
     if items[-1] is Ellipsis:
         items = (items[0],) * len(value)
-    return tuple(_converted(item, entry) for item, entry in zip(items, value, strict=True))
+    return tuple(converted(item, entry) for item, entry in zip(items, value, strict=True))
 
 
 def _literals(hint: Any) -> list[str]:
@@ -315,17 +320,18 @@ def _literals(hint: Any) -> list[str]:
     return [text for option in get_args(hint) for text in _literals(option)]
 
 
-def _type_phrase(hint: Any) -> str:
+def type_phrase(hint: Any) -> str:
+    """Return the values that a type allows, in words."""
     origin = get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_type_phrase(option) for option in get_args(hint))
+        return " or ".join(type_phrase(option) for option in get_args(hint))
     if origin is typing.Literal:
         return "one of " + ", ".join(repr(choice) for choice in get_args(hint))
     if origin is tuple:
         items = get_args(hint)
         if len(items) == 2 and items[1] is Ellipsis:
-            return f"a list whose entries are each {_type_phrase(items[0])}"
-        return f"a list of {len(items)}: " + ", ".join(_type_phrase(item) for item in items)
+            return f"a list whose entries are each {type_phrase(items[0])}"
+        return f"a list of {len(items)}: " + ", ".join(type_phrase(item) for item in items)
     phrases = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "none"}
     return phrases.get(hint, str(hint))
 

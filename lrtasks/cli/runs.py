@@ -99,6 +99,9 @@ def evaluate(
             raise UsageError(f"{error}; --select val chooses one of several values; lrtasks suite runs all") from None
         raise
     if dry_run:
+        from lrtasks.suite.expand import require_possible
+
+        require_possible(configs[0])
         return print_plan(configs, out, device=device, as_json=as_json)
     how |= {"workers": options.worker_number(workers), "out": out, "overwrite": overwrite}
     with redirect_stdout(sys.stderr):  # output of the model's code must not mix with the result

@@ -18,12 +18,13 @@ import json
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from types import UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 import torch
 from torch import Tensor, nn
 
-from lrtasks.config import parameter, type_name
+from lrtasks.config import converted, parameter, type_name, type_phrase
 from lrtasks.errors import UsageError, first_line, is_shortage, suggestion
 from lrtasks.models import registry
 from lrtasks.models.base import ModelConfig, ModelLike, streaming, takes_mask, uninitialised
@@ -306,9 +307,11 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
         raise UsageError(f"{label}{signature} cannot be called with {sorted(parameters)}: {error}{hint}") from None
     for name in (name for name in parameters if not name.isidentifier()):  # ``**kwargs`` would take any name
         raise UsageError(f"{label} cannot have an argument {name!r}; its arguments are settings called model.NAME")
-    for name, value in parameters.items():
-        if name in signature.parameters:
-            _require_kind(f"{label}: {name}", value, signature.parameters[name])
+    annotated = _annotated(target).parameters
+    parameters = {
+        name: _fitting(f"{label}: {name}", value, annotated[name]) if name in annotated else value
+        for name, value in parameters.items()
+    }
     try:
         built = target(*first, **parameters)
     except TypeError as error:
@@ -324,15 +327,40 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
     return built
 
 
-def _require_kind(what: str, value: Any, entry: inspect.Parameter) -> None:
-    """Raise :class:`UsageError` if the default is a flag and ``value`` is not, or a number and ``value`` a string."""
-    if any(kind in str(entry.annotation) for kind in ("str", "Literal", "Any")):
-        return
-    if isinstance(entry.default, bool):
+def _annotated(target: Any) -> inspect.Signature:
+    """Return the signature with evaluated annotations, or as it is written if they cannot be evaluated."""
+    try:
+        return inspect.signature(target, eval_str=True)
+    except Exception:  # an annotation is the user's code
+        return inspect.signature(target)
+
+
+def _fitting(what: str, value: Any, entry: inspect.Parameter) -> Any:
+    """Return ``value`` as the choice of the argument's ``Literal``, or unchanged.
+
+    Raises:
+        UsageError: if ``value`` is not one of the choices; if the default is a flag and ``value`` is not; or if the
+            default is a number or a list, ``value`` is a string, and the annotation does not allow strings.
+    """
+    hint, default = entry.annotation, entry.default
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if any(get_origin(option) is Literal for option in options) and value != default:
+        try:
+            return converted(hint, value)
+        except ValueError:
+            raise UsageError(f"{what} must be {type_phrase(hint)}, found {value!r}") from None
+        except TypeError:  # a type that parameters of this package cannot have
+            return value
+    if isinstance(default, list | tuple) and isinstance(value, str) and not {str, Any} & {*options}:
+        raise UsageError(f"{what} must be a list such as {json.dumps(default, default=str)}, found {value!r}")
+    if any(kind in str(hint) for kind in ("str", "Literal", "Any")):
+        return value
+    if isinstance(default, bool):
         if not isinstance(value, bool):
             raise UsageError(f"{what} must be true or false, found {value!r}")
-    elif isinstance(entry.default, int | float) and isinstance(value, str):
+    elif isinstance(default, int | float) and isinstance(value, str):
         raise UsageError(f"{what} must be a number, or null for none, found {value!r}")
+    return value
 
 
 def _first(target: Any) -> list[str]:

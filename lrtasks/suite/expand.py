@@ -119,7 +119,7 @@ def expand(
         try:
             how: dict[str, Any] = {"preset": preset, "settings": own, "options": options}
             made = [RunConfig.make(task, model, seed=seed, **how) for seed in seeds]
-            _require_possible(made[0])
+            require_possible(made[0])
         except UsageError as error:
             suite.skipped.append((model, task, str(error)))
             refused.setdefault(key, f"{model} on {task}: {error}")
@@ -245,11 +245,11 @@ def _single(content: dict[str, Any], preset: str, shared: Mapping[str, Any], giv
         raise UsageError(f"{key} is missing")
     preset = single.preset or preset
     made = RunConfig.make(single.task, single.model, preset=preset, seed=single.seed, settings=settings)
-    _require_possible(made)
+    require_possible(made)
     return made
 
 
-def _require_possible(run: RunConfig) -> None:
+def require_possible(run: RunConfig) -> None:
     """Raise :class:`UsageError` if names, values or shapes make a run impossible. Nothing is computed."""
     try:
         with torch.device("meta"), torch.random.fork_rng([]), warnings.catch_warnings():

@@ -65,6 +65,7 @@ MISTAKES = {
     ("suite", "--models", "dlr", "--tasks", "shift", "--lr", "1e-3,"): "lr must be a number, found ''",
     ("sweep", "--models", "dlr", "--task", "shift", "--solved", "nan"): "--solved must be above 0 and at most 1",
     ("profile", "--model", "dlr", "--tasks", "shift,shift", "--dry-run"): "twice",
+    ("eval", "--model", "gru", "--task", "pathfinder", "--res", "32", "--dry-run"): "cannot read in both directions",
     ("sweep", "--models", "dlr", "--task", "shift,recall"): "sweep takes one task, found shift,recall",
     ("sweep", "--models", "dlr", "--task", "fingerprint"): "sweep takes one task, found fingerprint",
     ("eval", "--model", "dlr", "--task", "all"): "eval takes one model and one task, found dlr and all",

@@ -280,6 +280,37 @@ def test_weights_that_are_not_trained_are_warned_of(tmp_path: Path) -> None:
         assert "not parameters of the model" in run(InList, tmp_path).notes[0]
 
 
+class Averaging(nn.Module):
+    """A mixer that sees the future, if ``ahead`` is true."""
+
+    def __init__(self, d_model: int, ahead: bool = True) -> None:
+        super().__init__()
+        self.map, self.ahead = nn.Linear(d_model, d_model), ahead
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.map(x + x.mean(1, keepdim=True) if self.ahead else x)
+
+
+@pytest.mark.parametrize("task", ["shift", "mqar", "listops"])
+def test_a_model_that_sees_the_future_is_warned_of(task: str, tmp_path: Path) -> None:
+    made = lrtasks.make(task, preset="small")
+    with pytest.warns(UserWarning, match="the model is not causal, but the task is: outputs change by"):
+        assert any("not causal" in note for note in run(Averaging, tmp_path, made).notes)
+    assert not any("not causal" in note for note in run(Averaging, tmp_path, made, hyper={"ahead": False}).notes)
+
+
+def test_nothing_can_come_after_a_pooled_output(tmp_path: Path) -> None:
+    assert not any("not causal" in note for note in run(Averaging, tmp_path, lrtasks.make("adding", length=16)).notes)
+
+
+def test_a_model_with_random_outputs_does_not_count_as_not_causal(tmp_path: Path) -> None:
+    class Noisy(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + torch.randn(1)
+
+    assert not any("not causal" in note for note in run(Noisy, tmp_path).notes)
+
+
 def test_links_in_a_results_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "runs").mkdir()

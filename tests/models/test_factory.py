@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -189,11 +190,19 @@ def test_mistakes_are_told_in_one_line(model: Any, parameters: dict[str, Any], m
 
 
 class Flagged(nn.Module):
-    """A mixer with a flag, a number that may be none, and a word."""
+    """A mixer with arguments of several kinds."""
 
-    def __init__(self, d_model: int, causal_conv: bool = True, window: int | None = 4, kind: str | int = 1) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        causal_conv: bool = True,
+        window: int | None = 4,
+        kind: str | int = 1,
+        bits: Literal["8", "16"] | None = None,
+        dilations: Sequence[int] = (1, 2),
+    ) -> None:
         super().__init__()
-        self.given = causal_conv, window, kind
+        self.given = causal_conv, window, kind, bits, dilations
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -205,13 +214,16 @@ class Flagged(nn.Module):
         ("causal_conv", "off", "Flagged: causal_conv must be true or false, found 'off'"),
         ("causal_conv", 0, "Flagged: causal_conv must be true or false, found 0"),
         ("window", "none", "Flagged: window must be a number, or null for none, found 'none'"),
+        ("bits", 12, "Flagged: bits must be one of '8', '16' or none, found 12"),
+        ("bits", "eight", "Flagged: bits must be one of '8', '16' or none, found 'eight'"),
+        ("dilations", "1,2,4", r"Flagged: dilations must be a list such as \[1, 2\], found '1,2,4'"),
     ],
 )
 def test_arguments_of_a_wrong_kind_are_refused(name: str, value: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         built(Flagged, **{name: value})
-    found: Any = built(Flagged, layers=1, causal_conv=False, window=None, kind="word")
-    assert found.blocks[0].mixer.mixer.given == (False, None, "word")
+    found: Any = built(Flagged, layers=1, causal_conv=False, window=None, kind="word", bits=8, dilations=[4])
+    assert found.blocks[0].mixer.mixer.given == (False, None, "word", "8", [4])
 
 
 @pytest.mark.parametrize(
