@@ -282,6 +282,8 @@ class _Run:
         """Write the curve, validation scores and cost after an evaluation into the record."""
         record = self.record
         record.curve = state.curve
+        if len(state.curve) == 1:
+            diagnostics(self.model)  # refuses wrong ones now, not after the training
         if state.curve:
             metric = self.config.task.metric
             # with a finite set, the kept weights have the highest score; of equal scores, the earliest

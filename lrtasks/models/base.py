@@ -398,8 +398,10 @@ def _reported(model: nn.Module, method: str) -> Iterator[tuple[str, str, dict[st
     """Yield the name of each module with ``method``, a title for messages, and the result, a dictionary by name."""
     for name, function in offered(model, method):
         title, found = f"{method} of {name or 'the model'}", function()
-        if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-            raise UsageError(f"{title} must return a dictionary by name, found {found!r}")
+        if not isinstance(found, Mapping):
+            raise UsageError(f"{title} must return a dictionary by name, found {type(found).__name__}")
+        for key in (key for key in found if not isinstance(key, str)):
+            raise UsageError(f"{title} must return a dictionary by name, found the name {key!r}")
         yield name, title, dict(found)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, with_line
 from lrtasks.evaluation import loop
 from lrtasks.evaluation.batches import make_streams
 from lrtasks.evaluation.environment import device_name, make_fabric
@@ -38,6 +38,7 @@ class Plan:
         finished: how many of them are finished already.
         seconds: estimated time of the other runs, one after another; ``None`` if nothing is known.
         guessed: number of pairs of a task and a model without a time; they count with the mean of the others.
+        error: why the first run that could not be timed failed; ``None`` if there is none.
         start: seconds of processor time that this process took to start; each run is expected to take the same.
         device: device on which the runs are expected to run.
     """
@@ -46,18 +47,21 @@ class Plan:
     finished: int
     seconds: float | None
     guessed: int
+    error: str | None
     start: float
     device: str
 
     def lines(self) -> list[str]:
         """Return the plan as lines of text."""
         said = [f"{self.runs} run{'s' * (self.runs != 1)}, {self.finished} finished earlier; nothing was run"]
+        why = f" ({self.error})" if self.error else ""
         if self.seconds is None:
-            return [*said, "no estimate of the time: no step could be timed"] if self.finished < self.runs else said
+            none = f"no estimate of the time: no step could be timed{why}"
+            return [*said, none] if self.finished < self.runs else said
         said.append(f"about {clock(self.seconds)} one after another on {self.device}")
         said.append(f"an evaluated batch counts as a training step, the start of a run as {self.start:.0f} s")
         guess = f"pairs of task and model without a timed step, which count as the mean of the others: {self.guessed}"
-        return [*said, guess] if self.guessed else said
+        return [*said, f"{guess}{why}"] if self.guessed else said
 
 
 def planned(suite: Suite, *, selected: bool) -> list[RunConfig]:
@@ -85,19 +89,23 @@ def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", pat
         if (seconds := record.cost.get("seconds_per_step")) is not None and record.cost.get("device") == name:
             earlier.setdefault(_key(record), []).append(seconds)
     steps: dict[str, float] = {}
+    failed = None
     for key, run in dict(zip(keys, left, strict=True)).items():
         if key in earlier:
             steps[key] = mean(earlier[key])
-        elif time.monotonic() - began < patience and (found := seconds_per_step(run, device)) is not None:
-            steps[key] = found
+        elif time.monotonic() - began < patience:
+            try:
+                steps[key] = seconds_per_step(run, device)
+            except Exception as error:  # of the user's code, or no memory
+                failed = failed or f"{run.title()}: {with_line(error)}"
     usual = mean(steps.values()) if steps else math.nan
     total = sum(start + _steps(run) * steps.get(key, usual) for key, run in zip(keys, left, strict=True))
     guessed = len({*keys} - steps.keys())
-    return Plan(len(runs), len(runs) - len(left), total if steps else None, guessed, start, name)
+    return Plan(len(runs), len(runs) - len(left), total if steps else None, guessed, failed, start, name)
 
 
-def seconds_per_step(run: RunConfig, device: str) -> float | None:
-    """Return the time of a training step, measured over a few steps; ``None`` if the model cannot be trained here."""
+def seconds_per_step(run: RunConfig, device: str) -> float:
+    """Return the time of a training step, measured over a few steps. Errors of the training are not caught."""
     fabric = make_fabric(device, run.budget.precision)
     budget = replace(run.budget, steps=WARM_UP + TIMED, eval_every=WARM_UP, warmup_steps=0, val_batches=1)
     short, seconds = replace(run, budget=budget), dict[int, float]()
@@ -106,10 +114,9 @@ def seconds_per_step(run: RunConfig, device: str) -> float | None:
         seconds[state.step] = state.seconds
 
     how: dict[str, Any] = {"digest": "", "floor": None, "quiet": True, "report": report}
-    with suppress(Exception), tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         loop.train(fabric, short.build(), short, make_streams(short, 0, fabric), Path(folder), **how)
-    last = max(seconds, default=0)
-    return (seconds[last] - seconds[WARM_UP]) / (last - WARM_UP) if last > WARM_UP else None
+    return (seconds[WARM_UP + TIMED] - seconds[WARM_UP]) / TIMED
 
 
 def _steps(run: RunConfig) -> float:

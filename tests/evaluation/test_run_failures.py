@@ -45,6 +45,24 @@ def test_weights_that_diverge_at_the_last_step_are_noticed(tmp_path: Path) -> No
     assert record.notes == ["the weights were no longer finite at step 1"]
 
 
+def test_wrong_diagnostics_end_a_run_before_its_training_is_lost(tmp_path: Path) -> None:
+    class Wrong(Net):
+        steps = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.steps += self.training
+            return super().forward(x)
+
+        def diagnostics(self) -> Any:
+            return {"rate": self.decoder.bias}
+
+    model = Wrong(TASK.input, TASK.target)
+    with pytest.raises(UsageError, match=r"diagnostics of the model: rate must be numbers.* Parameter "):
+        run(model, tmp_path, budget={"steps": 8, "eval_every": 4})
+    assert model.steps == 4
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_diverging_leaves_other_runs_alone(tmp_path: Path) -> None:
     run(plain, tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}

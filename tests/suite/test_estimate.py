@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,18 @@ def test_other_models_are_timed_until_the_patience_ends(tmp_path: Path, monkeypa
     assert (nothing.seconds, nothing.guessed) == (None, 2)
 
 
+def test_a_plan_says_why_no_step_could_be_timed(tmp_path: Path) -> None:
+    runs = [RunConfig.make("cumsum", "toys:misshapen", settings={"length": 16}), config()]
+    plan = make_plan(runs[:1], tmp_path, device="cpu")
+    assert plan.seconds is None
+    assert re.search(r"misshapen on cumsum.* output of forward in training must have shape", plan.lines()[-1])
+    assert plan.error is not None and plan.error in make_plan(runs, tmp_path, device="cpu").lines()[-1]
+
+
 def test_a_step_is_timed_without_leaving_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     seconds = seconds_per_step(config(), "cpu")
-    assert seconds is not None and 0 < seconds < 5
+    assert 0 < seconds < 5
     assert not list(tmp_path.iterdir())
 
 
