@@ -16,12 +16,14 @@ class Pretend:
     Attributes:
         jobs: jobs that have begun.
         failing: models or tasks whose runs fail.
+        notes: notes of every record.
         stop_after: number of begun jobs after which the backend simulates Ctrl-C.
     """
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
         self.failing: set[str] = set()
+        self.notes: list[str] = []
         self.stop_after: int | None = None
 
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
@@ -39,6 +41,7 @@ class Pretend:
                 record.scores = {split: {record.task["metric"]: 0.97} for split in ("val", "test")}
                 record.baselines = {"guess": {record.task["metric"]: 0.0}}
                 record.cost = {"seconds_per_step": 0.01, "device": "cpu"}
+                record.notes = [*self.notes]
                 record.write(job.folder)
             yield number, Failure("killed by SIGKILL")
 

@@ -172,6 +172,7 @@ def carry_out(
         print_records(records)
     else:
         print_runs(records)
+    say_notes(records)
     return say_unfinished([*(run.title() for run in runs), *failed], [*records, *failed.values()])
 
 
@@ -182,11 +183,22 @@ def _unselected(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 def say_skipped(wanted: Suite) -> None:
     """Report the skipped combinations of a suite on standard error, grouped by reason."""
+    _say_grouped("skipped", wanted.skipped)
+
+
+def say_notes(records: Sequence[RunRecord]) -> None:
+    """Report the notes on finished runs of the user's own models on standard error, grouped by note."""
+    done = [record for record in records if record.status == "done" and record.model.get("source")]
+    _say_grouped("note", [(one.model["name"], one.task["name"], note) for one in done for note in one.notes])
+
+
+def _say_grouped(title: str, found: Sequence[tuple[str, str, str]]) -> None:
+    """Write a line for each model and text of the triples of model, task and text."""
     tasks: dict[tuple[str, str], dict[str, None]] = {}
-    for model, task, reason in wanted.skipped:
-        tasks.setdefault((reason, model), {})[task] = None
-    for (reason, model), names in tasks.items():
-        sys.stderr.write(f"skipped: {model} on {', '.join(names)}: {reason}\n")
+    for model, task, text in found:
+        tasks.setdefault((text, model), {})[task] = None
+    for (text, model), names in tasks.items():
+        sys.stderr.write(f"{title}: {model} on {', '.join(names)}: {text}\n")
 
 
 def say_unfinished(titles: Sequence[str], records: Sequence[RunRecord]) -> int:

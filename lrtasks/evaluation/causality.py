@@ -20,12 +20,12 @@ ROUNDING = 1e-3
 """Largest change of an output that may be due to rounding in float32, relative to the largest output."""
 
 
-def change_with_future(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -> float:
-    """Return by how much outputs change if the inputs after them change, relative to the largest output.
+def uses_future(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -> bool:
+    """Return whether outputs change by more than rounding if only inputs after them change.
 
-    The first batch is compared with a batch in which each sample continues like another sample. Changes up to
-    :data:`ROUNDING` count as 0. The result is also 0 if the comparison is impossible: with a pooled target, one output
-    or one sample, and if the model gives different outputs for the same input.
+    The first batch is compared with a batch in which each sample continues like another sample. The result is also
+    false if the comparison is impossible: with a pooled target, one output or one sample, and if the model gives
+    different outputs for the same input.
     """
     with closing(Replay(batches.stream, 1, workers=0).load()) as loaded:
         batch = next(loaded)
@@ -33,7 +33,7 @@ def change_with_future(fabric: Fabric, model: nn.Module, task: Task, batches: Re
     begin, end = task.input.length - task.target.length, int(mask.any(0).nonzero().max()) + 1
     compared = (end - begin) // 2
     if task.target.pooled or compared < 1 or len(mask) == 1:
-        return 0.0
+        return False
     changed = begin + compared
     x = batch.x.clone()
     x[:, changed:] = batch.x.roll(1, 0)[:, changed:]
@@ -42,9 +42,8 @@ def change_with_future(fabric: Fabric, model: nn.Module, task: Task, batches: Re
     before, again, after = (output[:, :compared][valid] for output in (first, repeated, other))
     allowed = ROUNDING * float(first.abs().max())
     if not len(before) or float((again - before).abs().max()) > allowed:
-        return 0.0
-    change = float((after - before).abs().max())
-    return change / float(first.abs().max()) if change > allowed else 0.0
+        return False
+    return float((after - before).abs().max()) > allowed
 
 
 def _outputs(fabric: Fabric, model: nn.Module, batch: Loaded) -> Tensor:

@@ -23,7 +23,7 @@ from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line, is_shortage, with_line
 from lrtasks.evaluation import checkpoint, environment, loop
 from lrtasks.evaluation.batches import Replay, Streams, check_batch, make_streams
-from lrtasks.evaluation.causality import change_with_future
+from lrtasks.evaluation.causality import uses_future
 from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, fitted_baselines, score_baselines
 from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
@@ -318,11 +318,10 @@ class _Run:
         record.baselines = score_baselines(task, baselines, streams.test)
         score_further(self.fabric, self.model, self.config, self.further, streams.workers, record)
         # last, because a user's model may count its calls
-        if self.config.model.source and task.causal and self.config.budget.precision == "32":
-            change = change_with_future(self.fabric, self.model, task, streams.test)
-            if change > 0:
-                found = f"outputs change by {change:.2g} of their scale if only later inputs change"
-                warnings.warn(f"the model is not causal, but the task is: {found}; see lrtasks check", stacklevel=2)
+        tried = self.config.model.source and task.causal and self.config.budget.precision == "32"
+        if tried and uses_future(self.fabric, self.model, task, streams.test):
+            found = "outputs change if only later inputs change"
+            warnings.warn(f"the model is not causal, but the task is: {found}; see lrtasks check", stacklevel=2)
 
     def _note_overlap(self) -> None:
         """If the task has few different inputs, note the share of the test inputs that also occur in training."""

@@ -340,7 +340,8 @@ def _fitting(what: str, value: Any, entry: inspect.Parameter) -> Any:
 
     Raises:
         UsageError: if ``value`` is not one of the choices; if the default is a flag and ``value`` is not; or if the
-            default is a number or a list, ``value`` is a string, and the annotation does not allow strings.
+            default is a number or a list, ``value`` is a string, and the annotation does not allow strings; or if the
+            annotation asks for a whole number and ``value`` is a float.
     """
     hint, default = entry.annotation, entry.default
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -353,6 +354,8 @@ def _fitting(what: str, value: Any, entry: inspect.Parameter) -> Any:
             return value
     if isinstance(default, list | tuple) and isinstance(value, str) and not {str, Any} & {*options}:
         raise UsageError(f"{what} must be a list such as {json.dumps(default, default=str)}, found {value!r}")
+    if int in options and float not in options and isinstance(value, float):
+        raise UsageError(f"{what} must be a whole number, found {value!r}")
     if any(kind in str(hint) for kind in ("str", "Literal", "Any")):
         return value
     if isinstance(default, bool):

@@ -49,6 +49,13 @@ def test_a_run_that_fails_is_said_with_its_reason_and_its_cell(command: Command,
     assert "0.970" in said.out
 
 
+def test_notes_on_own_models_are_said_once(command: Command, pretend: Pretend) -> None:
+    pretend.notes = ["the model is not causal"]
+    said = command("suite", "--models", "dlr,toys:plain", "--tasks", "shift,cumsum", "--seeds", 2, *TINY)
+    notes = [line for line in said.err.splitlines() if "not causal" in line]
+    assert notes == ["note: plain on shift, cumsum: the model is not causal"]
+
+
 def test_json_is_a_list_of_records(command: Command, pretend: Pretend) -> None:
     pretend.failing = {"dlr"}
     said = command("suite", "--models", "dlr,attention", "--tasks", "shift", *TINY, "--json")
