@@ -299,7 +299,7 @@ def has_own_name(target: Any) -> bool:
 
     The result is false for an anonymous or inner function, a ``functools.partial`` and an instance.
     """
-    found: Any = sys.modules.get(getattr(target, "__module__", None) or "")
+    found: Any = sys.modules.get(getattr(target, "__module__", ""))
     for part in getattr(target, "__qualname__", "").split("."):
         found = getattr(found, part, None)
     return found is target

@@ -26,9 +26,17 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine, "QUOTA", tmp_path / "cpu.max")
 
 
-@pytest.mark.parametrize(("limit", "count"), [("max 100000", 8), ("250000 100000", 3), ("10 100000", 1), ("", 8)])
+@pytest.mark.parametrize(
+    ("limit", "count"), [("max 100000", 8), ("250000 100000", 3), ("10 100000", 1), ("9 1", 8), ("", 8)]
+)
 def test_a_container_limits_cores(limit: str, count: int) -> None:
     machine.QUOTA.write_text(limit)
+    assert machine.cores() == count
+
+
+@pytest.mark.parametrize(("limit", "count"), [("3", 3), ("9", 8), ("0", 1), ("many", 8)])
+def test_a_suite_limits_cores(monkeypatch: pytest.MonkeyPatch, limit: str, count: int) -> None:
+    monkeypatch.setenv(machine.CORES, limit)
     assert machine.cores() == count
 
 
@@ -39,6 +47,9 @@ def test_threads_follow_the_work_the_suite_and_before_all_the_user(monkeypatch: 
         for name, value in _environment(2).items():
             suite.setenv(name, value)
         assert (machine.threads_for(small), machine.threads_for(large)) == (1, 2)
+    with monkeypatch.context() as user:
+        user.setenv("MKL_NUM_THREADS", "5")
+        assert machine.threads_for(large) is None
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert machine.threads_for(large) is None
     assert _environment(2)["OMP_NUM_THREADS"] == "5"

@@ -18,7 +18,7 @@ from lrtasks.errors import UsageError
 from lrtasks.generators import Task
 from lrtasks.generators.base import registry as tasks
 from lrtasks.models import registry as models
-from lrtasks.registry import Registry
+from lrtasks.registry import Registry, own_source, registered_only
 
 Install = Callable[..., Registry[Task]]
 
@@ -43,7 +43,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def test_entry_points_add_tasks(install: Install) -> None:
-    registry = install({"waves.py": WAVE}, waves={"wave": "waves:Wave"})
+    files = {"waves.py": WAVE, "lrtasks_waves.py": WAVE}
+    registry = install(files, waves={"wave": "waves:Wave", "more": "lrtasks_waves:Wave"})
     assert {"shift", "wave"} <= set(registry.names())
     assert "wave" not in registry.built_in()
     assert "waves" not in sys.modules, "listing imports nothing"
@@ -51,6 +52,7 @@ def test_entry_points_add_tasks(install: Install) -> None:
     assert cls.name == "wave"
     assert cls.make(length=5).batch([0]).x.shape == (1, 5, 1)
     assert registry.get("wave") is cls
+    assert own_source(registry.get("more")), "the name of a package may begin as the name of this one"
 
 
 def test_presets_of_the_wrong_form_are_named(install: Install) -> None:
@@ -66,7 +68,10 @@ def test_an_address_serves_as_a_name(tmp_path: Path) -> None:
     cls = registry.get(f"{tmp_path / 'waves.py'}:Wave")
     assert cls.name == "Wave"
     assert cls.make(length=5).batch([0]).x.shape == (1, 5, 1)
+    with registered_only(), pytest.raises(UsageError, match="code that a record names is not imported"):
+        registry.get(f"{tmp_path / 'waves.py'}:Wave")
     assert registry.get(f"{tmp_path / 'waves.py'}:Wave") is cls
+    assert registry.get("lrtasks.generators.tasks.shift:Shift").name == "shift"
     with pytest.raises(UsageError, match=r"must be a subclass of lrtasks\.generators\.Task, found 3"):
         registry.get(f"{tmp_path / 'waves.py'}:number")
 

@@ -14,6 +14,7 @@ from lrtasks.spec import Spec
 
 SIGNAL, TARGET = Spec("real", 20, 3), Spec("real", 20, 2)
 SYMBOLS, CLASSES = Spec("token", 20, 6), Spec("token", 20, 4)
+SUMMARY = Spec("real", 3, 2, pooled=True)
 
 
 class Conv(nn.Module):
@@ -82,12 +83,14 @@ class Random(Conv):
 
 
 class Remembers(Conv):
-    last = 0.0
+    """Subtracts a running mean that starts at the mean of the first batch, and goes on in evaluation mode."""
+
+    mean: float | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x) + self.last
-        self.last = float(x.mean())
-        return y
+        now = float(x.mean())
+        self.mean = now if self.mean is None else (self.mean + now) / 2
+        return super().forward(x - self.mean)
 
 
 class BatchStatistics(Conv):
@@ -155,11 +158,11 @@ class Flat(Conv):
 
 
 class WildGradient(Conv):
-    """sqrt has no finite slope at 0."""
+    """sqrt has no finite slope at 0, here of one value."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
-        return y + torch.sqrt((self.conv.bias - self.conv.bias.detach()).abs())
+        return y + torch.sqrt((self.conv.bias - self.conv.bias.detach()).abs()[:1])
 
 
 class LossOfWrongShape(Conv):
@@ -188,8 +191,17 @@ class LossElsewhere(Conv):
 
 
 class LossNaN(Conv):
+    """Has a loss after a call in training mode only."""
+
+    loss: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        self.loss = y.sum() * torch.nan if self.training else None
+        return y
+
     def extra_losses(self) -> dict[str, Any]:
-        return {"usage": self.conv.bias.sum() * torch.nan}
+        return {} if self.loss is None else {"usage": self.loss}
 
 
 class DiagnosticTensor(Conv):
@@ -255,6 +267,28 @@ class NaNWithMask(Conv):
         return y if mask is None else y / mask[..., None]
 
 
+class Packs(nn.Module):
+    """Unpacks up to the last valid position of the batch, which may be before the end of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(3, 2, batch_first=True)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        lengths = torch.full((len(x),), x.shape[1]) if mask is None else mask.sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0]
+
+
+class EmptyChunk(Conv):
+    """Takes a running mean over the valid positions of each half, of which there may be none."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        valid = torch.ones_like(x[..., :1]) if mask is None else mask[..., None].to(x.dtype)
+        sums, counts = (each.unflatten(1, (2, -1)).cumsum(2).flatten(1, 2) for each in (x * valid, valid))
+        return super().forward(sums / counts)
+
+
 class Streams(Conv):
     """A sound streaming form: the last four inputs."""
 
@@ -280,9 +314,7 @@ class StreamsMisshapen(Streams):
 
 class StreamFails(Streams):
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        if state[:, 0].any():
-            raise IndexError("state is full")
-        return super().step(x, state)
+        raise IndexError("state is full")
 
 
 class StreamRefuses(Streams):
@@ -292,6 +324,48 @@ class StreamRefuses(Streams):
         if state[:, 0].any():
             raise UsageError("state is full")
         return super().step(x, state)
+
+
+class Oscillates(nn.Module):
+    """Sound sums of undamped oscillations: their angles are rounded in another way in each form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.angle = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        turn = torch.exp(1j * self.angle * torch.arange(x.shape[1])[:, None])
+        return ((x * turn.conj()).cumsum(1) * turn).real
+
+    def initial_state(self, batch: int) -> Tensor:
+        return torch.zeros(batch, 3) + 0j
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = torch.exp(1j * self.angle) * state + x
+        return state.real, state
+
+
+class RoundsState(Oscillates):
+    """Keeps the state in bfloat16."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[..., :2]
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        y, state = super().step(x, state)
+        return y[..., :2], torch.view_as_complex(torch.view_as_real(state).bfloat16().to(x.dtype))
+
+
+class Summary(Streams):
+    """Three values for the whole sequence, which its last inputs give; it takes a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(3, 6, 4)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        last = torch.full((len(x),), -1) if mask is None else mask.sum(1) - 1
+        return super().forward(x)[torch.arange(len(x)), last].unflatten(1, (3, 2))
 
 
 class NoStart(Conv):
@@ -387,9 +461,12 @@ BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
     (UnknownOption, "parameter_options of the model may set lr, lr_factor, weight_decay of gain, found {'wd': 0.0}"),
     (FailsWithMask, r"fails with a padding mask, bool of shape \(3, 20\): RuntimeError: "),
     (NaNWithMask, "output is not finite with a padding mask"),
+    (Packs, r"output with a padding mask, .* must have shape .* = \(3, 20, 2\), found \(3, 19, 2\)"),
+    (EmptyChunk, "output is not finite with a padding mask, .* row 2, output position 10, "),
     (StreamsWrong, "step, one position after the other, gives other outputs than forward: by .* most at row"),
+    (RoundsState, "step, one position after the other, gives other outputs than forward: by .* of its scale"),
     (StreamsMisshapen, r"step must return an output of shape \(batch, target width\) = \(3, 2\), found \(3, 1\)"),
-    (StreamFails, "step fails at position 4: IndexError: state is full"),
+    (StreamFails, "step fails at position 0: IndexError: state is full"),
     (StreamRefuses, "step fails at position 4: state is full"),
     (NoStart, r"has step only: a streaming form is initial_state\(batch\) and step\(x, state\)"),
 ]

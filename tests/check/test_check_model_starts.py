@@ -33,10 +33,10 @@ class Fourier(nn.Module):
 @pytest.mark.parametrize("kind", ["late", "delay", "rising"])
 def test_rounding_of_an_fft_is_no_leak(kind: str, dtype: torch.dtype) -> None:
     t = torch.arange(256.0)
-    kernel = {"late": t / 50 * torch.exp(-t / 50), "delay": (t == 1).float(), "rising": t / 256}[kind]
+    kernel = 100 * {"late": t / 50 * torch.exp(-t / 50), "delay": (t == 1).float(), "rising": t / 256}[kind]
     assert problems_of(check_model, Fourier(kernel), input=LONG, target=LONG, dtype=dtype) == []
     ahead = torch.cat([kernel[1:], kernel[:1]])
-    ahead[-1] = 0.01  # a circular convolution's look at the next position
+    ahead[-1] = 1.0  # a circular convolution's look at the next position
 
     class Circular(Fourier):
         def forward(self, x: Tensor) -> Tensor:
@@ -71,6 +71,9 @@ def test_a_leak_behind_what_starts_at_zero_is_found(start: str) -> None:
     assert problem.startswith("not causal")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "a copy was checked"
     assert problems_of(check_model, model, input=SIGNAL, target=TARGET, causal=False) == []
+    closed = Ahead("gate")
+    closed.gate.requires_grad_(False)
+    assert problems_of(check_model, closed, input=SIGNAL, target=TARGET) == [], "a frozen gate stays closed"
 
 
 class Complex(nn.Module):
@@ -79,10 +82,12 @@ class Complex(nn.Module):
     def __init__(self, leak: bool = False) -> None:
         super().__init__()
         self.enter = nn.Parameter(torch.randn(3, 4, dtype=torch.cfloat))
-        self.leave = nn.Parameter(torch.randn(4, 2, dtype=torch.cfloat))
+        self.register_buffer("leave", torch.randn(4, 2, dtype=torch.cfloat))
+        self.register_buffer("exact", torch.ones(1, dtype=torch.float64))
         self.leak = leak
 
     def forward(self, x: Tensor) -> Tensor:
+        assert self.exact.dtype == torch.float64
         states = (x.to(self.enter.dtype) @ self.enter).cumsum(1) @ self.leave
         y = states.imag
         return y + self.enter.imag.sum() * x.flip(1)[..., :2] if self.leak else y

@@ -379,3 +379,5 @@ def test_epoch_orders_are_permutations(samples: int, seed: int, epoch: int) -> N
 def test_epoch_orders_differ() -> None:
     orders = {epoch_order(50, seed, epoch).tobytes() for seed in range(3) for epoch in range(3)}
     assert len(orders) == 9
+    # runs on stored data resume in this order, and their records repeat in it
+    assert epoch_order(np.int64(8), np.int64(3), np.int64(2)).tolist() == [2, 1, 4, 6, 7, 5, 3, 0]

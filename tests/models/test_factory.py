@@ -181,6 +181,7 @@ def test_variable_arguments_are_the_users_alone() -> None:
         ("no.such:Net", {}, "no.such cannot be imported: ModuleNotFoundError"),
         ("mylayer.py:MyMixr", {}, "has no 'MyMixr'; did you mean 'MyMixer'"),
         (":Net", {}, "write FILE.py:NAME or package.module:NAME"),
+        ("mylayer.py:", {}, "write FILE.py:NAME or package.module:NAME"),
     ],
 )
 def test_mistakes_are_told_in_one_line(model: Any, parameters: dict[str, Any], message: str) -> None:
