@@ -249,12 +249,8 @@ _FIELDS = weakref.WeakKeyDictionary[type[Config], list[tuple[dataclasses.Field[A
 
 def _fields(cls: type[Config]) -> list[tuple[dataclasses.Field[Any], Any]]:
     if cls not in _FIELDS:
-        hints, fields = typing.get_type_hints(cls), dataclasses.fields(cls)
-        own = {name for name, hint in hints.items() if typing.get_origin(hint) is not ClassVar and hint is not ClassVar}
-        for name in sorted(own - {field.name for field in fields}):
-            how = "write @dataclass(frozen=True) above the class, or annotate a constant with ClassVar"
-            raise UsageError(f"{name} of {cls.__name__} is not a parameter; {how}")
-        _FIELDS[cls] = [(field, hints[field.name]) for field in fields]
+        hints = typing.get_type_hints(cls)
+        _FIELDS[cls] = [(field, hints[field.name]) for field in dataclasses.fields(cls)]
     return _FIELDS[cls]
 
 

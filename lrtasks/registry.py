@@ -362,14 +362,27 @@ def module_of_file(file: Path) -> ModuleType:
     return sys.modules[name]
 
 
+def _undeclared(cls: type[Config]) -> Iterator[str]:
+    """Yield the names of attributes that look like parameters, but have no effect without ``@dataclass`` and a type.
+
+    Such an attribute is not a parameter, or does not change the default of an inherited parameter.
+    """
+    fields, seen = {field.name for field in dataclasses.fields(cls)}, set[str]()
+    for base in (base for base in cls.__mro__ if issubclass(base, Config)):
+        hints, decorated = vars(base).get("__annotations__", {}), "__dataclass_fields__" in vars(base)
+        typed = {name for name, hint in hints.items() if "ClassVar" not in str(hint)}
+        for name, value in vars(base).items():
+            meant = name in fields or name in typed or isinstance(value, dataclasses.Field)
+            if meant and name not in seen and not (decorated and name in typed):
+                yield name
+            seen.add(name)
+
+
 def malformed(cls: type[Config]) -> Iterator[str]:
     """Yield one line for each mistake in the declaration of a class's parameters and presets."""
-    # @dataclass replaces each Field object by its default; a remaining Field was declared without the decorator
-    undecorated = [
-        name for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, dataclasses.Field)
-    ]
-    if undecorated:
-        yield f"put @dataclass(frozen=True) on top of class {cls.__name__} to make {', '.join(undecorated)} parameters"
+    if lost := list(_undeclared(cls)):
+        how = f"put @dataclass(frozen=True) on top of class {cls.__name__}, and a type after each name"
+        yield f"{how}, to make {', '.join(lost)} parameters"
         return
     for field in dataclasses.fields(cls):
         how = f"write {field.name}: TYPE = parameter(DEFAULT, 'what it is')"

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -234,16 +234,3 @@ def test_a_number_stands_for_a_text_choice() -> None:
         Budget.make(precision=64)
     with pytest.raises(UsageError, match="precision"):
         Budget.make(precision=True)
-
-
-def test_a_field_of_a_class_that_is_no_dataclass_is_refused() -> None:
-    class Longer(Thing):
-        extra: int = 3
-
-    with pytest.raises(UsageError, match=r"extra of Longer is not a parameter; write @dataclass\(frozen=True\)"):
-        Longer.make(count=2)
-
-    class Named(Thing):
-        limits: ClassVar[int] = 3
-
-    assert Named.make(count=2).count == 2

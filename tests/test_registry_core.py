@@ -134,7 +134,7 @@ def test_a_package_cannot_take_a_built_in_name(install: Install) -> None:
         ("lines:Wave", "cannot be imported: ValueError: one two"),
         (
             "bare:Bare",
-            "(package it): put @dataclass(frozen=True) on top of class Bare to make length parameters",
+            "(package it): put @dataclass(frozen=True) on top of class Bare, and a type after each name, to make ",
         ),
         ("plain:Plain", "parameter length has no description; write length: TYPE = parameter(DEFAULT, 'what it is')"),
         ("needy:Needy", "parameter length has no default; write length: TYPE = parameter(DEFAULT, 'what it is')"),

@@ -8,7 +8,7 @@ import sys
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -179,8 +179,13 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "NoDecorator": (
         {"width": parameter(3, "forgotten"), "__annotations__": {"width": int}},
-        r"put @dataclass\(frozen=True\) on top of class NoDecorator to make width parameters",
+        r"put @dataclass\(frozen=True\) on top of class NoDecorator, .*, to make width parameters",
     ),
+    "PlainField": (
+        {"width": 3, "SIZES": (1, 2), "__annotations__": {"width": int, "SIZES": ClassVar[tuple[int, ...]]}},
+        r"put @dataclass\(frozen=True\) on top of class PlainField, .*, to make width parameters",
+    ),
+    "LostDefault": ({"length": 24}, r"class LostDefault, and a type after each name, to make length parameters"),
     "TooLong": ({"target": Spec("token", 13, 2)}, r"longer \(13 against 12\)"),
     "WrongLoss": (
         {"loss": "mse"},
