@@ -121,11 +121,13 @@ class StoredDataset:
             split: ``"train"``, ``"val"`` or ``"test"``.
 
         Raises:
-            UsageError: for an unknown split, if there is no index, for an index that is not a whole number or is out
-                of range, or for a file that cannot be read.
+            UsageError: for an unknown or empty split, if there is no index, for an index that is not a whole number or
+                is out of range, or for a file that cannot be read.
         """
         if split not in self.counts:
             raise unknown("split", split, self.counts)
+        if not self.counts[split]:
+            raise UsageError(f"{self._store.address} has no {split} samples")
         require_indices(indices)
         if self._process != os.getpid():  # a forked process must not share open files with its parent
             self._forget()
