@@ -144,6 +144,12 @@ def differences(found: Mapping[str, Any], asked: Mapping[str, Any], prefix: str 
     return phrases
 
 
+def old_data(address: str, task: str) -> str:
+    """Return the message for samples that a user's own task drew before its file was edited."""
+    edited = f"the file of {task} was edited after the samples were drawn"
+    return f"{address} holds old data: {edited}; generate them again in another folder"
+
+
 def _digest(content: dict[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from lrtasks.data.columns import INDEX, declared, decode, row_group, sample_bytes
 from lrtasks.data.export import listed_pictures
-from lrtasks.data.manifest import MANIFEST, Manifest, differences, read_manifest
+from lrtasks.data.manifest import MANIFEST, Manifest, differences, old_data, read_manifest
 from lrtasks.data.store import HIDDEN, Store
 from lrtasks.errors import UsageError, first_line, require_whole, unknown
 from lrtasks.generators.base import Split, Task, registry, require_indices, stack
@@ -103,8 +103,7 @@ class StoredDataset:
         made_by, source = self.manifest.source, own_source(type(task))
         unlike = differences(self.manifest.fields("task", "version", "parameters"), task.identity())
         if not unlike and made_by and source and made_by != source:
-            edited = f"the file of {type(task).__name__} was edited after the samples were drawn"
-            raise UsageError(f"{self._store.address} holds old data: {edited}; generate them again in another folder")
+            raise UsageError(old_data(self._store.address, type(task).__name__))
         if not unlike:
             columns = {column.name: column for column in self.manifest.columns}
             wanted = {column.name: column for column in declared(task)}
@@ -121,11 +120,13 @@ class StoredDataset:
             split: ``"train"``, ``"val"`` or ``"test"``.
 
         Raises:
-            UsageError: for an unknown split, if there is no index, for an index that is not a whole number or is out
-                of range, or for a file that cannot be read.
+            UsageError: for an unknown or empty split, if there is no index, for an index that is not a whole number or
+                is out of range, or for a file that cannot be read.
         """
         if split not in self.counts:
             raise unknown("split", split, self.counts)
+        if not self.counts[split]:
+            raise UsageError(f"{self._store.address} has no {split} samples")
         require_indices(indices)
         if self._process != os.getpid():  # a forked process must not share open files with its parent
             self._forget()

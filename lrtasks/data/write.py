@@ -37,7 +37,7 @@ from typing import Any
 
 from lrtasks.data.columns import array_bytes, draw, layout, row_group, sample_bytes
 from lrtasks.data.export import FORMATS, TABLES, contents, file_names, part_name, require_format, table_header
-from lrtasks.data.manifest import MANIFEST, PLAN, Manifest, Shard, differences, read_manifest
+from lrtasks.data.manifest import MANIFEST, PLAN, Manifest, Shard, differences, old_data, read_manifest
 from lrtasks.data.read import find_problems
 from lrtasks.data.store import HIDDEN, LOCK, GenerationError, Store, partial_of
 from lrtasks.errors import UsageError, require_whole, unknown
@@ -344,7 +344,11 @@ def _check_folder(store: Store, plan: Manifest) -> None:
             raise
         except (ValueError, TypeError, RecursionError):
             raise UsageError(f"{store.address} holds a damaged {PLAN}; choose another folder") from None
-        unlike = differences(found, plan.request())
+        asked = plan.request()
+        sources = found.get("source"), asked.get("source")
+        if found.get("task") == plan.task and all(sources) and sources[0] != sources[1]:
+            raise UsageError(old_data(store.address, plan.task))
+        unlike = differences(found, asked)
         if unlike:
             raise UsageError(f"{store.address} holds another dataset: {'; '.join(unlike)}; choose another folder")
         shards = [shard for split in plan.counts for shard in plan.planned(split)]

@@ -1,8 +1,9 @@
 """Figures over many models, for a paper: score against step, length and cost, a heat map of tasks × models, profiles.
 
 Each function takes runs (:func:`lrtasks.results.table.arrange`) and a list of records; the index of a run is the
-position of its record. A line is the mean over seeds; its band extends from the lowest seed to the highest. A model has
-the same colour and marker in all panels, and in all figures of the same runs.
+position of its record. A line is the mean over seeds; its band extends from the lowest seed to the highest. The floor
+is the median over seeds, as in a table. A model has the same colour and marker in all panels, and in all figures of the
+same runs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, LogLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
 
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import make
@@ -97,8 +98,8 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     runs = runs.assign(length=lengths, otherwise=list(map(key, settings)))
     runs = runs[[isinstance(length, int) for length in lengths]]
     found = [(number, *test) for number in runs.index for test in _tests_of(records[number])]
-    tests = pd.DataFrame(found, columns=["run", "length", "score", "floor"])
-    tests = tests.join(runs[["otherwise", "column"]], on="run")
+    tests = pd.DataFrame(found, columns=["run", "length", "score", "floor"]).astype({"floor": float})
+    tests = tests.join(runs[["otherwise", "column", "seed"]], on="run")
     lengths_of = tests.groupby(["otherwise", "column"], observed=True)["length"].nunique()
     several = lengths_of[lengths_of > 1].index.unique("otherwise")
     drawn = _each(runs[runs["otherwise"].isin(several)], "otherwise", sort=False)
@@ -119,8 +120,9 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
                     length = trained["length"].iloc[0]
                     look = {**_look(own), "label": None}  # the line is in the legend already
                     panel.plot(length, max(scores[length].mean(), LOWEST), clip_on=False, zorder=3, **look)
-        floors = tests[tests["run"].isin(of_task.index)].groupby("length")["floor"].last()
-        panel.plot(floors.index, np.maximum(floors.astype(float), LOWEST), label="floor", **FLOOR)
+        floors = tests[tests["run"].isin(of_task.index)].groupby(["length", "seed"])["floor"].mean()
+        floors = floors.groupby("length").median()
+        panel.plot(floors.index, np.maximum(floors, LOWEST), label="floor", **FLOOR)
         _finish(panel, of_task, "length", "test ", floor=False)
         panel.set_title(textwrap.fill(name, TITLE))
         panel.set_xscale("log", base=2)
@@ -151,7 +153,8 @@ def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "second
         _finish(panel, of_task, name, "test ")
         panel.set_xscale("log")
         low, high = panel.get_xlim()
-        panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if high > 20 * low else (1.0, 2.0, 5.0)))
+        wide = LogLocator(subs=(1.0, 3.0) if high > 20 * low else (1.0, 2.0, 5.0))
+        panel.xaxis.set_major_locator(wide if high > 4 * low else MaxNLocator(4))
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         panel.minorticks_off()
     return _with_legend(figure, drawn)
@@ -239,9 +242,9 @@ def _line(panel: Axes, own: pd.DataFrame, x: Sequence[float], seeds: Any, **how:
 
 def _finish(panel: Axes, of_task: pd.DataFrame, x: str, of: str, *, floor: bool = True) -> None:
     """Set title and axes of a task's panel, and draw the floor."""
-    floors = of_task["floor"].dropna()
+    floors = of_task.groupby("seed")["floor"].mean().dropna()  # each seed has its own, as in a table
     if floor and len(floors):
-        panel.axhline(max(floors.iloc[0], LOWEST), label="floor", **FLOOR)
+        panel.axhline(max(floors.median(), LOWEST), label="floor", **FLOOR)
     panel.set_title(textwrap.fill(of_task["row"].iloc[0], TITLE))
     panel.set(xlabel=x, ylabel=of + metric(of_task["metric"].iloc[0]))
     low, high = panel.get_ylim()

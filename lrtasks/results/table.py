@@ -32,7 +32,7 @@ COSTS = ["seconds_per_step", "peak_memory_bytes"]
 ENTRY = (
     *("task", "task_version", "task_parameters", "model", "model_parameters", "preset", "budget", "selected", "metric"),
     *("score", "score_low", "score_high", "score_std", "median", "median_low", "median_high", "solved", "scaled_score"),
-    *("generalisation_length", "batch_mean", "batch_std", "seeds", "statuses", "floor", "floor_name"),
+    *("tests", "generalisation_length", "batch_mean", "batch_std", "seeds", "statuses", "floor", "floor_name"),
     *("paper", "paper_source", "paper_where", "paper_differs", "parameter_count", "state_bytes"),
     *("seconds_per_step", "devices"),
 )
@@ -198,6 +198,7 @@ class Table:
             entry["task_parameters"] = owned("task ", json.loads(cell["setup"]))
             entry["model_parameters"] = owned("model ", json.loads(cell["variant"]))
             entry["selected"] = json.loads(cell["selected"] or "{}")
+            entry["tests"] = {name: score for name, score in owned("test.", cell).items() if score is not None}
             entries.append({name: entry[name] for name in ENTRY})
         return entries
 

@@ -107,6 +107,12 @@ def test_bad_indices(tmp_path: Path, arguments: Any, message: str) -> None:
         open_dataset(str(tmp_path)).batch(*arguments)
 
 
+def test_an_empty_split_is_named(tmp_path: Path) -> None:
+    generate(Shift(16), str(tmp_path), samples=5, split=(1, 0, 0), workers=1)
+    with pytest.raises(lrtasks.UsageError, match="has no val samples"):
+        open_dataset(str(tmp_path)).batch([0], split="val")
+
+
 def test_task_of_a_dataset(tmp_path: Path) -> None:
     generate(Shift(16), str(tmp_path), samples=20, workers=1)
     dataset = open_dataset(str(tmp_path))

@@ -102,6 +102,7 @@ def test_it_is_trained_tabled_and_reported(shown: list[tuple[str, str]], folder:
     runs = [read_record(path) for path in (folder / "runs" / "parity").iterdir()]
     (signed,) = (run for run in runs if run.model["parameters"].get("gates") == "signed")
     (positive,) = (run for run in runs if run.model["parameters"].get("gates") == "positive")
+    assert not [note for run in (signed, positive) for note in run.notes if "state_dict" in note]
     assert set(signed.baselines) == {"majority", "last-bit"}
     assert {row["label"] for row in signed.slices["ones"]} <= {0, 1, 2, 4, 8, 16, 32, 64}
     assert '"flips": 0.0' in json.dumps(positive.diagnostics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,17 @@ def test_length_joins_training_at_each_length_and_tests_of_one_model() -> None:
         drawn("length", [made()])
 
 
+@pytest.mark.parametrize("kind", ["curves", "scatter", "length"])
+def test_the_floor_is_the_median_over_seeds(kind: str) -> None:
+    tests = {"test": {"r2": 0.9}, "512": {"r2": 0.6}}
+    records = [
+        made(seed=seed, scores=tests, floor=floor, further_baselines={"512": {"copy": {"r2": floor}}}, curve=curve(0.5))
+        for seed, floor in enumerate((0.6, 0.3, 0.2))
+    ]
+    (panel,) = drawn(kind, records).axes
+    assert {y for _, y in lines(panel)["floor"]} == {0.3}
+
+
 def test_the_marker_of_the_trained_length_is_filled() -> None:
     tests = {"test": {"r2": 0.9}, "128": {"r2": 0.6}, "512": {"r2": 0.3}}
     figure = drawn("length", [made(length=256, scores=tests)])
@@ -155,6 +167,24 @@ def test_a_length_without_a_score_makes_no_panel(score: float | None) -> None:
     records = [made(length=256, score=score), made(length=512, score=None, status="failed")]
     with pytest.raises(UsageError, match="no task has scores at two lengths"):
         drawn("length", records)
+
+
+@pytest.mark.parametrize("greatest", [0.0344, 0.0545, 0.1, 1.0])
+def test_labels_of_costs_do_not_overlap(greatest: float) -> None:
+    """Four panels side by side are the narrowest."""
+    records = [
+        made(task=task, model=model, cost=COST | {"seconds_per_step": seconds})
+        for task in ("shift", "mips", "cumsum", "recall")
+        for model, seconds in (("dlr", 0.0342), ("lstm", greatest))
+    ]
+    figure = drawn("scatter", records)
+    figure.draw_without_rendering()
+    for panel in figure.axes:
+        low, high = panel.get_xlim()
+        ticks = zip(panel.get_xticks(), panel.get_xticklabels(), strict=True)
+        boxes = [label.get_window_extent() for tick, label in ticks if low <= tick <= high]
+        assert len(boxes) >= 2
+        assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
 
 
 def test_scatter_has_a_point_per_model_with_the_range_over_seeds() -> None:

@@ -68,6 +68,13 @@ def test_scores_on_further_tests_stand_by_length() -> None:
     assert tabled([made()]).by_length() is None
 
 
+def test_csv_and_json_hold_the_medians_on_further_tests() -> None:
+    further = [{"test": {"r2": 0.9}, "2x": {"r2": score}, "sparse": {}} for score in (0.8, 0.3, 0.5)]
+    records = [made(seed=seed, scores=scores) for seed, scores in enumerate(further)]
+    rows = tabled([*records, made(task="mips")]).rows()
+    assert {row["task"]: row["tests"] for row in rows} == {"mips": {}, "shift": {"2x": 0.5}}
+
+
 @pytest.mark.parametrize(
     ("lengths", "steps", "expected"),
     [

@@ -37,8 +37,7 @@ class GatedRecurrenceMixer(nn.Module):
         self.value = nn.Linear(d_model, d_model)
         self.output = nn.Linear(d_model, d_model)
         self.start = nn.Parameter(torch.randn(d_model))
-        self._kept = 0.0
-        self._flipped = 0.0
+        self.last: dict[str, float] = {}
 
     def forward(self, u: Tensor, mask: Tensor | None = None) -> Tensor:
         """``mask`` is ``(batch, length)`` bool, False at padding, or ``None``; padding leaves the state alone."""
@@ -46,8 +45,8 @@ class GatedRecurrenceMixer(nn.Module):
         if mask is not None:
             a = torch.where(mask[..., None], a, 1.0)
             b = torch.where(mask[..., None], b, 0.0)
-        self._kept = float(a.detach().abs().mean())
-        self._flipped = float((a.detach() < 0).float().mean())
+        gates = a.detach()
+        self.last = {"gate_size": float(gates.abs().mean()), "flips": float((gates < 0).float().mean())}
         decay, sums = scan(a, b)
         y: Tensor = self.output(decay * self.start + sums)
         return y
@@ -58,7 +57,7 @@ class GatedRecurrenceMixer(nn.Module):
 
     def diagnostics(self) -> dict[str, Any]:
         """Of the last forward pass: mean size of the gates, and the share of them that flip the state's sign."""
-        return {"gate_size": self._kept, "flips": self._flipped}
+        return self.last
 
     def parameter_options(self) -> dict[str, dict[str, Any]]:
         """The starting state is not pulled to zero by weight decay."""
