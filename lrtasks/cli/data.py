@@ -10,6 +10,7 @@ from typer import Argument, Context, Option, Typer
 
 from lrtasks.cli.options import AsJson, TaskName, TaskSettings, print_json, task_parameters, worker_number
 from lrtasks.errors import UsageError
+from lrtasks.registry import split_preset
 
 if TYPE_CHECKING:
     from lrtasks.generators import Task
@@ -37,7 +38,8 @@ def generate(
 ) -> int:
     """Write a dataset; run the same command again to finish an interrupted one.
 
-    Any parameter of the task is also an option. Example: lrtasks generate pathfinder --res 64 --samples 1000
+    Any parameter of the task is also an option; TASK@PRESET takes those of a preset. Example: lrtasks generate
+    pathfinder --res 64 --samples 1000
     """
     from lrtasks.data import generate as write
     from lrtasks.data import info
@@ -45,7 +47,8 @@ def generate(
     from lrtasks.generators import make
     from lrtasks.results.formats import number
 
-    chosen = make(task, **task_parameters(context, task, settings))
+    name, preset = split_preset(task)
+    chosen = make(name, preset=preset or None, **task_parameters(context, name, settings))
     target = out if out is not None else default_folder(chosen, samples, seed)
     size: dict[str, Any] = {"samples": samples, "split": _fractions(split), "seed": seed, "format": file_format}
     where: dict[str, Any] = {"workers": worker_number(workers), "backend": backend, "address": address}

@@ -244,11 +244,25 @@ FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
 
 def format_option(formats: Sequence[str] = FORMATS) -> Any:
     """Return the option ``--format`` of a command that offers ``formats``."""
-    return Option("--format", help=f"{', '.join(formats[:-1])} or {formats[-1]}.")
+    return Option("--format", help=f"{', '.join(formats[:-1])} or {formats[-1]} (default: by --out, or text).")
 
 
-def chosen_format(form: str, as_json: bool, formats: Sequence[str] = FORMATS) -> str:
-    """Return the format that ``--format`` gives, which must be in ``formats``; ``--json`` takes precedence."""
+ENDINGS = {".txt": "text", ".md": "markdown", ".csv": "csv", ".json": "json", ".tex": "latex", ".html": "html"}
+"""Formats by the ending of a file."""
+
+
+def chosen_format(form: str | None, as_json: bool, formats: Sequence[str] = FORMATS, out: Path | None = None) -> str:
+    """Return the format of ``--json`` or ``--format``, else that of the ending of ``out``, else ``text``.
+
+    Raises:
+        UsageError: if the format is not in ``formats``, or the ending belongs to none of them.
+    """
+    if form is None and out is not None and out.suffix and not as_json:
+        form = ENDINGS.get(out.suffix.lower())
+        if form not in formats:
+            endings = ", ".join(ending for ending, of in ENDINGS.items() if of in formats)
+            raise UsageError(f"--out writes {endings}, found {out}; --format allows any name")
+    form = form or "text"
     if form not in formats:
         raise unknown("format", form, formats)
     return "json" if as_json else form

@@ -28,7 +28,7 @@ Published = Annotated[
 def table(
     context: Context,
     folders: options.Folders = None,
-    form: Annotated[str, options.format_option()] = "text",
+    form: Annotated[str | None, options.format_option()] = None,
     models: options.Chosen = "all",
     tasks: options.Chosen = "all",
     transpose: Annotated[bool, Option("--transpose", help="Show models as rows and tasks as columns.")] = False,
@@ -50,11 +50,11 @@ def table(
 ) -> None:
     """Print scores, floors, the papers' scores and costs of all runs; for several seeds, median and number solved.
 
-    Example: lrtasks table runs --format latex -o table.tex
+    Example: lrtasks table runs -o table.tex
     """
     if frame is not None:
         options.require_alone(context, "frame", "writes all columns of the runs", ("folders", "models", "tasks"))
-    form = options.chosen_format(form, as_json)
+    form = options.chosen_format(form, as_json, out=out)
     if transpose and form in ("csv", "json"):
         raise UsageError(f"--transpose has no meaning with {form}, which lists single cells")
     from lrtasks.results.frame import write_frame
@@ -78,7 +78,7 @@ def compare(
         Option("--folder", help="Results folder with the runs of models given by name (default: runs)."),
     ] = None,
     published: Published = None,
-    form: Annotated[str, options.format_option(WITHOUT_CSV)] = "text",
+    form: Annotated[str | None, options.format_option(WITHOUT_CSV)] = None,
     out: options.OutFile = None,
     as_json: options.JsonFormat = False,
 ) -> None:
@@ -88,7 +88,7 @@ def compare(
     models, they also have the same model.
     Example: lrtasks compare mylayer.py:MyLayer published
     """
-    form = options.chosen_format(form, as_json, WITHOUT_CSV)
+    form = options.chosen_format(form, as_json, WITHOUT_CSV, out)
     from lrtasks.models import names
     from lrtasks.results import compare as comparing
 
@@ -111,7 +111,7 @@ def compare(
         elif any(are_folders):
             folder, name = (a, b) if are_folders[0] else (b, a)
             takes = "compare takes two models or two folders"
-            raise UsageError(f"{takes}, found the folder {folder} and the name {name!r}")
+            raise UsageError(f"{takes}, found the folder {folder} and {name!r}, which is no folder")
         else:
             runs = read_frame(folders or RUNS)
             sides = [comparing.model_runs(word, runs) for word in (a, b)]

@@ -72,6 +72,8 @@ MISTAKES = {
     ("eval", "--model", "dlr", "-task", "shift"): "unknown option -task; options other than -o and -h have two",
     ("table", "--frame", "a.parquet", "--json"): "--json has no meaning with --frame",
     ("table", "a.csv"): "cannot read a.csv: a frame that is read again must be written as .parquet",
+    ("table", "-o", "table.pdf"): "--out writes .txt, .md, .csv, .json, .tex, .html, found table.pdf",
+    ("compare", "a", "b", "-o", "c.csv"): "--out writes .txt, .md, .json, .tex, .html, found c.csv",
     ("report", "-o", "page.txt"): "--out writes HTML; its name must end in .html, found page.txt",
     ("eval", "--model", "dlr,gru", "--task", "shift"): "lrtasks suite --models dlr,gru --tasks shift",
     ("eval", "--model", "dlr", "--task", "shift,recall"): "lrtasks suite --models dlr --tasks shift,recall",

@@ -396,11 +396,14 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("runs", "dss"), "compare takes two models or two folders, found the folder runs and the name 'dss'"),
+        (
+            ("runs", "dss"),
+            "compare takes two models or two folders, found the folder runs and 'dss', which is no folder",
+        ),
         (("dlr", "d" * 300), f"unknown model '{'d' * 300}'. Allowed: dlr, dss"),
         (
             ("dlr", "runs/dss-0"),
-            "compare takes two models or two folders, found the folder runs/dss-0 and the name 'dlr'",
+            "compare takes two models or two folders, found the folder runs/dss-0 and 'dlr', which is no folder",
         ),
         (
             ("runs", "published"),

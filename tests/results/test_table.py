@@ -481,6 +481,9 @@ def test_every_form_holds_scores_and_costs(results: Callable[..., Any], form: st
         assert word in plain
     assert results("--format", form, "-o", "table.txt").out == "wrote table.txt\n"
     assert Path("table.txt").read_text() == said.out
+    ending = {"text": ".txt", "markdown": ".md", "latex": ".tex"}.get(form, f".{form}")
+    assert results("-o", f"table{ending}").code == 0
+    assert Path(f"table{ending}").read_text() == said.out
 
 
 def test_a_wide_table_is_folded_to_the_terminal(results: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
