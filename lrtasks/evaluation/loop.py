@@ -244,8 +244,8 @@ def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, Tensor], 
         if name not in state or not torch.equal(state[name].to(value.device), value)
     ]
     if changed:
-        named = f"{', '.join(changed[:5])} changed in a forward pass and is not in state_dict()"
-        warnings.warn(f"{named}: a resumed run resets it and may give other scores", stacklevel=2)
+        state_of = f"state outside state_dict() changed in a forward pass ({', '.join(changed[:5])})"
+        warnings.warn(f"{state_of}: a resumed run resets it and may give other scores", stacklevel=2)
 
 
 def _check_trained(model: nn.Module, loss: Tensor) -> None:
