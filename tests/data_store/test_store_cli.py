@@ -79,9 +79,7 @@ def test_default_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     _, stdout, _ = run(*["generate", "shift", "--length", "16", "--samples", "10", "--workers", "1"])
     assert stdout.startswith("data/shift-length16-10-seed0: 8 train, 1 val, 1 test samples")
     assert (tmp_path / "data" / "shift-length16-10-seed0" / "manifest.json").exists()
-    _, stdout, _ = run(
-        *["generate", "mqar@small", "--length", "32", "--samples", "10", "--workers", "1", "--out", "set"]
-    )
+    run("generate", "mqar@small", *"--length 32 --samples 10 --workers 1 --out set".split())
     expected = {**make("mqar", preset="small").parameters(), "length": 32}
     assert open_dataset(tmp_path / "set").manifest.parameters == expected
 
