@@ -79,7 +79,7 @@ def test_default_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     _, stdout, _ = run(*["generate", "shift", "--length", "16", "--samples", "10", "--workers", "1"])
     assert stdout.startswith("data/shift-length16-10-seed0: 8 train, 1 val, 1 test samples")
     assert (tmp_path / "data" / "shift-length16-10-seed0" / "manifest.json").exists()
-    run("generate", "mqar@small", *"--length 32 --samples 10 --workers 1 --out set".split())
+    run("generate", "mqar@small", *["--length", "32", "--samples", "10", "--workers", "1", "--out", "set"])
     expected = {**make("mqar", preset="small").parameters(), "length": 32}
     assert open_dataset(tmp_path / "set").manifest.parameters == expected
 
