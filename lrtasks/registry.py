@@ -369,7 +369,7 @@ def _undeclared(cls: type[Config]) -> Iterator[str]:
     """
     fields, seen = {field.name for field in dataclasses.fields(cls)}, set[str]()
     for base in (base for base in cls.__mro__ if issubclass(base, Config)):
-        hints, decorated = vars(base).get("__annotations__", {}), "__dataclass_fields__" in vars(base)
+        hints, decorated = inspect.get_annotations(base), "__dataclass_fields__" in vars(base)
         typed = {name for name, hint in hints.items() if "ClassVar" not in str(hint)}
         for name, value in vars(base).items():
             meant = name in fields or name in typed or isinstance(value, dataclasses.Field)

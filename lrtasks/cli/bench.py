@@ -35,7 +35,7 @@ def bench(
     time_limit: Annotated[float, Option(help="Time limit of a measurement in seconds.")] = 600.0,
     out: options.Out = Path("runs/bench"),
     show: Annotated[bool, Option("--show", help=SHOW_HELP)] = False,
-    form: Annotated[str | None, options.format_option()] = None,
+    form: Annotated[str | None, options.format_option(default="text")] = None,
     as_json: options.JsonFormat = False,
 ) -> None:
     """Measure training step, inference, peak memory and streaming state, compared with a Transformer in the same run.

@@ -242,9 +242,9 @@ def worker_number(text: str) -> int | str:
 FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
 
 
-def format_option(formats: Sequence[str] = FORMATS) -> Any:
-    """Return the option ``--format`` of a command that offers ``formats``."""
-    return Option("--format", help=f"{', '.join(formats[:-1])} or {formats[-1]} (default: by --out, or text).")
+def format_option(formats: Sequence[str] = FORMATS, default: str = "by the ending of --out, or text") -> Any:
+    """Return the option ``--format`` of a command that offers ``formats``; the help names the default."""
+    return Option("--format", help=f"{', '.join(formats[:-1])} or {formats[-1]} (default: {default}).")
 
 
 ENDINGS = {".txt": "text", ".md": "markdown", ".csv": "csv", ".json": "json", ".tex": "latex", ".html": "html"}

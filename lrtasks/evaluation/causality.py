@@ -6,10 +6,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lrtasks.evaluation import loop
-from lrtasks.evaluation.batches import Loaded, Replay
+from lrtasks.evaluation.batches import Replay
 from lrtasks.generators.base import Task
 from lrtasks.models.base import takes_mask
 
@@ -37,23 +37,15 @@ def uses_future(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -
     changed = begin + compared
     x = batch.x.clone()
     x[:, changed:] = batch.x.roll(1, 0)[:, changed:]
-    first, repeated, other = (_outputs(fabric, model, given) for given in (batch, batch, batch._replace(x=x)))
+    training, masked = model.training, takes_mask(model)
+    given = [loop.to_device(one, fabric.device) for one in (batch, batch, batch._replace(x=x))]
+    model.eval()
+    with torch.no_grad():
+        first, repeated, other = (loop.forward(model, one, masked) for one in given)
+    model.train(training)
     valid = mask[:, begin:changed].to(first.device)
     before, again, after = (output[:, :compared][valid] for output in (first, repeated, other))
     allowed = ROUNDING * float(first.abs().max())
     if not len(before) or float((again - before).abs().max()) > allowed:
         return False
     return float((after - before).abs().max()) > allowed
-
-
-def _outputs(fabric: Fabric, model: nn.Module, batch: Loaded) -> Tensor:
-    """Return the outputs in evaluation mode; a model that draws random numbers draws the same ones at each call."""
-    training, device = model.training, fabric.device
-    batch = batch._replace(x=batch.x.to(device), mask=None if batch.mask is None else batch.mask.to(device))
-    model.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(0)
-            return loop.forward(model, batch, takes_mask(model))
-    finally:
-        model.train(training)

@@ -122,7 +122,7 @@ def train(
             set_rate(optimiser, budget.rate(state.step))
             # computed on the CPU: on a GPU, each step would wait until the number of places is known
             places = [labelled(part.y) if selects else None for part in _split(batch, budget.accumulate)]
-            batch = _to_device(batch, fabric.device)
+            batch = to_device(batch, fabric.device)
             before = None
             if state.step == numbers.start:
                 lap(training=True)
@@ -203,7 +203,7 @@ def predictions(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -
         loaded = batches.load(pin=fabric.device.type == "cuda")
         with closing(loaded), torch.no_grad(), fabric.autocast():
             for batch in loaded:
-                moved = _to_device(batch, fabric.device)
+                moved = to_device(batch, fabric.device)
                 output = forward(model, moved, masked)
                 check_output(output, moved.x, task, training=False)
                 output = output.float()
@@ -350,7 +350,8 @@ def _seed_step(seed: int, step: int, rank: int) -> None:
     random.seed(number)
 
 
-def _to_device(batch: Loaded, device: torch.device) -> Loaded:
+def to_device(batch: Loaded, device: torch.device) -> Loaded:
+    """Return a batch of the CPU on ``device``."""
     if device.type == "cpu":
         return batch
     mask = None if batch.mask is None else batch.mask.to(device, non_blocking=True)
