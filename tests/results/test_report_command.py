@@ -14,6 +14,8 @@ from report_pages import parse, trained, write_runs
 
 Command = Callable[..., Any]
 
+pytestmark = pytest.mark.usefixtures("samples_drawn_once")
+
 
 def test_a_page_is_written(command: Command, tmp_path: Path) -> None:
     write_runs(tmp_path / "runs", trained(), made(task="sort"))
