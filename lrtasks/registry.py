@@ -218,9 +218,15 @@ def split_preset(text: str) -> tuple[str, str]:
 
     >>> split_preset("word-problem@a5"), split_preset("shift")
     (('word-problem', 'a5'), ('shift', ''))
+
+    In an address, an ``@`` before the colon belongs to the path:
+
+    >>> split_preset("me@home/waves.py:Wave@long")
+    ('me@home/waves.py:Wave', 'long')
     """
-    name, _, preset = text.partition("@")
-    return name, preset
+    place, colon, rest = text.rpartition(":")
+    name, _, preset = rest.partition("@")
+    return place + colon + name, preset
 
 
 _refuses_addresses = ContextVar("refuses_addresses", default=False)
