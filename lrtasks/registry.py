@@ -30,7 +30,7 @@ from lrtasks.errors import UsageError, in_one_line, suggestion, unknown, with_li
 
 T = TypeVar("T", bound=Config)
 
-_NAME = re.compile(r"[^\W_][\w.-]{0,99}")
+_NAME = re.compile(r"\w[\w.-]{0,99}")
 _REGISTERED = re.compile(r'^@registry\.register\("(.+)"\)\n(?:@.*\n)*class (\w+)', re.MULTILINE)
 """Name and class in the source of a file that registers a built-in class."""
 
@@ -69,9 +69,8 @@ class Registry(Generic[T]):
         """
 
         def add(cls: type[T]) -> type[T]:
-            if not _NAME.fullmatch(name) or name == "all":
-                rule = "use letters, digits, '_', '-' and '.', begin with a letter or digit, and do not use 'all'"
-                raise UsageError(f"{name!r} cannot be the name of a {self.kind}: {rule}")
+            for problem in misnamed(name, self.kind):
+                raise UsageError(problem)
             self._require_kind(cls, f"{self.kind} {name!r}")
             address = f"{cls.__module__}:{cls.__qualname__}"
             owner = self._classes.get(name)
@@ -218,9 +217,15 @@ def split_preset(text: str) -> tuple[str, str]:
 
     >>> split_preset("word-problem@a5"), split_preset("shift")
     (('word-problem', 'a5'), ('shift', ''))
+
+    In an address, an ``@`` before the colon belongs to the path:
+
+    >>> split_preset("me@home/waves.py:Wave@long")
+    ('me@home/waves.py:Wave', 'long')
     """
-    name, _, preset = text.partition("@")
-    return name, preset
+    place, colon, rest = text.rpartition(":")
+    name, _, preset = rest.partition("@")
+    return place + colon + name, preset
 
 
 _refuses_addresses = ContextVar("refuses_addresses", default=False)
@@ -376,6 +381,13 @@ def _undeclared(cls: type[Config]) -> Iterator[str]:
             if meant and name not in seen and not (decorated and name in typed):
                 yield name
             seen.add(name)
+
+
+def misnamed(name: object, kind: str) -> Iterator[str]:
+    """Yield a message if the name of a class of this kind cannot be a folder name and the value of an option."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "all":
+        rule = "use letters, digits, '_', '-' and '.', do not begin with '-' or '.', and do not use 'all'"
+        yield f"{name!r} cannot be the name of a {kind}: {rule}"
 
 
 def malformed(cls: type[Config]) -> Iterator[str]:

@@ -92,7 +92,10 @@ class RunConfig:
             raise unknown(f"preset of {task_name}:", instance, task_class.presets)
         known = {"task": task_class.parameter_names(), "model": model_parameter_names(model)}
         known["budget"] = Budget.parameter_names()
-        own = model_label(model, name).replace("-", "_") + "."  # LABEL.NAME of this model means model.NAME
+        label = model_label(model, name)
+        if not label.isprintable():
+            raise UsageError(f"{label!r} cannot be the name of a model: use printable characters only")
+        own = label.replace("-", "_") + "."  # LABEL.NAME of this model means model.NAME
         named = {
             f"model.{key[len(own) :]}" if key.replace("-", "_").startswith(own) else key: value
             for key, value in (settings or {}).items()
@@ -109,7 +112,7 @@ class RunConfig:
             raise UsageError("task parameters can be given with a task's name only; this task is made already")
         task.key(seed, "train")  # raises an error for an invalid seed
         for problem in misdeclared(task):
-            raise UsageError(f"{task.name}: {problem}")
+            raise UsageError(f"{type(task).__name__}: {problem}")
         budgets = (DEFAULTS.get(preset, {}), model_budget, task_budget, both_budget, given["budget"])
         fields = {key: value for budget in budgets for key, value in budget.items()}
         if "steps" in given["budget"] and "warmup_steps" not in given["budget"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import re
 import subprocess
@@ -18,7 +19,15 @@ from lrtasks.errors import UsageError
 from lrtasks.generators import Task
 from lrtasks.generators.base import registry as tasks
 from lrtasks.models import registry as models
-from lrtasks.registry import Registry, own_source, registered_only
+from lrtasks.registry import (
+    Registry,
+    file_digest,
+    file_of,
+    load_object,
+    own_source,
+    registered_only,
+    source_digest,
+)
 
 Install = Callable[..., Registry[Task]]
 
@@ -74,6 +83,82 @@ def test_an_address_serves_as_a_name(tmp_path: Path) -> None:
     assert registry.get("lrtasks.generators.tasks.shift:Shift").name == "shift"
     with pytest.raises(UsageError, match=r"must be a subclass of lrtasks\.generators\.Task, found 3"):
         registry.get(f"{tmp_path / 'waves.py'}:number")
+
+
+@pytest.mark.parametrize("end", ["", "raise ValueError"])
+def test_an_import_leaves_the_search_path_as_it_was(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a file is imported, the path has the file's folder and the current one."""
+    (tmp_path / "own").mkdir()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here_for_search.py").write_text("")
+    (tmp_path / "own" / "beside_for_search.py").write_text("")
+    (tmp_path / "own" / "mine.py").write_text(f"import here_for_search, beside_for_search\nWave = 3\n{end}\n")
+    before = list(sys.path)
+    for place in ("own/mine.py", "here_for_search", "no_such_module"):
+        with contextlib.suppress(UsageError):
+            load_object(f"{place}:Wave", "task")
+        assert sys.path == before
+    assert {"here_for_search", "beside_for_search"} <= set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path / "own")
+    before = list(sys.path)
+    (tmp_path / "own" / "mine.py").write_text("Wave = 4")
+    assert load_object("own/mine.py:Wave", "task") == 4
+    assert sys.path == before, "a folder that was on the path stays there"
+
+
+def test_a_file_whose_import_fails_fails_again(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("Wave = 3\nraise ValueError('half')\n")
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"cannot be imported: ValueError: half \(line 2 of mine\.py\)"):
+            load_object(f"{tmp_path / 'mine.py'}:Wave", "task")
+
+
+def test_the_source_of_a_decorated_class_is_its_own_file(tmp_path: Path) -> None:
+    decorator = """
+import functools
+
+def counted(target):
+    @functools.wraps(target)
+    def make(*args):
+        return target(*args)
+    return make
+"""
+    decorated = """
+import functools
+from decorators_for_source import counted
+
+@counted
+@counted
+class Layer:
+    pass
+
+@counted
+def layer():
+    pass
+
+part = functools.partial(layer)
+"""
+    (tmp_path / "decorators_for_source.py").write_text(decorator)
+    (tmp_path / "mine.py").write_text(decorated)
+    for name in ("Layer", "layer", "part"):
+        found = load_object(f"{tmp_path / 'mine.py'}:{name}", "model")
+        assert source_digest(found) == file_digest(tmp_path / "mine.py"), name
+
+
+@pytest.mark.parametrize("length", [8, 9])
+def test_two_files_of_one_name_are_two_modules(length: int, tmp_path: Path) -> None:
+    """Also if their content is the same."""
+    files = [tmp_path / folder / "waves.py" for folder in ("one", "two")]
+    for file, default in zip(files, (8, length), strict=True):
+        file.parent.mkdir()
+        file.write_text(WAVE.replace("parameter(8,", f"parameter({default},"))
+    registry = make_registry("lrtasks.generators:Task")
+    first, second = (registry.get(f"{file}:Wave") for file in files)
+    assert first is not second
+    assert [file_of(first), file_of(second)] == files
+    assert (first.make().parameters(), second.make().parameters()) == ({"length": 8}, {"length": length})
+    assert [type(pickle.loads(pickle.dumps(cls.make()))) for cls in (first, second)] == [first, second]
+    assert registry.get(f"{files[0]}:Wave") is first
 
 
 def test_names_are_selected_by_list_or_text_or_all() -> None:

@@ -15,6 +15,8 @@ from torch import nn
 import lrtasks
 from lrtasks import generators, models
 from lrtasks.budget import DEFAULTS, Budget
+from lrtasks.check import problems_of
+from lrtasks.check.task import check_task
 from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
 from lrtasks.generators.tasks.recall import Recall
@@ -177,6 +179,23 @@ def test_a_loss_or_metric_that_the_target_cannot_have_is_refused_before_training
 
     with pytest.raises(UsageError, match="loss of a token target must be 'cross-entropy'"):
         RunConfig.make(Mixed(), "dlr")
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "a/b", "", "bell\a", "two words", 3])
+def test_an_own_task_needs_a_name_for_its_folder(name: Any) -> None:
+    named = type("Named", (Recall,), {"name": name})
+    with pytest.raises(UsageError, match=r"cannot be the name of a task: use letters") as found:
+        RunConfig.make(named(), "dlr")
+    assert repr(name) in str(found.value) and str(found.value).isprintable()
+    assert any("cannot be the name of a task" in problem for problem in problems_of(check_task, named()))
+    mine = type("_Mine", (Recall,), {"name": "_Mine"})
+    assert RunConfig.make(mine(), "dlr").folder(Path("out")).parent == Path("out/_Mine")
+
+
+def test_a_label_is_printable() -> None:
+    assert RunConfig.make("shift", Mixer, name="λ, no bias").title() == "λ, no bias on shift seed 0"
+    with pytest.raises(UsageError, match=r"'bell\\x07' cannot be the name of a model: use printable characters"):
+        RunConfig.make("shift", Mixer, name="bell\a")
 
 
 def test_a_title_names_the_instance() -> None:

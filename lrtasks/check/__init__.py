@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from lrtasks.config import split_setting
 from lrtasks.errors import UsageError, in_one_line, own_frames, unknown, with_line
+from lrtasks.registry import split_preset
 from lrtasks.spec import Spec
 
 S = TypeVar("S")
@@ -72,7 +73,8 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
     tokens 64; other sequences have 61.
 
     Args:
-        name: a registered name or an address; if a task and a model have the same name, the task is checked.
+        name: a registered name or an address; if a task and a model have the same name, the task is checked. A task may
+            have a preset (``word-problem@a5``), which then sets its parameters.
         settings: parameters that override those of ``preset``.
 
     Returns:
@@ -84,7 +86,8 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
     """
     from lrtasks import generators, models
 
-    is_task, refused = generators.registry.owns(name), dict[str, list[str]]()
+    task_name, instance = split_preset(name)
+    is_task, refused = generators.registry.owns(task_name), dict[str, list[str]]()
     owner = "task." if is_task else "model."
     given = {key.removeprefix(owner): value for key, value in (settings or {}).items()}
     if not is_task and name not in models.names() and ":" not in name:
@@ -94,10 +97,11 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
     if is_task:
         from lrtasks.check.task import check_task
 
-        cls = generators.registry.get(name)
+        cls = generators.registry.get(task_name)
         require_preset(preset, [cls])
-        problems = problems_of(check_task, cls.make(**{**cls.preset_values(preset)[0], **given}))
-        pairs = [(name, "dlr", each) for each in cls.presets]
+        chosen = instance or (preset if preset in cls.presets else None)
+        problems = problems_of(check_task, generators.make(task_name, preset=chosen, **given))
+        pairs = [(task_name, "dlr", each) for each in cls.presets]
     else:
         # LABEL.NAME stays as it is
         own = {key if split_setting(key)[0] == "model" else f"model.{key}": value for key, value in given.items()}

@@ -14,7 +14,7 @@ from typer import Argument, Context, Option
 from lrtasks.cli import options
 from lrtasks.config import Config
 from lrtasks.errors import UsageError, in_one_line, unknown
-from lrtasks.registry import load_object
+from lrtasks.registry import load_object, split_preset
 
 if TYPE_CHECKING:
     from lrtasks.registry import Registry
@@ -66,7 +66,7 @@ def describe(
     name: Annotated[
         str,
         Argument(
-            help="A task, a model, FILE.py:NAME, or budget (the parameters of training).",
+            help="A task, TASK@PRESET, a model, FILE.py:NAME, or budget (the parameters of training).",
             autocompletion=options.complete_names,
         ),
     ],
@@ -74,16 +74,21 @@ def describe(
 ) -> None:
     """Describe a task, a model or the training budget: a summary, papers, parameters and presets.
 
-    Example: lrtasks describe budget
+    TASK@PRESET shows the preset's values in place of the defaults. Example: lrtasks describe word-problem@a5
     """
     from lrtasks import generators, models
     from lrtasks.budget import DEFAULTS, Budget
 
+    task_name, preset = split_preset(name)
     if name == Budget.name:
         described = {**_describe("options", name, Budget), "presets": DEFAULTS}
-    elif generators.registry.owns(name):
-        task = generators.registry.get(name)
+    elif generators.registry.owns(task_name):
+        task = generators.registry.get(task_name)
         described = {**_describe("task", name, task), "version": task.version}
+        if preset:
+            values = generators.make(task_name, preset=preset).parameters()
+            described["parameters"] = [{**entry, "default": values[entry["name"]]} for entry in described["parameters"]]
+            described["presets"] = {preset: task.presets[preset]}
     elif ":" in name or name in models.names():
         from lrtasks.models.factory import describe_parameters, model_factory, model_presets
 
@@ -115,16 +120,17 @@ def preview(
 ) -> None:
     """Draw inputs and targets of a task. Task parameters are options.
 
-    Example: lrtasks preview shift --length 64
+    TASK@PRESET takes those of a preset. Example: lrtasks preview shift --length 64
     """
     from lrtasks import generators
     from lrtasks.generators.preview import preview as drawn
     from lrtasks.results import style
 
-    given = options.task_parameters(context, task, settings)
+    name, instance = split_preset(task)
+    given = options.task_parameters(context, name, settings)
     # a task of another package may have no presets; then its defaults are used
-    known = generators.registry.get(task).presets or preset != "small"
-    made = generators.make(task, preset=preset if known else None, **given)
+    known = generators.registry.get(name).presets or preset != "small"
+    made = generators.make(name, preset=instance or (preset if known else None), **given)
     path = out or Path(f"{made.name}.png")
     with redirect_stdout(sys.stderr):  # output of the task's code must not mix with the result
         style.save(drawn(made, samples=samples, seed=seed), path)
@@ -140,7 +146,11 @@ def preview(
 def check(
     context: Context,
     name: Annotated[
-        str, Argument(help="A task or a model, of this package or of another.", autocompletion=options.complete_names)
+        str,
+        Argument(
+            help="A task, TASK@PRESET, or a model, of this package or of another.",
+            autocompletion=options.complete_names,
+        ),
     ],
     preset: Annotated[str, Option(help="Preset of the parameters, such as small or paper.")] = "small",
     settings: Annotated[list[str] | None, Option("--set", help="NAME=VALUE: a parameter of the task or model.")] = None,
@@ -210,7 +220,7 @@ def _print_description(described: dict[str, Any]) -> None:
     Console().print(grid, markup=False)
     for preset, content in described["presets"].items():
         print(f"\npreset {preset}: {content}")
-    if described["kind"] == "task" and "small" in described["presets"]:
+    if described["kind"] == "task" and "small" in described["presets"] and not split_preset(described["name"])[1]:
         print(
             "\nlrtasks.make and lrtasks generate take the defaults; eval, suite, sweep, preview and check take preset"
             " small, which trains in minutes on two CPU cores"

@@ -161,11 +161,11 @@ def load_model(
         folder: the run's folder, with ``record.json`` and ``weights.pt``.
         length: build the model for this sequence length instead of the training length, if the model supports it.
         trained: load the trained weights; otherwise the model has its weights from before training.
-        model: the class, function or module, if the run was started with a Python object.
+        model: the class, function or module, if the run was started with a Python object, or if its file was moved.
 
     Raises:
-        UsageError: if the run has no weights, if its model was a Python object and is not given, if the model's source
-            was edited since the run, or if the weights do not fit the model at this length.
+        UsageError: if the run has no weights, if its model was a Python object and is not given, if the model's file
+            was moved or edited since the run, or if the weights do not fit the model at this length.
     """
     folder = Path(folder)
     record = read_record(folder)
@@ -173,11 +173,18 @@ def load_model(
         raise UsageError(f"{folder} has no {loop.WEIGHTS}; the status of the run is {record.status}")
     task_name, _ = split_preset(record.task.get("address") or record.task["name"])
     task = registry.get(task_name).make(**record.task["parameters"])
-    named = record.model.get("address") or record.model["name"]
+    address = record.model.get("address")
+    named = address or record.model["name"]
     own = record.model.get("version") is None
-    if model is None and record.model.get("address") is None and (own or named not in model_names()):
+    if model is None and address is None and (own or named not in model_names()):
         raise UsageError(f"{folder} is a run of the Python object {named}: load_model(folder, model={named}) loads it")
-    factory = model_factory(named if model is None else model, record.model["parameters"])
+    try:
+        factory = model_factory(named if model is None else model, record.model["parameters"])
+    except UsageError as error:
+        if model is not None or address is None:
+            raise
+        hint = f"pass the class of the run in {folder}: load_model(folder, model=CLASS)"
+        raise UsageError(f"{error}; {hint}") from error
     if model is None and record.model.get("source") not in (None, factory.identity.get("source")):
         hint = "restore it, or load the weights into the edited model: load_model(folder, model=...)"
         raise UsageError(f"the source of {named} has been edited since the run in {folder}; {hint}")

@@ -21,7 +21,7 @@ from lrtasks.generators import randomness as random
 from lrtasks.generators import tables
 from lrtasks.generators.baselines import Baseline, MajorityClass, PositionMean, bin_starts
 from lrtasks.generators.fingerprint import FINGERPRINT, instances
-from lrtasks.registry import Registry, file_of
+from lrtasks.registry import Registry, file_of, misnamed
 from lrtasks.spec import Batch, Sample, Spec
 
 if TYPE_CHECKING:
@@ -402,7 +402,8 @@ def _restore(where: type[Task] | str, module: str, name: str, parameters: dict[s
 
 
 def misdeclared(task: Task) -> Iterator[str]:
-    """Yield a message for the loss and for the metric of a task if it does not fit the kind of the target."""
+    """Yield a message for the name of a task, and for its loss and metric if they do not fit the kind of the target."""
+    yield from misnamed(task.name, "task")
     for field, allowed in (("loss", LOSSES[task.target.kind]), ("metric", METRICS[task.target.kind])):
         if getattr(task, field) not in allowed:
             names = " or ".join(repr(name) for name in allowed)

@@ -53,6 +53,15 @@ def test_describe_a_task(command: Command) -> None:
         assert word in text
 
 
+def test_describe_a_task_at_a_preset(command: Command) -> None:
+    found = json.loads(command("describe", "word-problem@a5", "--json").out)
+    assert (found["kind"], found["name"], list(found["presets"])) == ("task", "word-problem@a5", ["a5"])
+    values = {entry["name"]: entry["default"] for entry in found["parameters"]}
+    assert values == generators.make("word-problem", preset="a5").parameters()
+    assert "take the defaults" not in command("describe", "word-problem@small").out
+    assert "unknown preset of word-problem 'a6'" in command("describe", "word-problem@a6").err
+
+
 def test_describe_a_model(command: Command) -> None:
     found = json.loads(command("describe", "dlr", "--json").out)
     assert found["kind"] == "model"
@@ -91,6 +100,8 @@ def test_preview(command: Command, tmp_path: Path) -> None:
     task = generators.make("recall", preset="small", length=8)
     found = json.loads(command("preview", "recall", "--length", 8, "--seed", 3, "--json").out)
     assert found["text"] == task.text(task.batch([0], 3), 0)
+    found = json.loads(command("preview", "word-problem@a5", "--length", 8, "--json").out)
+    assert found["task"]["parameters"].items() >= {"group": "A5", "length": 8}.items()
 
 
 def test_eval_prints_one_json_document_and_nothing_else(command: Command) -> None:

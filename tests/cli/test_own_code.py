@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import zeros
 
+from lrtasks import load_model
 from lrtasks.bench.measure import Case, Settings, cost
 from lrtasks.bench.run import identity, make_cases
 from lrtasks.errors import UsageError
 from lrtasks.models.factory import model_parameter_names
-from lrtasks.registry import file_digest
+from lrtasks.registry import file_digest, load_object
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.expand import make_suite
 
@@ -360,6 +362,19 @@ def test_an_error_of_a_layer_names_its_line(command: Command, name: str, line: s
     (record,) = Path("runs").rglob("record.json")
     assert line in json.loads(record.read_text())["notes"][0]
     assert line in command("check", f"mine.py:{name}").out
+
+
+def test_the_class_of_a_moved_file_is_passed_to_load_its_weights(command: Command) -> None:
+    assert command("eval", "--model", MINE, *SHORT).code == 0
+    folder = next(Path("runs").rglob("record.json")).parent
+    Path("mine.py").rename("moved.py")
+    with pytest.raises(UsageError, match=r"there is no file .*mine\.py; .*load_model\(folder, model="):
+        load_model(folder)
+    moved = load_object("moved.py:MyLayer", "model")
+    assert load_model(folder, model=moved)(zeros(1, 8, 3)).shape == (1, 8, 8)
+    with pytest.raises(UsageError) as found:
+        load_model(folder, model="no.py:MyLayer")
+    assert "model=" not in str(found.value)
 
 
 def test_an_error_of_an_import_names_its_line(command: Command) -> None:

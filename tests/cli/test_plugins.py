@@ -212,6 +212,23 @@ def test_check_finds_errors_at_the_end_of_long_chunks(command: Command, tmp_path
         assert said.code == 1 and f"causal on signals: {problem}" in said.out
 
 
+def test_a_task_with_a_preset_in_a_folder_with_an_at_sign(command: Command, tmp_path: Path) -> None:
+    """The preset is behind the last colon; samples of an odd length lack a value."""
+    presets = "    presets = {'small': {'length': 4}, 'odd': {'length': 5}}\n    length: int"
+    text = WAVE.replace("    length: int", presets).replace("_normal((self.length,", "_normal((self.length & ~1,")
+    (tmp_path / "me@home").mkdir()
+    (tmp_path / "me@home" / "waves.py").write_text(text)
+    task = f"{tmp_path / 'me@home' / 'waves.py'}:Wave"
+    for words in ((task,), (f"{task}@small",), (f"{task}@odd", "--length", 8)):
+        assert command("check", *words).code == 0
+    found = json.loads(command("check", f"{task}@odd", "--json").out)
+    assert found["kind"] == "task" and any("shape" in problem for problem in found["problems"])
+    said = command("check", f"{task}@even")
+    assert said.code == 2 and "preset of" in said.err and "'even'" in said.err
+    for name in (task, f"{task}@small"):
+        assert "1 run" in command("eval", "--model", "lstm", "--task", name, *TINY, "--dry-run").out
+
+
 def test_check_says_what_was_not_checked(
     command: Command, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
