@@ -18,7 +18,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from importlib import metadata, resources
 from pathlib import Path
@@ -270,27 +270,32 @@ def load_object(address: str, kind: str) -> Any:
     return found
 
 
-_SOURCES: dict[tuple[int, Path], tuple[Any, str]] = {}
-"""Digests of :func:`source_digest` by import and file; the import is kept, so that no other object gets its id."""
+_CONTENTS: dict[tuple[int, Path], tuple[Any, bytes]] = {}
+"""Contents of source files by import and file; the import is kept, so that no other object gets its id."""
 
 
 def source_digest(target: Any) -> str | None:
-    """Return the digest of a class's or function's source file, or ``None`` without a file (defined in a shell).
+    """Return :func:`file_digest` of a class's or function's file, or ``None`` without a file (defined in a shell).
 
-    The file of a ``functools.partial`` is that of its class or function. If the file is edited after the first call,
-    the digest stays the same until the file is imported again, since Python still runs the earlier code.
+    The file of a ``functools.partial`` is that of its class or function. If a file is edited after the first call, the
+    digest stays the same until the file is imported again, since Python still runs the earlier code.
     """
     while isinstance(target, functools.partial):
         target = target.func
     target = inspect.unwrap(target)
+    module = sys.modules.get(getattr(target, "__module__", ""))
+
+    def as_imported(file: Path) -> bytes:
+        content = file.read_bytes()
+        owner = module if file == own else next(iter(_modules_of({file}).values()), None)
+        imported = getattr(owner, "__spec__", None) or owner  # each import of a module makes another spec
+        return content if imported is None else _CONTENTS.setdefault((id(imported), file), (imported, content))[1]
+
     try:
-        file = Path(inspect.getsourcefile(target) or "")
-        digest = file_digest(file)
+        own = Path(inspect.getsourcefile(target) or "")
+        return file_digest(own, as_imported)
     except (TypeError, OSError):
         return None
-    module = sys.modules.get(getattr(target, "__module__", ""))
-    imported = getattr(module, "__spec__", None) or module  # each import of a module makes another spec
-    return digest if imported is None else _SOURCES.setdefault((id(imported), file), (imported, digest))[1]
 
 
 def address_digest(address: str) -> str:
@@ -310,9 +315,49 @@ def has_own_name(target: Any) -> bool:
     return found is target
 
 
-def file_digest(path: Path) -> str:
-    """Return the digest of a source file's content, which a run's record holds."""
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+def file_digest(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> str:
+    """Return the digest of a source file, which a run's record holds.
+
+    If the file imports other files of its folder, directly or through each other, their names and contents are part of
+    the digest. ``read`` returns the content of a file.
+    """
+    contents = _with_imported(path, read)
+    digest = hashlib.blake2b(contents.pop(path), digest_size=16)
+    for file, content in sorted(contents.items()):
+        digest.update(f"\n{file.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def _with_imported(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> dict[Path, bytes]:
+    """Return the contents of a source file and of the files of its folder that it imports."""
+    contents, waiting = {path: read(path)}, [path]
+    while waiting:
+        names = _imported_names(contents[waiting.pop()], path.parent.name)
+        files = [path.with_name(f"{name}.py") for name in names]
+        new = {file: read(file) for file in files if file not in contents and file.is_file()}
+        contents |= new
+        waiting += new
+    return contents
+
+
+@functools.lru_cache(maxsize=256)
+def _imported_names(content: bytes, folder: str) -> list[str]:
+    """Return the first words of the modules that a file imports, without the name of its folder, its package."""
+    names = list[str]()
+    with contextlib.suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(content)):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level < 2:
+                names += [".".join(filter(None, (node.module, alias.name))) for alias in node.names]
+    return sorted({name.removeprefix(f"{folder}.").partition(".")[0] for name in names})
+
+
+def _modules_of(files: Collection[Path]) -> dict[str, ModuleType]:
+    """Return the modules that import statements made of some files, by name."""
+    named = ((name, getattr(module, "__dict__", {}).get("__file__")) for name, module in list(sys.modules.items()))
+    paths = {str(file) for file in files}
+    return {name: sys.modules[name] for name, file in named if file in paths and name not in {"__main__", *_FILES}}
 
 
 def is_own(cls: type) -> bool:
@@ -349,12 +394,18 @@ def file_of(cls: type) -> Path | None:
 
 
 def module_of_file(file: Path) -> ModuleType:
-    """Import a file as a module whose name depends on stem, path and content; import each content only once."""
+    """Import a file as a module whose name depends on stem, path and :func:`file_digest`; import each only once.
+
+    After an edit, the files of its folder that it imports are imported again, too.
+    """
     file = file.resolve()
-    digest = hashlib.blake2b(str(file).encode() + file.read_bytes(), digest_size=6).hexdigest()
+    digest = hashlib.blake2b(f"{file} {file_digest(file)}".encode(), digest_size=6).hexdigest()
     name = f"{file.stem}_{digest}"
+    again = file in _FILES.values()
     _FILES[name] = file
     if name not in sys.modules:
+        for old in _modules_of(_with_imported(file)) if again else ():
+            del sys.modules[old]
         spec = importlib.util.spec_from_file_location(name, file)
         assert spec is not None and spec.loader is not None
         sys.modules[name] = module = importlib.util.module_from_spec(spec)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -143,6 +145,22 @@ def test_a_task_that_was_made_before_an_edit_is_the_earlier_task(tmp_path: Path)
     file.write_text(file.read_text() + "    version = 2\n")
     assert RunConfig.make(before, "dlr").identity()["task_source"] == digest
     assert RunConfig.make(lrtasks.make(address), "dlr").identity()["task_source"] == file_digest(file)
+
+
+def test_an_imported_file_counts_as_it_was_at_its_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Python still runs the earlier code of an edited helper, a run is the earlier run."""
+    mixer, helper = tmp_path / "mixer_with_helper.py", tmp_path / "helper_of_mixer.py"
+    mixer.write_text(
+        "from helper_of_mixer import Linear\n\n\ndef mixer(d_model):\n    return Linear(d_model, d_model)\n"
+    )
+    helper.write_text("from torch.nn import Linear\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("mixer_with_helper")
+    before = RunConfig.make("shift", module.mixer).digest
+    helper.write_text("from torch.nn import Bilinear as Linear\n")
+    assert RunConfig.make("shift", importlib.reload(module).mixer).digest == before
+    importlib.reload(sys.modules["helper_of_mixer"])
+    assert RunConfig.make("shift", importlib.reload(module).mixer).digest != before
 
 
 def test_another_version_of_a_model_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,8 @@ def profile(
             raise UsageError(f"--out writes {', '.join(ENDINGS)}, found {out}")
         if not out.parent.is_dir():
             raise UsageError(f"cannot write {out}: there is no folder {out.parent}")
+        if out.is_dir():
+            raise UsageError(f"cannot write {out}: it is a folder")
     from lrtasks.generators.fingerprint import instances
     from lrtasks.machine import cores
 

@@ -439,6 +439,25 @@ def test_an_edited_task_is_another_run(command: Command) -> None:
     assert json.loads(command(*words).out)[0] == after, "the same source is the same run"
 
 
+def test_an_edit_of_a_file_that_the_layer_imports_makes_another_run(command: Command) -> None:
+    scaled = "from torch import nn\n\n\nclass Scaled(nn.Linear):\n    def forward(self, x):\n        return {} * x\n"
+    Path("layer.py").write_text(
+        "from parts_of_it import Scaled\n\n\ndef layer(d_model):\n    return Scaled(d_model, d_model)\n"
+    )
+    Path("parts_of_it.py").write_text("from scaled_of_it import *\n")
+    Path("scaled_of_it.py").write_text(scaled.format(2.0))
+    Path("unused_by_it.py").write_text("")
+    words = ("eval", "--model", "layer.py:layer", *SHORT, "--json")
+    before = json.loads(command(*words).out)[0]
+    Path("unused_by_it.py").write_text("x = 1\n")
+    assert json.loads(command(*words).out)[0] == before, "the layer does not import this file"
+    Path("scaled_of_it.py").write_text(scaled.format(-1.0))
+    after = json.loads(command(*words).out)[0]
+    assert before["digest"] != after["digest"]
+    assert before["scores"]["test"] != after["scores"]["test"], "the edited code ran"
+    assert json.loads(command(*words).out)[0] == after, "the same sources are the same run"
+
+
 def test_an_edited_layer_is_compared_by_its_present_content(command: Command) -> None:
     command("eval", "--model", "attention", *SHORT)
     for text in (CODE, CODE.replace("A map.", "An edited map.")):

@@ -97,3 +97,9 @@ def test_mistakes_are_told_before_anything_runs(
     said = command("profile", "--model", "dlr", *words)
     assert (said.code, said.out, pretend.jobs) == (2, "", [])
     assert message in said.err
+
+
+def test_a_folder_in_the_place_of_the_drawing_is_refused_before_training(command: Command) -> None:
+    Path("drawn.svg").mkdir()
+    assert command("profile", "--model", "dlr", *SMALL, "-o", "drawn.svg").code == 2
+    assert not Path("runs").exists()
