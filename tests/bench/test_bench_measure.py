@@ -135,6 +135,7 @@ def test_the_unfused_transformer_holds_its_weights_of_attention() -> None:
     assert peak(UNFUSED, 1024, "inference") - peak("transformer", 1024, "inference") > array
 
 
+@pytest.mark.e2e
 @on_linux
 def test_what_is_loaded_on_first_use_is_not_the_model_s() -> None:
     # a forward pass at 64 positions takes 4 MB; the modules that seqboat imports take 15 MB more

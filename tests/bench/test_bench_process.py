@@ -40,6 +40,7 @@ def test_a_process_that_wants_more_than_is_free_fails_alone(function: object) ->
     assert run_in_process(function, time_limit=60) == {"reason": "out of memory"}  # type: ignore[arg-type]
 
 
+@pytest.mark.e2e
 def test_a_process_past_its_time_is_stopped(tmp_path: Path) -> None:
     start = time.monotonic()
     outcome = run_in_process(functions.note_and_sleep, tmp_path / "pid", time_limit=4)

@@ -38,6 +38,7 @@ def test_a_full_device_is_one_line() -> None:
     assert len(said.splitlines()) == 1 and "No space left on device" in said
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("words", ["list tasks >&-", "list tasks | head -1", "list tasks >&- 2>&-"])
 def test_a_closed_output_is_no_traceback(words: str) -> None:
     _, said = ended(words)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.e2e
 HEAVY = {
     "torch",
     "numpy",
@@ -60,7 +61,6 @@ def test_a_command_imports_no_other_command() -> None:
     assert not {"lrtasks.cli.suites", "lrtasks.cli.bench", "lrtasks.cli.data", "lrtasks.suite.backends"} & found
 
 
-@pytest.mark.e2e
 def test_a_run_imports_fabric_without_torchmetrics() -> None:
     found = imported("from lrtasks.evaluation.environment import make_fabric; make_fabric('cpu', '32')")
     assert "lightning_fabric" in found

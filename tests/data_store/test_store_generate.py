@@ -64,6 +64,7 @@ def start_writing(folder: Path, workers: int) -> subprocess.Popen[str]:
     return start(code, folder, hold=20)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("task", "file_format"),
     [(Few(), "parquet"), (Few(), "tsv"), (Blot(), "png"), (Blot(), "npy")],

@@ -36,6 +36,7 @@ def digests() -> dict[str, str]:
     return {name: batch_digest(make(name, preset="small").batch(range(4))) for name in registry.built_in()}
 
 
+@pytest.mark.e2e
 def test_another_process_makes_the_same_samples_without_torch() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"}
     other = subprocess.run([sys.executable, __file__], capture_output=True, check=True, env=environment)
