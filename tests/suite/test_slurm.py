@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import paused
 import pytest
+import submitit
 from diary import Diary
 from quick_runs import outcome
 
 from lrtasks import UsageError
+from lrtasks.results import read_records
 from lrtasks.suite.backends import Job, slurm
 from lrtasks.suite.backends.slurm import Slurm
 
@@ -96,9 +99,11 @@ if "--partition=broken" in script:
     sys.exit("sbatch: error: invalid partition specified: broken")
 number = str(len(list(Path().glob("array-*"))) + 7)
 Path(f"array-{{number}}").touch()
-first, last = map(int, re.search(r"--array=(\\d+)-(\\d+)", script).groups())
-for element in range(first, last + 1):
-    names = dict(SLURM_JOB_ID=number, SLURM_ARRAY_JOB_ID=number, SLURM_ARRAY_TASK_ID=str(element))
+array = re.search(r"--array=(\\d+)-(\\d+)", script)
+for element in range(int(array[1]), int(array[2]) + 1) if array else [None]:
+    names = dict(SLURM_JOB_ID=number)
+    if array:
+        names |= dict(SLURM_ARRAY_JOB_ID=number, SLURM_ARRAY_TASK_ID=str(element))
     silent = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     subprocess.Popen(["bash", sys.argv[1]], env={{**os.environ, **names}}, **silent)
 print("Submitted batch job " + number)
@@ -110,8 +115,9 @@ words = sys.argv[1:]
 streams = {{word: words[words.index(word) + 1] for word in ("--output", "--error")}}
 for stream, word in ((1, "--output"), (2, "--error")):
     path = streams[word]
-    for mark, name in {{"%A": "SLURM_ARRAY_JOB_ID", "%a": "SLURM_ARRAY_TASK_ID", "%t": "SLURM_PROCID"}}.items():
-        path = path.replace(mark, os.environ.get(name, "0"))
+    names = dict(A="ARRAY_JOB_ID", a="ARRAY_TASK_ID", j="JOB_ID", t="PROCID")
+    for mark, name in names.items():
+        path = path.replace("%" + mark, os.environ.get("SLURM_" + name, "0"))
     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
 words = words[words.index("--error") + 2 :]
 os.execvp(words[0], words)
@@ -122,13 +128,17 @@ import sys
 print("JobID|State|NodeList")
 for word in sys.argv:
     if word.isdecimal():
+        print(word + "|RUNNING|node")
         print(word + "_[0-9]|RUNNING|node")
 """
 
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slurm's commands, which run every element at once on this machine."""
+    """Slurm's commands, which run every element at once on this machine; submitit forgets the jobs of other tests."""
+    submitit.SlurmJob.watcher.clear()
+    monkeypatch.setattr(submitit.SlurmJob.watcher, "_registered", set())
+    monkeypatch.setattr(submitit.SlurmJob, "_results_timeout_s", 0)
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, text in {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "scancel": "#!/bin/sh\n"}.items():
@@ -152,6 +162,16 @@ def test_array_jobs_are_written_and_submitted(tmp_path: Path, monkeypatch: pytes
         assert lines.count(f"#SBATCH --{option}") == 2, option
     assert list((tmp_path / "out" / "slurm").glob("*_result.pkl"))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["slurm"]
+
+
+@pytest.mark.usefixtures("commands")
+def test_the_last_seeds_of_a_selection_may_be_a_single_job(tmp_path: Path, command: Callable[..., Any]) -> None:
+    budget = ("--length", "16", "--steps", "2", "--test-batches", "1", "--val-batches", "1", "--d-state", "4")
+    chosen = ("--lr", "1e-3,1e-2", "--select", "val", "--seeds", "2")
+    slurm = ("--backend", "slurm", "--slurm", "timeout_min=5", "--out", "out")
+    assert command("suite", "--models", "dlr", "--tasks", "cumsum", *budget, *chosen, *slurm).code == 0
+    assert sorted(run.seed for _, run in read_records("out")[0]) == [0, 0, 1]
+    assert (tmp_path / "submitted").read_text().count("#SBATCH --array=0-1") == 1
 
 
 ANSWERS = """#!{python}
@@ -180,10 +200,6 @@ def test_the_states_that_slurm_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[str], endings: list[str]
 ) -> None:
     """A suspended job is no ended job, and an answer that is no table ends nothing."""
-    submitit = pytest.importorskip("submitit")
-    submitit.SlurmJob.watcher.clear()
-    monkeypatch.setattr(submitit.SlurmJob.watcher, "_registered", set())
-    monkeypatch.setattr(submitit.SlurmJob, "_results_timeout_s", 0)
     monkeypatch.setattr(slurm, "SECONDS_BETWEEN_QUESTIONS", 0)
     runs = endings == ["fine", "fine"]
     begin = "while ! ls asked-0; do sleep 0.1; done\n" if runs else "exit\n"
@@ -195,6 +211,28 @@ def test_the_states_that_slurm_names(
     for number, ending in enumerate(endings):
         wanted = ending if runs else f"the Slurm job 7_{number} ended without a result, in the state {ending}; "
         assert diary.lines[number].startswith(wanted)
+
+
+@pytest.mark.usefixtures("commands")
+def test_without_accounting_a_job_ends_when_it_leaves_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "SECONDS_BETWEEN_QUESTIONS", 0)
+    dead = SBATCH.replace('["bash", sys.argv[1]]', '["true"]')
+    squeue = ANSWERS.format(python=sys.executable, answers=["7_0\n7_1", "7_1", "other"])
+    for name, text in {
+        "sbatch": dead.format(python=sys.executable),
+        "sacct": "#!/bin/sh\nexit 1\n",
+        "squeue": squeue,
+    }.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    diary = Diary()
+    diary.carry_out(Slurm(), [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(2)])
+    for number in range(2):
+        assert diary.lines[number].startswith(
+            f"the Slurm job 7_{number} ended without a result, in the state UNKNOWN; "
+        )
 
 
 @pytest.mark.usefixtures("commands")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import time
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,9 +21,10 @@ EXTRA_MINUTES = 10
 """Minutes that a job gets beyond the time limit of its run: to start, and to wait for the run's folder."""
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_QUESTIONS = 30.0
-"""Shortest time between two questions to Slurm for the state of a job that is paused."""
+"""Shortest time between two questions to Slurm for the state of a job that is paused, or for its queue."""
 PAUSED = ("SUSPENDED", "RESIZING")
 """States of a job that goes on later; submitit counts a job in such a state as ended."""
+UNKNOWN = "UNKNOWN"
 GENERIC = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
 """Parameters for which submitit has its own names; all others are options of ``sbatch``."""
 
@@ -112,6 +115,8 @@ class _Elements(Remote):
         super().__init__(jobs)
         self._executor, self._cpus = executor, cpus
         self._asked = time.monotonic()
+        self._queues: deque[set[str]] = deque(maxlen=2)
+        self._listed = -math.inf
 
     def begin(self) -> None:
         for first in range(0, len(self.jobs), LARGEST_ARRAY):
@@ -131,7 +136,7 @@ class _Elements(Remote):
             ended = submitted.paths.result_pickle.exists()
             if readable and not ended:
                 try:
-                    ended = submitted.done() and not self._is_paused(submitted)
+                    ended = (submitted.done() and not self._is_paused(submitted)) or self._has_left(submitted)
                 except Exception:  # submitit cannot read what sacct printed; ask again at the next look
                     readable = False
             # the log appears as soon as the element runs, long before Slurm's accounting reports it
@@ -150,6 +155,18 @@ class _Elements(Remote):
             submitted.watcher.clear()
         return paused
 
+    def _has_left(self, submitted: Any) -> bool:
+        """Return whether a job that is unknown to Slurm's accounting, which may be off, has left the queue.
+
+        Two answers must lack the job, because its result may appear later on a shared disk.
+        """
+        if _state(submitted) != UNKNOWN:
+            return False
+        if time.monotonic() - self._listed > SECONDS_BETWEEN_QUESTIONS:
+            self._listed = time.monotonic()
+            self._queues += [queue] if (queue := _queue()) is not None else []
+        return len(self._queues) == 2 and not any(submitted.job_id in queue for queue in self._queues)
+
     def cancel(self, running: Any) -> None:
         running.cancel(check=False)
 
@@ -157,12 +174,25 @@ class _Elements(Remote):
 def _report(submitted: Any) -> Report:
     """Return the report of a job that has ended; whatever makes it unreadable is this job's failure alone."""
     try:
-        return submitted.result()
+        if submitted.paths.result_pickle.exists() or _state(submitted) != UNKNOWN:  # else submitit waits for ever
+            return submitted.result()
     except Exception:
-        lost = f"the Slurm job {submitted.job_id} ended without a result, in the state {_state(submitted)}"
-        return Report("", Failure(f"{lost}; its log is {submitted.paths.stderr}"))
+        pass
+    lost = f"the Slurm job {submitted.job_id} ended without a result, in the state {_state(submitted)}"
+    return Report("", Failure(f"{lost}; its log is {submitted.paths.stderr}"))
 
 
 def _state(submitted: Any) -> str:
     """Return the state of a job in Slurm's last answer."""
-    return submitted.get_info(mode="cache").get("State") or "UNKNOWN"
+    return submitted.get_info(mode="cache").get("State") or UNKNOWN
+
+
+def _queue() -> set[str] | None:
+    """Return the ids of the user's jobs that wait or run; ``None`` if Slurm does not tell."""
+    try:
+        listed = subprocess.run(
+            ["squeue", "--me", "--array", "--noheader", "--format=%i"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return set(listed.stdout.split())
