@@ -441,12 +441,28 @@ def misnamed(name: object, kind: str) -> Iterator[str]:
         yield f"{name!r} cannot be the name of a {kind}: {rule}"
 
 
+def _exchanged(cls: type[Config]) -> Iterator[str]:
+    """Yield a message for each method that replaces an inherited property, and for the reverse.
+
+    A parameter that has the name of a method replaces the method, too.
+    """
+    for name in (name for name in dir(cls) if not name.startswith("__")):
+        first = next(vars(base)[name] for base in reversed(cls.__mro__) if name in vars(base))
+        own = inspect.getattr_static(cls, name)
+        if isinstance(first, property) and inspect.isfunction(own):
+            yield f"{name} must be a property, found a method; put @property above it"
+        elif inspect.isfunction(first) and not callable(getattr(cls, name)):
+            found = "a property; remove @property" if isinstance(own, property) else f"{own!r}; use another name for it"
+            yield f"{name} must be a method, found {found}"
+
+
 def malformed(cls: type[Config]) -> Iterator[str]:
-    """Yield one line for each mistake in the declaration of a class's parameters and presets."""
+    """Yield one line for each mistake in the declaration of a class's parameters, presets, methods and properties."""
     if lost := list(_undeclared(cls)):
         how = f"put @dataclass(frozen=True) on top of class {cls.__name__}, and a type after each name"
         yield f"{how}, to make {', '.join(lost)} parameters"
         return
+    yield from _exchanged(cls)
     for field in dataclasses.fields(cls):
         how = f"write {field.name}: TYPE = parameter(DEFAULT, 'what it is')"
         if field.default is dataclasses.MISSING:

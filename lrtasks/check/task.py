@@ -104,8 +104,7 @@ def _declaration(probe: _Probe) -> Iterator[str]:
     for field in ("input", "target"):
         spec: object = getattr(task, field)
         if not isinstance(spec, Spec):
-            found = "a method; put @property above it" if callable(spec) else repr(spec)
-            raise UsageError(f"{field} must be a Spec, found {found}")
+            raise UsageError(f"{field} must be a Spec, found {spec!r}")
     if task.target.length > task.input.length and not task.target.pooled:
         lengths = f"{task.target.length} against {task.input.length}"
         yield f"the target is read at the last positions of the input, but is longer ({lengths})"

@@ -14,6 +14,7 @@ import json
 import math
 import numbers
 import operator
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Literal
@@ -542,10 +543,14 @@ def _sizes(model: Backbone, steps: int) -> Iterator[int]:
 
 
 def _bytes(state: Any) -> int:
+    """Return the bytes of all tensors in ``state``: a tensor, a container, or an object with tensors as attributes."""
     if isinstance(state, Tensor):
         return state.numel() * state.element_size()
-    if dataclasses.is_dataclass(state):
-        return sum(_bytes(getattr(state, field.name)) for field in dataclasses.fields(state))
-    if isinstance(state, dict):
+    if isinstance(state, Mapping):
         return sum(_bytes(part) for part in state.values())
-    return sum(_bytes(part) for part in state) if isinstance(state, (list, tuple)) else 0
+    if isinstance(state, (list, tuple, deque)):
+        return sum(_bytes(part) for part in state)
+    if dataclasses.is_dataclass(state):  # it may have slots
+        return sum(_bytes(getattr(state, field.name)) for field in dataclasses.fields(state))
+    has_attributes = hasattr(state, "__dict__") and not isinstance(state, type)
+    return sum(_bytes(part) for part in vars(state).values()) if has_attributes else 0

@@ -261,9 +261,8 @@ class Table:
         counts = sorted({cell["scored"] for cell in scored})
         means, notes = self.mean or any(cell["solved"] is None for cell in scored), []
         if not self.mean and any(cell["solved"] is not None and cell["different_seeds"] > 1 for cell in scored):
-            notes.append(
-                f"0.980 (2/3): the median over 3 seeds, of which 2 have a scaled score of at least {TEST_SOLVED:g}"
-            )
+            solved = f"a scaled score of at least {TEST_SOLVED:g}"
+            notes.append(f"(k/n): the score is the median over n seeds, of which k have {solved}")
         several = [str(count) for count in counts if count > 1]
         if several and means:
             seeds = " to ".join(dict.fromkeys((several[0], several[-1])))

@@ -172,7 +172,15 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     # what is declared
     "NoInput": ({"input": Task.input}, "input is missing: write a property that returns a lrtasks.generators.Spec"),
     "NoSpec": ({"input": 12}, "input must be a Spec, found 12"),
-    "NoProperty": ({"target": returning(Spec("token", 12, 2))}, "target must be a Spec, found a method; put @property"),
+    "NoProperty": (
+        {"target": returning(Spec("token", 12, 2))},
+        "target must be a property, found a method; put @property above it",
+    ),
+    "NoMethod": (
+        {"image_shape": property(returning((3, 4)))},
+        "image_shape must be a method, found a property; remove @property",
+    ),
+    "NumberForMethod": ({"batch": 3}, "batch must be a method, found 3; use another name for it"),
     "FailingSpec": (
         {"input": property(failing)},
         r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)",

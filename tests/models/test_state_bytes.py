@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Any
 
 import pytest
@@ -90,6 +91,29 @@ def test_growth_that_nothing_declares_is_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(base, "PROBED", 20)
     assert state_bytes(remembering(100, 40)) == 40 * 12
     assert state_bytes(remembering(10, 40)) == 10 * 12
+
+
+class Cache:
+    """A state with tensors as attributes, and a part that all sequences share."""
+
+    def __init__(self, batch: int) -> None:
+        self.last, self.shared = deque([torch.zeros(batch, 3)]), torch.zeros(100)
+
+
+class Caches(Remembers):
+    def initial_state(self, batch: int) -> Any:
+        return Cache(batch)
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        state.last.append(torch.zeros(len(x), 3))
+        if len(state.last) > self.most:
+            state.last.popleft()
+        return x, state
+
+
+def test_a_state_that_is_an_object_with_tensors_is_counted() -> None:
+    model = Backbone(Spec("token", LENGTH, 5), Spec("token", 1, 2, pooled=True), 8, [Caches(30)], causal=True)
+    assert state_bytes(model) == 30 * 12
 
 
 def test_parameter_count_leaves_out_frozen_values_and_counts_complex_ones_twice() -> None:
