@@ -15,7 +15,7 @@ import math
 import numbers
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Literal
 
@@ -542,15 +542,20 @@ def _sizes(model: Backbone, steps: int) -> Iterator[int]:
         yield _bytes(state)
 
 
-def _bytes(state: Any) -> int:
-    """Return the bytes of all tensors in ``state``: a tensor, a container, or an object with tensors as attributes."""
+def _bytes(state: Any, around: tuple[int, ...] = ()) -> int:
+    """Return the bytes of all tensors in ``state``: a tensor, a container, or an object with tensors as attributes.
+
+    ``around`` has the ids of the objects that contain ``state``; an object may contain itself.
+    """
     if isinstance(state, Tensor):
         return state.numel() * state.element_size()
+    parts: Iterable[Any] = ()
     if isinstance(state, Mapping):
-        return sum(_bytes(part) for part in state.values())
-    if isinstance(state, (list, tuple, deque)):
-        return sum(_bytes(part) for part in state)
-    if dataclasses.is_dataclass(state):  # it may have slots
-        return sum(_bytes(getattr(state, field.name)) for field in dataclasses.fields(state))
-    has_attributes = hasattr(state, "__dict__") and not isinstance(state, type)
-    return sum(_bytes(part) for part in vars(state).values()) if has_attributes else 0
+        parts = state.values()
+    elif isinstance(state, (list, tuple, deque)):
+        parts = state
+    elif dataclasses.is_dataclass(state):  # it may have slots
+        parts = [getattr(state, field.name) for field in dataclasses.fields(state)]
+    elif hasattr(state, "__dict__") and not isinstance(state, type):
+        parts = vars(state).values()
+    return 0 if id(state) in around else sum(_bytes(part, (*around, id(state))) for part in parts)

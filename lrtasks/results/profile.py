@@ -153,7 +153,7 @@ def make_profile(
     found: dict[str, list[Cell]] = {}
     counts = {group: set(names) for group, names in FINGERPRINT.items()}
     for name, task in tasks.items():
-        group = next((group for group, names in FINGERPRINT.items() if name in names), task.group)
+        group = next((group for group, names in FINGERPRINT.items() if name in names), type(task).group)
         counts.setdefault(group, set()).add(name)
         on = budgets_on(ended, task)
         counted = Counter(on)

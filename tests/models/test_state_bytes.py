@@ -94,10 +94,11 @@ def test_growth_that_nothing_declares_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Cache:
-    """A state with tensors as attributes, and a part that all sequences share."""
+    """A state with tensors as attributes, a part that all sequences share, and itself."""
 
     def __init__(self, batch: int) -> None:
         self.last, self.shared = deque([torch.zeros(batch, 3)]), torch.zeros(100)
+        self.itself = self
 
 
 class Caches(Remembers):
