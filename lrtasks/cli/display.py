@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     from lrtasks.run_config import RunConfig
     from lrtasks.suite.run import OnChange, SuiteProgress
 
-SYMBOLS = {"waiting": ".", "running": ">", "failed": "x", "diverged": "!", "refused": "-"}
-STYLES = {"running": "cyan", "failed": "red", "diverged": "red", "refused": "dim", "waiting": "dim"}
+SYMBOLS = {"waiting": ".", "running": ">", "failed": "x", "diverged": "!", "refused": "-", "elsewhere": "~"}
+STYLES = {
+    "running": "cyan",
+    "failed": "red",
+    "diverged": "red",
+    **dict.fromkeys(("refused", "elsewhere", "waiting"), "dim"),
+}
 MAX_RUNS_SHOWN = 4
 
 

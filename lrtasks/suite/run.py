@@ -18,18 +18,19 @@ from typing import Any
 from lrtasks.errors import UsageError, unknown
 from lrtasks.evaluation.environment import DEVICES
 from lrtasks.evaluation.trackers import track_finished, tracker_names
-from lrtasks.files import held, make_folder, remove_empty
+from lrtasks.files import held, is_held, make_folder, remove_empty
 from lrtasks.record import FILE, FINISHED, LOCK, RunRecord, finished_record, read_record
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.backends import Backend, Began, Failure, Job
 from lrtasks.suite.backends.local import Local
 from lrtasks.suite.expand import require_comparable
 
-WAITING, RUNNING, REFUSED = "waiting", "running", "refused"
+WAITING, RUNNING, ELSEWHERE, REFUSED = "waiting", "running", "elsewhere", "refused"
 """Statuses of a run in a suite, in addition to the statuses of its record: ``done``, ``diverged`` and ``failed``.
 
-A run is refused if it is impossible here, if another process works on it, if its record is unreadable, or if its
-user's file was edited after the suite began. No record is written for a refused run.
+A run is ``elsewhere`` if another process, such as that of a second suite, works on it. A run is refused if it is
+impossible here, if its record is unreadable, or if its user's file was edited after the suite began. No record is
+written for such runs.
 """
 
 
@@ -37,7 +38,7 @@ class SuiteProgress:
     """The state of a running suite, for a display.
 
     Attributes:
-        statuses: ``waiting``, ``running``, ``done``, ``diverged``, ``failed`` or ``refused``.
+        statuses: ``waiting``, ``running``, ``done``, ``diverged``, ``failed``, ``elsewhere`` or ``refused``.
         records: records of the runs that have ended.
         began: start time of each running run, on the clock of :func:`time.monotonic`; ``None`` for the other runs.
         seconds: duration of each run that has ended, now or in an earlier call; ``None`` if unknown.
@@ -65,7 +66,7 @@ class SuiteProgress:
 
     def counts(self) -> dict[str, int]:
         """Return the number of runs by status, without zeros."""
-        order = ("done", "diverged", "failed", REFUSED, RUNNING, WAITING)
+        order = ("done", "diverged", "failed", REFUSED, ELSEWHERE, RUNNING, WAITING)
         return {status: self.statuses.count(status) for status in order if status in self.statuses}
 
     def elapsed(self, number: int) -> float:
@@ -81,7 +82,7 @@ class SuiteProgress:
         """
         taken: dict[str, list[float]] = {}
         for run, status, seconds in zip(self.runs, self.statuses, self.seconds, strict=True):
-            if seconds is not None and status != REFUSED:
+            if seconds is not None and status not in (REFUSED, ELSEWHERE):
                 taken.setdefault(run.model.name, []).append(seconds)
         if not taken:
             return None
@@ -109,8 +110,8 @@ def run_suite(
 ) -> list[RunRecord]:
     """Carry out runs; return their records in order.
 
-    A refused run (impossible here, locked by another process, or with an unreadable record) gets a record with status
-    ``failed`` and the reason. This record is returned, but not written.
+    A refused run (impossible here, or with an unreadable record) gets a record with status ``failed`` and the reason, a
+    run that another process works on one with status ``running``. These records are returned, but not written.
 
     Args:
         runs: each model needs a name or an address, since each run is a command.
@@ -178,6 +179,8 @@ def look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:
 
 def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str, RunRecord]:
     """Return status and record of a run whose process has ended. A record is returned however the process ended."""
+    if is_held(folder / LOCK):
+        return ELSEWHERE, run.record("running", [f"another process works on this run, in {folder}"])
     reason = failure.reason if failure else "ended without a record"
     if failure and failure.refused and not (folder / FILE).exists():
         return REFUSED, run.record("failed", [reason])
@@ -194,7 +197,7 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
                 record.notes += [] if reason in record.notes else [reason]
                 record.write(folder)
             return status, record
-    except UsageError:  # another process works there
+    except UsageError:  # another process works there since a moment ago
         return REFUSED, run.record("failed", [reason])
     except OSError as error:
         return "failed", run.record("failed", [f"{reason}; and no record can be written: {error.strerror}"])

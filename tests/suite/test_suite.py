@@ -255,7 +255,7 @@ def test_a_file_that_is_edited_while_the_suite_runs_is_named(tmp_path: Path) -> 
 
 
 def test_a_run_that_another_process_is_working_on_is_left_to_it(tmp_path: Path) -> None:
-    folder = config().folder(tmp_path)
+    folder, statuses = config().folder(tmp_path), list[str]()
     leaves(record_of(config()))(at(folder))
     # a process is never kept out by its own lock
     hold = f"""
@@ -268,12 +268,17 @@ with held(pathlib.Path({str(folder / LOCK)!r}), "it"):
     with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline()
         try:
+            refusing = Pretend(fails("another process is working", refused=True))
             (record,) = run_suite(
-                [config()], tmp_path, backend=Pretend(fails("another process is working", refused=True))
+                [config()],
+                tmp_path,
+                backend=refusing,
+                on_change=lambda progress, _: statuses.append(progress.statuses[0]),
             )
         finally:
             other.kill()
-    assert record.notes == ["another process is working"]
+    assert (record.status, statuses[-1]) == ("running", "elsewhere")
+    assert record.notes == [f"another process works on this run, in {folder}"]
     assert read_record(folder).status == "running"
     with held(folder / LOCK, "it"):
         pass
