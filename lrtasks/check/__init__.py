@@ -113,7 +113,8 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
         try:
             RunConfig.make(task, model, preset=each)
         except UsageError as error:
-            problems.append(f"preset {each}: {error}")
+            if not any(problem in str(error) for problem in problems):  # a problem of every preset was found above
+                problems.append(f"preset {each}: {error}")
     return {"kind": "task" if is_task else "model", "name": name, "problems": problems, "refused": refused}
 
 
