@@ -151,7 +151,12 @@ def run(
 
 
 def load_model(
-    folder: str | Path, *, length: int | None = None, trained: bool = True, model: ModelLike | None = None
+    folder: str | Path,
+    *,
+    length: int | None = None,
+    trained: bool = True,
+    model: ModelLike | None = None,
+    task: type[Task] | str | None = None,
 ) -> nn.Module:
     """Load the model of a run, on the CPU, in evaluation mode.
 
@@ -162,17 +167,24 @@ def load_model(
         length: build the model for this sequence length instead of the training length, if the model supports it.
         trained: load the trained weights; otherwise the model has its weights from before training.
         model: the class, function or module, if the run was started with a Python object, or if its file was moved.
+        task: the class of the task or its address, in the same cases.
 
     Raises:
-        UsageError: if the run has no weights, if its model was a Python object and is not given, if the model's file
-            was moved or edited since the run, or if the weights do not fit the model at this length.
+        UsageError: if the run has no weights, if its model or task was a Python object and is not given, if the file of
+            one was moved or the model's was edited since the run, or if the weights do not fit the model.
     """
     folder = Path(folder)
     record = read_record(folder)
     if trained and not (folder / loop.WEIGHTS).exists():
         raise UsageError(f"{folder} has no {loop.WEIGHTS}; the status of the run is {record.status}")
-    task_name, _ = split_preset(record.task.get("address") or record.task["name"])
-    task = registry.get(task_name).make(**record.task["parameters"])
+    try:
+        kind = task or record.task.get("address") or record.task["name"]
+        kind = registry.get(split_preset(kind)[0]) if isinstance(kind, str) else kind
+    except UsageError as error:
+        if task is not None:
+            raise
+        raise UsageError(f"{error}; pass the task's class: load_model(folder, task=CLASS)") from error
+    made = kind.make(**record.task["parameters"])
     address = record.model.get("address")
     named = address or record.model["name"]
     own = record.model.get("version") is None
@@ -189,10 +201,10 @@ def load_model(
         hint = "restore it, or load the weights into the edited model: load_model(folder, model=...)"
         raise UsageError(f"the source of {named} has been edited since the run in {folder}; {hint}")
     if length is not None:
-        task = task.at_length(length)
+        made = made.at_length(length)
     with _private_random_numbers(torch.device("cpu")):
         torch.manual_seed(record.seed)
-        built = factory.build(task.input, task.target, task.causal)
+        built = factory.build(made.input, made.target, made.causal)
     if trained:
         _load_weights(built, folder)
     return built.eval()

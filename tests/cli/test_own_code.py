@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import zeros
+from torch import equal, zeros
 
 from lrtasks import load_model
 from lrtasks.bench.measure import Case, Settings, cost
@@ -375,6 +375,35 @@ def test_the_class_of_a_moved_file_is_passed_to_load_its_weights(command: Comman
     with pytest.raises(UsageError) as found:
         load_model(folder, model="no.py:MyLayer")
     assert "model=" not in str(found.value)
+
+
+def test_the_class_of_a_moved_task_is_passed_to_load_a_model(command: Command) -> None:
+    Path("mine.py").rename("task.py")
+    assert command("eval", "--model", "dlr", "--task", "task.py:Copy", *SHORT[2:]).code == 0
+    folder = next(Path("runs").rglob("record.json")).parent
+    trained = load_model(folder)
+    Path("task.py").rename("moved.py")
+    with pytest.raises(UsageError, match=r"there is no file .*task\.py; .*load_model\(folder, task=CLASS\)"):
+        load_model(folder)
+    for task in ("moved.py:Copy", load_object("moved.py:Copy", "task")):
+        found = load_model(folder, task=task).state_dict()
+        assert all(equal(value, found[name]) for name, value in trained.state_dict().items())
+    with pytest.raises(UsageError) as refused:
+        load_model(folder, task="no.py:Copy")
+    assert "task=" not in str(refused.value)
+
+
+def test_a_problem_of_every_preset_is_reported_once(command: Command) -> None:
+    presets = "presets = {'small': {'length': 8}, 'paper': {'length': 9}, 'broken': {'length': -1}}"
+    text = (
+        Path("mine.py")
+        .read_text()
+        .replace("class Copy(Task):\n", f"class Copy(Task):\n    name = 'a b'\n    {presets}\n")
+    )
+    Path("mine.py").write_text(text)
+    said = command("check", "mine.py:Copy")
+    assert said.code == 1 and said.out.count("cannot be the name of a task") == 1
+    assert "- preset broken: " in said.out and "preset paper" not in said.out
 
 
 def test_an_error_of_an_import_names_its_line(command: Command) -> None:
