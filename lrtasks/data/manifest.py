@@ -145,9 +145,12 @@ def differences(found: Mapping[str, Any], asked: Mapping[str, Any], prefix: str 
 
 
 def old_data(address: str, task: str) -> str:
-    """Return the message for samples that a user's own task drew before its file was edited."""
-    edited = f"the file of {task} was edited after the samples were drawn"
-    return f"{address} holds old data: {edited}; generate them again in another folder"
+    """Return the message for samples that a user's own task drew with another source than its source now.
+
+    The digests do not tell what differs: the task's file, a file that it imports, or the rule of the digest.
+    """
+    other = f"{task} or a file that it imports was edited, or another version of lrtasks drew the samples"
+    return f"{address} holds old data: {other}; generate them again in another folder"
 
 
 def _digest(content: dict[str, Any]) -> str:
