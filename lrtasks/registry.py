@@ -257,7 +257,7 @@ def load_object(address: str, kind: str) -> Any:
     try:
         with contextlib.redirect_stdout(sys.stderr), _importing_from(Path.cwd()):
             module = module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(f"{where}: there is no file {error.filename}") from None
     except (Exception, SystemExit) as error:
         relative = isinstance(error, ImportError) and "relative import" in str(error) and place.endswith(".py")

@@ -393,6 +393,11 @@ def test_the_class_of_a_moved_task_is_passed_to_load_a_model(command: Command) -
     assert "task=" not in str(refused.value)
 
 
+def test_an_address_below_a_file_names_no_file(command: Command) -> None:
+    said = command("check", "mine.py/layer.py:MyLayer")
+    assert said.code == 2 and "there is no file" in said.err and len(said.err.splitlines()) == 1
+
+
 def test_a_problem_of_every_preset_is_reported_once(command: Command) -> None:
     presets = "presets = {'small': {'length': 8}, 'paper': {'length': 9}, 'broken': {'length': -1}}"
     text = (
