@@ -179,7 +179,7 @@ def look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:
 
 def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str, RunRecord]:
     """Return status and record of a run whose process has ended. A record is returned however the process ended."""
-    if is_held(folder / LOCK):
+    if failure and failure.refused and is_held(folder / LOCK):
         return ELSEWHERE, run.record("running", [f"another process works on this run, in {folder}"])
     reason = failure.reason if failure else "ended without a record"
     if failure and failure.refused and not (folder / FILE).exists():
@@ -197,7 +197,7 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
                 record.notes += [] if reason in record.notes else [reason]
                 record.write(folder)
             return status, record
-    except UsageError:  # another process works there since a moment ago
+    except UsageError:  # another process has begun to work there
         return REFUSED, run.record("failed", [reason])
     except OSError as error:
         return "failed", run.record("failed", [f"{reason}; and no record can be written: {error.strerror}"])

@@ -25,6 +25,7 @@ SECONDS_BETWEEN_QUESTIONS = 30.0
 PAUSED = ("SUSPENDED", "RESIZING")
 """States of a job that goes on later; submitit counts a job in such a state as ended."""
 UNKNOWN = "UNKNOWN"
+"""State of a job that Slurm's accounting does not list."""
 GENERIC = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
 """Parameters for which submitit has its own names; all others are options of ``sbatch``."""
 
