@@ -304,7 +304,8 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
         strange = next((name for name in parameters if name not in signature.parameters), "")
         known = [f"{label}.{entry.name}" for entry in takes] if "." in strange else signature.parameters
         hint = f"; write {lacking}" if lacking else suggestion(strange, known)
-        raise UsageError(f"{label}{signature} cannot be called with {sorted(parameters)}: {error}{hint}") from None
+        given_names = f" with {', '.join(sorted(parameters))}" if parameters else ""
+        raise UsageError(f"{label}{signature} cannot be called{given_names}: {error}{hint}") from None
     for name in (name for name in parameters if not name.isidentifier()):  # ``**kwargs`` would take any name
         raise UsageError(f"{label} cannot have an argument {name!r}; its arguments are settings called model.NAME")
     annotated = _annotated(target).parameters

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -180,7 +181,11 @@ def look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:
 def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str, RunRecord]:
     """Return status and record of a run whose process has ended. A record is returned however the process ended."""
     if failure and failure.refused and is_held(folder / LOCK):
-        return ELSEWHERE, run.record("running", [f"another process works on this run, in {folder}"])
+        try:
+            record = read_record(folder)
+        except UsageError:  # the other process has not written it yet
+            record = run.record("running")
+        return ELSEWHERE, replace(record, notes=[*record.notes, f"another process works on this run, in {folder}"])
     reason = failure.reason if failure else "ended without a record"
     if failure and failure.refused and not (folder / FILE).exists():
         return REFUSED, run.record("failed", [reason])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +257,8 @@ def test_a_file_that_is_edited_while_the_suite_runs_is_named(tmp_path: Path) -> 
 
 def test_a_run_that_another_process_is_working_on_is_left_to_it(tmp_path: Path) -> None:
     folder, statuses = config().folder(tmp_path), list[str]()
-    leaves(record_of(config()))(at(folder))
+    curve = [{"step": 7, "loss": 0.5}]
+    leaves(replace(record_of(config()), curve=curve))(at(folder))
     # a process is never kept out by its own lock
     hold = f"""
 import pathlib, time
@@ -277,7 +279,7 @@ with held(pathlib.Path({str(folder / LOCK)!r}), "it"):
             )
         finally:
             other.kill()
-    assert (record.status, statuses[-1]) == ("running", "elsewhere")
+    assert (record.status, record.curve, statuses[-1]) == ("running", curve, "elsewhere")
     assert record.notes == [f"another process works on this run, in {folder}"]
     assert read_record(folder).status == "running"
     with held(folder / LOCK, "it"):
