@@ -130,7 +130,7 @@ def test_statistics_agree_with_plain_rejection(limits: Limits) -> None:
         assert test.pvalue > 1e-4, name
 
 
-@pytest.mark.parametrize(("setting", "count"), [("lra-like", 500), ("paper", 200)])
+@pytest.mark.parametrize(("setting", "count"), [("lra-like", 250), ("paper", 100)])
 def test_statistics_agree_with_the_reference(setting: str, count: int, data: Path) -> None:
     reference = json.loads((data / "listops_stats.json").read_text())[setting]
     expressions = [parse(listops.render(tokens)) for tokens in drawn(SETTINGS[setting], count, seed=11)]

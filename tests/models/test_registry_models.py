@@ -76,16 +76,16 @@ def test_a_block_drops_the_output_of_its_mixer(prenorm: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "direction", "dtype"),
+    ("name", "kind", "direction", "dtype"),
     [
-        ("signals", "causal", torch.float64),
-        ("symbols", "causal", torch.float32),
-        ("last positions", "causal", torch.float32),
-        ("whole sequence", "causal", torch.float32),
-        ("symbols", "bidirectional", torch.float64),
+        *((name, "signals", "causal", torch.float64) for name in names()),
+        *((name, "symbols", "causal", torch.float32) for name in names()),
+        *((name, "symbols", "bidirectional", torch.float64) for name in names()),
+        # one class makes the outputs of all models
+        *((name, "last positions", "causal", torch.float32) for name in ("dlr", "focus", "seqboat", "transformer")),
+        *((name, "whole sequence", "causal", torch.float32) for name in ("dlr", "focus", "seqboat", "transformer")),
     ],
 )
-@pytest.mark.parametrize("name", names())
 def test_conforms(name: str, kind: str, direction: str, dtype: torch.dtype) -> None:
     input, target = SPECS[kind]
     causal = direction == "causal"
