@@ -10,14 +10,14 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 from regions import table
-from scores import FAIR, PUBLISHED, RESULTS, runs_of
+from scores import FAIR, PUBLISHED, RESULTS, runs_in, runs_of
 
 from lrtasks.bench.report import COSTS, Report, read_measurements
 from lrtasks.generators.base import GROUPS, names
 from lrtasks.metrics import scaled_score
 from lrtasks.results import frame, style
 from lrtasks.results.formats import number, render
-from lrtasks.results.frame import COLUMNS, write_frame
+from lrtasks.results.frame import COLUMNS, make_frame, write_frame
 from lrtasks.results.table import Row, make_table
 
 FRAME = RESULTS / "published.parquet"
@@ -26,7 +26,7 @@ FRAME = RESULTS / "published.parquet"
 
 def frame_is_fresh(*, write: bool) -> bool:
     """Return whether :data:`FRAME` matches the published records; with ``write``, make the frame again if not."""
-    made = frame(*PUBLISHED)
+    made = make_frame([run for folder in PUBLISHED for run in runs_in(folder)])
     made["folder"] = [str(Path(folder).relative_to(RESULTS)) for folder in made["folder"]]
     fresh = FRAME.exists() and frame(FRAME).astype(str).equals(made.reset_index(drop=True).astype(str))
     if write and not fresh:

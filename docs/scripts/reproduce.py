@@ -7,7 +7,7 @@ import json
 import shlex
 import statistics
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,8 +53,10 @@ class Cell(NamedTuple):
     run: RunConfig
 
 
-def cells(file: Path) -> Iterator[Cell]:
-    """Yield every score of ``file``, in the order of the file."""
+@functools.cache
+def cells(file: Path) -> list[Cell]:
+    """Return every score of ``file``, in the order of the file."""
+    found = []
     for entry in tomllib.loads(file.read_text())["figures"]:
         where = {**entry.get("parameters", {}), **({"length": entry["length"]} if "length" in entry else {})}
         column = ", ".join([entry["model"], *_written({**_uncommon(entry), **where})])
@@ -63,7 +65,8 @@ def cells(file: Path) -> Iterator[Cell]:
             run = RunConfig.make(task, entry["model"], preset=preset, settings=settings)
             options = [word for key, given in settings.items() for word in (f"--{key.replace('_', '-')}", _text(given))]
             command = ["lrtasks", "eval", "--model", entry["model"], "--task", task, "--preset", preset, *options]
-            yield Cell(entry["source"], column, task, value, entry["metric"], command, run)
+            found.append(Cell(entry["source"], column, task, value, entry["metric"], command, run))
+    return found
 
 
 def commands(_: Path, words: Sequence[str]) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pandas as pd
 from regions import table
 
-from lrtasks.results import RunRecord, frame, read_records
+from lrtasks.results import RunRecord, read_records
 from lrtasks.results.formats import markdown_text, number
+from lrtasks.results.frame import make_frame
 from lrtasks.results.plots import draw_heatmap
 from lrtasks.results.style import encode
 from lrtasks.results.table import Row, arrange, make_table, paper_notes, shown
@@ -80,17 +81,21 @@ KINDS: dict[str, Callable[[Sequence[str]], str]] = {"task": of_task, "models": o
 @functools.cache
 def runs_of(folder: Path) -> pd.DataFrame:
     """Return the frame of all runs published in ``folder``."""
-    records(folder)  # raises an error for an unreadable record
-    return frame(folder)
+    return make_frame(runs_in(folder))
+
+
+def records(folder: Path) -> list[RunRecord]:
+    """Return the records of all runs published in ``folder``."""
+    return [record for _, record in runs_in(folder)]
 
 
 @functools.cache
-def records(folder: Path) -> list[RunRecord]:
-    """Return the records of all runs published in ``folder``; raise ValueError for an unreadable record."""
+def runs_in(folder: Path) -> list[tuple[Path, RunRecord]]:
+    """Return folders and records of all runs published in ``folder``; raise ValueError for an unreadable record."""
     found, problems = read_records(folder)
     if problems:
         raise ValueError(f"published records cannot be read: {'; '.join(problems)}")
-    return [record for _, record in found]
+    return found
 
 
 def _floor(cell: Row) -> str:
