@@ -23,6 +23,7 @@ from quick_runs import TASK
 from toys import droppy
 
 import lrtasks
+import lrtasks.evaluation.fabric  # imported once, before the processes are forked
 from lrtasks.evaluation import loop
 
 BUDGET = {

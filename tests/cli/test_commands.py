@@ -267,6 +267,7 @@ def test_ctrl_c_ends_the_run_and_its_workers_with_one_line(tmp_path: Path) -> No
     import os
     import signal
     import subprocess
+    import time
 
     words = (
         "--steps",
@@ -290,6 +291,7 @@ def test_ctrl_c_ends_the_run_and_its_workers_with_one_line(tmp_path: Path) -> No
     ) as process:
         while not list(tmp_path.rglob("checkpoint.pt")):
             assert process.poll() is None
+            time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it to all
         out, err = process.communicate(timeout=120)  # which waits for the workers too, since they share the pipes
     assert (process.returncode, out) == (1, "")

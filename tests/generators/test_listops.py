@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -183,3 +187,16 @@ def test_text_is_read_and_written_with_and_without_binary_branching() -> None:
         "SubTreeOps": "[SM [MED [MAX",
         "SubTreeInds": "8 11 14",
     }
+
+
+@pytest.mark.e2e
+def test_compilation_is_announced_and_kept(tmp_path: Path) -> None:
+    code = "from lrtasks.generators import make; print(make('listops', setting='small').batch(range(2)).x.tolist())"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    first, again = (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+        for _ in range(2)
+    )
+    assert first.stdout == again.stdout
+    assert first.stderr.count("compiling the listops generator, once") == 1
+    assert not again.stderr

@@ -6,7 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,15 +99,6 @@ def test_plain_python_makes_the_same_images() -> None:
     found, said = run(DIGEST, NUMBA_DISABLE_JIT="1")
     assert found == digest.hexdigest()
     assert not said
-
-
-@pytest.mark.e2e
-def test_compilation_is_announced_and_kept(tmp_path: Path) -> None:
-    first, said = run(DIGEST, NUMBA_CACHE_DIR=str(tmp_path))
-    again, silent = run(DIGEST, NUMBA_CACHE_DIR=str(tmp_path))
-    assert first == again
-    assert said.count("compiling the pathfinder generator, once") == 1
-    assert not silent
 
 
 def test_without_a_folder_for_the_cache_it_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
