@@ -22,5 +22,5 @@ class Recurrent(torch.nn.Module):
 if __name__ == "__main__":
     task = lrtasks.make("cumsum", length=64)
     lrtasks.check_model(Recurrent, input=task.input, target=task.target)
-    record = lrtasks.evaluate(Recurrent, task, budget={"steps": 200, "eval_every": 100, "test_batches": 10})
+    record = lrtasks.evaluate(Recurrent, task, budget={"steps": 100, "eval_every": 50, "test_batches": 10})
     print(f"{task.name}: R² {record.scores['test']['r2']:.3f}, constant: R² {record.baselines['constant']['r2']:.3f}")
