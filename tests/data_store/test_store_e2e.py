@@ -21,7 +21,7 @@ from lrtasks.data import generate, info, open_dataset, verify
 from lrtasks.generators.tables import from_bytes
 from lrtasks.generators.tasks.shift import Shift
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("s3")]
 
 
 def test_hugging_face_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from lrtasks.data.write import make_plan, make_shard
 from lrtasks.ray_cluster import connected
 from lrtasks.spec import Sample
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("ray for data")]
 
 SLOW = Few(kinds=256, pause=0.03)
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from snippets import ROOT
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("site")]
 LOADED = {
     "audio": "src",
     "embed": "src",

@@ -18,7 +18,7 @@ from snippets import blocks, call
 
 from lrtasks.results import read_record
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("plugin")]
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
 TINY = ("--steps", "3", "--batch-size", "2", "--val-batches", "1", "--test-batches", "1", "--device", "cpu")
 SMALL = ("--length", "16", "--d-model", "8")

@@ -20,7 +20,7 @@ from lrtasks.results import RunRecord
 from lrtasks.results.frame import read_runs
 from lrtasks.results.report import make_report, render_page
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("browser")]
 
 TASKS = {"shift": 0.9, "cumsum": 0.7, "cummax": 0.5, "recall": 0.3}
 MODELS = {"dlr": 0.05, "attention": 0.0, "a-model-with-a-long-name": -0.05}

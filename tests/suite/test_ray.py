@@ -24,7 +24,7 @@ from lrtasks import UsageError, ray_cluster
 from lrtasks.suite.backends import Job
 from lrtasks.suite.backends.ray import Ray
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("ray")]
 
 
 class Place(NamedTuple):
