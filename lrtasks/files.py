@@ -47,7 +47,7 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # the error of a full disk names no file
+        error.filename = str(path)  # not the temporary file; the error of a full disk names no file
         raise
     finally:
         partial.unlink(missing_ok=True)
