@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -36,11 +37,11 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
     path = tmp_path / "file"
     write_atomically(path, b"old")
 
-    def full(descriptor: int) -> None:
-        raise OSError(f"disk full: {descriptor}")
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "disk full")  # as the system says it: without a file
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OSError, match=f"disk full: '{path}'"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
