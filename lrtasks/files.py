@@ -14,20 +14,31 @@ from filelock import FileLock, Timeout
 from lrtasks.errors import UsageError
 
 
+def require_folder(folder: Path, what: str) -> None:
+    """Check that a folder can be made or is writable, without making it; ``what`` names the folder in messages.
+
+    Raises:
+        UsageError: if the folder cannot be made or is not writable.
+    """
+    nearest = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        raise UsageError(f"{what} {folder} cannot be made: a file stands in its way")
+    if not os.access(nearest, os.W_OK):
+        reason = "is not writable" if nearest == folder else f"cannot be made: {nearest} is not writable"
+        raise UsageError(f"{what} {folder} {reason}")
+
+
 def make_folder(folder: Path, what: str) -> None:
     """Make a folder and its parent folders if they do not exist; ``what`` names the folder in messages.
 
     Raises:
         UsageError: if the folder cannot be made or is not writable.
     """
+    require_folder(folder, what)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise UsageError(f"{what} {folder} cannot be made: a file stands in its way") from None
     except OSError as error:
         raise UsageError(f"{what} {folder} cannot be made: {error.strerror}") from None
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"{what} {folder} is not writable")
 
 
 def refuse_links(*paths: Path) -> None:

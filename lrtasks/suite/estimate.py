@@ -18,6 +18,7 @@ from lrtasks.evaluation import loop
 from lrtasks.evaluation.batches import make_streams
 from lrtasks.evaluation.environment import device_name, make_fabric
 from lrtasks.evaluation.further_tests import SHARE, further_tests
+from lrtasks.files import require_folder
 from lrtasks.progress import clock
 from lrtasks.record import RunRecord, read_records
 from lrtasks.run_config import RunConfig
@@ -79,7 +80,11 @@ def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", pat
 
     The time of a step comes from earlier runs below ``out`` with the same task, model, batch size, precision and
     device. If there are none, a few steps are timed here. After ``patience`` seconds, no further model is timed.
+
+    Raises:
+        UsageError: if the folder ``out`` cannot be made or is not writable.
     """
+    require_folder(out, "the results folder")
     name = device_name(make_fabric(device, "32").device)
     start, began = time.process_time(), time.monotonic()
     left = [run for run in runs if look(run, run.folder(out))[1] is None]

@@ -180,11 +180,14 @@ def test_mistakes_are_said_in_a_line_and_nothing_runs(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_results_folder_that_cannot_be_made_is_a_mistake(command: Command, pretend: Pretend, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [("--out", "file"), ("--out", "file/runs"), ("--out", "file/runs", "--dry-run")])
+def test_a_results_folder_that_cannot_be_made_is_a_mistake(
+    command: Command, pretend: Pretend, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     (tmp_path / "file").write_text("mine")
-    said = command("suite", "--models", "dlr", "--tasks", "shift", "--out", "file")
+    said = command("suite", "--models", "dlr", "--tasks", "shift", *words)
     assert (said.code, said.out, pretend.jobs) == (2, "", [])
-    assert said.err.splitlines()[-1].endswith("file cannot be made: a file stands in its way")
+    assert said.err.splitlines()[-1].endswith(f"{words[1]} cannot be made: a file stands in its way")
 
 
 @pytest.mark.parametrize(
